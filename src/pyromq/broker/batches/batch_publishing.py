@@ -1,8 +1,8 @@
-"""Decided runs on their way to their queues: made visible slice by slice, in order of the decisions, each message once.
+"""Publishing of decided runs: their messages become visible slice by slice, in order of the decisions, each once.
 
-A slice is its messages, and behind them a note of how far the transaction is visible now. A crash can part them only at
-the end of the log; then messages are there whose note is missing. Each says in which run it was (as committed messages
-say where their half message lies), so at the start they are counted and not written again.
+A slice is messages followed by a note of how far the transaction is visible. A crash can separate them only at the end
+of the log, and leave messages without a note. Each message names its run (in the field for the half message's offset),
+so a restart counts such messages and does not append them again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-# Messages made visible before others get their turn: about 3 ms of them, or about 1 where none is made of a member.
+# Messages of one slice: blocks the event loop for about 3 ms, or 1 ms if members are copied and not decoded.
 MADE_SLICE = 256
 SLICE = 4096 if speedups.is_active else MADE_SLICE
 SLICE_BYTES = 1 << 20
@@ -42,7 +42,7 @@ TRANSACTION_BITS = SysFlag.ROLLBACK
 
 @dataclass(slots=True)
 class _Publication:
-    """A decision, its runs that are not visible as a whole, and how many messages of the first one are."""
+    """A decision, its runs that are not wholly visible, and the number of visible messages of the first run."""
 
     decision: CommitDecision
     runs: deque[HalfBatch]
@@ -50,25 +50,25 @@ class _Publication:
 
 
 class _OpenRun:
-    """The run that is made visible, from the first of its messages on that is not yet."""
+    """The run being published, from its first message that is not visible."""
 
     def __init__(self, batch: bytes = b"", shape: Shape | None = None, done: int = 0) -> None:
         self.members: Members | None = None
         self.shape = shape
         self._batch = batch
-        self._messages: Iterator[StoredMessage] = iter(())  # what is left, where there are no members
+        self._messages: Iterator[StoredMessage] = iter(())  # the rest of the run, if there are no members
         if shape is not None:
             self.members = members_of(batch, shape.more)
             if self.members is None:
                 self._messages = self.made(done)
 
     def made(self, first: int, end: int | None = None) -> Iterator[StoredMessage]:
-        """Yield messages to be stored, made of the batch."""
+        """Yield messages decoded from the batch, to be stored."""
         members = islice(decode_batch(self._batch), first, end)
         return iter(()) if self.shape is None else self.shape.messages(members)
 
     def next_slice(self, first: int) -> tuple[int, list[StoredMessage]]:
-        """Return how many messages go next, and themselves where they are made of the batch."""
+        """Return the size of the next slice, and its messages if they are decoded from the batch."""
         if self.members is not None:
             return self.members.next_slice(first, SLICE, SLICE_BYTES), []
         messages: list[StoredMessage] = []
@@ -99,23 +99,23 @@ class BatchPublishing:
         self._ledger = ledger
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
         self._waiting: deque[_Publication] = deque()
-        self._open_run: _OpenRun | None = None  # the first one
+        self._open_run: _OpenRun | None = None  # the first run of the first publication
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, decision: CommitDecision, runs: list[HalfBatch], *, done: int = 0) -> None:
-        """Let the messages of these runs become visible, but for the first `done` of the first run."""
+        """Publish these runs, except the first `done` messages of the first run, which are visible."""
         if runs:
             self._waiting.append(_Publication(decision, deque(runs), done))
         else:
             decision.visible = True
 
     def skip_visible(self, log_offset: int) -> None:
-        """Count what a crash left visible without a note: `log_offset` is behind the last note. Called at the start."""
+        """Skip messages that a crash left visible without a note, after `log_offset`. Called once at the start."""
         if not self._waiting:
             return
-        publication = self._waiting[0]  # one at a time is worked on
+        publication = self._waiting[0]  # only the first publication is in progress
         by_run = {run.log_offset: run for run in publication.runs}
         seen: dict[int, int] = {}
         for at, record in self._store.records_from(log_offset):
@@ -134,11 +134,11 @@ class BatchPublishing:
                 publication.done += count
 
     def first_needed(self, end: int) -> int:
-        """Return the queue offset of the oldest run that is kept; `end` without any."""
+        """Return the queue offset of the oldest run to publish; `end` without any."""
         return min((publication.runs[0].queue_offset for publication in self._waiting), default=end)
 
     def unread(self) -> Unread:
-        """Return what has to come from the disk before `publish`; who has loaded it asks again."""
+        """Return the pages to load before `publish`; call again after loading them."""
         if not self._waiting or self._open_run is not None:
             return []
         return self._store.residency.unread_record(self._waiting[0].runs[0].log_offset)
@@ -146,7 +146,7 @@ class BatchPublishing:
     def publish(self) -> int:
         """Make the next slice visible; return the queue offset of its note. Raises `StoreNotWritable`.
 
-        Whatever is raised, the next try begins with what was not written.
+        After an error the next call resumes at the first message that was not written.
         """
         publication = self._waiting[0]
         run = publication.runs[0]
@@ -165,7 +165,7 @@ class BatchPublishing:
         return note.queue_offset
 
     def _opened(self, run: HalfBatch, done: int) -> _OpenRun:
-        record, reason = None, "it is not in the log any more"
+        record, reason = None, "the log no longer has it"
         try:
             record = self._store.message_at(run.log_offset)
         except StoreCorrupt as error:
@@ -193,7 +193,7 @@ class BatchPublishing:
         )
 
     def _append_members(self, publication: _Publication, run: _OpenRun, count: int, note: StoredMessage) -> bool:
-        """Append a slice and its note; False where messages have to be made of it."""
+        """Append a slice and its note from the batch's members; return False if they must be decoded."""
         if run.members is None or run.shape is None or not count:
             return False
         room = FIXED_SIZE + len(note.topic) + len(note.stored_body)
@@ -201,11 +201,11 @@ class BatchPublishing:
             stored = self._put_message.put_members(
                 *(run.members, run.shape), first=publication.done, count=count, room_behind=room
             )
-        except MessageRefused:  # too much for one write
+        except MessageRefused:  # too large for one write
             return False
         if stored is None:
             return False
-        publication.done += count  # whatever becomes of the note
+        publication.done += count  # also if appending the note fails
         self._put_message.put_record(note)
         return True
 
@@ -213,7 +213,7 @@ class BatchPublishing:
         try:
             self._put_message.put_batch(messages, behind=[note])
             publication.done += len(messages)
-        except MessageRefused:  # too much for one write
+        except MessageRefused:  # too large for one write
             for message in messages:
                 self._append_single(message)
                 publication.done += 1
@@ -222,7 +222,7 @@ class BatchPublishing:
     def _append_single(self, message: StoredMessage) -> None:
         try:
             self._put_message.put(message)
-        except MessageRefused:  # it was checked when it came; the limits are others now
+        except MessageRefused:  # it passed when it was sent; a limit was lowered since
             logger.exception("a committed message to %s is lost", message.topic)
 
     def _end_run(self, publication: _Publication) -> None:

@@ -1,4 +1,4 @@
-"""Answers batch transactions: runs of half messages, their commit, roll-back, and what was decided. Ours."""
+"""Answers requests of batch transactions: send a run, commit, roll back, find a decision, list. Ours."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
 from pyromq.store.batch_appends import members_of
 
-MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of every run
+MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of each run
 MOST_LISTED = 200
-_SURELY_SHORT = 4096  # characters of properties that fit a record, whatever they are and the cluster is called
+_SURELY_SHORT = 4096  # characters of properties that fit a record in any encoding, with any cluster name
 
 
 class BatchTransactionProcessor:
-    """Takes runs and decides on them."""
+    """Stores runs and decides on transactions."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class BatchTransactionProcessor:
 
     @answers(SendHalfRun)
     def send(self, header: SendHalfRun, call: Call) -> Answered | Future[Answered]:
-        """Store the messages where nobody sees them; a run sent again is stored once.
+        """Store a run of messages that no consumer reads yet; a duplicate is stored once.
 
-        A run without messages and queue tells the broker that decides of messages at other brokers, whose topic need
-        not exist here.
+        A run without messages and queue announces to the ledger broker that the attempt has messages at other brokers.
+        Its topic need not exist here.
         """
         self._admission.check_transactions()
         self._confirmation.refuse_if_overloaded()
@@ -73,7 +73,9 @@ class BatchTransactionProcessor:
             raise ProtocolError(f"header field number is {header.number}; runs are counted from 0")
         if header.topic.startswith(RETRY_PREFIX):
             raise MessageRefused(f"a batch transaction cannot send to retry topic {header.topic}")
-        if header.topic == TRACE_TOPIC:  # which needs no right, so that anybody could begin others' transactions
+        if (
+            header.topic == TRACE_TOPIC
+        ):  # it needs no right, so any account could begin a transaction under another account's name
             raise MessageRefused(f"a batch transaction cannot send to trace topic {header.topic}")
         queue_id, count = self._place(header, call)
         message = StoredMessage(
@@ -87,7 +89,7 @@ class BatchTransactionProcessor:
         return self._admission.when_saved(header.topic, reply)
 
     def _place(self, header: SendHalfRun, call: Call) -> tuple[int, int]:
-        """Return the queue of a run and its number of messages. Raises what refuses one of them."""
+        """Return the queue id of a run and its number of messages. Raises if the topic or a message is refused."""
         if not call.body and header.queue_id < 0:
             check_topic(header.topic)
             return 0, 0
@@ -96,7 +98,7 @@ class BatchTransactionProcessor:
         return queue_id, self._checked(call.body)
 
     def _checked(self, body: bytes) -> int:
-        """Return how many messages a run has. Raises `MessageRefused` unless each could be stored as it is."""
+        """Return the number of messages of a run. Raises `MessageRefused` unless each can be stored unchanged."""
         if not body or len(body) > self._config.max_message_bytes:
             raise MessageRefused(f"{too_large(self._config)} The run has {len(body)} bytes.")
         if (members := members_of(body, self._cluster_pair)) is not None:
@@ -108,13 +110,15 @@ class BatchTransactionProcessor:
             if len(text) > _SURELY_SHORT and is_too_long(text + self._cluster_pair):
                 raise MessageRefused(f"message {count} of the run: {too_large(self._config)}")
             if DELAY in text or TRANSACTION in text or TIMER in text:
-                raise MessageRefused(f"message {count} of the run is delayed, or half; a run's messages cannot be")
+                raise MessageRefused(
+                    f"message {count} of the run is delayed or a half message; send it outside the batch"
+                )
             count += 1
         return count
 
     @answers(CommitBatch)
     def commit(self, header: CommitBatch, call: Call) -> Answered | Future[Answered]:
-        """Decide, unless it is decided: the answer is the decision that counts."""
+        """Commit a transaction, unless it is decided; the reply is the decision that counts."""
         _check_name("transaction", header.transaction)
         self._confirmation.refuse_if_overloaded()
         if header.content is not None:
@@ -126,24 +130,24 @@ class BatchTransactionProcessor:
 
     @answers(RollBackBatch)
     def roll_back(self, header: RollBackBatch, call: Call) -> Answered | Future[Answered]:
-        """Forget attempts that are not decided; a decided one stays as it is."""
+        """Discard undecided attempts; decided ones are ignored."""
         self._confirmation.refuse_if_overloaded()
         self._batches.roll_back(header.transaction, [attempt.token for attempt in _attempts(call)])
         return self._confirmation.when_safe(Reply())
 
     @answers(FindBatch)
     def find(self, header: FindBatch, call: Call) -> Answered | Future[Answered]:
-        """The stored decision, once it is safe."""
+        """Return the decision, once it is confirmed like a send."""
         decision = self._batches.find(header.transaction)
         if decision is None:
-            raise QueryNotFound(f"transaction {header.transaction!r} is not decided here, or too long ago")
+            raise QueryNotFound(f"transaction {header.transaction!r} is not decided at this broker, or was forgotten")
         return self._confirmation.when_safe(Reply(body=encode_body(_told(decision))))
 
     @answers(ListBatches)
     def list(self, header: ListBatches, call: Call) -> Reply | Future[Reply]:
-        """The transactions that nobody has decided on, oldest first; with a name that one.
+        """Return the undecided transactions, oldest first; with a name, that one.
 
-        An account is told of those that it may decide on: the tokens of others' attempts are not for it.
+        The list has only transactions that the account may decide on, since it shows the attempts' tokens.
         """
         return self._slow_replies.give(self._listed(header.transaction, call.account), call)
 

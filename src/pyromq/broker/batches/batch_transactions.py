@@ -1,12 +1,11 @@
 """Batch transactions: many half messages under one name, decided by one record of the ledger.
 
     run    ──►  half runs' topic                       an attempt (a token) sends its messages in runs
-    commit ──►  ledger, queue 0                        the commit point, once for a name: these tokens win
-    then   ──►  messages to their queues + note        by the broker itself, slice by slice
-           ──►  losers, and those nobody decides on, are forgotten
+    commit ──►  ledger, queue 0                        the commit point, once per name: these tokens win
+    then   ──►  messages to their queues + note        by the broker, slice by slice
+           ──►  losing and timed-out attempts are forgotten
 
-The broker never asks anybody: the ledger answers. How far it is with all this is kept as offsets of a group, as
-transactions of single messages keep theirs; they reach the disk after what they speak of.
+The broker checks no producers: the ledger holds each decision. Progress is kept as offsets of a group.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from pyromq.store.queue.consume_queue import FILLER_SIZE
 logger = logger_of(__name__)
 
 GROUP = "CID_RMQ_SYS_HALF_RUNS"
-LOADING_SECONDS = 1.0  # at most, for a run on the disk: the alarm rings when it is there
-LOOK_SECONDS = 60.0  # at most between two looks for what has timed out
+LOADING_SECONDS = 1.0  # to wait for a run to be loaded: the alarm rings earlier
+LOOK_SECONDS = 60.0  # longest time between searches for timed-out transactions
 
 
 class BatchTransactions:
@@ -65,7 +64,9 @@ class BatchTransactions:
         self._ledger = CommitDecisions(store, put_message, topics=topics, config=config, clock=clock)
         self._runs = HalfBatches(clock, config.limits.undecided_runs)
         self._publications = BatchPublishing(store, put_message, topics=topics, ledger=self._ledger, config=config)
-        self._notes: deque[tuple[int, int]] = deque()  # a note's offset, and until which run is done it is needed
+        self._notes: deque[tuple[int, int]] = (
+            deque()
+        )  # a note's queue offset, and the run that must be settled before the note is not needed
         self._next_look = 0.0
         self._progress = InternalQueueProgress(GROUP, store, offsets)
         self.find = self._ledger.find
@@ -76,7 +77,7 @@ class BatchTransactions:
     # -- opening
 
     def load(self) -> None:
-        """Make the tables from the log: what is undecided, what is decided and not visible yet."""
+        """Build the tables from the log: undecided attempts, decisions, and decided runs not yet visible."""
         self._ledger.load(self._progress.stored(LEDGER_TOPIC, ENTRIES))
         visible: dict[str, LedgerNote] = {}
         rolled_back: dict[tuple[str, str], int] = {}
@@ -100,7 +101,7 @@ class BatchTransactions:
                 properties = decode_properties(labels.property_text) if labels is not None else {}
                 run = run_of(offset, entry.log_offset, properties)
                 if labels is None or run is None:
-                    logger.error("the record at %d is no run of half messages, and left out", entry.log_offset)
+                    logger.error("the record at log offset %d is no run of half messages: skipped", entry.log_offset)
                 elif offset >= rolled_back.get((run.transaction, run.token), 0):
                     age_seconds = max(0.0, (now - labels.store_ms) / 1000)
                     self._runs.add(run, origin_of(properties), age_seconds=age_seconds)
@@ -126,33 +127,33 @@ class BatchTransactions:
             self._publications.add(decision, runs, done=done)
         self._publications.skip_visible(scan_from)
 
-    # -- what clients ask
+    # -- requests
 
     def take(self, message: StoredMessage, run: HalfBatch, *, group: str, origin: BatchOrigin) -> None:
-        """Store a run, `message` being its batch for topic and queue; nothing happens for one that is here already.
+        """Store a run; `message` is its batch, for its topic and queue. A run that is stored already is ignored.
 
-        Raises `BatchDecided` for a transaction that has its decision, `LimitReached`, and what refuses an append.
+        Raises `BatchDecided` for a decided transaction, `LimitReached`, `MessageRefused`, `StoreNotWritable`.
         """
         if self._ledger.find(run.transaction) is not None:
             raise BatchDecided(f"transaction {run.transaction!r} is decided; attempt {run.token!r} comes too late")
         if self._runs.has(run.transaction, run.token, run.number):
             return
-        self._topics.for_group_retry(HALF_RUN_TOPIC, 1)  # with settings, so that tools can read it
+        self._topics.for_group_retry(HALF_RUN_TOPIC, 1)  # tools can read only topics with settings
         self._runs.check_room(origin.holder)
         undecided = self._runs.find(run.transaction)
         owner = origin.account if undecided is None else undecided.owner
         message.property_text = encode_properties(run_properties(run, message, group=group, account=owner))
         message.topic, message.queue_id = HALF_RUN_TOPIC, 0
-        self._put_message.put_record(message)  # counted when its messages are seen
+        self._put_message.put_record(message)  # statistics count its messages when they become visible
         self._runs.add(run._replace(queue_offset=message.queue_offset, log_offset=message.log_offset), origin)
 
     def commit(
         self, transaction: str, attempts: list[BatchAttempt], *, content: str | None = None, holder: str = ""
     ) -> tuple[CommitDecision, bool]:
-        """Return the decision, and whether this call made it: the first one counts, and its `content` is kept.
+        """Return the decision, and whether this call made it: the first commit counts, and its `content` is kept.
 
-        Raises `BatchIncomplete` where messages of an attempt are missing or nothing was sent, `LimitReached`, and what
-        refuses an append.
+        Raises `BatchIncomplete` if messages of an attempt are missing or none were sent, `LimitReached`,
+        `MessageRefused`, `StoreNotWritable`.
         """
         if (decision := self._ledger.find(transaction)) is not None:
             return decision, False
@@ -163,7 +164,7 @@ class BatchTransactions:
         return decision, True
 
     def roll_back(self, transaction: str, tokens: list[str]) -> None:
-        """Forget what attempts have sent; without tokens all attempts'. Decided ones stay as they are."""
+        """Discard the messages of undecided attempts. Unknown tokens and decided attempts are ignored."""
         known = self._runs.drop(transaction, tokens)
         if known:
             end = self._store.max_offset(HALF_RUN_TOPIC, 0)
@@ -175,9 +176,9 @@ class BatchTransactions:
 
     @readable()
     def step(self) -> float:
-        """Make a slice of what is decided visible, look for what timed out; return in how many seconds to go on.
+        """Publish a slice of decided messages, roll back timed-out attempts; return the seconds until the next call.
 
-        Raises `StoreNotWritable`, and `StoreError` where a file cannot be read; the rest is done later.
+        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read; the next call resumes there.
         """
         now = self._clock.monotonic()
         if now >= self._next_look:
@@ -193,24 +194,21 @@ class BatchTransactions:
 
     def _time_out(self) -> None:
         for transaction, tokens in self._runs.silent(self._config.half_run_timeout_ms):
-            logger.warning("batch transaction %s: nobody decided in time, rolled back", transaction)
+            logger.warning("batch transaction %s: not decided in time, rolled back", transaction)
             self.roll_back(transaction, tokens)
 
     # -- progress on disk
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the first run not known to be settled by what is on disk.
+        """Log offset of the oldest unsettled run by the saved progress: retention must keep the log from there.
 
-        Decisions on it and notes lie behind it. Decisions already visible do not count: a full disk may take them.
+        Its decision and notes come later in the log. Visible decisions do not count: retention may delete them.
         """
         return self._progress.log_needed_from(HALF_RUN_TOPIC)
 
     def note_progress(self, *, closed: bool = False) -> None:
-        """Tell the table of offsets what is not needed any more, as far as that is on disk for certain.
-
-        `closed`: all is on disk.
-        """
+        """Commit the progress whose log is on disk, as offsets of the group. `closed`: all of the log is on disk."""
         self._progress.save(self._not_needed(), closed=closed)
 
     def _not_needed(self) -> dict[tuple[str, int], int]:

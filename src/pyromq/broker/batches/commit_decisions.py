@@ -1,10 +1,10 @@
-"""The ledger of batch transactions: which are decided, and which attempts won. Decided once, kept for a time.
+"""The ledger of batch transactions: decisions and their winning attempts. A name is decided once and kept for a time.
 
-    queue of the ledger's topic   body of a record (JSON)   says
+    queue of the ledger's topic   body of a record (JSON)   meaning
     0                             LedgerEntry               the commit point: these attempts win
-    1                             LedgerNote                what was done since: made visible up to here, rolled back
+    1                             LedgerNote                progress since: visible up to here, rolled back
 
-The log is all there is; the table is made from it at the start. Ours: RocketMQ has nothing like it.
+The table is built from the log at the start. Ours: RocketMQ has no batch transactions.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ QUEUES = 2
 
 @dataclass(slots=True)
 class CommitDecision:
-    """What is decided on one transaction: which attempts win."""
+    """The decision on one transaction: the winning attempts."""
 
     transaction: str
     attempts: list[BatchAttempt]
     decided_ms: int
     queue_offset: int
     log_offset: int
-    content: str | None = None  # what the transaction holds, as its commit said
+    content: str | None = None  # description of the transaction's content, from its commit
     visible: bool = False
-    holder: str = ""  # that the decision counts for
+    holder: str = ""  # the decision counts for its share
 
     @property
     def winners(self) -> list[str]:
-        """The tokens of the attempts."""
+        """The tokens of the winning attempts."""
         return [attempt.token for attempt in self.attempts]
 
 
@@ -67,7 +67,7 @@ class CommitDecisions:
         """Read the decisions from a queue offset on."""
         for record in self._records(ENTRIES, first):
             entry = decode_body(LedgerEntry, record.stored_body, FILE)
-            if entry.transaction in self._decisions:  # decided again, when it was forgotten
+            if entry.transaction in self._decisions:  # decided again after it was forgotten
                 self._forget(entry.transaction)
             self._enter(entry, record)
 
@@ -91,11 +91,11 @@ class CommitDecisions:
     def decide(
         self, transaction: str, attempts: list[BatchAttempt], *, content: str | None, holder: str
     ) -> CommitDecision:
-        """Append the decision: when this returns it is made.
+        """Append the decision; it counts as soon as this returns.
 
-        Raises `LimitReached` beyond the share of the `holder`, `MessageRefused` and `StoreNotWritable`.
+        Raises `LimitReached` if the holder exceeds its share, `MessageRefused`, `StoreNotWritable`.
         """
-        assert transaction not in self._decisions, "decided once"
+        assert transaction not in self._decisions, "a name is decided once"
         self._holders.check(holder)
         entry = LedgerEntry(transaction, attempts, content)
         record = self._record(ENTRIES, entry)
@@ -103,11 +103,11 @@ class CommitDecisions:
         return self._enter(entry, record, holder)
 
     def note(self, note: LedgerNote) -> StoredMessage:
-        """Return a note's record, to be appended with what it speaks of."""
+        """Return a note's record, to be appended after the records that it describes."""
         return self._record(NOTES, note)
 
     def expire(self) -> None:
-        """Forget what was decided too long ago."""
+        """Forget visible decisions older than the configured time."""
         limit = self._clock.now_ms() - self._config.ledger_ms
         for decision in list(self._decisions.values()):
             if decision.decided_ms > limit:
@@ -117,7 +117,7 @@ class CommitDecisions:
 
     @property
     def first_needed(self) -> int:
-        """The queue offset of the oldest decision that is kept."""
+        """Queue offset of the oldest decision that is kept."""
         oldest = next(iter(self._decisions.values()), None)
         return self._store.max_offset(LEDGER_TOPIC, ENTRIES) if oldest is None else oldest.queue_offset
 
@@ -132,7 +132,7 @@ class CommitDecisions:
         return decision
 
     def _record(self, queue_id: int, content: Body) -> StoredMessage:
-        self._topics.for_group_retry(LEDGER_TOPIC, QUEUES)  # with settings, so that tools can read it
+        self._topics.for_group_retry(LEDGER_TOPIC, QUEUES)  # tools can read only topics with settings
         return StoredMessage(
             LEDGER_TOPIC,
             encode_body(content),

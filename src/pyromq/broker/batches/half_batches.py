@@ -1,16 +1,16 @@
-"""Runs of half messages: what attempts at batch transactions have sent, of which nothing is decided yet.
+"""Half batches: the runs of half messages of undecided batch transactions.
 
-A run is one record of the half runs' topic, whose body is a batch as producers send it: so a message costs nothing
-of its own before it is decided on. Its properties say for whom and where to:
+A run is one record of the half runs' topic. Its body is a batch as producers send it, so single messages cost nothing
+before the decision. Its properties are:
 
     TRAN_NAME, TRAN_TOKEN, TRAN_RUN    the transaction, the attempt, the number of the run in the attempt
-    TRAN_COUNT                         how many messages it holds
-    TRAN_LEDGER                        the broker that decides, where it is not this one
-    TRAN_ACCOUNT                       the account that began the transaction, where permissions are on
+    TRAN_COUNT                         its number of messages
+    TRAN_LEDGER                        the ledger broker, if it is another one
+    TRAN_ACCOUNT                       the account that began the transaction, if permissions are on
     REAL_TOPIC, REAL_QID, PGROUP       as for other half messages
 
-A run that comes again, because its sender got no answer, is stored once. A run without messages tells the broker that
-decides of an attempt whose messages for this topic are all at other brokers.
+A run that its sender repeats, for lack of a reply, is stored once. A run without messages announces to the ledger
+broker an attempt whose messages for this topic are all at other brokers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pyromq.remoting.bodies import BatchAttempt, UndecidedBatch
 
 NAME, TOKEN, NUMBER, COUNT, DECIDER = "TRAN_NAME", "TRAN_TOKEN", "TRAN_RUN", "TRAN_COUNT", "TRAN_LEDGER"
 ACCOUNT = "TRAN_ACCOUNT"
-# How long a run waits for a decision that another broker makes: as long as upstream waits for any producer.
+# Time-out of a run that another broker decides on: as long as upstream keeps a half message.
 ELSEWHERE_MS = 72 * 3_600_000
 
 
 class HalfBatch(NamedTuple):
-    """Where a run lies, and what it belongs to."""
+    """One run: its place in the log, its transaction and attempt."""
 
     queue_offset: int
     log_offset: int
@@ -42,11 +42,11 @@ class HalfBatch(NamedTuple):
     token: str
     number: int
     messages: int
-    ledger: str | None  # the broker that decides, where it is another one
+    ledger: str | None  # the ledger broker, if it is another one
 
 
 class BatchOrigin(NamedTuple):
-    """For which topic a run is, and who has sent it: its account, and the holder that it counts for."""
+    """The topic of a run, its sender's account, and the holder whose share it counts for."""
 
     topic: str
     account: str | None = None
@@ -55,7 +55,7 @@ class BatchOrigin(NamedTuple):
 
 @dataclass(slots=True)
 class _Attempt:
-    """The runs of one attempt by number, and the holder that they count for."""
+    """The runs of one attempt by number, and the holder whose share they count for."""
 
     holder: str
     runs: dict[int, HalfBatch] = field(default_factory=dict)
@@ -66,14 +66,14 @@ class Undecided:
     """The attempts at one transaction by token, the account that began it, and the topics of all its runs."""
 
     touched: float  # monotonic seconds of the last run
-    ledger: str | None  # where another broker is
+    ledger: str | None  # the ledger broker, if it is another one
     owner: str | None
     topics: set[str] = field(default_factory=set)
     attempts: dict[str, _Attempt] = field(default_factory=dict)
 
 
 class HalfBatches:
-    """The undecided runs of one broker, by transaction; at most `most`, but for those that were there at the start."""
+    """The undecided runs of one broker, by transaction. `most` limits new ones; those of the log are all kept."""
 
     def __init__(self, clock: Clock, most: int) -> None:
         self._clock = clock
@@ -96,11 +96,11 @@ class HalfBatches:
         return list(self._open)
 
     def check_room(self, holder: str) -> None:
-        """Raise `LimitReached` unless a holder may have one more run."""
+        """Raise `LimitReached` unless the holder may have one more run."""
         self._holders.check(holder)
 
     def add(self, run: HalfBatch, origin: BatchOrigin, *, age_seconds: float = 0.0) -> None:
-        """Take up a run that is in the log; `age_seconds` is how long it has been there."""
+        """Enter a run that was stored `age_seconds` ago."""
         touched = self._clock.monotonic() - age_seconds
         undecided = self._open.setdefault(run.transaction, Undecided(touched, run.ledger, origin.account))
         undecided.touched = max(undecided.touched, touched)
@@ -112,12 +112,12 @@ class HalfBatches:
             self._holders.add(attempt.holder)
 
     def check_complete(self, transaction: str, attempts: list[BatchAttempt]) -> None:
-        """Raise `BatchIncomplete` unless exactly these numbers of messages are here."""
+        """Raise `BatchIncomplete` unless each attempt has exactly its number of messages at this broker."""
         undecided = self._open.get(transaction)
         if undecided is None and not any(attempt.messages for attempt in attempts):
             raise BatchIncomplete(
                 f"transaction {transaction!r} cannot be committed: this broker has no messages of it. None were sent,"
-                " or all were rolled back. Send messages under this name first; a batch without any has no commit"
+                " or all were rolled back. Send messages under this name first: an empty batch cannot be committed"
             )
         for attempt in attempts:
             found = undecided.attempts.get(attempt.token) if undecided is not None else None
@@ -125,15 +125,12 @@ class HalfBatches:
             if held != attempt.messages:
                 raise BatchIncomplete(
                     f"transaction {transaction!r}: attempt {attempt.token!r} has {counted(held, 'message')} here, not"
-                    f" the {attempt.messages} to be committed; it was rolled back, maybe after batchTransactionTimeOut,"
-                    " or was never whole. Send the batch again as a new attempt"
+                    f" the {attempt.messages} to be committed; it was rolled back, perhaps after"
+                    " batchTransactionTimeOut, or never sent completely. Send the batch again as a new attempt"
                 )
 
     def settle(self, transaction: str, winners: Iterable[str]) -> list[HalfBatch]:
-        """Forget all attempts at a transaction; return the runs of those that won, in order of arrival.
-
-        Runs without messages are left out.
-        """
+        """Remove all attempts at a transaction; return the winners' runs with messages, in order of arrival."""
         undecided = self._open.pop(transaction, None)
         if undecided is None:
             return []
@@ -144,7 +141,7 @@ class HalfBatches:
         return sorted(runs, key=lambda run: run.queue_offset)
 
     def drop(self, transaction: str, tokens: Iterable[str]) -> list[str]:
-        """Forget attempts; return which of them there were."""
+        """Remove attempts; return the tokens of those that existed."""
         undecided = self._open.get(transaction)
         if undecided is None:
             return []
@@ -157,7 +154,7 @@ class HalfBatches:
         return dropped
 
     def silent(self, timeout_ms: int) -> list[tuple[str, list[str]]]:
-        """Return transactions without news for so long, with the tokens of their attempts."""
+        """Return transactions whose last run is older than the time-out, with the tokens of their attempts."""
         now = self._clock.monotonic()
         return [
             (transaction, list(undecided.attempts))
@@ -166,7 +163,7 @@ class HalfBatches:
         ]
 
     def described(self, transaction: str) -> UndecidedBatch:
-        """Return what there is of a transaction, as clients are told of it."""
+        """Return an undecided transaction as clients see it."""
         undecided = self._open[transaction]
         return UndecidedBatch(
             transaction,
@@ -176,7 +173,7 @@ class HalfBatches:
         )
 
     def first_needed(self, end: int) -> int:
-        """Return the queue offset of the oldest run that is kept; `end` without any."""
+        """Return the queue offset of the oldest run; `end` without any."""
         firsts = (
             next(iter(attempt.runs.values())).queue_offset
             for undecided in self._open.values()
@@ -190,7 +187,7 @@ def _count(attempt: _Attempt) -> int:
 
 
 def run_of(queue_offset: int, log_offset: int, properties: dict[str, str]) -> HalfBatch | None:
-    """Return the run that a record of the topic holds; None for one whose properties say none."""
+    """Return the run of a record with these properties; None if they are not a run's."""
     if not {NAME, TOKEN, Property.REAL_TOPIC} <= properties.keys():
         return None
     numbers = [properties.get(name, "") for name in (NUMBER, COUNT, Property.REAL_QUEUE_ID)]
@@ -208,17 +205,17 @@ def run_of(queue_offset: int, log_offset: int, properties: dict[str, str]) -> Ha
 
 
 def origin_of(properties: dict[str, str]) -> BatchOrigin:
-    """Return where a run of the log came from. It counts for no holder: its connection has ended."""
+    """Return the origin of a run read from the log. Its holder is empty: the connection has ended."""
     return BatchOrigin(properties[Property.REAL_TOPIC], properties.get(ACCOUNT))
 
 
 def batch_needs(undecided: Undecided) -> list[Need]:
-    """Return the rights that an account needs to decide on a transaction which another account has begun."""
+    """Return the rights that an account needs to decide on a transaction of another account."""
     return [(topic, PUB) for topic in sorted(undecided.topics)]
 
 
 def run_properties(run: HalfBatch, message: StoredMessage, *, group: str, account: str | None) -> dict[str, str]:
-    """Return the properties that `run_of` and `origin_of` read."""
+    """Return the properties of a run's record, as `run_of` and `origin_of` read them."""
     properties = {
         NAME: run.transaction,
         TOKEN: run.token,

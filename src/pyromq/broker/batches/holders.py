@@ -1,6 +1,6 @@
-"""How many entries of a table each account, or each connection without one, has made, and which share it gets.
+"""Shares of a table: its entries counted by account, or by connection without one.
 
-Entries outlive the connection that made them, and count for it until they go. So the table never has to drop one.
+An entry counts for its holder until it is removed, also after the connection ends. So the table never evicts one.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from pyromq.errors import LimitReached
 
 
 class Holders:
-    """Counts the entries of a table by holder; a holder gets half of what others leave.
+    """Counts entries by holder. A holder's share is half of the room that the others leave.
 
-    `what` names the entries, in the plural. `setting` limits their number to `most`.
+    `what` names the entries in error texts, in the plural. The setting `setting` limits their number to `most`.
     """
 
     def __init__(self, what: str, setting: str, most: int) -> None:
@@ -22,7 +22,7 @@ class Holders:
         self._counts: dict[str, int] = {}
 
     def check(self, holder: str) -> None:
-        """Raise `LimitReached` unless the holder may make one more entry. Each may have one while there is room."""
+        """Raise `LimitReached` unless the holder may add an entry. While there is room each may have one."""
         own = self._counts.get(holder, 0)
         if self._total >= self._most:
             text = f"this broker keeps {self._total} {self._what}; wait until some are decided or forgotten"
@@ -32,12 +32,12 @@ class Holders:
             raise LimitReached(self._setting, self._most, text)
 
     def add(self, holder: str) -> None:
-        """Count one more, whatever the limit is: it is kept already."""
+        """Count one more entry, even beyond the limit: it exists already."""
         self._total += 1
         self._counts[holder] = self._counts.get(holder, 0) + 1
 
     def remove(self, holder: str, count: int = 1) -> None:
-        """Count so many less."""
+        """Count `count` entries less."""
         self._total -= count
         left = self._counts[holder] - count
         if left:

@@ -63,8 +63,6 @@ class Channel:
     def session(self) -> RemotingSession:
         return self._session
 
-    exchange = session  # read by the compiled outbox
-
     def call_soon(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> asyncio.Future[Response]:
         """Send a request at the end of this turn; the future gets the response, whatever its code.
 

@@ -523,7 +523,7 @@ cdef class Place:
     cdef object queue
     cdef int64_t queue_id
     cdef object channel
-    cdef object exchange
+    cdef object session
     cdef dict waiting
     cdef list output
     cdef object wake
@@ -580,7 +580,7 @@ cdef class ExpressOutbox:
         """Note where messages of a queue go, and how; the route is that which counts now."""
         cdef Lane lane = self._lanes.get(queue.topic)
         cdef Place place
-        parts = channel.exchange.for_express()
+        parts = channel.session.for_express()
         if parts is None:
             return
         if lane is None or lane.route is not route:
@@ -596,7 +596,7 @@ cdef class ExpressOutbox:
             place.queue = queue
             place.queue_id = queue.queue_id
             place.channel = channel
-            place.exchange = channel.exchange
+            place.session = channel.session
             place.waiting, place.output, place.wake, place.signer = parts
             place.writer = writer
 
@@ -621,14 +621,14 @@ cdef class ExpressOutbox:
             return None
         turn = turns
         place = lane.places[turn % len(lane.places)]
-        if place is None or place.exchange.closed:
+        if place is None or place.session.closed:
             return None
         now = self._clock.now_ms()
         self._next_id.now_ms = now
         text = self._properties.text(message, self._next_id, self._max_bytes, self._compress_from_bytes)
         if text is None:
             return None
-        opaque = (place.exchange.opaque + 1) & 0x7FFFFFFF
+        opaque = (place.session.opaque + 1) & 0x7FFFFFFF
         numbers[0] = place.queue_id
         numbers[1] = numbers[3] = numbers[5] = 0
         numbers[2] = now
@@ -640,7 +640,7 @@ cdef class ExpressOutbox:
             if frame is None:
                 return None
         self._turns[topic] = turn + 1
-        place.exchange.opaque = opaque
+        place.session.opaque = opaque
         sent = ExpressSend.__new__(ExpressSend)
         sent.outbox = self
         sent.queue = place.queue
@@ -680,7 +680,7 @@ cdef class ExpressOutbox:
 
 @cython.freelist(256)
 cdef class ExpressSend:
-    """A message on its way by the `ExpressOutbox`, as the exchange waits for its answer."""
+    """A message on its way by the `ExpressOutbox`, as the session waits for its answer."""
 
     cdef ExpressOutbox outbox
     cdef dict waiting

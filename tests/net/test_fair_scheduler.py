@@ -74,7 +74,11 @@ async def test_newcomers_have_every_other_slice(add, order):
     for _ in range(100):
         await asyncio.sleep(0)
     order.clear()
-    add("new", 1)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert "new" in order
+    for number in range(3):
+        add(f"new {number}", 1)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    kinds = [name.split()[0] for name in order]
+    first = kinds.index("new")
+    assert first <= 2
+    assert kinds[first : first + 5] == ["new", "old", "new", "old", "new"]

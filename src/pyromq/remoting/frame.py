@@ -35,8 +35,8 @@ Admit = Callable[[int, bytes, int], bool]
 class FrameSplitter:
     """Splits received bytes into frames and keeps an incomplete frame until its rest arrives.
 
-    A header may have `header_bytes`. `admit` is called for larger frames; a frame that it refuses is skipped. `broken`
-    after a `split` says that invalid bytes follow the returned frames: the next call raises, with or without data.
+    `header_bytes` limits a header. `admit` is called for frames larger than that; a frame that it refuses is skipped.
+    `broken` after a `split`: invalid bytes follow the returned frames, and the next call raises, even without data.
     """
 
     __slots__ = (

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pyromq.client.config import Damaged as Damaged
     from pyromq.client.config import ProducerConfig as ProducerConfig
     from pyromq.client.config import Strategy as Strategy
-    from pyromq.client.consumer.damage import DamagedMessage as DamagedMessage
-    from pyromq.client.consumer.damage import MessageDamaged as MessageDamaged
+    from pyromq.client.consumer.damaged_message import DamagedMessage as DamagedMessage
+    from pyromq.client.consumer.damaged_message import MessageDamaged as MessageDamaged
     from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer as AsyncPullConsumer
     from pyromq.client.consumer.pull.queue_watch import QueueListener as QueueListener
     from pyromq.client.consumer.pulling import PullResult as PullResult
@@ -186,7 +186,7 @@ _MODULES = {
         "ProducerConfig",
         "Strategy",
     ),
-    "pyromq.client.consumer.damage": (
+    "pyromq.client.consumer.damaged_message": (
         "DamagedMessage",
         "MessageDamaged",
     ),

@@ -62,9 +62,9 @@ class Worker:
         self.dead = True
         self._consumer._cluster.running = False  # from here on nothing is asked
         self.drop()
-        await self._consumer._consuming.stop()
-        for owned in self._consumer._ownership.queues.held.values():
-            owned.process_queue.requests.clear()  # nobody waits for what was cancelled
+        await self._consumer._service.stop()
+        for assigned in self._consumer._assignment.queues.held.values():
+            assigned.requests.clear()  # nobody waits for what was cancelled
         await self._consumer.close()
 
     def drop(self) -> None:

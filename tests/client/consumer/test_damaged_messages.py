@@ -10,7 +10,7 @@ from tests.waiting import until
 
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters, Fate
 from pyromq.client.config import ConsumerConfig, Damaged, ProducerConfig
-from pyromq.client.consumer.damage import MessageDamaged
+from pyromq.client.consumer.damaged_message import MessageDamaged
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
@@ -65,7 +65,7 @@ async def test_a_damaged_body_is_told_counted_and_passed_over(cluster, orderly, 
     async with work.consumer as consumer:
         await until(lambda: work.bodies == SOUND)
         assert consumer.damaged_count == 1
-        await until(lambda: consumer._owned[sent[0].queue].committed == 10)
+        await until(lambda: consumer._assigned[sent[0].queue].committed == 10)
     place = f"{sent[0].queue}, queue offset {BAD}, log offset {log_offset(sent[BAD])}: its body does not match"
     assert f"group workers: damaged message in {place}" in caplog.text
     assert "passed over" in caplog.text
@@ -155,7 +155,7 @@ async def test_behind_a_record_that_cannot_be_read_all_goes_on(cluster, byte):
     async with work.consumer as consumer:
         await until(lambda: work.bodies == SOUND)
         assert consumer.damaged_count == 1
-        await until(lambda: consumer._owned[first.queue].committed == 10)
+        await until(lambda: consumer._assigned[first.queue].committed == 10)
 
 
 @pytest.mark.parametrize("number", [0, BAD, 9])
@@ -165,7 +165,7 @@ async def test_a_record_of_another_place_is_damaged(cluster, number):
     work = Work(cluster, concurrency=1)
     async with work.consumer as consumer:
         await until(lambda: work.bodies == BODIES[:number] + BODIES[number + 1 :])
-        await until(lambda: consumer._owned[first.queue].committed == 10)
+        await until(lambda: consumer._assigned[first.queue].committed == 10)
         assert consumer.damaged_count == 1
 
 

@@ -160,7 +160,7 @@ async def test_what_cannot_be_saved_goes_with_the_next_save(send, consuming, see
         away.fails = {"save"}
         await send(range(8, 16))
         await seen.wait(16)
-        await until(lambda: "not stored yet" in caplog.text and "save of Faulty failed" in caplog.text)
+        await until(lambda: "not committed yet" in caplog.text and "save of Faulty failed" in caplog.text)
         away.fails = set()
         await until(lambda: total(store) == 16)
     assert sorted(seen.bodies) == list(range(16))

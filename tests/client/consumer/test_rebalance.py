@@ -35,8 +35,8 @@ async def unbalanced(cluster, runs, clock):
         clock=clock,
         strategy=averaging,
         topics=topics,
-        take=nothing,
-        give=nothing,
+        acquire=nothing,
+        revoke=nothing,
     )
     task = asyncio.create_task(rebalance.run())
     try:

@@ -62,7 +62,7 @@ async def test_consumers_find_by_themselves_that_a_topic_went(orders, consuming,
         await seen.wait(200)
         await delete_as_upstream(orders)
         await orders.clock.advance(1)  # the polls that wait end
-        await until(lambda: not any(owned.process_queue.next_offset for owned in consumer._owned.values()))
+        await until(lambda: not any(assigned.next_offset for assigned in consumer._assigned.values()))
         await make(orders)
         await bodies_in(orders, range(1000, 1000 + count))
         await seen.wait(200 + count)

@@ -68,7 +68,7 @@ async def test_it_is_a_dead_letter_byte_for_byte_and_others_are_consumed(cluster
         consumer.subscribe("orders", lambda messages: bodies.extend(each.body for each in messages))
         await until(lambda: bodies == [b"first", b"last"])
         assert consumer.damaged_count == 1
-        await until(lambda: consumer._owned[queue].committed == 3)
+        await until(lambda: consumer._assigned[queue].committed == 3)
     (letter,) = await dead_letters(cluster)
     assert reason in letter.reason
     assert (letter.message.stored_body, letter.message.sys_flag & 0x701) == (body, flag)

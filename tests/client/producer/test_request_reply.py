@@ -122,7 +122,7 @@ async def test_only_requests_can_be_replied_to(cluster, send):
     await send([1])
     message = await stored(cluster, "orders")
     replier = await cluster.push_consumer("repliers")
-    with pytest.raises(UsageError, match="is no request, nobody waits for a reply"):
+    with pytest.raises(UsageError, match="is not a request and cannot be replied to"):
         await replier.reply(message, b"hello?")
 
 

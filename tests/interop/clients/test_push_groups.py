@@ -145,7 +145,7 @@ def test_a_message_given_up_is_a_dead_letter(namesrv: str, made: str, group: str
     consumer.subscribe(made, seen)
     with consumer:
         until(lambda: len(seen.messages) == QUEUES, 30)
-        until(lambda: not any(owned.process_queue.count for owned in consumer._async._owned.values()))
+        until(lambda: not any(assigned.count for assigned in consumer._async._assigned.values()))
     with PullConsumer("reader", namesrv, config=config()) as reader:
         queues = reader.queues(f"%DLQ%{group}")
         reader.assign(queues)

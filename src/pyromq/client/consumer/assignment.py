@@ -1,14 +1,13 @@
-"""Takes queues and gives them away, for push and pull consumers alike: lock, begin; stop, wait, store, unlock.
+"""Acquires and revokes the queues of push and pull consumers: lock, begin; stop, drain, save, unlock.
 
-Who takes a queue goes on at the offset that the one before has stored; who gives one away first lets run to its end
-what is at work on it, then stores the offset, then unlocks. Where order is kept, nobody works on a queue without its
-lock; elsewhere the lock only makes the next owner wait a moment, so that nothing is consumed twice. Which queues are
-ours is for the rebalance to say, what is done with them for `Work`.
+A new owner starts at the offset that the previous owner committed. The previous owner finishes its running listeners,
+commits, then unlocks. An orderly consumer never works on a queue without its lock. For other consumers the lock only
+delays the new owner, so that fewer messages are duplicates. `Rebalance` decides which queues to acquire and revoke.
 
-       free ── lock ──► locked ── begin ──► held ── stop ──► ending ── quiet, save, release, unlock ──► free
+       free ── lock ──► locked ── begin ──► held ── stop ──► ending ── drain, save, release, unlock ──► free
         │                                                      │
-        └── refused: again at the next rebalance,              └── late: gives up waiting (its messages come again)
-            for ever (order) or PATIENCE_SECONDS                   or, where order is kept, ends when it is quiet
+        └── refused: retried at the next rebalance;            └── not drained in time: ends, messages are redelivered;
+            others than orderly wait ACQUIRE_SECONDS               an orderly consumer keeps the lock until drained
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from pyromq.client.consumer.queue_locks import QueueLocks
+from pyromq.client.consumer.queue_lock_client import QueueLockClient
 from pyromq.clock import Clock
 from pyromq.errors import MQError
 from pyromq.logs import logger_of
@@ -26,50 +25,49 @@ from pyromq.net.tasks import Tasks
 
 logger = logger_of(__name__)
 
-HAND_OVER_SECONDS = 0.5  # how long a queue given away waits for those at work on it
-PATIENCE_SECONDS = 0.7  # how long its next owner waits for that, where order is not kept
-LONG_SECONDS = 5.0  # a wait for a lock that somebody should look at; after a join, a short one is usual
+DRAIN_SECONDS = 0.5  # longest wait for running listeners before a revoked queue is unlocked
+ACQUIRE_SECONDS = 0.7  # longest wait for a lock without `strict`; longer than the previous owner drains
+LOCK_WARNING_SECONDS = 5.0  # a longer wait for a lock is logged; a short one is usual after a member joins
 
 
-class Owned(Protocol):
-    """A queue that is ours; push and pull consumers each have a class of their own."""
+class Assigned(Protocol):
+    """A queue assigned to this member: `ProcessQueue` of push consumers, `AssignedQueue` of pull consumers."""
 
     queue: MessageQueue
 
 
-Q = TypeVar("Q", bound=Owned)
+Q = TypeVar("Q", bound=Assigned)
 
 
 class Work(Protocol[Q]):
-    """What a consumer does with its queues."""
+    """How one kind of consumer starts and ends work on a queue."""
 
     async def begin(self, queue: MessageQueue) -> Q | None:
-        """Begin where the group stands; None when the queue is not to be had now. Raises `MQError` likewise."""
+        """Start at the group's offset. Return None, or raise `MQError`, if the queue cannot be consumed now."""
 
-    def stop(self, owned: Q) -> None:
-        """Fetch nothing more of a queue, and let nothing begin."""
+    def stop(self, assigned: Q) -> None:
+        """Stop fetching, and start no further listener."""
 
-    def at_work(self, owned: Q) -> bool:
-        """Whether somebody still works on what was fetched."""
+    def is_busy(self, assigned: Q) -> bool:
+        """Return whether fetched messages are still being consumed."""
 
-    async def quiet(self, owned: Q) -> None:
-        """Wait until nobody does."""
+    async def drain(self, assigned: Q) -> None:
+        """Wait until `is_busy` is False."""
 
-    def tell_late(self, late: Sequence[Q], seconds: float) -> None:
-        """Log that after so many seconds somebody still does."""
+    def log_late(self, late: Sequence[Q], seconds: float) -> None:
+        """Log the queues that are still busy after `seconds`."""
 
     async def save(self, queues: Sequence[Q]) -> None:
-        """Store how far queues are consumed; trouble is logged."""
+        """Commit the consumed offsets; errors are logged."""
 
-    def release(self, owned: Q) -> bool:
-        """Let nothing of a queue count any more; return whether its lock is ours to give back now."""
+    def release(self, assigned: Q) -> bool:
+        """Ignore all further results of a queue. Return whether its lock may be released now."""
 
 
 class Assignment(Generic[Q]):
-    """The queues that one consumer has taken, in `held`: those that are ours, and those that are still ending.
+    """The queues of one consumer. `held` has the assigned ones, and revoked ones that are not drained yet.
 
-    `locks` is None where every member consumes every queue. With `strict` order is kept. `wake` makes the rebalance
-    look again.
+    `locks` is None for broadcast consumers, `strict` is set for orderly ones. `wake` triggers a rebalance.
     """
 
     def __init__(
@@ -78,7 +76,7 @@ class Assignment(Generic[Q]):
         clock: Clock,
         work: Work[Q],
         *,
-        locks: QueueLocks | None,
+        locks: QueueLockClient | None,
         strict: bool = False,
         wake: Callable[[], None],
     ) -> None:
@@ -90,71 +88,71 @@ class Assignment(Generic[Q]):
         self._strict = strict
         self._wake = wake
         self._tasks = Tasks()
-        self._locked: set[MessageQueue] = set()  # at brokers, as far as we know: also those about to be taken
-        self._refused: dict[MessageQueue, float] = {}  # since when (monotonic) another has its lock
-        self._troubled: set[MessageQueue] = set()
+        self._locked: set[MessageQueue] = set()  # locked at brokers, or being locked
+        self._refused: dict[MessageQueue, float] = {}  # monotonic seconds of the first refusal of the lock
+        self._troubled: set[MessageQueue] = set()  # queues whose trouble is logged
 
-    async def take(self, queues: Sequence[MessageQueue]) -> list[Q]:
-        """Begin to consume queues; returns those that could be taken, others are free to take later."""
+    async def acquire(self, queues: Sequence[MessageQueue]) -> list[Q]:
+        """Begin to consume queues. Return those acquired; the caller may try the others again later."""
         self._refused = {queue: since for queue, since in self._refused.items() if queue in queues}
         free = await self._lock(queues) if self._locks is not None else queues
         begun = await asyncio.gather(*(self._begin(queue) for queue in free))
         await self._unlock(self._locked.intersection(queues) - self.held.keys())
-        return [owned for owned in begun if owned is not None]
+        return [assigned for assigned in begun if assigned is not None]
 
-    async def give(self, queues: Sequence[Q]) -> None:
-        """End consuming queues. Where order is kept, one that is still worked on keeps its lock until that is over."""
-        for owned in queues:
-            self._work.stop(owned)
-        await self._quiet(queues, HAND_OVER_SECONDS)
-        late = [owned for owned in queues if self._work.at_work(owned)]
+    async def revoke(self, queues: Sequence[Q]) -> None:
+        """End consuming queues. An orderly consumer keeps the lock of a busy queue until it is drained."""
+        for assigned in queues:
+            self._work.stop(assigned)
+        await self._drain(queues, DRAIN_SECONDS)
+        late = [assigned for assigned in queues if self._work.is_busy(assigned)]
         if not self._strict:
-            self._tell_late(late, HAND_OVER_SECONDS)
+            self._log_late(late, DRAIN_SECONDS)
             await self._end(queues)
             return
-        await self._end([owned for owned in queues if owned not in late])
-        for owned in late:
-            logger.info("group %s: %s goes when its running listener is done", self._group, owned.queue)
-            self._tasks.start(self._end_later(owned), name=f"end {owned.queue}")
+        await self._end([assigned for assigned in queues if assigned not in late])
+        for assigned in late:
+            logger.info("group %s: %s is revoked when its running listener returns", self._group, assigned.queue)
+            self._tasks.start(self._end_later(assigned), name=f"end {assigned.queue}")
 
     async def leave(self, seconds: float) -> None:
-        """End consuming all queues; who works on one longer than so many seconds has worked for nothing."""
+        """End consuming all queues. Results of listeners that run longer than `seconds` are ignored."""
         await self._tasks.stop()
         queues = list(self.held.values())
-        for owned in queues:
-            self._work.stop(owned)
-        await self._quiet(queues, seconds)
-        self._tell_late([owned for owned in queues if self._work.at_work(owned)], seconds)
+        for assigned in queues:
+            self._work.stop(assigned)
+        await self._drain(queues, seconds)
+        self._log_late([assigned for assigned in queues if self._work.is_busy(assigned)], seconds)
         await self._end(queues)
-        at_work = {owned.queue for owned in queues if self._work.at_work(owned)}
-        await self._unlock(self._locked - at_work)  # of those that were just being taken or given away
+        is_busy = {assigned.queue for assigned in queues if self._work.is_busy(assigned)}
+        await self._unlock(self._locked - is_busy)  # includes queues being acquired or revoked
 
     async def unlock_all(self) -> None:
-        """Give all locks back; for who has ended its work by itself."""
+        """Release all locks, without draining or committing."""
         await self._unlock(list(self._locked))
 
     def lock_lost(self, queue: MessageQueue) -> None:
-        """The lock of a queue is another's: it is not ours to give back."""
+        """Forget the lock of a queue: another member may hold it now."""
         self._locked.discard(queue)
 
     async def _lock(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        """Return those of the queues that may be taken now."""
+        """Return the queues that may be acquired now."""
         assert self._locks is not None
-        free = [queue for queue in queues if queue not in self.held]  # others are still ending here
+        free = [queue for queue in queues if queue not in self.held]  # the others are not drained here yet
         self._locked.update(free)
         held = await self._locks.lock(free)
         self._locked.difference_update(queue for queue in free if not held.get(queue))
         if self._strict:
-            self._tell_waits([queue for queue in free if held.get(queue) is False and queue not in self._refused])
-        return [queue for queue in free if self._may_take(queue, held.get(queue))]
+            self._log_waits([queue for queue in free if held.get(queue) is False and queue not in self._refused])
+        return [queue for queue in free if self._may_acquire(queue, held.get(queue))]
 
-    def _tell_waits(self, queues: Sequence[MessageQueue]) -> None:
+    def _log_waits(self, queues: Sequence[MessageQueue]) -> None:
         if queues:
             names = ", ".join(map(str, queues))
-            logger.info("group %s: waiting for locks that other members hold: %s", self._group, names)
+            logger.info("group %s: waiting for locks held by other members: %s", self._group, names)
 
-    def _may_take(self, queue: MessageQueue, is_held: bool | None) -> bool:
-        """`is_held` is None when the broker did not answer."""
+    def _may_acquire(self, queue: MessageQueue, is_held: bool | None) -> bool:
+        """Return whether to acquire a queue; `is_held` is None if its broker did not answer."""
         if is_held or (is_held is None and not self._strict):
             self._refused.pop(queue, None)
             return True
@@ -163,35 +161,35 @@ class Assignment(Generic[Q]):
         now = self._clock.monotonic()
         waited = now - self._refused.setdefault(queue, now)
         if self._strict:
-            if waited > LONG_SECONDS and self._locks is not None:
-                self._say(queue, f"waiting for its lock, held by {self._locks.holder(queue)}")
+            if waited > LOCK_WARNING_SECONDS and self._locks is not None:
+                self._warn_once(queue, f"waiting for its lock, held by {self._locks.holder(queue)}")
             return False
-        if waited < PATIENCE_SECONDS:
+        if waited < ACQUIRE_SECONDS:
             return False
         del self._refused[queue]
         return True
 
     async def _begin(self, queue: MessageQueue) -> Q | None:
         try:
-            owned = await self._work.begin(queue)
+            assigned = await self._work.begin(queue)
         except MQError as error:
-            self._say(queue, f"cannot be consumed yet: {error}")
+            self._warn_once(queue, f"cannot be consumed yet: {error}")
             return None
-        if owned is not None:
+        if assigned is not None:
             self._troubled.discard(queue)
-            self.held[queue] = owned
-        return owned
+            self.held[queue] = assigned
+        return assigned
 
-    async def _quiet(self, queues: Sequence[Q], seconds: float) -> None:
-        """Wait until nobody works on these queues, at most so long."""
-        if not any(self._work.at_work(owned) for owned in queues):
+    async def _drain(self, queues: Sequence[Q], seconds: float) -> None:
+        """Wait at most `seconds` until no queue is busy."""
+        if not any(self._work.is_busy(assigned) for assigned in queues):
             return
 
-        async def all_quiet() -> None:
-            for owned in queues:
-                await self._work.quiet(owned)
+        async def all_drained() -> None:
+            for assigned in queues:
+                await self._work.drain(assigned)
 
-        waits = [asyncio.ensure_future(all_quiet()), asyncio.ensure_future(self._clock.sleep(seconds))]
+        waits = [asyncio.ensure_future(all_drained()), asyncio.ensure_future(self._clock.sleep(seconds))]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -199,15 +197,15 @@ class Assignment(Generic[Q]):
                 wait.cancel()
 
     async def _end(self, queues: Sequence[Q]) -> None:
-        """Store the offsets, let nothing count any more, unlock."""
+        """Commit, release and unlock queues."""
         await self._work.save(queues)
-        for owned in queues:
-            self.held.pop(owned.queue, None)
-        await self._unlock([owned.queue for owned in queues if self._work.release(owned)])
+        for assigned in queues:
+            self.held.pop(assigned.queue, None)
+        await self._unlock([assigned.queue for assigned in queues if self._work.release(assigned)])
 
-    async def _end_later(self, owned: Q) -> None:
-        await self._work.quiet(owned)
-        await self._end([owned])
+    async def _end_later(self, assigned: Q) -> None:
+        await self._work.drain(assigned)
+        await self._end([assigned])
         self._wake()
 
     async def _unlock(self, queues: Collection[MessageQueue]) -> None:
@@ -215,11 +213,11 @@ class Assignment(Generic[Q]):
             await self._locks.unlock(queues)
             self._locked.difference_update(queues)
 
-    def _tell_late(self, late: Sequence[Q], seconds: float) -> None:
+    def _log_late(self, late: Sequence[Q], seconds: float) -> None:
         if late:
-            self._work.tell_late(late, seconds)
+            self._work.log_late(late, seconds)
 
-    def _say(self, queue: MessageQueue, what: str) -> None:
+    def _warn_once(self, queue: MessageQueue, what: str) -> None:
         if queue not in self._troubled:
             self._troubled.add(queue)
             logger.warning("group %s: %s: %s", self._group, queue, what)

@@ -1,6 +1,6 @@
-"""How fast a consumer pulls and consumes, by topic, over the last minute; failures over the last hour.
+"""A consumer's rates of pulling and consuming by topic, over the last minute; failures over the last hour.
 
-Counting costs a few additions for each pull and each call of a listener; everything else is worked out when asked.
+Counting costs a few additions per pull and listener call; rates are computed on request.
 Source: RocketMQ 4.9.8, ConsumerStatsManager.
 """
 
@@ -13,31 +13,31 @@ from pyromq.clock import Clock
 from pyromq.remoting.bodies import ConsumeRates
 
 SAMPLE_SECONDS = 10.0
-MINUTE_SAMPLES = 6  # 10 s apart; a span ends now
+MINUTE_SAMPLES = 6  # 10 s apart
 HOUR_SAMPLES = 6  # 10 min apart
 SAMPLES_PER_HOUR_SAMPLE = 60
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was counted of one topic since the start. Seconds of a call are those until the loop knows of its end."""
+    """Counters of one topic since the start. A call's seconds end when the event loop handles its result."""
 
-    pulls: int = 0  # that brought messages
+    pulls: int = 0  # that returned messages
     pull_seconds: float = 0.0
     pulled: int = 0  # messages
     calls: int = 0  # of listeners
     call_seconds: float = 0.0
     consumed: int = 0  # messages
-    failed: int = 0  # messages that come again
+    failed: int = 0  # messages
 
     def pull(self, count: int, seconds: float) -> None:
-        """A pull brought messages."""
+        """Count a pull that returned messages."""
         self.pulls += 1
         self.pull_seconds += seconds
         self.pulled += count
 
     def since(self, earlier: Tally) -> Tally:
-        """Return what was counted since a copy was made."""
+        """Return the difference from an earlier copy."""
         return Tally(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
 
 
@@ -51,7 +51,7 @@ class _Course:
 
 
 class ConsumptionRates:
-    """The tallies of one consumer. `sample` is called every 10 s."""
+    """The tallies of one consumer. `sample` must be called every 10 s."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -59,7 +59,7 @@ class ConsumptionRates:
         self._samples_taken = 0
 
     def tally(self, topic: str) -> Tally:
-        """Return what counts a topic."""
+        """Return the counters of a topic, created on first use."""
         course = self._courses.get(topic)
         if course is None:
             begin = (self.clock.monotonic(), Tally())
@@ -69,7 +69,7 @@ class ConsumptionRates:
         return course.tally
 
     def sample(self) -> None:
-        """Note where all tallies are."""
+        """Copy all tallies."""
         now = self.clock.monotonic()
         self._samples_taken += 1
         for course in self._courses.values():
@@ -84,7 +84,7 @@ class ConsumptionRates:
         course = self._courses[topic]
         began, then = course.minute[0]
         minute, hour = tally.since(then), tally.since(course.hour[0][1])
-        seconds = max(self.clock.monotonic() - began, SAMPLE_SECONDS)  # a first pull makes no burst
+        seconds = max(self.clock.monotonic() - began, SAMPLE_SECONDS)  # the first pull must not show as a burst
         calls = minute if minute.calls else hour
         return ConsumeRates(
             pull_rt=1000 * minute.pull_seconds / minute.pulls if minute.pulls else 0.0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from pyromq.client.config import ConsumerConfig, Damaged
-from pyromq.client.consumer.damage import DAMAGED, DamagedMessage, MessageDamaged
+from pyromq.client.consumer.damaged_message import DAMAGED, DamagedMessage, MessageDamaged
 from pyromq.client.consumer.pulling import PullResult
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.client.hooks import FilterMessageHook, filtered

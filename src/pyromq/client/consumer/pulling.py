@@ -11,7 +11,7 @@ from pyromq import speedups
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.damage import DamagedMessage, are_in_place, examine
+from pyromq.client.consumer.damaged_message import DamagedMessage, are_in_place, examine
 from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import ResponseCode, StoreCorrupt
 from pyromq.filter.subscribed import Wanted

@@ -16,16 +16,16 @@ from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ProducerConfig
 from pyromq.client.hooks import SendKind
-from pyromq.client.producer.batching import Batching
 from pyromq.client.producer.outbox import Outbox
 from pyromq.client.producer.pending_send import (
     PendingSend,
+    Preparation,
     QueueChooser,
     Selector,
     listed,
     queue_chooser,
 )
-from pyromq.client.producer.preparation import Preparation
+from pyromq.client.producer.produce_accumulator import ProduceAccumulator
 from pyromq.client.producer.queue_selection import OrderingKey
 from pyromq.client.producer.recall import recall
 from pyromq.clock import Clock, SystemClock
@@ -102,9 +102,9 @@ class AsyncProducer(AsyncLifespan):
         self._preparation = Preparation(
             group, self.config, self._names, self._clock, client_id=lambda: self._cluster.client_id
         )
-        self._batching: Batching | None = None
+        self._batching: ProduceAccumulator | None = None
         if self.config.linger_seconds:
-            self._batching = Batching(
+            self._batching = ProduceAccumulator(
                 self._cluster, self.config, self._clock, outbox=self._outbox, preparation=self._preparation
             )
         self._requested_topics: set[str] = set()

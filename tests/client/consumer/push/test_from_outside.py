@@ -30,7 +30,7 @@ async def test_running_state_shows_settings_subscriptions_and_queues(send, consu
     (sent, *_) = await send(range(3), key="k")
     async with consuming(seen, tags="*", batch=7, concurrency=3) as consumer:
         await seen.wait(3)
-        await until(lambda: consumer._owned[sent.queue].process_queue.consumed_ms)  # the thread has said so
+        await until(lambda: consumer._assigned[sent.queue].consumed_ms)  # the thread has said so
         running = await ask(
             ConsumerRunningState(consumer_group="workers", client_id=consumer.client_id), ConsumerRunning
         )
@@ -55,7 +55,7 @@ async def test_running_state_counts_what_failed(send, consuming, until, ask, ord
         raise ValueError("no")
 
     async with consuming(fail, orderly=orderly) as consumer:
-        await until(lambda: failures and consumer._reporting.rates.tally("orders").failed)
+        await until(lambda: failures and consumer._status.rates.tally("orders").failed)
         running = await ask(
             ConsumerRunningState(consumer_group="workers", client_id=consumer.client_id, stack_wanted=True),
             ConsumerRunning,
@@ -89,7 +89,7 @@ async def test_members_tell_how_far_they_are(send, consuming, seen, until, ask):
     (sent, *_) = await send(range(3), key="k")
     async with consuming(seen) as consumer:
         await seen.wait(3)
-        await until(lambda: not consumer._owned[sent.queue].process_queue.count)  # all that the listener said has come
+        await until(lambda: not consumer._assigned[sent.queue].count)  # all that the listener said has come
         status = await ask(ConsumerStatusOfGroup(topic="orders", group="workers"), ConsumerStatus)
     assert status.clients[consumer.client_id][sent.queue] == 3
 

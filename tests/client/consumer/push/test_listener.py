@@ -8,8 +8,8 @@ from pyromq.client.consumer.push.listener import (
     LONGEST_REASON,
     TO_DEAD_LETTERS,
     Ack,
+    BoundListener,
     GiveUp,
-    Listening,
     RetryLater,
     judge,
 )
@@ -78,9 +78,9 @@ class AsyncCall:
     ],
 )
 def test_async_listeners_are_known_in_all_their_forms(listener, in_task):
-    assert Listening.of(listener).in_task is in_task
+    assert BoundListener.of(listener).in_task is in_task
 
 
 def test_what_cannot_be_called_is_no_listener():
     with pytest.raises(UsageError, match=r"function of \(messages\), not 'work'"):
-        Listening.of("work")
+        BoundListener.of("work")

@@ -84,7 +84,7 @@ async def test_what_a_listener_raises_fails_its_message_and_no_other(cluster, or
 
     async with consuming(cluster, work, in_task=in_task, orderly=orderly) as consumer:
         await until(lambda: len(bodies) >= (4 if orderly else 3))
-        await until(lambda: consumer._owned[first.queue].process_queue.safe_offset == 3)
+        await until(lambda: consumer._assigned[first.queue].safe_offset == 3)
         if not orderly:
             await cluster.clock.advance(11)  # it was sent back, and comes again
             await until(lambda: len(bodies) == 4)
@@ -103,7 +103,7 @@ async def test_what_a_listener_returns_and_cannot_be_written_fails_its_message(c
 
     async with consuming(cluster, work, in_task=in_task, orderly=orderly) as consumer:
         await until(lambda: bodies[-1:] == [b"good"])
-        await until(lambda: consumer._owned[first.queue].process_queue.safe_offset == 2)
+        await until(lambda: consumer._assigned[first.queue].safe_offset == 2)
     assert "the listener returned an Unwritable" in caplog.text
 
 
@@ -150,6 +150,6 @@ async def test_an_async_listener_that_hides_its_cancellation_leaves_the_next_one
     consumer.subscribe("orders", work)
     async with consumer:
         await until(lambda: bodies == [b"hides", b"cancels itself", b"good"])
-        await until(lambda: consumer._owned[sent.queue].process_queue.safe_offset == 3)
+        await until(lambda: consumer._assigned[sent.queue].safe_offset == 3)
     assert "offset 1 (message" in caplog.text
     assert "attempt 1): CancelledError" in caplog.text

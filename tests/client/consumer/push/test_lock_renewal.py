@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pyromq.client.consumer.push.owned_queue import OwnedQueue
+from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.client.consumer.push.push_assignment import GRACE_SECONDS, VALID_SECONDS, LockRenewal
 from pyromq.message import MessageQueue
 from pyromq.testing import FakeClock
@@ -29,16 +29,16 @@ class Scene:
     def __init__(self):
         self.clock = FakeClock()
         self.answers = Answers()
-        self.owned = OwnedQueue(QUEUE, 0, self.clock.monotonic)
-        self.owned.process_queue.allowed_until = self.clock.monotonic() + 1.0
+        self.assigned = ProcessQueue(QUEUE, 0, self.clock.monotonic)
+        self.assigned.allowed_until = self.clock.monotonic() + 1.0
         self.lost = []
         self.renewal = LockRenewal(
-            self.answers, {QUEUE: self.owned}, self.clock, go_on=lambda owned: None, lose=self.lost.append
+            self.answers, {QUEUE: self.assigned}, self.clock, go_on=lambda assigned: None, lose=self.lost.append
         )
 
     @property
     def is_allowed(self):
-        return self.owned.process_queue.allowed_until > self.clock.monotonic()
+        return self.assigned.allowed_until > self.clock.monotonic()
 
 
 async def started(work):
@@ -52,13 +52,13 @@ async def test_an_answer_makes_the_lock_valid_for_longer():
     task = await started(scene.renewal.renew())
     scene.answers.asked[0].set_result(True)
     await task
-    assert scene.owned.process_queue.allowed_until == scene.clock.monotonic() + VALID_SECONDS
+    assert scene.assigned.allowed_until == scene.clock.monotonic() + VALID_SECONDS
 
 
 async def test_a_renewal_from_before_the_break_counts_for_nothing():
     scene = Scene()
     renewal = await started(scene.renewal.renew())
-    again = await started(scene.renewal.take_again([scene.owned]))
+    again = await started(scene.renewal.lock_again([scene.assigned]))
     scene.answers.asked[0].set_result(True)  # tied to the connection that is gone
     await renewal
     assert not scene.is_allowed
@@ -69,22 +69,22 @@ async def test_a_renewal_from_before_the_break_counts_for_nothing():
 
 async def test_of_two_breaks_the_answer_after_the_second_counts():
     scene = Scene()
-    first = await started(scene.renewal.take_again([scene.owned]))
-    second = await started(scene.renewal.take_again([scene.owned]))
+    first = await started(scene.renewal.lock_again([scene.assigned]))
+    second = await started(scene.renewal.lock_again([scene.assigned]))
     scene.answers.asked[0].set_result(True)
     await first
     assert not scene.is_allowed
     assert not scene.lost
     scene.answers.asked[1].set_result(False)
     await second
-    assert scene.lost == [scene.owned]
+    assert scene.lost == [scene.assigned]
 
 
 async def test_a_broker_that_is_silent_is_not_waited_for_longer_than_it_keeps_the_lock():
     scene = Scene()
-    again = await started(scene.renewal.take_again([scene.owned]))
+    again = await started(scene.renewal.lock_again([scene.assigned]))
     assert scene.answers.timeouts == [pytest.approx(GRACE_SECONDS)]
     await scene.clock.advance(GRACE_SECONDS + 0.01)
     scene.answers.asked[0].set_result(True)
     await again
-    assert scene.lost == [scene.owned]
+    assert scene.lost == [scene.assigned]

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.client.consumer.push.listener import Listening
+from pyromq.client.consumer.push.listener import BoundListener
 from pyromq.client.consumer.push.process_queue import OPEN, WAITING, ConsumeRequest, ProcessQueue
 from pyromq.message import MessageQueue, StoredMessage
 
@@ -18,7 +18,7 @@ def filled(*sizes, start=0, now=lambda: 0.0, listener=lambda messages: None):
     requests, offset = [], start
     for size in sizes:
         messages = [StoredMessage("orders", b"xy", queue_offset=offset + n) for n in range(size)]
-        requests.append(ConsumeRequest(process_queue, Listening.of(listener), messages))
+        requests.append(ConsumeRequest(process_queue, BoundListener.of(listener), messages))
         offset += size
     process_queue.add(requests, offset)
     return process_queue, requests
@@ -79,7 +79,7 @@ def test_nothing_starts_once_closed_or_without_the_lock():
 async def test_quiet_waits_for_what_runs_and_for_nothing_else():
     process_queue, (first, _) = filled(1, 1)
     first.begin()
-    quiet = asyncio.ensure_future(process_queue.quiet())
+    quiet = asyncio.ensure_future(process_queue.drain())
     await asyncio.sleep(0)
     assert not quiet.done()
     first.state = WAITING

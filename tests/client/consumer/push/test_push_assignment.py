@@ -8,7 +8,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.client.consumer.queue_locks import QueueLocks
+from pyromq.client.consumer.queue_lock_client import QueueLockClient
 from pyromq.errors import DeadlineExceeded
 from pyromq.message import Message
 
@@ -25,7 +25,7 @@ async def another(cluster):
     """The locks of another client of the group."""
     producer = await cluster.producer()
     await producer.queues("orders")
-    return QueueLocks("workers", producer._cluster)
+    return QueueLockClient("workers", producer._cluster)
 
 
 @asynccontextmanager
@@ -34,7 +34,7 @@ async def taking(cluster, start, seen):
     config = ConsumerConfig(orderly=True, consume_from=ConsumeFrom.FIRST)
     consumer = AsyncConsumer("workers", cluster.namesrv, config=config)
     consumer.subscribe("orders", seen.extend)
-    offsets = consumer._ownership._offsets
+    offsets = consumer._assignment._offsets
     asked = offsets.start
     offsets.start = lambda queue: start(asked, queue)
     async with consumer:
@@ -55,7 +55,7 @@ async def test_a_lock_whose_connection_broke_while_a_queue_was_taken_is_worth_no
 
     async with taking(cluster, broken, seen) as consumer:
         await until(moved.is_set)
-        await until(lambda: queue in consumer._ownership.queues._refused)
+        await until(lambda: queue in consumer._assignment.queues._refused)
         assert queue not in consumer.assignment
         assert not seen
         await another.unlock([queue])
@@ -105,9 +105,9 @@ async def test_a_queue_is_ours_when_its_messages_come_though_others_have_not_beg
     async with taking(cluster, waiting, seen) as consumer:
         await until(lambda: seen)
         assert consumer.assignment == [queue]
-        consumer._ownership.reset({queue: 0})  # as an administrator may at any time
+        consumer._assignment.reset({queue: 0})  # as an administrator may at any time
         await until(lambda: len(seen) == 2)
-        moved = consumer._owned[queue]
+        moved = consumer._assigned[queue]
         go_on.set()
         await until(lambda: len(consumer.assignment) == 4)
-        assert consumer._owned[queue] is consumer._ownership.queues.held[queue] is moved
+        assert consumer._assigned[queue] is consumer._assignment.queues.held[queue] is moved

@@ -137,10 +137,10 @@ async def test_a_stuck_message_holds_the_offset_of_its_queue(cluster):
 
     async with consuming(cluster, work, commit_seconds=0.01) as consumer:
         await seen.wait(3)
-        await until(lambda: consumer._owned[queue].process_queue.safe_offset == 1)
+        await until(lambda: consumer._assigned[queue].safe_offset == 1)
         release.set()
         await seen.wait(4)
-        await until(lambda: consumer._owned[queue].process_queue.safe_offset == 4)
+        await until(lambda: consumer._assigned[queue].safe_offset == 4)
 
 
 async def test_closing_waits_for_running_listeners(cluster):
@@ -169,7 +169,7 @@ async def test_a_hanging_listener_does_not_keep_a_consumer_from_closing(cluster,
 
     async with consuming(cluster, work, close_seconds=0.05):
         await begun.wait()
-    assert "their messages come again" in caplog.text
+    assert "messages are redelivered" in caplog.text
     assert sum((await committed(cluster)).values()) == 0
 
 
@@ -331,6 +331,6 @@ async def test_a_failing_broadcast_message_is_dropped(cluster, tmp_path, caplog)
         cluster, work, broadcast=True, consume_from=ConsumeFrom.FIRST, offsets_folder=tmp_path
     ) as consumer:
         await seen.wait(3)
-        await until(lambda: not any(owned.process_queue.count for owned in consumer._owned.values()))
+        await until(lambda: not any(assigned.count for assigned in consumer._assigned.values()))
     assert "dropped, as broadcast messages are" in caplog.text
     assert len(seen.messages) == 3

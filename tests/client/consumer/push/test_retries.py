@@ -34,8 +34,8 @@ async def send(cluster, *bodies, topic="orders"):
 
 async def all_acknowledged(consumer):
     """Wait until nothing is in flight and the retry topic is consumed too."""
-    await until(lambda: any(queue.topic.startswith("%RETRY%") for queue in consumer._owned))
-    await until(lambda: not any(owned.process_queue.count for owned in consumer._owned.values()))
+    await until(lambda: any(queue.topic.startswith("%RETRY%") for queue in consumer._assigned))
+    await until(lambda: not any(assigned.count for assigned in consumer._assigned.values()))
 
 
 async def dead_letters(cluster, group="workers"):
@@ -197,9 +197,9 @@ async def test_what_cannot_be_sent_back_is_tried_again_here(cluster, monkeypatch
     work = Failing(1)
     async with consuming(cluster, work, local_retry_seconds=0.02) as consumer:
         await until(lambda: len(work.calls) == 2)
-        await until(lambda: consumer._owned[sent.queue].process_queue.safe_offset == 1)
+        await until(lambda: consumer._assigned[sent.queue].safe_offset == 1)
     assert work.calls[1].reconsume_times == 1
-    assert "tried again here in 0.02 s: nobody takes it" in caplog.text
+    assert "retried here in 0.02 s: nobody takes it" in caplog.text
 
 
 async def test_a_hanging_function_loses_its_message_and_its_thread_is_replaced(cluster):
@@ -213,10 +213,10 @@ async def test_a_hanging_function_loses_its_message_and_its_thread_is_replaced(c
 
     async with consuming(cluster, work, concurrency=1, consume_timeout_seconds=0.3) as consumer:
         await until(lambda: calls == [b"1", b"2"])
-        await until(lambda: consumer._owned[sent.queue].process_queue.safe_offset == 2)
-        assert consumer._consuming._threads.count == 2
+        await until(lambda: consumer._assigned[sent.queue].safe_offset == 2)
+        assert consumer._service._threads.count == 2
         release.set()
-        await until(lambda: consumer._consuming._threads.count == 1)
+        await until(lambda: consumer._service._threads.count == 1)
 
 
 async def test_a_hanging_async_listener_is_cancelled(cluster):
@@ -233,7 +233,7 @@ async def test_a_hanging_async_listener_is_cancelled(cluster):
 
     async with consuming(cluster, work, concurrency=1, consume_timeout_seconds=0.3) as consumer:
         await until(lambda: calls == [b"1", b"2"])
-        await until(lambda: consumer._owned[sent.queue].process_queue.safe_offset == 2)
+        await until(lambda: consumer._assigned[sent.queue].safe_offset == 2)
     assert cancelled
 
 

@@ -140,9 +140,7 @@ async def test_a_failing_listener_sees_the_value_again(sent, consumer, until):
         await until(lambda: attempts.count(3) == 2)
 
 
-@pytest.mark.parametrize(
-    ("orderly", "said"), [(False, "; given up, to the dead letters"), (True, ", now a dead letter")]
-)
+@pytest.mark.parametrize(("orderly", "said"), [(False, "; becomes a dead letter"), (True, ", now a dead letter")])
 async def test_the_log_says_what_becomes_of_what_does_not_fit(sent, consumer, until, caplog, orderly, said):
     seen = []
     async with consumer(orderly=orderly) as consuming:

@@ -33,7 +33,7 @@ from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking.pull_consumer import PullConsumer
 from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.client.config import ConsumeFrom, ConsumerConfig, Damaged
-from pyromq.client.consumer.damage import DamagedMessage, MessageDamaged
+from pyromq.client.consumer.damaged_message import DamagedMessage, MessageDamaged
 from pyromq.client.consumer.pulling import PullResult
 from pyromq.clock import local_time
 from pyromq.errors import SubscriptionParseFailed, UndecodableBody, UsageError

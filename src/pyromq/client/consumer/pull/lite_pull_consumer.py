@@ -16,7 +16,7 @@ from pyromq.client.async_lifespan import AsyncLifespan
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.consumer_status import Consumption, Reporting
+from pyromq.client.consumer.consumer_status_processor import ConsumerInternals, ConsumerStatusProcessor
 from pyromq.client.consumer.group_offsets import group_offsets
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Batch
 from pyromq.client.consumer.pull.positions import Positions
@@ -81,15 +81,15 @@ class AsyncPullConsumer(AsyncLifespan):
         self._clock = clock = clock or SystemClock()
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
         self._assigns = False  # from the first `assign` on
-        status = consumption(
+        state = internals(
             self._assigned, self.config, entry=self._entry, go_on_at=self._reset, wake=lambda: self._sharing.wake()
         )
-        reporting = self._reporting = Reporting(status, self._clock, names)
+        status = self._status = ConsumerStatusProcessor(state, self._clock, names)
         self._cluster = ClusterClient(
             namesrv,
             self._clock,
             announce=lambda client_id: HeartbeatBody(client_id, consumers=[self._entry()]),
-            answerers=[self._reporting],
+            answerers=[self._status],
             instance=self.config.instance,
             connections=self.config.connections,
             names=names,
@@ -97,7 +97,7 @@ class AsyncPullConsumer(AsyncLifespan):
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
         self._offsets = offsets = QueueOffsets(self._cluster, timeout=self.config.timeout)
-        self._fetching = Prefetch(wire_group, self._cluster, offsets=offsets, config=self.config, rates=reporting.rates)
+        self._fetching = Prefetch(wire_group, self._cluster, offsets=offsets, config=self.config, rates=status.rates)
         self._watch = QueueWatch(self._cluster)
         self._turns = Turns(self._assigned, self._clock, self._fetching, is_over=lambda: not self._cluster.running)
         self._open: Batch | None = None  # being handed out message by message
@@ -129,7 +129,7 @@ class AsyncPullConsumer(AsyncLifespan):
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
         await self._cluster.start()
-        self._reporting.start(self._cluster.tasks)
+        self._status.start(self._cluster.tasks)
         await self._sharing.start()
 
     async def close(self) -> None:
@@ -399,15 +399,15 @@ class AsyncPullConsumer(AsyncLifespan):
         return await self._turns.next_batch(timeout)
 
 
-def consumption(
+def internals(
     assigned: Mapping[MessageQueue, AssignedQueue],
     config: ConsumerConfig,
     *,
     entry: Callable[[], ConsumerEntry],
     go_on_at: Callable[[AssignedQueue, int], None],
     wake: Callable[[], None],
-) -> Consumption:
-    """Return what others may know and do of a consumer to which these queues are assigned."""
+) -> ConsumerInternals:
+    """Return what brokers and administrators may see and change of a pull consumer."""
 
     def reset(offsets: dict[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
@@ -419,7 +419,7 @@ def consumption(
         "autoCommit": str(config.auto_commit).lower(),
         "autoCommitIntervalMillis": str(int(config.auto_commit_seconds * 1000)),
     }
-    return Consumption(
+    return ConsumerInternals(
         config,
         settings,
         entry,

@@ -19,7 +19,7 @@ from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
 from pyromq.client.consumer.pull.positions import Positions
 from pyromq.client.consumer.pull.prefetch import Prefetch
 from pyromq.client.consumer.pull.queue_watch import QueueListener
-from pyromq.client.consumer.queue_locks import RENEW_SECONDS, QueueLocks
+from pyromq.client.consumer.queue_lock_client import RENEW_SECONDS, QueueLockClient
 from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.clock import Clock
@@ -62,7 +62,7 @@ class SubscribedQueues:
         self._positions = positions
         self._fetching = fetching
         self._changed = changed
-        self._locks = QueueLocks(group, cluster)
+        self._locks = QueueLockClient(group, cluster)
         self._queues = Assignment[AssignedQueue](group, clock, self, locks=self._locks, wake=self.wake)
         self._subscriptions = Subscriptions[QueueListener | None](
             group, cluster, clock, retries=False, joined=self._joined
@@ -77,8 +77,8 @@ class SubscribedQueues:
             clock=clock,
             strategy=config.strategy or averaging,
             topics=lambda: self._subscriptions.topics,
-            take=self._queues.take,
-            give=self._queues.give,
+            acquire=self._queues.acquire,
+            revoke=self._queues.revoke,
             settle=self._settle,
         )
 
@@ -146,23 +146,23 @@ class SubscribedQueues:
             assigned.committed = -1  # tell the broker even where we begin: tools look for the group in every queue
         return assigned
 
-    def stop(self, owned: AssignedQueue) -> None:
+    def stop(self, assigned: AssignedQueue) -> None:
         """Fetch and hand out nothing more."""
-        self._fetching.end(owned)
-        owned.leave()
+        self._fetching.end(assigned)
+        assigned.leave()
 
-    def at_work(self, owned: AssignedQueue) -> bool:
+    def is_busy(self, assigned: AssignedQueue) -> bool:
         """Whether the application has not finished what it got."""
-        done = owned.finished if self._config.auto_commit else owned.committed
-        return done != owned.position
+        done = assigned.finished if self._config.auto_commit else assigned.committed
+        return done != assigned.position
 
-    async def quiet(self, owned: AssignedQueue) -> None:
+    async def drain(self, assigned: AssignedQueue) -> None:
         """Wait until it has."""
-        while self.at_work(owned):
+        while self.is_busy(assigned):
             await self._clock.sleep(LOOK_SECONDS)
 
-    def tell_late(self, late: Sequence[AssignedQueue], seconds: float) -> None:
-        names = ", ".join(str(owned.queue) for owned in late)
+    def log_late(self, late: Sequence[AssignedQueue], seconds: float) -> None:
+        names = ", ".join(str(assigned.queue) for assigned in late)
         done = "consumed" if self._config.auto_commit else "committed"
         logger.info("group %s: what was not %s comes again to the next: %s", self._group, done, names)
 
@@ -174,7 +174,7 @@ class SubscribedQueues:
             except MQError as error:
                 logger.warning("group %s: offsets of queues given away are not committed: %s", self._group, error)
 
-    def release(self, owned: AssignedQueue) -> bool:
+    def release(self, assigned: AssignedQueue) -> bool:
         """Nothing is left to do: nothing depends on the lock."""
         return True
 

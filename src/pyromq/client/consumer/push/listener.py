@@ -1,7 +1,7 @@
-"""What applications write for a push consumer: the listener, and the words it answers with.
+"""Listeners of push consumers: how they are called, and what their results mean.
 
-A listener is a function of a list of messages, plain or `async`. Returning nothing means done; raising means that the
-messages come again. Knows no queues and no brokers.
+A listener is a function of a list of messages, plain or `async`. If it returns nothing, the messages are consumed. If
+it raises, they are redelivered.
 """
 
 from __future__ import annotations
@@ -26,57 +26,55 @@ ValueListener = Callable[[list[Any]], object]
 Listener = Callable[[list[StoredMessage]], object]
 
 TO_DEAD_LETTERS = -1  # the delay level that skips all retries. Source: ConsumeConcurrentlyContext
-LONGEST_REASON = 500  # characters of a failure's text that are kept with the message
+LONGEST_REASON = 500  # characters of a failure's text stored in property RETRY_REASON
 
 
-def _nobody_ends(failure: BaseException) -> None:
+def _ignore(failure: BaseException) -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
-    """How a listener is called: awaited in a task of the event loop, or in a thread.
+class BoundListener:
+    """A listener and how to call it: in a task of the event loop, or in a thread.
 
-    `ends` is told, there, of a `KeyboardInterrupt` or `SystemExit` that comes out of it. `sort` says, where a topic has
-    several, which of them is for a message.
+    `ends` is called, in the same task or thread, with a `KeyboardInterrupt` or `SystemExit` that the listener raised.
+    `sort(message)` chooses the listener of each message if a topic has several.
     """
 
     call: Listener
     in_task: bool
-    ends: Callable[[BaseException], None] = _nobody_ends
-    sort: Callable[[StoredMessage], Listening] | None = None
+    ends: Callable[[BaseException], None] = _ignore
+    sort: Callable[[StoredMessage], BoundListener] | None = None
 
     @classmethod
-    def of(cls, listener: Listener, ends: Callable[[BaseException], None] = _nobody_ends) -> Listening:
-        """Raises `UsageError` for what cannot be called with a list of messages."""
+    def of(cls, listener: Listener, ends: Callable[[BaseException], None] = _ignore) -> BoundListener:
+        """Raise `UsageError` if `listener` cannot be called with a list of messages."""
         check_takes(listener, "messages", what="a listener")
         return cls(listener, is_async(listener), ends)
 
-    def of_message(self, message: StoredMessage) -> Listening:
-        """Return what is called for a message: as a rule this."""
+    def of_message(self, message: StoredMessage) -> BoundListener:
+        """Return the listener of a message."""
         return self if self.sort is None else self.sort(message)
 
-    def batches(self, messages: list[StoredMessage], size: int) -> list[tuple[Listening, list[StoredMessage]]]:
-        """Return the calls for these messages, in order, each for at most `size` of them."""
+    def batches(self, messages: list[StoredMessage], size: int) -> list[tuple[BoundListener, list[StoredMessage]]]:
+        """Divide messages into listener calls of at most `size` messages, in order."""
         if self.sort is None:
             return [(self, messages[at : at + size]) for at in range(0, len(messages), size)]
-        return [
-            batch for listening, run in groupby(messages, self.sort) for batch in listening.batches(list(run), size)
-        ]
+        return [batch for bound, run in groupby(messages, self.sort) for batch in bound.batches(list(run), size)]
 
 
 def _refuse(messages: object) -> None:
-    raise UsageError("nobody subscribes to this topic here any more")
+    raise UsageError("this consumer has unsubscribed from the topic")
 
 
-NOBODY = Listening.of(_refuse)  # is called for what came before a topic was unsubscribed
+UNSUBSCRIBED = BoundListener.of(_refuse)  # called for messages pulled before their topic was unsubscribed
 
 
 class Ack(Enum):
-    """What a listener may return instead of nothing.
+    """A listener's return value; returning None means `DONE`.
 
-    The last two are for orderly consumers with `ConsumerConfig.auto_commit` off: there nothing counts as consumed
-    before `COMMIT`, and `ROLLBACK` brings everything since the last commit again.
+    `COMMIT` and `ROLLBACK` are for orderly consumers with `ConsumerConfig.auto_commit` off. There messages count as
+    consumed only after `COMMIT`, and `ROLLBACK` redelivers all messages since the last commit.
     """
 
     DONE = "done"
@@ -85,11 +83,10 @@ class Ack(Enum):
 
 
 class RetryLater(MQError):
-    """Raised by a listener: the messages come again, as with any exception, but how is said.
+    """Raised by a listener to have messages redelivered, and to control how.
 
-    `done` of the messages, from the first on, are consumed all the same. `delay_level` (1 to 18) fixes when the others
-    come again; 0 leaves it to the broker, which waits longer each time. An orderly consumer repeats in place instead,
-    after `seconds`.
+    The first `done` messages count as consumed. `delay_level` (1 to 18) is the delay of the others; with 0 the broker
+    chooses a delay that grows with each attempt. An orderly consumer retries in place after `seconds` instead.
     """
 
     def __init__(self, reason: str = "", *, done: int = 0, delay_level: int = 0, seconds: float | None = None) -> None:
@@ -100,7 +97,7 @@ class RetryLater(MQError):
 
 
 class GiveUp(RetryLater):
-    """Raised by a listener: the messages (but the first `done`) go to the dead letters without further attempts."""
+    """Raised by a listener to make messages, except the first `done`, dead letters without further attempts."""
 
     def __init__(self, reason: str = "", *, done: int = 0) -> None:
         super().__init__(reason, done=done, delay_level=TO_DEAD_LETTERS)
@@ -108,18 +105,18 @@ class GiveUp(RetryLater):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a consume request: the first `done` messages are consumed, the others come again."""
+    """The result of a consume request: the first `done` messages are consumed, the others are redelivered."""
 
     done: int
     ack: Ack = Ack.DONE
     reason: str = ""
-    error: BaseException | None = None  # to be logged; none where the listener asked for the retry itself
+    error: BaseException | None = None  # to log; None if the listener raised `RetryLater`
     delay_level: int = 0
     seconds: float | None = None
 
 
 def judge(count: int, returned: object, failure: BaseException | None) -> Verdict:
-    """Return what a listener's return value, or the exception it raised, means for `count` messages."""
+    """Return the verdict on `count` messages from a listener's return value or exception."""
     if failure is None:
         if returned is None:
             return Verdict(count)
@@ -134,40 +131,40 @@ def judge(count: int, returned: object, failure: BaseException | None) -> Verdic
 
 
 def _asked(failure: RetryLater, count: int, reason: str) -> Verdict:
-    """What a listener asked for; a plain failure where that cannot be understood."""
+    """Return the verdict of a `RetryLater`; that of any other exception if its attributes are invalid."""
     try:
         done, level = min(max(int(failure.done), 0), count), int(failure.delay_level)
         seconds = None if failure.seconds is None else float(failure.seconds)
         if seconds is not None and isnan(seconds):
             raise ValueError("seconds is not a number")
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        return Verdict(0, reason=f"{reason} (and says it wrongly: {error})", error=failure)
+        return Verdict(0, reason=f"{reason} (invalid {type(failure).__name__}: {error})", error=failure)
     return Verdict(done, reason=reason, delay_level=level, seconds=seconds)
 
 
 def reason_text(failure: BaseException) -> str:
-    """Return an exception as one short line that a property can hold."""
+    """Return an exception as one line of at most `LONGEST_REASON` printable characters."""
     printable = "".join(c if c.isprintable() else " " for c in text_of(failure)[:LONGEST_REASON])
     return printable.strip()
 
 
 def typed(
-    listener: ValueListener, type_: type[Any], unfit: Listener | None, *, listening: Callable[[Listener], Listening]
-) -> Listening:
-    """Return how a listener of such values is called; messages that do not fit go to `unfit`, else to the dead letters.
+    listener: ValueListener, type_: type[Any], unfit: Listener | None, *, bind: Callable[[Listener], BoundListener]
+) -> BoundListener:
+    """Bind a listener of decoded values. Messages that do not fit are passed to `unfit`, or become dead letters.
 
-    `listening` says how a listener of messages is called. Raises `UsageError` for a type that JSON cannot be read as.
+    `bind` binds a listener of messages. Raises `UsageError` for a type that cannot be decoded from JSON.
     """
     read = json_reader(type_)
     check_takes(listener, "values", what=f"a listener of {picture_of(type_)}")
-    fitting = listening(_of_messages(listener))
-    others = None if unfit is None else listening(unfit)
+    fitting = bind(_of_messages(listener))
+    others = None if unfit is None else bind(unfit)
 
-    def sort(message: StoredMessage) -> Listening:
+    def sort(message: StoredMessage) -> BoundListener:
         try:
             message.value = read(message.body)
         except IllegalMessage as error:
-            return others or listening(_giving_up(str(error)))  # each with its own reason
+            return others or bind(_giving_up(str(error)))
         return fitting
 
     return replace(fitting, sort=sort)
@@ -191,18 +188,18 @@ def _giving_up(reason: str) -> Listener:
 
 
 class ListenerHooks:
-    """Puts the hooks of one consumer around its listeners."""
+    """Calls the hooks of one consumer before and after its listeners."""
 
     def __init__(self, group: str, config: ConsumerConfig, clock: Clock, *, client_id: Callable[[], str]) -> None:
         self._config = config
         connect_hooks(config.hooks, config.connections)
         self._hooks = ConsumeHooks(config.hooks, group, client_id, clock=clock)
 
-    def around(self, listening: Listening) -> Listening:
-        """Return the listener that calls the hooks as well; the same one where there are none."""
+    def around(self, listener: BoundListener) -> BoundListener:
+        """Return a listener that also calls the hooks; the same listener if there are no hooks."""
         if not self._config.hooks:
-            return listening
-        return replace(listening, call=(self._in_task if listening.in_task else self._in_thread)(listening.call))
+            return listener
+        return replace(listener, call=(self._in_task if listener.in_task else self._in_thread)(listener.call))
 
     def _in_thread(self, listener: Listener) -> Listener:
         def call(messages: list[StoredMessage]) -> object:

@@ -1,8 +1,8 @@
-"""Messages of one queue that are fetched and not yet consumed, and the offset up to which all are.
+"""The state of one queue assigned to a push consumer: fetched messages, offsets, pulling and lock.
 
-A consume request is what the listener gets in one call. Requests may be finished in any order; the offset that may be
-committed is always that of the first message not consumed, so that a crash repeats messages and loses none.
-Knows no threads and no brokers. Source: RocketMQ 4.9.8, ProcessQueue.
+A consume request holds the messages of one listener call. Requests may finish in any order. The offset to commit is
+that of the first message not consumed, so that a crash redelivers messages and loses none.
+Uses no threads and no network. Source: RocketMQ 4.9.8, ProcessQueue.
 """
 
 from __future__ import annotations
@@ -11,28 +11,32 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
+from itertools import groupby
 from math import inf
+from operator import attrgetter
 from typing import cast
 
 from pyromq.client.application_code import was_thrown_in
 from pyromq.client.consumer.consumption_rates import Tally
-from pyromq.client.consumer.push.listener import Listening, Verdict, judge
+from pyromq.client.consumer.push.listener import BoundListener, Verdict, judge
 from pyromq.message import MessageQueue, StoredMessage
+
+_topic = attrgetter("topic")
 
 
 class RequestState(Enum):
-    """Where a consume request stands. Only `RUNNING` and `JUDGED` keep its queue from being given away.
+    """The state of a consume request. A queue is drained when no request is `RUNNING` or `JUDGED`.
 
-    | state   | its listener    | its messages              | next                                                    |
-    |---------|-----------------|---------------------------|---------------------------------------------------------|
-    | WAITING | is not called   | are held                  | RUNNING when called; DONE at a commit of earlier turns  |
-    | RUNNING | is called       | are held                  | DONE; JUDGED or WAITING when it failed; LATE; LOST      |
-    | JUDGED  | has failed      | are held, and sent back   | DONE; WAITING with those that no broker takes           |
-    | LATE    | is called still | were sent back            | nothing: whatever it returns, nobody listens            |
-    | LOST    | was cancelled   | are held                  | nothing, but for DONE when it hides its cancellation    |
-    | DONE    | is not called   | are consumed or sent back | nothing                                                 |
+    | state   | listener        | messages              | next                                                  |
+    |---------|-----------------|-----------------------|-------------------------------------------------------|
+    | WAITING | not called      | held                  | RUNNING when called; DONE at a commit of earlier ones |
+    | RUNNING | running         | held                  | DONE; JUDGED or WAITING if it failed; LATE; LOST      |
+    | JUDGED  | failed          | held, being sent back | DONE; WAITING with the messages no broker accepted    |
+    | LATE    | still running   | sent back             | none: its result is ignored                           |
+    | LOST    | cancelled       | held                  | none, or DONE if it suppresses its cancellation       |
+    | DONE    | returned        | consumed or sent back | none                                                  |
 
-    JUDGED and LATE are for concurrent consumption, LOST for orderly: the lock of its queue may be another's.
+    JUDGED and LATE occur in concurrent consumers, LOST in orderly ones after the queue's lock was lost.
     """
 
     WAITING = 1
@@ -43,18 +47,18 @@ class RequestState(Enum):
     DONE = 6
 
 
-# Bound once: looking a member up in its class costs a call, on the way of every message.
+# Module constants, because every message reads them and an enum lookup costs a call.
 WAITING, RUNNING, JUDGED, LATE, LOST, DONE = RequestState
 
 
 class QueueState(Enum):
-    """Whether the requests of a queue start and count.
+    """Whether requests of a queue start, and whether their results count.
 
-    | state   | requests start | what listeners return counts | next                                                |
-    |---------|----------------|------------------------------|-----------------------------------------------------|
-    | OPEN    | yes            | yes                          | CLOSED: the queue is about to be given away         |
-    | CLOSED  | no             | yes                          | DROPPED once the last offset is stored              |
-    | DROPPED | no             | no                           | nothing; the queue may be consumed elsewhere by now |
+    | state   | requests start | results count | next                                              |
+    |---------|----------------|---------------|---------------------------------------------------|
+    | OPEN    | yes            | yes           | CLOSED when the queue is being revoked            |
+    | CLOSED  | no             | yes           | DROPPED after the last commit                     |
+    | DROPPED | no             | no            | none: another member may consume the queue by now |
     """
 
     OPEN = 1
@@ -66,14 +70,14 @@ OPEN, CLOSED, DROPPED = QueueState
 
 
 class ConsumeRequest:
-    """Messages for one call of the listener. A thread or task runs it; everything else is done by the event loop.
+    """The messages of one listener call. A thread or task runs it; all else happens on the event loop.
 
-    `started` is the monotonic second of the latest call, None before it.
+    `started` is the time of the latest call in monotonic seconds, None before the first.
     """
 
     __slots__ = ("failure", "listener", "messages", "process_queue", "returned", "size", "started", "state")
 
-    def __init__(self, process_queue: ProcessQueue, listener: Listening, messages: list[StoredMessage]) -> None:
+    def __init__(self, process_queue: ProcessQueue, listener: BoundListener, messages: list[StoredMessage]) -> None:
         self.process_queue = process_queue
         self.listener = listener
         self.messages = messages
@@ -88,10 +92,10 @@ class ConsumeRequest:
         return self.messages[0].queue_offset
 
     def begin(self) -> bool:
-        """Note that the listener is about to be called; false when the queue is not, or no longer, ours to consume."""
+        """Mark the request as running. Return False if its queue is closed or its lock is not valid."""
         queue = self.process_queue
         self.started = queue.now()
-        self.state = RUNNING  # before the look at the queue's: who closes it looks at this one afterwards
+        self.state = RUNNING  # set before reading the queue's state: closing a queue reads them in the other order
         if queue.state is not OPEN or self.started > queue.allowed_until:
             self.state = WAITING
             return False
@@ -99,7 +103,7 @@ class ConsumeRequest:
         return True
 
     def run(self) -> bool:
-        """Call a plain listener here, and keep what it returns or raises. False when it was not called."""
+        """Call a plain listener and store its result. Return False if it was not called."""
         if not self.begin():
             return False
         try:
@@ -109,13 +113,13 @@ class ConsumeRequest:
         return True
 
     async def run_in_task(self) -> bool:
-        """Await an async listener, and keep what it returns or raises. False when it was not called."""
+        """Await an async listener and store its result. Return False if it was not called."""
         if not self.begin():
             return False
         try:
             self.returned = await cast("Awaitable[object]", self.listener.call(self.messages))
         except BaseException as error:
-            if was_thrown_in(error):  # we are stopped
+            if was_thrown_in(error):  # the consumer cancels this task
                 raise
             self._fail(error)
         return True
@@ -130,13 +134,24 @@ class ConsumeRequest:
         return judge(len(self.messages), self.returned, self.failure)
 
 
-class ProcessQueue:
-    """The requests of one queue, in the order fetched; offsets are queue offsets.
+def consume_requests(
+    process_queue: ProcessQueue,
+    messages: list[StoredMessage],
+    listener: Callable[[str], BoundListener],
+    size: int,
+) -> list[ConsumeRequest]:
+    """Divide pulled messages into requests of one topic and at most `size` messages, in order."""
+    requests = []
+    for topic, group in groupby(messages, _topic):
+        batches = listener(topic).batches(list(group), size)
+        requests += [ConsumeRequest(process_queue, bound, batch) for bound, batch in batches]
+    return requests
 
-    `next_offset` is where fetching goes on. `changed` is set when messages are finished, for those that wait for room
-    or for the end. `now` gives monotonic seconds. Where order is kept: no request starts after `allowed_until`, when
-    the queue's lock may be another's; `busy` while a turn, or the pause after it, is under way; the first `uncommitted`
-    requests are consumed, but not committed.
+
+class ProcessQueue:
+    """One assigned queue and its consume requests in fetch order; offsets are queue offsets.
+
+    `next_offset` is the offset to pull next. `changed` is set when messages finish. `now` returns monotonic seconds.
     """
 
     def __init__(self, queue: MessageQueue, next_offset: int, now: Callable[[], float]) -> None:
@@ -144,18 +159,32 @@ class ProcessQueue:
         self.next_offset = next_offset
         self.now = now
         self.state = OPEN
-        self.allowed_until = inf
-        self.busy = False
-        self.uncommitted = 0
         self.changed = asyncio.Event()
-        self.count = 0
-        self.size = 0
-        self.consumed_ms = 0  # wall clock of the latest end of a request, for those who look from outside
-        self.tally = Tally()  # the topic's, once it is pulled
         self.requests: deque[ConsumeRequest] = deque()
+        self.count = 0  # of messages in `requests`
+        self.size = 0  # of their bodies as stored, bytes
+        self.committed = -1  # offset committed last; -1: none
+        self.tally = Tally()  # replaced by the topic's tally when pulling starts
+        self.consumed_ms = 0  # wall clock of the latest finished request, for administrators
+        # Pulling.
+        self.broker_id = 0  # suggested by the latest pull response
+        self.troubled = False  # pulling fails, and that is logged
+        self.full = False  # pulling waits: a limit of messages in flight is reached
+        self.pulled_at = now()  # monotonic seconds of the latest pull
+        self.pulled_ms = 0  # wall clock of the latest pull, for administrators
+        self.latest_ms = 0  # store time of the latest message pulled
+        # Locks. Concurrent consumers lock too, but consume without a valid lock.
+        self.lock_address = ""  # the broker that keeps the queue's lock
+        self.locked_ms = 0  # wall clock of the latest confirmation of the lock
+        self.lock_lost = False  # another member holds the lock, or may hold it
+        self.breaks = 0  # losses of the connection that the lock is tied to
+        # Orderly consumption.
+        self.allowed_until = inf  # monotonic seconds; no request starts later, because the lock may have expired
+        self.busy = False  # requests run, or the pause after a failed one
+        self.uncommitted = 0  # requests at the front that are consumed and not committed
 
     def add(self, requests: Iterable[ConsumeRequest], next_offset: int) -> None:
-        """Take what a pull brought; without requests there was nothing wanted on the way to `next_offset`."""
+        """Append the requests of a pull response; there may be none."""
         for request in requests:
             self.count += len(request.messages)
             self.size += request.size
@@ -167,24 +196,24 @@ class ProcessQueue:
         return self.state is DROPPED
 
     def drop(self) -> None:
-        """Let nothing start, and nothing count, any more."""
+        """Start no further request, and ignore further results."""
         self.state = DROPPED
         self.changed.set()
 
     def close(self) -> None:
-        """Let no further request start; those that run still count."""
+        """Start no further request; results of running ones still count."""
         if self.state is OPEN:
             self.state = CLOSED
 
-    async def quiet(self) -> None:
-        """Start no further request, and wait until those begun are over."""
+    async def drain(self) -> None:
+        """Close the queue and wait until no request is running."""
         self.close()
         while self.running:
             self.changed.clear()
             await self.changed.wait()
 
     def finish(self, request: ConsumeRequest, done: int | None = None) -> None:
-        """The first `done` messages of a request are consumed; by default all of them."""
+        """Mark the first `done` messages of a request as consumed; by default all."""
         self.changed.set()
         if done is not None and done < len(request.messages):
             self._shrink(request, request.messages[done:])
@@ -197,7 +226,7 @@ class ProcessQueue:
             requests.popleft()
 
     def replace(self, request: ConsumeRequest, messages: list[StoredMessage]) -> None:
-        """Of the request's messages only these, at least one, are left to consume."""
+        """Replace a request's messages by those left to consume, at least one."""
         self._shrink(request, messages)
         self.changed.set()
 
@@ -209,17 +238,17 @@ class ProcessQueue:
 
     @property
     def safe_offset(self) -> int:
-        """The offset to commit: of the first message that is not consumed."""
+        """The offset to commit: that of the first message not consumed."""
         return self.requests[0].first_offset if self.requests else self.next_offset
 
     @property
     def span(self) -> int:
-        """How far the first and the last message kept lie apart."""
+        """The distance between the offsets of the first and the last message held."""
         return self.requests[-1].messages[-1].queue_offset - self.requests[0].first_offset if self.requests else 0
 
     @property
     def running(self) -> bool:
-        """Whether a listener, or what follows it, is at work on one of the requests."""
+        """Whether a listener is running, or its failed messages are being sent back."""
         return any(request.state in (RUNNING, JUDGED) for request in self.requests)
 
 

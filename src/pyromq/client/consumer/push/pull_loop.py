@@ -1,6 +1,6 @@
-"""Pulls messages of owned queues, each queue in a task of its own, within bounds, for ever.
+"""Pulls messages of assigned queues within limits, each queue in a task of its own, and passes them to `deliver`.
 
-Hands what it gets to `deliver`; decides nothing about consumption. Source: RocketMQ 4.9.8, DefaultMQPushConsumerImpl.
+Source: RocketMQ 4.9.8, DefaultMQPushConsumerImpl.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.consumption_rates import ConsumptionRates
-from pyromq.client.consumer.damage import MessageDamaged
+from pyromq.client.consumer.damaged_message import MessageDamaged
 from pyromq.client.consumer.damaged_message_policy import DamagedMessagePolicy
 from pyromq.client.consumer.pulling import PullRequest, PullResult, PullStatus, pull
-from pyromq.client.consumer.push.owned_queue import OwnedQueue
 from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock
@@ -28,24 +27,24 @@ from pyromq.names import RETRY_PREFIX
 
 logger = logger_of(__name__)
 
-STUCK_SECONDS = 120.0  # a queue that was not pulled for so long is taken again. Source: ProcessQueue.isPullExpired
+STUCK_SECONDS = 120.0  # a queue not pulled for this long is acquired again. Source: ProcessQueue.isPullExpired
 FLOW_CONTROL_SECONDS = 0.02  # after the broker asked to slow down. Source: PULL_TIME_DELAY_MILLS_WHEN_FLOW_CONTROL
 
 
 @dataclass(slots=True)
-class Limits:
-    """How much may be in flight per queue; lower than configured where a limit per topic is shared by its queues."""
+class PullLimits:
+    """Limits of the messages in flight per queue. A limit per topic is divided among the queues."""
 
     count: int
-    size: int
-    span: int | None
+    size: int  # bytes of bodies
+    span: int | None  # distance between the first and the last queue offset; None: unlimited
 
 
 class PullLoops:
-    """The pull loops of one consumer. `subscription(topic)` is asked for filter and limits before each pull.
+    """The pull loops of one consumer. `subscription(topic)` returns filter and limits, and is called before each pull.
 
-    `begin_anew(queue)` is called when the queue's topic is gone: one made later by its name begins at 0. `stops` is
-    told of a damage that a queue is not to go beyond, once what is before it is consumed.
+    `begin_anew(queue)` is called when the queue's topic was deleted: a new topic of the same name starts at offset 0.
+    `stops(error)` is called for a damaged message that stops the consumer, after all messages before it are consumed.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class PullLoops:
         config: ConsumerConfig,
         *,
         clock: Clock,
-        subscription: Callable[[str], tuple[Wanted, Limits]],
+        subscription: Callable[[str], tuple[Wanted, PullLimits]],
         deliver: Callable[[ProcessQueue, list[StoredMessage], int], None],
         begin_anew: Callable[[MessageQueue], None],
         damage: DamagedMessagePolicy,
@@ -74,67 +73,67 @@ class PullLoops:
         self._stops = stops
         self._rates = rates
         self._offsets = QueueOffsets(cluster, timeout=config.timeout)
-        self._going = asyncio.Event()
-        self._going.set()
+        self._resumed = asyncio.Event()
+        self._resumed.set()
 
     @property
     def paused(self) -> bool:
-        return not self._going.is_set()
+        return not self._resumed.is_set()
 
     def pause(self) -> None:
-        """Pull nothing until `resume`; what is on its way is delivered."""
-        self._going.clear()
+        """Stop pulling until `resume`; responses under way are delivered."""
+        self._resumed.clear()
 
     def resume(self) -> None:
-        self._going.set()
+        self._resumed.set()
 
-    def is_stuck(self, owned: OwnedQueue) -> bool:
-        """Whether a queue was not pulled for long, though there is room and nobody paused."""
-        patience = max(STUCK_SECONDS, 2 * (self._config.long_poll_seconds + self._config.timeout))
-        return not owned.full and not self.paused and self._clock.monotonic() - owned.pulled > patience
+    def is_stuck(self, assigned: ProcessQueue) -> bool:
+        """Return whether a queue was not pulled for long, though pulling is not paused and no limit is reached."""
+        longest = max(STUCK_SECONDS, 2 * (self._config.long_poll_seconds + self._config.timeout))
+        return not assigned.full and not self.paused and self._clock.monotonic() - assigned.pulled_at > longest
 
-    async def run(self, owned: OwnedQueue) -> None:
+    async def run(self, assigned: ProcessQueue) -> None:
         """Pull one queue until it is dropped or the task is cancelled."""
-        tally = owned.process_queue.tally = self._rates.tally(owned.topic)
-        while not owned.dropped:
-            wanted, limits = self._subscription(owned.topic)
-            await self._going.wait()
-            await self._room(owned, limits)
+        tally = assigned.tally = self._rates.tally(assigned.queue.topic)
+        while not assigned.dropped:
+            wanted, limits = self._subscription(assigned.queue.topic)
+            await self._resumed.wait()
+            await self._wait_for_room(assigned, limits)
             try:
-                result = await self._pull(owned, wanted, limits)
+                result = await self._pull(assigned, wanted, limits)
                 messages, next_offset, failure = await self._damage.sift(result)
             except MQError as error:
-                if isinstance(error, TopicNotFound) and owned.process_queue.next_offset:
-                    self._begin_anew(owned.queue)  # brokers of ours have said so before
+                if isinstance(error, TopicNotFound) and assigned.next_offset:
+                    self._begin_anew(assigned.queue)  # a pyromq broker has requested this reset already; others do not
                 else:
-                    self._tell(owned, error)
+                    self._warn_once(assigned, error)
                 await self._pause(error)
                 continue
-            if owned.troubled:
-                owned.troubled = False
-                logger.info("group %s: pulling %s works again", self._group, owned.queue)
+            if assigned.troubled:
+                assigned.troubled = False
+                logger.info("group %s: pulling %s works again", self._group, assigned.queue)
             if result.status is not PullStatus.OFFSET_MOVED:
-                owned.broker_id = result.suggested_broker_id
+                assigned.broker_id = result.suggested_broker_id
                 if messages:
-                    owned.latest_ms = messages[-1].store_ms
-                    tally.pull(len(messages), self._clock.monotonic() - owned.pulled)
-                if not owned.dropped:
-                    self._deliver(owned.process_queue, self._renamed(owned, messages), next_offset)
+                    assigned.latest_ms = messages[-1].store_ms
+                    tally.pull(len(messages), self._clock.monotonic() - assigned.pulled_at)
+                if not assigned.dropped:
+                    self._deliver(assigned, self._renamed(assigned, messages), next_offset)
                 if messages and self._config.pull_interval_seconds:
                     await self._clock.sleep(self._config.pull_interval_seconds)
                 if failure is not None:
-                    await self._empty(owned)
+                    await self._wait_until_consumed(assigned)
                     self._stops(failure)
-                    self._tell(owned, failure)
+                    self._warn_once(assigned, failure)
                     await self._pause(failure)
-            elif owned.broker_id != MASTER:
-                owned.broker_id = MASTER  # a replica is not believed
+            elif assigned.broker_id != MASTER:
+                assigned.broker_id = MASTER  # a replica may be behind: the master decides
             else:
-                await self._correct(owned, result)
+                await self._correct(assigned, result)
 
-    def _renamed(self, owned: OwnedQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Let messages that come again have the topic that they were sent to. Source: resetRetryAndNamespace."""
-        if owned.topic.startswith(RETRY_PREFIX):
+    def _renamed(self, assigned: ProcessQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """Give redelivered messages their original topic. Source: resetRetryAndNamespace."""
+        if assigned.queue.topic.startswith(RETRY_PREFIX):
             for message in messages:
                 message.topic = self._cluster.names.unwrap(message.original_topic)
         return messages
@@ -143,61 +142,58 @@ class PullLoops:
         """Wait before a queue is pulled again."""
         await self._clock.sleep(FLOW_CONTROL_SECONDS if isinstance(error, FlowControl) else self._config.retry_seconds)
 
-    async def _room(self, owned: OwnedQueue, limits: Limits) -> None:
-        """Wait while as much is in flight as may be."""
-        process_queue = owned.process_queue
+    async def _wait_for_room(self, assigned: ProcessQueue, limits: PullLimits) -> None:
+        """Wait while a limit of messages in flight is reached."""
         while (
-            process_queue.count >= limits.count
-            or process_queue.size >= limits.size
-            or (limits.span is not None and process_queue.span > limits.span)
+            assigned.count >= limits.count
+            or assigned.size >= limits.size
+            or (limits.span is not None and assigned.span > limits.span)
         ):
-            owned.full = True
-            process_queue.changed.clear()
-            await process_queue.changed.wait()
-        if owned.full:
-            owned.full, owned.pulled = False, self._clock.monotonic()
+            assigned.full = True
+            assigned.changed.clear()
+            await assigned.changed.wait()
+        if assigned.full:
+            assigned.full, assigned.pulled_at = False, self._clock.monotonic()
 
-    async def _empty(self, owned: OwnedQueue) -> None:
-        """Wait until all that is in flight is consumed."""
-        process_queue = owned.process_queue
-        while process_queue.requests and not owned.dropped:
-            process_queue.changed.clear()
-            await process_queue.changed.wait()
+    async def _wait_until_consumed(self, assigned: ProcessQueue) -> None:
+        """Wait until all messages in flight are consumed."""
+        while assigned.requests and not assigned.dropped:
+            assigned.changed.clear()
+            await assigned.changed.wait()
 
-    async def _pull(self, owned: OwnedQueue, wanted: Wanted, limits: Limits) -> PullResult:
+    async def _pull(self, assigned: ProcessQueue, wanted: Wanted, limits: PullLimits) -> PullResult:
         config = self._config
-        safe = owned.process_queue.safe_offset
-        commit = safe if self._commits and safe > 0 and owned.broker_id == MASTER else None
-        owned.pulled, owned.pulled_ms = self._clock.monotonic(), self._clock.now_ms()
+        safe = assigned.safe_offset
+        commit = safe if self._commits and safe > 0 and assigned.broker_id == MASTER else None
+        assigned.pulled_at, assigned.pulled_ms = self._clock.monotonic(), self._clock.now_ms()
         request = PullRequest.ahead(
             config,
             wanted,
             room=limits.count,
             wait_seconds=config.long_poll_seconds,
-            broker_id=owned.broker_id,
+            broker_id=assigned.broker_id,
             commit_offset=commit,
         )
-        result = await pull(self._cluster, self._group, owned.queue, owned.process_queue.next_offset, request=request)
-        if commit is not None and owned.committed >= 0:  # the first one may get lost, see QueueOffsets.commit
-            owned.committed = commit
+        result = await pull(self._cluster, self._group, assigned.queue, assigned.next_offset, request=request)
+        if commit is not None and assigned.committed >= 0:  # the first commit is sent alone, see QueueOffsets.commit
+            assigned.committed = commit
         return result
 
-    async def _correct(self, owned: OwnedQueue, result: PullResult) -> None:
-        """Go on where the queue has messages; what is in flight stays.
+    async def _correct(self, assigned: ProcessQueue, result: PullResult) -> None:
+        """Continue at an offset inside the queue; messages in flight stay.
 
-        Done at once: messages that arrive while one waits would be taken for consumed.
+        Done without a pause: the offset would skip messages that arrive during it.
         """
-        asked = owned.process_queue.next_offset
+        asked = assigned.next_offset
         try:
-            offset = await self._offsets.corrected(self._group, result, asked=asked, latest_ms=owned.latest_ms)
+            offset = await self._offsets.corrected(self._group, result, asked=asked, latest_ms=assigned.latest_ms)
         except MQError as error:
-            self._tell(owned, error)
+            self._warn_once(assigned, error)
             await self._clock.sleep(self._config.retry_seconds)
         else:
-            owned.process_queue.next_offset = offset
+            assigned.next_offset = offset
 
-    def _tell(self, owned: OwnedQueue, error: MQError) -> None:
-        """A trouble is logged once, until the queue works again."""
-        if not owned.troubled:
-            owned.troubled = True
-            logger.warning("group %s: pulling %s fails, trying again: %s", self._group, owned.queue, error)
+    def _warn_once(self, assigned: ProcessQueue, error: MQError) -> None:
+        if not assigned.troubled:
+            assigned.troubled = True
+            logger.warning("group %s: pulling %s fails, retrying: %s", self._group, assigned.queue, error)

@@ -1,7 +1,7 @@
-"""What a push consumer does with the queues it owns: pulls them, ends them, keeps their locks, moves them elsewhere.
+"""The assigned queues of a push consumer: pulls and drains them, renews their locks, resets their offsets.
 
-When queues are taken and given away is for `Assignment` to say. Where order is kept, a queue whose lock is, or may be,
-another's is `lost`: nothing of it starts any more, its offset is not stored, the rebalance takes it again when it can.
+`Assignment` decides when queues are acquired and revoked. In an orderly consumer a queue has `lock_lost` when another
+member may hold its lock. Then no listener starts, its offset is not committed, and the rebalance acquires it again.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from math import inf
 
 from pyromq.client.consumer.assignment import Assignment
 from pyromq.client.consumer.group_offsets import GroupOffsets
-from pyromq.client.consumer.push.orderly import OrderlyConsuming
-from pyromq.client.consumer.push.owned_queue import OwnedQueue
+from pyromq.client.consumer.push.consume_orderly_service import ConsumeOrderlyService
+from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.client.consumer.push.pull_loop import PullLoops
-from pyromq.client.consumer.queue_locks import RENEW_SECONDS, QueueLocks
+from pyromq.client.consumer.queue_lock_client import RENEW_SECONDS, QueueLockClient
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound
 from pyromq.logs import logger_of
@@ -24,18 +24,19 @@ from pyromq.net.tasks import Tasks, every
 
 logger = logger_of(__name__)
 
-VALID_SECONDS = 30.0  # since the broker's latest word; it keeps a lock for 60 s. Source: REBALANCE_LOCK_MAX_LIVE_TIME
-# A broker that ties locks to connections keeps them so long for the client to come back; what is locked again within
-# this time cannot have been another's.
+# A lock is valid this long after the broker confirmed it; brokers keep it 60 s. Source: REBALANCE_LOCK_MAX_LIVE_TIME
+VALID_SECONDS = 30.0
+# A pyromq broker keeps a lock this long after its connection is lost: if it is locked again within this time, no other
+# member held it meanwhile.
 GRACE_SECONDS = 0.4
-AGAIN_SECONDS = 0.02
+AGAIN_SECONDS = 0.02  # pause between attempts within GRACE_SECONDS
 
 
 class PushAssignment:
-    """The work on the queues of one consumer, and the tasks for it. `owned` are those that are ours by the rebalance.
+    """Runs the pull loops, commits and lock renewals of one consumer; implements `assignment.Work`.
 
-    `order` is None where messages are consumed side by side, `locks` where every member consumes every queue. `wake`
-    makes the rebalance look again.
+    `assigned` is kept by the rebalance. `order` is None in concurrent consumers, `locks` is None in broadcast ones.
+    `wake` triggers a rebalance.
     """
 
     def __init__(
@@ -43,16 +44,16 @@ class PushAssignment:
         group: str,
         clock: Clock,
         *,
-        owned: dict[MessageQueue, OwnedQueue],
+        assigned: dict[MessageQueue, ProcessQueue],
         offsets: GroupOffsets,
         pulls: PullLoops,
-        order: OrderlyConsuming | None,
-        locks: QueueLocks | None,
+        order: ConsumeOrderlyService | None,
+        locks: QueueLockClient | None,
         wake: Callable[[], None],
     ) -> None:
         self._group = group
         self._clock = clock
-        self._owned = owned
+        self._assigned = assigned
         self._offsets = offsets
         self._pulls = pulls
         self._order = order
@@ -60,11 +61,11 @@ class PushAssignment:
         self._strict = strict = locks is not None and order is not None
         self._wake = wake
         self._tasks = Tasks()
-        self._loops: dict[OwnedQueue, asyncio.Task[None]] = {}
-        self._breaks = 0  # of connections to brokers, so far
-        self._breaks_before = 0  # the locks of those that are just being taken
-        self._left: dict[MessageQueue, int] = {}  # queues with lost locks, and up to where they are consumed here
-        self.queues = Assignment[OwnedQueue](group, clock, self, locks=locks, strict=strict, wake=wake)
+        self._loops: dict[ProcessQueue, asyncio.Task[None]] = {}
+        self._breaks = 0  # lost connections to brokers, so far
+        self._breaks_before = 0  # `_breaks` when the latest `acquire` began
+        self._left: dict[MessageQueue, int] = {}  # consumed offsets of queues released with a lost lock
+        self.queues = Assignment[ProcessQueue](group, clock, self, locks=locks, strict=strict, wake=wake)
         self._renewal = (
             LockRenewal(locks, self.queues.held, clock, go_on=self._go_on, lose=self._lose)
             if locks is not None
@@ -72,158 +73,158 @@ class PushAssignment:
         )
 
     def start(self) -> None:
-        """Begin to renew locks."""
+        """Start renewing locks."""
         if self._renewal is not None:
             self._tasks.start(every(RENEW_SECONDS, self._renewal.renew, self._clock), name=f"locks of {self._group}")
 
-    async def take(self, queues: Sequence[MessageQueue]) -> list[OwnedQueue]:
-        """Begin to consume queues; returns those that could be taken."""
+    async def acquire(self, queues: Sequence[MessageQueue]) -> list[ProcessQueue]:
+        """Begin to consume queues. Return those acquired."""
         self._breaks_before = self._breaks
-        return await self.queues.take(queues)
+        return await self.queues.acquire(queues)
 
     async def leave(self, seconds: float) -> None:
-        """End consuming all queues; listeners that run longer than so many seconds have worked for nothing."""
+        """End consuming all queues. Results of listeners that run longer than `seconds` are ignored."""
         await self._tasks.stop()
         await self.queues.leave(seconds)
 
-    def stuck(self, owned: OwnedQueue) -> str:
-        """Why a queue of ours has to be taken again; "" when it need not."""
-        if owned.lost:
-            return "may be another member's now"
-        return "was not pulled for a long time" if self._pulls.is_stuck(owned) else ""
+    def stuck(self, assigned: ProcessQueue) -> str:
+        """Return why an assigned queue must be acquired again; "" if it need not."""
+        if assigned.lock_lost:
+            return "may be locked by another member"
+        return "was not pulled for a long time" if self._pulls.is_stuck(assigned) else ""
 
     def reset(self, offsets: dict[MessageQueue, int]) -> None:
-        """Go on with those queues that are ours at the offsets, and store them: what was known of them is void.
+        """Reset assigned queues to offsets and commit these; messages in flight are dropped.
 
-        So an administrator moves the group, and so it begins again in a topic that was deleted.
+        Called for an administrator's reset, and for a deleted topic.
         """
         for queue, offset in offsets.items():
             self._left.pop(queue, None)
-            if (held := self.queues.held.get(queue)) is not None and held is not self._owned.get(queue):
-                held.process_queue.drop()  # given away, but its listener still runs
-            if queue in self._owned:
-                self._tasks.start(self._reset(self._owned[queue], offset), name=f"reset {queue}")
+            if (held := self.queues.held.get(queue)) is not None and held is not self._assigned.get(queue):
+                held.drop()  # revoked, but its listener is still running
+            if queue in self._assigned:
+                self._tasks.start(self._reset(self._assigned[queue], offset), name=f"reset {queue}")
 
     def connection_lost(self, address: str) -> None:
-        """A broker may free our locks now. Where order is kept, no listener starts before they are ours again."""
+        """Lock the queues of a broker again. In an orderly consumer no listener starts before that succeeded."""
         self._breaks += 1
-        queues = [owned for owned in self.queues.held.values() if owned.lock_address == address]
+        queues = [assigned for assigned in self.queues.held.values() if assigned.lock_address == address]
         if self._renewal is not None and queues:
-            again = self._renewal.take_again(queues) if self._strict else self._renewal.renew()
+            again = self._renewal.lock_again(queues) if self._strict else self._renewal.renew()
             self._tasks.start(again, name=f"lock again at {address}")
 
-    async def begin(self, queue: MessageQueue) -> OwnedQueue | None:
-        """Pull a queue from where the group stands; None when its lock may have gone with a connection meanwhile."""
+    async def begin(self, queue: MessageQueue) -> ProcessQueue | None:
+        """Pull a queue from the group's offset. Return None if its lock may have been lost with a connection."""
         offset = await self._offsets.start(queue)
         lock_address = await self._locks.address(queue) if self._locks is not None else ""
         if self._strict and self._breaks != self._breaks_before:
             return None
-        offset = max(offset, self._left.pop(queue, 0))  # a broker that was killed has forgotten what it was told last
+        offset = max(offset, self._left.pop(queue, 0))  # a crashed broker has lost the latest commits
         allowed_until = self._clock.monotonic() + VALID_SECONDS if self._strict else inf
-        # Its messages may come before the other queues have begun: the listener may ask, an administrator move it.
-        owned = self._owned[queue] = self._pull(queue, offset, allowed_until, lock_address)
-        return owned
+        # Entered now, because its listener may run, and a reset may arrive, before the rebalance enters it.
+        assigned = self._assigned[queue] = self._pull(queue, offset, allowed_until, lock_address)
+        return assigned
 
-    def stop(self, owned: OwnedQueue) -> None:
-        """Pull nothing more, and start no listener."""
-        owned.process_queue.close()
-        if (loop := self._loops.pop(owned, None)) is not None:
+    def stop(self, assigned: ProcessQueue) -> None:
+        """Stop pulling, and start no further listener."""
+        assigned.close()
+        if (loop := self._loops.pop(assigned, None)) is not None:
             loop.cancel()
 
-    def at_work(self, owned: OwnedQueue) -> bool:
-        """Whether a listener runs."""
-        return owned.process_queue.running
+    def is_busy(self, assigned: ProcessQueue) -> bool:
+        return assigned.running
 
-    async def quiet(self, owned: OwnedQueue) -> None:
-        """Wait until no listener runs."""
-        await owned.process_queue.quiet()
+    async def drain(self, assigned: ProcessQueue) -> None:
+        await assigned.drain()
 
-    def tell_late(self, late: Sequence[OwnedQueue], seconds: float) -> None:
-        names = ", ".join(str(owned.queue) for owned in late)
+    def log_late(self, late: Sequence[ProcessQueue], seconds: float) -> None:
+        names = ", ".join(str(assigned.queue) for assigned in late)
         logger.warning(
-            "group %s: listeners still run after %g s, their messages come again: %s", self._group, seconds, names
+            "group %s: listeners still running after %g s, messages are redelivered: %s", self._group, seconds, names
         )
 
-    async def save(self, queues: Iterable[OwnedQueue]) -> None:
-        """Store the safe offsets that have changed; those of lost queues are another's to store.
+    async def save(self, queues: Iterable[ProcessQueue]) -> None:
+        """Commit safe offsets that have changed, except of queues with a lost lock.
 
-        What cannot be stored is logged; another try comes with the next save or pull.
+        Errors are logged; the next save or pull tries again.
         """
-        await self._save(owned for owned in queues if not owned.lost)
+        await self._save(assigned for assigned in queues if not assigned.lock_lost)
 
     async def save_all(self) -> None:
-        await self.save(self._owned.values())
+        await self.save(self._assigned.values())
 
-    def release(self, owned: OwnedQueue) -> bool:
-        """Let nothing of a queue count any more. Where order is kept, a listener that still runs keeps its lock."""
-        owned.process_queue.drop()
-        if owned.lost:
-            self._left[owned.queue] = owned.process_queue.safe_offset
+    def release(self, assigned: ProcessQueue) -> bool:
+        """Drop a queue. Return whether its lock may be released: not while an orderly listener is running."""
+        assigned.drop()
+        if assigned.lock_lost:
+            self._left[assigned.queue] = assigned.safe_offset
             return False
-        return not (self._strict and owned.process_queue.running)
+        return not (self._strict and assigned.running)
 
-    def _pull(self, queue: MessageQueue, offset: int, allowed_until: float, lock_address: str) -> OwnedQueue:
-        """Pull a queue from an offset on."""
-        owned = OwnedQueue(queue, offset, self._clock.monotonic)
-        owned.process_queue.allowed_until = allowed_until
+    def _pull(self, queue: MessageQueue, offset: int, allowed_until: float, lock_address: str) -> ProcessQueue:
+        assigned = ProcessQueue(queue, offset, self._clock.monotonic)
+        assigned.allowed_until = allowed_until
         if self._locks is not None:
-            owned.lock_address, owned.locked_ms = lock_address, self._clock.now_ms()
-        self._loops[owned] = self._tasks.start(self._pulls.run(owned), name=f"pull {queue}")
-        return owned
+            assigned.lock_address, assigned.locked_ms = lock_address, self._clock.now_ms()
+        self._loops[assigned] = self._tasks.start(self._pulls.run(assigned), name=f"pull {queue}")
+        return assigned
 
-    async def _reset(self, owned: OwnedQueue, offset: int) -> None:
-        self.stop(owned)
+    async def _reset(self, assigned: ProcessQueue, offset: int) -> None:
+        self.stop(assigned)
         if self._strict:
-            await owned.process_queue.quiet()  # never two listeners of a queue at once
-        if self._owned.get(owned.queue) is not owned:
-            return  # given away meanwhile
-        owned.process_queue.drop()
-        moved = self._pull(owned.queue, offset, owned.process_queue.allowed_until, owned.lock_address)
-        moved.lost = owned.lost
-        self._owned[owned.queue] = self.queues.held[owned.queue] = moved
-        logger.info("group %s: %s is consumed from offset %d on, as asked", self._group, owned.queue, offset)
+            await assigned.drain()  # an orderly queue has one listener at a time
+        if self._assigned.get(assigned.queue) is not assigned:
+            return  # revoked meanwhile
+        assigned.drop()
+        moved = self._pull(assigned.queue, offset, assigned.allowed_until, assigned.lock_address)
+        moved.lock_lost = assigned.lock_lost
+        self._assigned[assigned.queue] = self.queues.held[assigned.queue] = moved
+        logger.info("group %s: %s is reset to offset %d", self._group, assigned.queue, offset)
         await self._save([moved])
 
-    async def _save(self, queues: Iterable[OwnedQueue]) -> None:
-        offsets = {owned: owned.process_queue.safe_offset for owned in queues if not owned.dropped}
-        moved = {owned: offset for owned, offset in offsets.items() if offset != owned.committed}
-        failures = await self._offsets.save({owned.queue: offset for owned, offset in moved.items()})
+    async def _save(self, queues: Iterable[ProcessQueue]) -> None:
+        offsets = {assigned: assigned.safe_offset for assigned in queues if not assigned.dropped}
+        moved = {assigned: offset for assigned, offset in offsets.items() if offset != assigned.committed}
+        failures = await self._offsets.save({assigned.queue: offset for assigned, offset in moved.items()})
         late: dict[MQError, list[str]] = {}
-        for owned, offset in moved.items():
-            failure = failures.get(owned.queue)
-            if failure is None or isinstance(failure, TopicNotFound):  # nobody keeps offsets of a topic that is gone
-                owned.committed = offset
+        for assigned, offset in moved.items():
+            failure = failures.get(assigned.queue)
+            if failure is None or isinstance(failure, TopicNotFound):  # brokers keep no offsets of a deleted topic
+                assigned.committed = offset
             else:
-                late.setdefault(failure, []).append(f"{offset} of {owned.queue}")
+                late.setdefault(failure, []).append(f"{offset} of {assigned.queue}")
         for failure, names in late.items():
-            logger.warning("group %s: offsets are not stored yet, %s: %s", self._group, ", ".join(names), failure)
+            logger.warning("group %s: offsets are not committed yet, %s: %s", self._group, ", ".join(names), failure)
 
-    def _go_on(self, owned: OwnedQueue) -> None:
+    def _go_on(self, assigned: ProcessQueue) -> None:
         if self._order is not None:
-            self._order.go_on(owned.process_queue)
+            self._order.go_on(assigned)
 
-    def _lose(self, owned: OwnedQueue) -> None:
-        """The lock is, or may be, another's: give the queue up; the rebalance will take it again when it can."""
+    def _lose(self, assigned: ProcessQueue) -> None:
+        """Stop consuming an orderly queue whose lock may be another member's; the rebalance acquires it again."""
         if self._order is None:
-            return  # another has run out of patience: a rebalance will say whose the queue is
-        owned.lost = True
-        owned.process_queue.allowed_until = 0.0
-        self.queues.lock_lost(owned.queue)
-        self._order.lose(owned.process_queue)
+            return  # a concurrent consumer goes on until a rebalance revokes the queue
+        assigned.lock_lost = True
+        assigned.allowed_until = 0.0
+        self.queues.lock_lost(assigned.queue)
+        self._order.lose(assigned)
         self._wake()
 
 
 class LockRenewal:
-    """Watches over the queues in `held`. `go_on(owned)` consumes further, `lose(owned)` gives a lost queue up."""
+    """Renews the locks of the queues in `held`.
+
+    `go_on(assigned)` is called when a lock is confirmed, `lose(assigned)` when it is lost.
+    """
 
     def __init__(
         self,
-        locks: QueueLocks,
-        held: Mapping[MessageQueue, OwnedQueue],
+        locks: QueueLockClient,
+        held: Mapping[MessageQueue, ProcessQueue],
         clock: Clock,
         *,
-        go_on: Callable[[OwnedQueue], None],
-        lose: Callable[[OwnedQueue], None],
+        go_on: Callable[[ProcessQueue], None],
+        lose: Callable[[ProcessQueue], None],
     ) -> None:
         self._locks = locks
         self._held = held
@@ -232,42 +233,44 @@ class LockRenewal:
         self._lose = lose
 
     async def renew(self) -> None:
-        """Lock all held queues again; called every `queue_locks.RENEW_SECONDS`."""
-        breaks = {owned: owned.breaks for owned in self._held.values()}
+        """Lock all held queues again. A silent broker's locks keep their validity."""
+        breaks = {assigned: assigned.breaks for assigned in self._held.values()}
         held = await self._locks.lock(self._held)
-        for queue, is_held in held.items():  # where there was no answer, the lock is valid as long as it was
-            owned = self._held.get(queue)
-            if owned is None or owned.lost or owned.breaks != breaks.get(owned):
+        for queue, is_held in held.items():
+            assigned = self._held.get(queue)
+            if assigned is None or assigned.lock_lost or assigned.breaks != breaks.get(assigned):
                 continue
             if is_held:
-                self._note(owned)
+                self._note(assigned)
             else:
-                self._lose(owned)
+                self._lose(assigned)
 
-    async def take_again(self, queues: Collection[OwnedQueue]) -> None:
-        """The connection by which these queues were locked is gone: lock them by a new one, soon or not at all."""
-        for owned in queues:
-            owned.process_queue.allowed_until = 0.0
-            owned.breaks += 1
-        breaks = {owned: owned.breaks for owned in queues}
+    async def lock_again(self, queues: Collection[ProcessQueue]) -> None:
+        """Lock queues by a new connection within `GRACE_SECONDS` of losing the old one; else they are lost."""
+        for assigned in queues:
+            assigned.allowed_until = 0.0
+            assigned.breaks += 1
+        breaks = {assigned: assigned.breaks for assigned in queues}
         deadline = self._clock.monotonic() + GRACE_SECONDS
         left = list(queues)
         while left:
             rest = max(deadline - self._clock.monotonic(), AGAIN_SECONDS)
-            held = await self._locks.lock([owned.queue for owned in left], timeout=rest)
+            held = await self._locks.lock([assigned.queue for assigned in left], timeout=rest)
             late = self._clock.monotonic() > deadline
-            left = [owned for owned in left if owned.breaks == breaks[owned]]  # others broke again: a later call's
-            for owned in left:
-                if late or held.get(owned.queue) is False:
-                    self._lose(owned)
-                elif held.get(owned.queue):
-                    self._note(owned)
-            left = [owned for owned in left if not owned.lost and owned.queue not in held]
+            left = [
+                assigned for assigned in left if assigned.breaks == breaks[assigned]
+            ]  # the others are left to a later call
+            for assigned in left:
+                if late or held.get(assigned.queue) is False:
+                    self._lose(assigned)
+                elif held.get(assigned.queue):
+                    self._note(assigned)
+            left = [assigned for assigned in left if not assigned.lock_lost and assigned.queue not in held]
             if left:
                 await self._clock.sleep(AGAIN_SECONDS)
 
-    def _note(self, owned: OwnedQueue) -> None:
-        if owned.process_queue.allowed_until != inf:
-            owned.process_queue.allowed_until = self._clock.monotonic() + VALID_SECONDS
-        owned.locked_ms = self._clock.now_ms()
-        self._go_on(owned)
+    def _note(self, assigned: ProcessQueue) -> None:
+        if assigned.allowed_until != inf:
+            assigned.allowed_until = self._clock.monotonic() + VALID_SECONDS
+        assigned.locked_ms = self._clock.now_ms()
+        self._go_on(assigned)

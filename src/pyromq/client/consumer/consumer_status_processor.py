@@ -1,4 +1,4 @@
-"""What every consumer answers when a broker asks: the group changed, go on elsewhere, how far are you, how are you.
+"""Answers brokers' requests to a consumer: members changed, reset offsets, consumer status, running info.
 
 Source: RocketMQ 4.9.8, ClientRemotingProcessor.
 """
@@ -40,11 +40,11 @@ from pyromq.remoting.headers import (
 
 
 @dataclass(frozen=True, slots=True)
-class Consumption:
-    """What others may know of a consumer, and what they may have it do.
+class ConsumerInternals:
+    """What brokers and administrators may see and change of a consumer.
 
-    `entry` is what heartbeats say, `settings` what its kind of consumer adds to them; `positions` is how far each queue
-    is. `reset(offsets)` goes on with queues elsewhere; `wake()` shares the queues out again.
+    `entry` returns the consumer's heartbeat entry, `positions` the offsets to consume next. `settings` are further
+    properties of the running info. `reset(offsets)` moves assigned queues; `wake()` triggers a rebalance.
     """
 
     config: ConsumerConfig
@@ -56,61 +56,60 @@ class Consumption:
     wake: Callable[[], None]
 
     def check(self, group: str) -> None:
-        """Raises `BrokerError` for the question about another group."""
+        """Raise `BrokerError` if a request is for another group."""
         if group != self.entry().group:
             raise BrokerError(f"The Consumer Group <{group}> not exist in the consumer")
 
 
-class Reporting:
-    """Answers for one consumer, from the `start` of its work on. `rates` is fed by who pulls and consumes.
+class ConsumerStatusProcessor:
+    """Answers for one consumer after `start`. `rates` is updated by its pull loops and listeners.
 
-    Who asks says names as `names` wraps them.
+    Requests name topics with the namespace of `names`.
     """
 
-    def __init__(self, consumption: Consumption, clock: Clock, names: Namespace) -> None:
+    def __init__(self, internals: ConsumerInternals, clock: Clock, names: Namespace) -> None:
         self.rates = ConsumptionRates(clock)
         self._started_ms = 0
-        self._consumption = consumption
+        self._internals = internals
         self._names = names
         self._clock = clock
 
     def start(self, tasks: Tasks) -> None:
-        """The consumer starts; its rates are sampled by a task among these."""
+        """Note the start time, and start sampling rates."""
         self._started_ms = self._clock.now_ms()
         tasks.start(every(SAMPLE_SECONDS, self.rates.sample, self._clock), name="sample rates")
 
     @answers(ConsumerIdsChanged)
     def members_changed(self, header: ConsumerIdsChanged, call: Call) -> Reply:
-        """Somebody came or left."""
-        self._consumption.wake()
+        self._internals.wake()
         return Reply()
 
     @answers(ResetClientOffset)
     def reset(self, header: ResetClientOffset, call: Call) -> Reply:
-        """An administrator moves the group: go on at the given offsets. Source: ResetOffsetBody, both forms."""
-        self._consumption.check(header.group)
+        """Reset queues to an administrator's offsets. Source: ResetOffsetBody, both forms."""
+        self._internals.check(header.group)
         table = decode_body(ResetOffsets, call.body).offsets
         if isinstance(table, list):
             table = {MessageQueue(each.topic, each.broker_name, each.queue_id): each.offset for each in table}
-        self._consumption.reset({self._names.unwrap_queue(queue): offset for queue, offset in table.items()})
+        self._internals.reset({self._names.unwrap_queue(queue): offset for queue, offset in table.items()})
         return Reply()
 
     @answers(ConsumerStatusOfClient)
     def status(self, header: ConsumerStatusOfClient, call: Call) -> Reply:
-        """How far each queue of a topic is."""
-        self._consumption.check(header.group)
+        """Reply with the position of each queue of a topic."""
+        self._internals.check(header.group)
         names = self._names
-        positions = {names.wrap_queue(queue): offset for queue, offset in self._consumption.positions().items()}
+        positions = {names.wrap_queue(queue): offset for queue, offset in self._internals.positions().items()}
         of_topic = {queue: offset for queue, offset in sorted(positions.items()) if queue.topic == header.topic}
         return Reply(body=encode_body(ConsumerStatus(queues=of_topic)))
 
     @answers(ConsumerRunningState)
     def running(self, header: ConsumerRunningState, call: Call) -> Reply:
-        """The consumer's settings, queues, subscriptions and rates, and if wanted the stacks of threads and tasks."""
-        self._consumption.check(header.consumer_group)
-        entry, config = self._consumption.entry(), self._consumption.config
+        """Reply with settings, queues, subscriptions and rates, and on request the stacks of threads and tasks."""
+        self._internals.check(header.consumer_group)
+        entry, config = self._internals.entry(), self._internals.config
         names = self._names
-        queues = {names.wrap_queue(queue): each for queue, each in self._consumption.queues().items()}
+        queues = {names.wrap_queue(queue): each for queue, each in self._internals.queues().items()}
         topics = {each.topic for each in entry.subscriptions} | {queue.topic for queue in queues}
         body = ConsumerRunning(
             properties={
@@ -122,7 +121,7 @@ class Reporting:
                 "consumeFromWhere": entry.consume_from,
                 "pullBatchSize": str(config.pull_count),
                 "pullThresholdForQueue": str(config.buffered_messages),
-                **self._consumption.settings,
+                **self._internals.settings,
             },
             subscriptions=entry.subscriptions,
             queues=dict(sorted(queues.items())),

@@ -1,7 +1,7 @@
-"""Asks brokers for the locks of queues, so that one member at a time works on a queue. Decides nothing else.
+"""Requests queue locks from brokers, so that one member at a time consumes a queue.
 
-A lock is asked for as tied to the connection: a broker that knows this frees it soon after the connection is gone,
-others after 60 s without renewal. Source: RocketMQ 4.9.8, RebalanceImpl.lock, lockAll, unlock.
+A lock is requested as tied to the connection. A pyromq broker frees it soon after the connection is lost, other brokers
+after 60 s without renewal. Source: RocketMQ 4.9.8, RebalanceImpl.lock, lockAll, unlock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOCK_REQUEST_SECONDS = 1.0
 RENEW_SECONDS = 20.0  # a broker keeps a lock for 60 s. Source: ConsumeMessageOrderlyService.lockMQPeriodically
 
 
-class QueueLocks:
+class QueueLockClient:
     """Locks and unlocks queues of one group for this client, one request per broker."""
 
     def __init__(self, group: str, cluster: ClusterClient) -> None:
@@ -34,20 +34,20 @@ class QueueLocks:
     async def lock(
         self, queues: Iterable[MessageQueue], *, timeout: float = LOCK_REQUEST_SECONDS
     ) -> dict[MessageQueue, bool]:
-        """Return which of the queues this client holds now; those of brokers that do not answer are left out."""
+        """Lock queues. Return whether each is held by this client; queues of silent brokers are left out."""
         asked = await asyncio.gather(*(self._lock(of_broker, timeout) for of_broker in _by_broker(queues)))
         return {queue: held for answer in asked for queue, held in answer.items()}
 
     def holder(self, queue: MessageQueue) -> str:
-        """Return who had a queue's lock when it was refused, and for how long; not every broker tells."""
+        """Return the holder of a refused lock and how long it has held it, if the broker reports that."""
         return self._holders.get(queue, "another member")
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back; what a broker does not hear of, it frees by itself."""
+        """Release locks. Errors are logged: a broker frees a lock that is not renewed."""
         await asyncio.gather(*(self._unlock(of_broker) for of_broker in _by_broker(queues)))
 
     async def address(self, queue: MessageQueue) -> str:
-        """Return where the queue is locked: at the master. Raises `Unavailable`."""
+        """Return the address of the queue's master, which keeps the lock. Raises `Unavailable`."""
         route = await self._cluster.route(queue.topic)
         address = route.master(queue.broker_name)
         if address is None:
@@ -60,7 +60,7 @@ class QueueLocks:
             response = await self._cluster.ask(address, LockQueues(), self._body(queues), timeout=timeout)
             locked = decode_body(LockedQueues, response.check().body)
         except MQError as error:
-            logger.debug("group %s: no answer about the locks of %d queues: %s", self._group, len(queues), error)
+            logger.debug("group %s: lock request for %d queues failed: %s", self._group, len(queues), error)
             return {}
         for refused in locked.refused or ():
             self._holders[self._cluster.names.unwrap_queue(refused.queue.queue)] = (
@@ -78,7 +78,7 @@ class QueueLocks:
             )
             response.check()
         except MQError as error:
-            logger.warning("group %s: %d queues are not unlocked: %s", self._group, len(queues), error)
+            logger.warning("group %s: unlocking %d queues failed: %s", self._group, len(queues), error)
 
     def _body(self, queues: list[MessageQueue]) -> bytes:
         lock = QueueLock(
@@ -91,7 +91,7 @@ class QueueLocks:
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
-    """One list for each broker and topic, as each topic's route tells where the broker is."""
+    """Return one list of queues for each broker and topic: the address comes from the topic's route."""
     lists: dict[tuple[str, str], list[MessageQueue]] = defaultdict(list)
     for queue in queues:
         lists[queue.broker_name, queue.topic].append(queue)

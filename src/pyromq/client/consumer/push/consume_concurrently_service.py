@@ -1,4 +1,4 @@
-"""Consumption where order does not matter: requests go to listeners side by side, failed messages are sent back.
+"""Concurrent consumption: listeners run in parallel, failed messages are sent back to the broker.
 
 Source: RocketMQ 4.9.8, ConsumeMessageConcurrentlyService.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from operator import attrgetter
 
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, Listening, Verdict
+from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, BoundListener, Verdict
 from pyromq.client.consumer.push.listener_tasks import ListenerTasks
 from pyromq.client.consumer.push.listener_threads import ListenerThreads
 from pyromq.client.consumer.push.process_queue import (
@@ -22,6 +21,7 @@ from pyromq.client.consumer.push.process_queue import (
     WAITING,
     ConsumeRequest,
     ProcessQueue,
+    consume_requests,
 )
 from pyromq.client.consumer.push.send_back import FIRST_RETRY_LEVEL, SendBack
 from pyromq.clock import Clock
@@ -32,13 +32,12 @@ from pyromq.net.tasks import Tasks
 
 logger = logger_of(__name__)
 
-_topic = attrgetter("topic")
 
+class ConsumeConcurrentlyService:
+    """Calls listeners, at most `ConsumerConfig.concurrency` at once, and acts on their results.
 
-class ConcurrentConsuming:
-    """Gives messages to listeners, at most `ConsumerConfig.concurrency` calls at once, and judges what comes out.
-
-    `listener(topic)` is the application's; `send_back` is None for broadcast consumers, which repeat nothing.
+    `listener(topic)` returns the topic's listener. `send_back` is None in broadcast consumers, which drop failed
+    messages.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class ConcurrentConsuming:
         config: ConsumerConfig,
         clock: Clock,
         *,
-        listener: Callable[[str], Listening],
+        listener: Callable[[str], BoundListener],
         send_back: SendBack | None,
     ) -> None:
         self._group = group
@@ -61,23 +60,19 @@ class ConcurrentConsuming:
         self._async = ListenerTasks[ConsumeRequest](config.concurrency, self._finished, name=f"listener of {group}")
 
     def deliver(self, process_queue: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
-        """Take what a pull brought; the listeners are called soon."""
-        size = self._config.batch
-        requests = []
-        for topic, group in groupby(messages, _topic):
-            batches = self._listener(topic).batches(list(group), size)
-            requests += [ConsumeRequest(process_queue, listener, batch) for listener, batch in batches]
+        """Add pulled messages to the queue and schedule their listeners."""
+        requests = consume_requests(process_queue, messages, self._listener, self._config.batch)
         process_queue.add(requests, next_offset)
         self._submit(requests)
 
     async def stop(self) -> None:
-        """Cancel async listeners; threads end when their listeners return. Nothing is judged any more."""
+        """Cancel async listeners; threads end when their listeners return. Later results are ignored."""
         self._threads.stop()
         await self._async.stop()
         await self._tasks.stop()
 
     async def rescue(self, process_queue: ProcessQueue) -> None:
-        """Send back the messages of listeners that take too long, first ones first, so that the queue moves on."""
+        """Send back the messages of listeners that exceed `consume_timeout_seconds`, from the front of the queue."""
         while process_queue.requests:
             request = process_queue.requests[0]
             late = self._clock.monotonic() - self._config.consume_timeout_seconds
@@ -92,20 +87,20 @@ class ConcurrentConsuming:
             request, request.messages, Verdict(0, reason=reason, delay_level=FIRST_RETRY_LEVEL)
         )
         if request.state is not RUNNING or failed:
-            return  # it came to its end meanwhile, or has to wait until the broker takes it
+            return  # it ended meanwhile, or no broker accepted it: tried again at the next call
         if request.listener.in_task:
             self._async.cancel(request)
         else:
             self._threads.replace()
         request.process_queue.finish(request)
-        request.state = LATE  # its listener is not back yet
+        request.state = LATE
 
     def _submit(self, requests: Iterable[ConsumeRequest]) -> None:
         for in_task, group in groupby(requests, _in_task):
             (self._async if in_task else self._threads).submit(list(group))
 
     def _finished(self, request: ConsumeRequest) -> None:
-        """A listener is through with a request. Called on the loop, for every request."""
+        """Handle a listener's result. Called on the loop for every request."""
         process_queue = request.process_queue
         if request.state is LATE:
             if not request.listener.in_task:
@@ -137,7 +132,7 @@ class ConcurrentConsuming:
         self._tasks.start(self._retry(request, verdict), name=f"send back to {request.process_queue.queue}")
 
     async def _retry(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """Have the request's messages delivered again by the broker; what it does not take, by ourselves."""
+        """Send the request's messages back; those that no broker accepts are retried here after a pause."""
         process_queue = request.process_queue
         try:
             failed = await self._give_back(request, request.messages, verdict)
@@ -171,7 +166,7 @@ class ConcurrentConsuming:
         for message, outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, MQError):
                 logger.warning(
-                    "group %s: message %s of %s cannot be sent back, tried again here in %g s: %s",
+                    "group %s: message %s of %s cannot be sent back, retried here in %g s: %s",
                     self._group,
                     message.message_id,
                     queue,
@@ -184,7 +179,7 @@ class ConcurrentConsuming:
         return failed
 
     def _log(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """Tell what failed, in a line: with the traceback where the log does not have it yet."""
+        """Log a failure in one line, with the traceback if it was not logged before."""
         first = request.messages[verdict.done]
         counted, traceback = self._tracebacks.count(verdict.error)
         logger.warning(
@@ -203,8 +198,7 @@ class ConcurrentConsuming:
 
 
 def _end_of(verdict: Verdict) -> str:
-    """What is known here of the messages' end: the broker counts their attempts."""
-    return "; given up, to the dead letters" if verdict.delay_level == TO_DEAD_LETTERS else ""
+    return "; becomes a dead letter" if verdict.delay_level == TO_DEAD_LETTERS else ""
 
 
 def _in_task(request: ConsumeRequest) -> bool:

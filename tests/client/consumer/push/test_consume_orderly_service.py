@@ -8,10 +8,10 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
-from pyromq.client.consumer import assignment as owned_queues
+from pyromq.client.consumer import assignment
 from pyromq.client.consumer.push.listener import Ack, GiveUp, RetryLater
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.client.consumer.queue_locks import QueueLocks
+from pyromq.client.consumer.queue_lock_client import QueueLockClient
 from pyromq.message import Message
 
 
@@ -148,7 +148,7 @@ async def test_without_auto_commit_nothing_counts_before_commit(cluster):
 
     async with consuming(cluster, work, auto_commit=False) as consumer:
         await until(lambda: len(seen) == 6)
-        assert consumer._owned[queue].process_queue.safe_offset == 3
+        assert consumer._assigned[queue].safe_offset == 3
     seen.clear()
     async with consuming(cluster, lambda messages: seen.append(body(messages))):
         await until(lambda: len(seen) == 3)
@@ -222,11 +222,11 @@ async def test_a_running_listener_keeps_its_queue_until_it_is_done(cluster):
 
 
 async def test_a_long_wait_for_a_lock_tells_who_holds_it(cluster, caplog, monkeypatch):
-    monkeypatch.setattr(owned_queues, "LONG_SECONDS", 0.1)
+    monkeypatch.setattr(assignment, "LOCK_WARNING_SECONDS", 0.1)
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0"))
     holder = producer._cluster
-    await QueueLocks("workers", holder).lock(await producer.queues("orders"))
+    await QueueLockClient("workers", holder).lock(await producer.queues("orders"))
     async with consuming(cluster, lambda messages: None):
         await until(lambda: f"waiting for its lock, held by {holder.client_id}, for 0.0 s" in caplog.text)
 
@@ -236,11 +236,11 @@ async def test_a_short_wait_for_a_lock_is_no_warning(cluster, caplog):
     producer = await cluster.producer()
     await producer.send(Message("orders", b"0"))
     [queue, *_] = await producer.queues("orders")
-    assert await QueueLocks("workers", producer._cluster).lock([queue], timeout=30) == {queue: True}
+    assert await QueueLockClient("workers", producer._cluster).lock([queue], timeout=30) == {queue: True}
     async with consuming(cluster, lambda messages: None) as consumer:
         await until(lambda: len(consumer.assignment) == 3)
     told = [(r.levelname, r.getMessage()) for r in caplog.records if "lock" in r.getMessage()]
-    assert told == [("INFO", "group workers: waiting for locks that other members hold: queue 0 of orders at broker-a")]
+    assert told == [("INFO", "group workers: waiting for locks held by other members: queue 0 of orders at broker-a")]
 
 
 async def test_locks_are_given_back_at_closing(cluster):

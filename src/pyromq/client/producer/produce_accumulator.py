@@ -12,8 +12,7 @@ from functools import partial
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.outbox import Outbox
-from pyromq.client.producer.pending_send import PendingSend, QueueChooser, SendEnded
-from pyromq.client.producer.preparation import Preparation
+from pyromq.client.producer.pending_send import PendingSend, Preparation, QueueChooser, SendEnded
 from pyromq.clock import Clock
 from pyromq.errors import MQError
 from pyromq.message import Message, MessageQueue, SendResult
@@ -36,7 +35,7 @@ class _OpenBatch:
         self.bodies = 0
 
 
-class Batching:
+class ProduceAccumulator:
     """The open batches of one producer, on their way into its outbox."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Consumption in order: of each queue one message, or batch, after the other, a failed one again before the next.
+"""Orderly consumption: one listener call at a time per queue; a failed message is retried before the next one.
 
 Source: RocketMQ 4.9.8, ConsumeMessageOrderlyService.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
-from itertools import groupby, islice, takewhile
+from itertools import islice, takewhile
 from typing import Any
 
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, Ack, Listening, Verdict
+from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, Ack, BoundListener, Verdict
 from pyromq.client.consumer.push.listener_tasks import ListenerTasks
 from pyromq.client.consumer.push.listener_threads import ListenerThreads
 from pyromq.client.consumer.push.process_queue import (
@@ -22,6 +22,7 @@ from pyromq.client.consumer.push.process_queue import (
     WAITING,
     ConsumeRequest,
     ProcessQueue,
+    consume_requests,
 )
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.clock import Clock
@@ -32,13 +33,15 @@ from pyromq.net.tasks import Tasks
 
 logger = logger_of(__name__)
 
-TURN_REQUESTS = 32  # a turn ends after so many requests,
-TURN_SECONDS = 0.005  # or with the first request that ends after so long, so that offsets and other queues get theirs
+# A turn ends after this many requests, or after the first request that ends later than this, so that offsets advance
+# and other queues are served.
+TURN_REQUESTS = 32
+TURN_SECONDS = 0.005
 SHORTEST_SUSPENSION, LONGEST_SUSPENSION = 0.01, 30.0  # seconds. Source: submitConsumeRequestLater
 
 
 class Turn:
-    """Consecutive requests of one queue, run by one thread or task one after the other, until one is not just done."""
+    """Consecutive requests of one queue, run by one thread or task; ends early at the first that returns or raises."""
 
     def __init__(self, process_queue: ProcessQueue, requests: list[ConsumeRequest]) -> None:
         self.process_queue = process_queue
@@ -66,11 +69,11 @@ class Turn:
         return request.failure is not None or request.returned is not None or time.monotonic() > self._ends
 
 
-class OrderlyConsuming:
-    """Gives messages to listeners, one call at a time per queue and at most `concurrency` at once.
+class ConsumeOrderlyService:
+    """Calls listeners, one at a time per queue and at most `concurrency` at once.
 
-    A failing message is repeated in place after `suspend_seconds`, up to `max_retries` times, then it becomes a dead
-    letter. `send_back` is None for broadcast consumers, where it is dropped then.
+    A failed message is retried in place after `suspend_seconds`, at most `max_retries` times, then it becomes a dead
+    letter. `send_back` is None in broadcast consumers, which drop it instead.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class OrderlyConsuming:
         config: ConsumerConfig,
         clock: Clock,
         *,
-        listener: Callable[[str], Listening],
+        listener: Callable[[str], BoundListener],
         send_back: SendBack | None,
         max_retries: int,
     ) -> None:
@@ -91,22 +94,18 @@ class OrderlyConsuming:
         self._send_back = send_back
         self._max_retries = max_retries
         self._tasks = Tasks()
-        self._turns: dict[ProcessQueue, Turn] = {}  # under way
+        self._turns: dict[ProcessQueue, Turn] = {}  # submitted and not finished
         self._threads = ListenerThreads[Turn](config.concurrency, self._finished, name=f"pyromq {group}")
         self._async = ListenerTasks[Turn](config.concurrency, self._finished, name=f"listener of {group}")
 
     def deliver(self, process_queue: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
-        """Take what a pull brought; the listeners are called soon."""
-        size = self._config.batch
-        requests = []
-        for topic, group in groupby(messages, lambda message: message.topic):
-            batches = self._listener(topic).batches(list(group), size)
-            requests += [ConsumeRequest(process_queue, listener, batch) for listener, batch in batches]
+        """Add pulled messages to the queue and schedule their listeners."""
+        requests = consume_requests(process_queue, messages, self._listener, self._config.batch)
         process_queue.add(requests, next_offset)
         self.go_on(process_queue)
 
     def go_on(self, process_queue: ProcessQueue) -> None:
-        """Begin the queue's next turn, unless one is under way, nothing is left, or it is not ours to consume now."""
+        """Start the queue's next turn, unless it is busy, empty, closed, or its lock is not valid."""
         if process_queue.busy or process_queue.state is not OPEN:
             return
         if len(process_queue.requests) <= process_queue.uncommitted:
@@ -122,7 +121,7 @@ class OrderlyConsuming:
         (self._async if head.listener.in_task else self._threads).submit([turn])
 
     def lose(self, process_queue: ProcessQueue) -> None:
-        """The queue may be another's by now: cancel an async listener that runs. One in a thread cannot be ended."""
+        """Cancel the running async listener of a queue whose lock is lost. One in a thread cannot be cancelled."""
         turn = self._turns.pop(process_queue, None)
         if turn is not None and turn.in_task:
             self._async.cancel(turn)
@@ -132,16 +131,16 @@ class OrderlyConsuming:
             process_queue.changed.set()
 
     async def stop(self) -> None:
-        """Cancel async listeners; threads end when their listeners return. Nothing is judged any more."""
+        """Cancel async listeners; threads end when their listeners return. Later results are ignored."""
         self._threads.stop()
         await self._async.stop()
         await self._tasks.stop()
 
     async def rescue(self, process_queue: ProcessQueue) -> None:
-        """Nothing: giving a message to a retry while its listener still works on it would break the order."""
+        """Do nothing: sending a message back while its listener is running would break the order."""
 
     def _finished(self, turn: Turn) -> None:
-        """A turn has come to its end. Called on the loop."""
+        """Handle the results of a turn. Called on the loop."""
         process_queue = turn.process_queue
         process_queue.busy = False
         self._turns.pop(process_queue, None)
@@ -189,7 +188,7 @@ class OrderlyConsuming:
             self._suspend(process_queue, self._pause(None))
 
     def _suspend(self, process_queue: ProcessQueue, until: Coroutine[Any, Any, None]) -> None:
-        """Go on with the queue when `until` has ended."""
+        """Start the queue's next turn after `until` has ended."""
 
         async def suspended() -> None:
             try:
@@ -202,7 +201,7 @@ class OrderlyConsuming:
         self._tasks.start(suspended(), name=f"suspend {process_queue.queue}")
 
     async def _repeat(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """Wait before the request's next attempt; messages that had their last one become dead letters."""
+        """Pause before the request's next attempt; messages without attempts left become dead letters."""
         left = []
         for message in request.messages:
             if self._is_last(message, verdict):
@@ -227,14 +226,14 @@ class OrderlyConsuming:
         await self._clock.sleep(min(max(asked, SHORTEST_SUSPENSION), LONGEST_SUSPENSION))
 
     async def _bury(self, message: StoredMessage, reason: str) -> bool:
-        """Make a message a dead letter; false when that is not possible now."""
+        """Make a message a dead letter. Return False if no broker accepts it now."""
         if self._send_back is None:
             return True
         try:
             await self._send_back.bury(message, reason)
         except MQError as error:
             logger.warning(
-                "group %s: message %s of %s cannot be made a dead letter, repeated in place: %s",
+                "group %s: message %s of %s cannot be made a dead letter, retried in place: %s",
                 self._group,
                 message.message_id,
                 message.queue,
@@ -244,7 +243,7 @@ class OrderlyConsuming:
         return True
 
     def _log(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """Tell what failed, in a line: with the traceback where the log does not have it yet."""
+        """Log a failure in one line, with the traceback if it was not logged before."""
         first = request.messages[verdict.done]
         counted, traceback = self._tracebacks.count(verdict.error)
         end = "dropped, as broadcast messages are" if self._send_back is None else "now a dead letter"
@@ -255,7 +254,7 @@ class OrderlyConsuming:
             first.queue_offset,
             first.message_id,
             first.reconsume_times + 1,
-            end if self._is_last(first, verdict) else "repeated in place",
+            end if self._is_last(first, verdict) else "retried in place",
             verdict.reason,
             counted,
             exc_info=traceback,

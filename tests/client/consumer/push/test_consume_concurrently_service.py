@@ -3,8 +3,8 @@
 import asyncio
 
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.push.concurrent import ConcurrentConsuming
-from pyromq.client.consumer.push.listener import Listening
+from pyromq.client.consumer.push.consume_concurrently_service import ConsumeConcurrentlyService
+from pyromq.client.consumer.push.listener import BoundListener
 from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.testing import FakeClock
@@ -29,8 +29,8 @@ async def test_a_listener_that_fails_while_it_is_given_up_counts_once(until):
         raise ValueError("no such order")
 
     config = ConsumerConfig(consume_timeout_seconds=1.0)
-    listening = Listening.of(listener)
-    consuming = ConcurrentConsuming("workers", config, clock, listener=lambda topic: listening, send_back=broker)
+    listening = BoundListener.of(listener)
+    consuming = ConsumeConcurrentlyService("workers", config, clock, listener=lambda topic: listening, send_back=broker)
     process_queue = ProcessQueue(MessageQueue("orders", "broker-a", 0), 0, clock.monotonic)
     consuming.deliver(process_queue, [StoredMessage("orders", b"1", queue_offset=0)], 1)
     await until(lambda: process_queue.running)

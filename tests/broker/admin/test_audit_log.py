@@ -143,7 +143,7 @@ async def test_a_disk_that_refuses_does_not_stop_administration_and_is_told_once
         assert broker.topics.find("second") is not None
     told = [record for record in caplog.records if record.name == audit_log.logger.name]
     assert [record.levelno for record in told] == [logging.ERROR]
-    assert "misses requests" in told[0].message
+    assert "loses requests" in told[0].message
 
 
 async def test_what_is_missing_is_noted_when_the_disk_takes_it_again(path, clock, disk_of_broker):

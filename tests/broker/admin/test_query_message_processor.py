@@ -66,7 +66,7 @@ async def test_an_answer_has_the_newest_that_fit_and_says_how_many_do_not(config
             await caller.send("orders", body, properties="KEYS\x01a")
         response = await caller.ask(by_key("a"))
     assert [message.body for message in decode_all(response.body)] == sent[-found:]
-    left_out = f"{3 - found} older messages are left out: maxQueryBytes is {query_bytes}"
+    left_out = f"{3 - found} older messages are omitted: maxQueryBytes is {query_bytes}"
     assert response.remark == (left_out if found < 3 else None)
 
 

@@ -1,1 +1,1 @@
-"""What administrators and their tools ask."""
+"""Requests of administrators and their tools."""

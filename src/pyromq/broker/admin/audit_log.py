@@ -1,10 +1,10 @@
-"""The audit log: what administrators asked for, who, from where, and what became of it. A line of JSON for each.
+"""The audit log: a line of JSON per request of an administrator, with account, address and outcome.
 
     {"time": "2023-11-14T22:13:20.000Z", "from": "10.0.0.7:51034", "client": "10.0.0.7@4711",
      "request": "DELETE_TOPIC_IN_BROKER", "fields": {"topic": "orders"}, "outcome": "SUCCESS", "remark": null}
 
-It hears of requests as any hook does, and nobody waits for it: a thread writes, and what the disk does not take is
-missed, which the file says as soon as it can. Bodies are not noted, but for the names of what they change.
+It is a hook of the remoting layer and never delays a request: a thread writes the lines. Lines that the disk refuses
+are lost, and the next line written says how many. Of bodies only the names of changed objects are logged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from pyromq.store.worker import worker
 
 logger = logger_of(__name__)
 
-# What changes something. Questions are left out: monitoring asks them every few seconds.
+# Requests that change something. Queries are not logged: monitoring sends them every few seconds.
 AUDITED = (
     CleanQueues,
     CleanTopics,
@@ -65,15 +65,15 @@ AUDITED = (
     SaveGroup,
     SaveWhiteList,
 )
-SECRETS = ("secret", "password", "signature", "token")  # fields with such names are noted without their values
-MOST_CHARACTERS = 256  # of a text
+SECRETS = ("secret", "password", "signature", "token")  # values of fields with such names are not logged
+MOST_CHARACTERS = 256  # of a field's value
 FILE_BYTES = 16 << 20
 OLDER_FILES = 4
-MOST_WAITING = 10_000  # lines, for a disk that does not answer
+MOST_WAITING = 10_000  # unwritten lines, while the disk does not answer; further ones are lost
 
 
 class AuditLog:
-    """A hook that notes what is asked of one broker."""
+    """A hook that logs the requests to one broker."""
 
     def __init__(self, file: AuditFile, connections: Connections, clock: Clock) -> None:
         self._file = file
@@ -82,7 +82,7 @@ class AuditLog:
         self._codes = {code for code, header in request_headers().items() if issubclass(header, AUDITED)}
 
     def before_request(self, request: RemotingRequest) -> None:
-        """The outcome is what tells."""
+        """Do nothing: a line needs the outcome."""
 
     def after_response(self, request: RemotingRequest, outcome: RemotingOutcome) -> None:
         if request.incoming and request.code in self._codes:
@@ -105,20 +105,20 @@ class AuditLog:
 
 
 class AuditFile:
-    """Lines in a file that begins again when it is full; some older ones are kept. Lines are on disk soon."""
+    """A file of lines, rotated at `FILE_BYTES`; `OLDER_FILES` are kept. A thread writes and flushes the lines."""
 
     def __init__(self, path: Path, disk: Disk, clock: Clock) -> None:
         self._path = path
         self._disk = disk
         self._clock = clock
         self._thread = worker(disk, "audit-log")
-        self._lock = threading.Lock()  # for what both sides change: the lines to write, how many are missing
+        self._lock = threading.Lock()  # guards `_waiting` and `_missing`, which both threads change
         self._waiting: list[bytes] = []
         self._missing = 0
         self._failed = False
 
     def append(self, line: bytes) -> None:
-        """Have a line written. Never raises, never waits."""
+        """Queue a line to be written. Never raises, never blocks."""
         with self._lock:
             if len(self._waiting) == MOST_WAITING:
                 self._missing += 1
@@ -129,7 +129,7 @@ class AuditFile:
             self._thread.submit(self._write)
 
     def close(self) -> None:
-        """Return when all is written, or missed."""
+        """Block until all lines are written or lost."""
         self._thread.shutdown()
 
     def _write(self) -> None:
@@ -143,8 +143,8 @@ class AuditFile:
             with self._lock:
                 self._missing += missing + len(lines)
             if not self._failed:
-                logger.error(  # noqa: TRY400  told once, in one line
-                    "the audit log %s misses requests: %s; see to that disk", self._path, error.strerror
+                logger.error(  # noqa: TRY400  once, in one line
+                    "the audit log %s loses requests: %s; check that disk", self._path, error.strerror
                 )
             self._failed = True
         else:
@@ -160,7 +160,7 @@ class AuditFile:
         descriptor = disk.open(self._path, create=True)
         try:
             size = disk.size(self._path) or 0
-            if size and disk.read(descriptor, 1, size - 1) != b"\n":  # a crash cut the last line
+            if size and disk.read(descriptor, 1, size - 1) != b"\n":  # a crash truncated the last line
                 content = b"\n" + content
             try:
                 written = 0
@@ -168,7 +168,7 @@ class AuditFile:
                     written += disk.write(descriptor, content[written:], size + written)
                 disk.sync(descriptor)
             except OSError:
-                disk.resize(descriptor, size)  # no half a line
+                disk.resize(descriptor, size)  # no incomplete line
                 raise
         finally:
             disk.close(descriptor)
@@ -195,7 +195,7 @@ def _without_secrets(header: Header) -> dict[str, str]:
 
 
 def _named(request: RemotingRequest) -> dict[str, str]:
-    """Return the names of what is changed that only the body has; a body that cannot be read is refused anyway."""
+    """Return the names of changed objects that only the body has; an unreadable body is refused elsewhere."""
     try:
         if request.code == SaveGroup.code:
             return {"group": decode_body(GroupConfig, request.body, REQUEST).name}
@@ -223,5 +223,5 @@ def _time(clock: Clock) -> str:
 
 
 def _encoded(line: dict[str, object]) -> bytes:
-    """Return the line as ASCII: nothing in it ends it early, or moves the cursor of a terminal."""
+    """Return the line as ASCII, without line ends or terminal control characters in it."""
     return json.dumps(line).replace("\x7f", "\\u007f").encode() + b"\n"

@@ -1,4 +1,7 @@
-"""Answers how far groups are in topics: for tools that show lag."""
+"""Answers requests for queue bounds and for groups' progress in topics, of tools that show lag.
+
+A topic may have thousands of queues, so reading is a generator with a slice per queue, and waits for records on disk.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +46,11 @@ from pyromq.store.looking import Looking
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue.reading import Place
 
-Asked = tuple[int, int]  # about a message of a topic: queue id and queue offset
+Asked = tuple[int, int]  # a message of a topic: queue id and queue offset
 
 
 class ConsumeStatsProcessor:
-    """Puts `ConsumeStatsReader` into answers, for one topic, one group or all."""
+    """Answers with the figures of one topic, one group or all groups."""
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class ConsumeStatsProcessor:
 
     @answers(ConsumeStatistics)
     def group(self, header: ConsumeStatistics, call: Call) -> Reply | Future[Reply]:
-        """The group's queues in one topic or in all it has offsets of; an unknown group has none."""
+        """Return the group's progress in one topic, or in all topics it has offsets of; an unknown group has none."""
         return self._slow_replies.give(self._of_group(header), call)
 
     def _of_group(self, header: ConsumeStatistics) -> SlowReply:
@@ -94,7 +97,7 @@ class ConsumeStatsProcessor:
 
     @answers(BrokerConsumeStatistics)
     def all_groups(self, header: BrokerConsumeStatistics, call: Call) -> Reply | Future[Reply]:
-        """Every group's progress, topic by topic; of ordered topics only where that is asked."""
+        """Return each group's progress by topic; with `order`, only in ordered topics."""
         return self._slow_replies.give(self._of_all_groups(header), call)
 
     def _of_all_groups(self, header: BrokerConsumeStatistics) -> SlowReply:
@@ -122,7 +125,7 @@ class ConsumeStatsProcessor:
 
     @answers(TopicConsumers)
     def consumers(self, header: TopicConsumers, call: Call) -> Reply | Future[Reply]:
-        """The groups that are connected to the topic or have offsets of it."""
+        """Return the groups with members that subscribe to the topic, or with offsets of it."""
         return self._slow_replies.give(self._consumers(header.topic), call)
 
     def _consumers(self, topic: str) -> SlowReply:
@@ -147,7 +150,7 @@ class ConsumeStatsProcessor:
 
 
 class ConsumeStatsReader:
-    """Reads one broker's store and offsets as tools want to see them. Times are ms; 0 where there is none."""
+    """Reads queue bounds, stored offsets and store times of one broker. Times are ms since 1970; 0 if unknown."""
 
     def __init__(
         self, store: MessageStore, offsets: ConsumerOffsets, *, statistics: Statistics, broker_name: str, clock: Clock
@@ -159,7 +162,7 @@ class ConsumeStatsReader:
         self._clock = clock
 
     def of_topic(self, topic: TopicConfig) -> Looking[TopicStats]:
-        """Bounds and last store time of the queues that can be sent to."""
+        """Return bounds and last store time of the topic's write queues."""
         ends = {}
         for queue_id in range(topic.write_queues):
             ends[queue_id] = self._store.max_offset(topic.name, queue_id)
@@ -176,7 +179,7 @@ class ConsumeStatsReader:
         return TopicStats(queues=queues)
 
     def of_group(self, group: str, topic: TopicConfig) -> Looking[ConsumeStats]:
-        """The group's offset in each queue that can be pulled from, beside the queue's end."""
+        """Return the group's offset and the end of each of the topic's read queues."""
         offsets = {}
         for queue_id in range(topic.read_queues):
             offsets[queue_id] = self._offsets.find(group, topic.name, queue_id) or 0
@@ -193,7 +196,7 @@ class ConsumeStatsReader:
         return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)
 
     def times(self, group: str, topic: TopicConfig) -> Looking[list[QueueTimeSpan]]:
-        """Store times of the first, the last consumed and the last message of each queue, and the delay."""
+        """Return by queue the store times of its first, last consumed and last message, and the group's delay."""
         spans = []
         for queue_id in range(topic.write_queues):
             span = yield from self._times(group, topic, queue_id)
@@ -220,7 +223,7 @@ class ConsumeStatsReader:
         )
 
     def _stored_ms(self, topic: TopicConfig, asked: Iterable[Asked]) -> Looking[dict[Asked, int]]:
-        """Find when these messages were stored, without those that are not there."""
+        """Return the store times of these messages; messages that do not exist are omitted."""
         known: dict[Asked, Place] = {}
         for queue_id, offset in asked:
             yield []
@@ -235,6 +238,6 @@ class ConsumeStatsReader:
 
 
 def _text(milliseconds: int) -> str:
-    """Local time as upstream writes it: `yyyy-MM-dd#HH:mm:ss:SSS`."""
+    """Return local time in upstream's form: `yyyy-MM-dd#HH:mm:ss:SSS`."""
     local = time.localtime(milliseconds / 1000)
     return time.strftime("%Y-%m-%d#%H:%M:%S", local) + f":{milliseconds % 1000:03d}"

@@ -1,4 +1,4 @@
-"""Answers what every topic and every group comes to, in one answer: for consoles, which show all of them at once."""
+"""Answers the totals of all topics and groups in one reply, for consoles that show all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pyromq.store.message_store import MessageStore
 
 
 class FiguresProcessor:
-    """Adds up queues, so that who asks gets a line for each topic and group, and not one for each queue."""
+    """Adds up queues: one entry per topic and group, instead of one per queue."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class FiguresProcessor:
 
     @answers(BrokerFigures)
     def figures(self, header: BrokerFigures, call: Call) -> Reply | Future[Reply]:
-        """Every topic and every group, built-in ones included, by name."""
+        """Return the totals of every topic and group, built-in ones included, sorted by name."""
         return self._slow_replies.give(self._figures(), call)
 
     def _figures(self) -> SlowReply:
@@ -66,13 +66,13 @@ class FiguresProcessor:
         groups = []
         enabled = {group.name: group.consume_enabled for group in self._groups}
         of_groups = self._offsets.topics_by_group()
-        for name in sorted(enabled.keys() | of_groups.keys()):  # offsets can be of groups that nobody created
+        for name in sorted(enabled.keys() | of_groups.keys()):  # groups without settings may have offsets
             progress = yield from self._in_topics(name, of_groups.get(name, set()))
             groups.append(self._group(name, progress, enabled=enabled.get(name, True)))
         return (yield from in_pieces(FiguresTable(topics=topics, groups=groups)))
 
     def _topic(self, topic: TopicConfig) -> Working[TopicFigures]:
-        """Queues that are read no more count as well: what is in them is still there."""
+        """Return a topic's totals. Queues that are no longer read count: their messages still exist."""
         name, messages, sent = topic.name, 0, 0
         last: dict[int, int] = {}
         for queue_id in range(max(topic.read_queues, topic.write_queues)):

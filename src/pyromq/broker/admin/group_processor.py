@@ -1,4 +1,4 @@
-"""Answers administrators' changes of consumer groups and of their stored offsets."""
+"""Answers administrators' requests about consumer groups and their stored offsets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pyromq.store.table_file import when_saved
 
 logger = logger_of(__name__)
 
-KEYS_AT_ONCE = 100  # of the table of offsets, between two looks at the clock
+KEYS_AT_ONCE = 100  # keys of the offset table read before the clock is
 MAX_LONG = (1 << 63) - 1
 
 
@@ -63,14 +63,14 @@ class GroupProcessor:
     def save_group(self, header: SaveGroup, call: Call) -> Future[Reply]:
         group = decode_body(GroupConfig, call.body, REQUEST)
         if group.retry_queues > MAX_QUEUES:  # the group's retry topic gets as many
-            raise BrokerError(f"group[{group.name}]: retryQueueNums is {group.retry_queues}; the most is {MAX_QUEUES}")
+            raise BrokerError(f"group[{group.name}]: retryQueueNums is {group.retry_queues}; the limit is {MAX_QUEUES}")
         saved = self._groups.put(group)
         logger.info("group %s saved by %s", group.name, call.peer.address)
         return when_saved(saved, Reply())
 
     @answers(DeleteGroup)
     def delete_group(self, header: DeleteGroup, call: Call) -> Reply | Future[Reply]:
-        """Forget the group; where groups are created automatically, a running member brings it back."""
+        """Delete the group; if groups are created automatically, a running member creates it again."""
         if (saved := self._groups.delete(header.group)) is not None:
             logger.info("group %s deleted by %s", header.group, call.peer.address)
         self._statistics.forget_group(header.group)
@@ -101,7 +101,7 @@ class GroupProcessor:
 
     @answers(CloneGroupOffset)
     def clone_offsets(self, header: CloneGroupOffset, call: Call) -> Reply | Future[Reply]:
-        """Copy the offsets of one topic, or of all but the group's own retry topic."""
+        """Copy the offsets of one topic, or of all topics except the source group's retry topic."""
         return self._slow_replies.give(self._cloning(header), call)
 
     def _cloning(self, header: CloneGroupOffset) -> SlowReply:
@@ -113,14 +113,16 @@ class GroupProcessor:
 
     @answers(CorrectionOffsets)
     def correction_offsets(self, header: CorrectionOffsets, call: Call) -> Reply | Future[Reply]:
-        """By queue the lowest offset of the groups not filtered out; the largest number where the compared is lower.
+        """Return by queue the lowest offset of the groups that are not filtered.
+
+        The largest number stands for a queue where the compared group's offset is lower.
 
         Source: RocketMQ 4.9.8, AdminBrokerProcessor.queryCorrectionOffset.
         """
         return self._slow_replies.give(self._corrected(header), call)
 
     def _corrected(self, header: CorrectionOffsets) -> SlowReply:
-        yield None  # others may be before it
+        yield None  # lets requests of other connections go first
         filtered = {group for group in (header.filter_groups or "").split(",") if group}
         corrected = self._offsets.lowest_except(header.topic, filtered)
         for queue_id, offset in self._offsets.of_topic(header.compare_group, header.topic).items():

@@ -1,4 +1,4 @@
-"""Answers what only a group's members can do or tell, by asking them over their own connections.
+"""Answers requests that only a group's members can serve, by calling them over their connections.
 
 Source: RocketMQ 4.9.8, Broker2Client and AdminBrokerProcessor.callConsumer.
 """
@@ -37,7 +37,7 @@ END = -1  # the timestamp that means the end of each queue
 
 
 class MemberCallProcessor:
-    """Passes administrators' requests to consumers and their answers back."""
+    """Relays administrators' requests to consumers, and their responses back."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class MemberCallProcessor:
 
     @answers(ConsumeDirectly)
     def consume_directly(self, header: ConsumeDirectly, call: Call) -> Future[Reply]:
-        """Let a member consume one stored message now, named by its offset id."""
+        """Have a member consume one stored message now, named by its offset id."""
         body = call.body
         if header.message_id:
             log_offset = parse_offset_id(header.message_id).log_offset
@@ -83,7 +83,7 @@ class MemberCallProcessor:
 
     @answers(ResetOffset)
     def reset_offset(self, header: ResetOffset, call: Call) -> Reply | Future[Reply]:
-        """Tell all members to go on at a time; without force none goes forward. The members commit, not the broker."""
+        """Have all members reset to a time; without force no offset moves forward. Members commit, not the broker."""
         return self._slow_replies.give(self._reset(header, call), call)
 
     def _reset(self, header: ResetOffset, call: Call) -> SlowReply:
@@ -101,7 +101,7 @@ class MemberCallProcessor:
                 f"Consumer not online, so can not reset offset. Group: {header.group} Topic: {header.topic} "
                 f"Timestamp: {header.timestamp}"
             )
-        # As upstream, the form follows the administrator's language, and force is not passed on.
+        # As upstream, the body's form follows the administrator's language, and force is not relayed.
         told = encode_body(ResetOffsets(offsets=_list_form(queues) if call.language == Language.CPP.name else queues))
         order = ResetClientOffset(topic=header.topic, group=header.group, timestamp=header.timestamp, force=False)
         for member in members:
@@ -109,7 +109,7 @@ class MemberCallProcessor:
         return Reply(body=encode_body(ResetOffsets(offsets=queues)))
 
     def _reset_to(self, header: ResetOffset, queue_id: int, is_online: bool) -> Working[int]:
-        """The offset to go on at. Members that have just come have stored none yet: force moves them all the same."""
+        """Return the offset to reset to. New members have stored none yet: with force they are reset too."""
         present = self._offsets.find(header.group, header.topic, queue_id)
         if present is None and not (header.force and is_online):
             raise BrokerError(f"THe consumer group <{header.group}> not exist")
@@ -122,7 +122,7 @@ class MemberCallProcessor:
 
     @answers(ConsumerStatusOfGroup)
     def status(self, header: ConsumerStatusOfGroup, call: Call) -> Future[Reply]:
-        """Collect the members' own offsets; those that do not answer are left out."""
+        """Collect the members' own offsets; members that do not respond are omitted."""
         members = self._members(header.group, STATUS_VERSION)
         if not members:
             raise BrokerError(f"No Any Consumer online in the consumer group: [{header.group}]")
@@ -139,7 +139,7 @@ class MemberCallProcessor:
         return members
 
     def _relay(self, header: ConsumerRunningState | ConsumeDirectly, body: bytes = b"") -> Future[Reply]:
-        """Ask one member and answer what it answers."""
+        """Call one member and relay its response."""
         group, client_id = header.consumer_group, header.client_id
         consumers = self._connections.consumers(group)
         found = [member for member in consumers.members if member.client_id == client_id] if consumers else []
@@ -165,7 +165,7 @@ class MemberCallProcessor:
 
 
 def _collect(members: list[Member], header: ConsumerStatusOfClient) -> Future[Reply]:
-    """Ask all members at once; the answer comes when the last one has answered or failed."""
+    """Call all members at once; the reply is complete when the last one has responded or failed."""
     collected: Future[Reply] = Future()
     tables: dict[str, dict[MessageQueue, int]] = {}
     missing = len(members)
@@ -175,7 +175,7 @@ def _collect(members: list[Member], header: ConsumerStatusOfClient) -> Future[Re
 
     def answered_by(member: Member, result: Response | MQError) -> None:
         nonlocal missing
-        with suppress(MQError):  # an answer nobody can read counts as none
+        with suppress(MQError):  # an unreadable response counts as none
             if isinstance(result, Response) and result.check().body:
                 tables[member.client_id] = decode_body(ConsumerStatus, result.body, REQUEST).queues
         missing -= 1

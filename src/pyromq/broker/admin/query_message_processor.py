@@ -1,4 +1,4 @@
-"""Answers questions for single messages: by key, by log offset, and the raw entries of a consume queue."""
+"""Answers queries for single messages: by key, by log offset, and for the raw entries of a consume queue."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pyromq.store.message_store import MessageStore, QueueEntry
 
 MAX_MATCHES = 64  # maxMsgsNumBatch
 UNIQUE_KEY_MATCHES = 32  # defaultQueryMaxNum
-MOST_ENTRIES = 16_384  # of a queue in one answer; upstream has no limit
-ENTRIES_AT_ONCE = 64  # between two looks at the clock; with a group their records may be read
+MOST_ENTRIES = 16_384  # queue entries in one reply; upstream has no limit
+ENTRIES_AT_ONCE = 64  # entries read before the clock is; with a group their records may be read too
 
 
 class QueryMessageProcessor:
@@ -45,9 +45,9 @@ class QueryMessageProcessor:
 
     @answers(QueryMessage)
     def by_key(self, header: QueryMessage, call: Call) -> Reply | Future[Reply]:
-        """The newest records of the topic that have the key, or that unique id, in log order.
+        """Return the newest records of the topic with the key or unique key, in log order.
 
-        As many of them as `maxQueryBytes` has room for, one at least; the remark says how many are left out.
+        `maxQueryBytes` limits them, but one is always returned; the remark says how many are omitted.
         """
         return self._slow_replies.give(self._by_key(header), call)
 
@@ -66,7 +66,7 @@ class QueryMessageProcessor:
             raise QueryNotFound("can not find message, maybe time range not correct")
         fitting = _newest(there, self._limits.query_bytes)
         left_out, limit = len(there) - len(fitting), self._limits.query_bytes
-        remark = f"{left_out} older messages are left out: maxQueryBytes is {limit}" if left_out else None
+        remark = f"{left_out} older messages are omitted: maxQueryBytes is {limit}" if left_out else None
         answer = QueryMessageResponse(
             index_last_ms=found.last_update_ms, index_last_log_offset=found.last_update_log_offset
         )
@@ -77,7 +77,7 @@ class QueryMessageProcessor:
         return self._slow_replies.give(self._by_log_offset(header.offset), call)
 
     def _by_log_offset(self, log_offset: int) -> SlowReply:
-        yield None  # others may be before it
+        yield None  # lets requests of other connections go first
         yield from self._cold_reads.loaded(self._store.residency.approach(log_offset))
         record = self._store.record_at(log_offset)
         if record is None:
@@ -85,15 +85,15 @@ class QueryMessageProcessor:
         return Reply(body=[record])
 
     def _in_memory(self, reply: Reply) -> SlowReply:
-        """Return an answer once its records are in memory."""
-        yield None  # others may be before it
+        """Return the reply once its records are resident."""
+        yield None  # lets requests of other connections go first
         if isinstance(reply.body, list) and not self._store.disk.is_loaded(reply.body):
             yield self._cold_reads.when_loaded(reply.body, lambda: reply)
         return reply
 
     @answers(QueueEntries)
     def entries(self, header: QueueEntries, call: Call) -> Reply | Future[Reply]:
-        """Entries of a consume queue; with a group, also whether its subscription lets them pass."""
+        """Return entries of a consume queue; with a group, also whether its subscription accepts each."""
         return self._slow_replies.give(self._entries(header), call)
 
     def _entries(self, header: QueueEntries) -> SlowReply:
@@ -135,7 +135,7 @@ class QueryMessageProcessor:
 
 
 def _newest(records: list[memoryview], most_bytes: int) -> list[memoryview]:
-    """Return the last records that have room together, the very last in any case."""
+    """Return the last records that fit `most_bytes` together, at least the very last."""
     size = 0
     for number, record in enumerate(reversed(records)):
         size += len(record)

@@ -1,4 +1,4 @@
-"""Answers what tools ask about the running broker: figures, statistics, connections."""
+"""Answers requests about the running broker: runtime figures, statistics, connections."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FALL_SIZE, FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
 
 
 class RuntimeInfoProcessor:
-    """Figures of the broker as a whole, and who is connected."""
+    """Answers with figures of the whole broker, and lists its clients."""
 
     def __init__(
         self,
@@ -107,9 +107,9 @@ class RuntimeInfoProcessor:
         return Reply(body=encode_body(body))
 
     def _fall(self, header: BrokerStatistics) -> SlowReply:
-        """How far a group is behind in a queue now, in bytes of the log or in ms; upstream only logs it.
+        """Return a group's lag in a queue now, in log bytes or in ms; upstream only logs it.
 
-        The same in each span: it is not a sum. Source of the meaning: BrokerStatsManager.recordDiskFallBehindSize.
+        Each span has the same value, which is no sum. Source: BrokerStatsManager.recordDiskFallBehindSize.
         """
         queue_text, _, rest = header.stats_key.partition("@")
         topic, _, group = rest.partition("@")
@@ -129,7 +129,7 @@ class RuntimeInfoProcessor:
 
     @answers(ConsumerConnections)
     def consumers(self, header: ConsumerConnections, call: Call) -> Reply | Future[Reply]:
-        """A group's members; with details also when there are none, but locks are left."""
+        """Return a group's members; with details also the queue locks, which may outlast the last member."""
         return self._slow_replies.give(self._consumers(header), call)
 
     def _consumers(self, header: ConsumerConnections) -> SlowReply:
@@ -187,12 +187,12 @@ class RuntimeInfoProcessor:
         return (yield from in_pieces(ProducerTable(groups=groups)))
 
     def _shown(self, group: str, asker: str | None) -> list[Member]:
-        """Return the members of a producer group that an account may see."""
+        """Return the members of a producer group that the account may see."""
         may_see = self._permissions.may_see_client
         return [member for member in self._connections.producers(group) if may_see(asker, member.account)]
 
     def _delay_figures(self) -> dict[str, str]:
-        """By level: delivered, and how many there are in all."""
+        """Return by level the next queue offset to deliver, and the end of the level's queue."""
         return {
             f"scheduleMessageOffset_{level}": f"{offset},{self._store.max_offset(SCHEDULE_TOPIC, level - 1)}"
             for level, offset in self._delay_levels.offsets().items()
@@ -207,7 +207,7 @@ class RuntimeInfoProcessor:
             "brokerVersionDesc": VERSION_NAME,
             "bootTimestamp": str(statistics.started_ms),
             "runtime": _duration(now - statistics.started_ms),
-            "totalMemKBytes": str(_MEMORY_BYTES // 1024),  # for exportMetrics; upstream's brokers do not tell it
+            "totalMemKBytes": str(_MEMORY_BYTES // 1024),  # read by exportMetrics, which upstream's brokers do not send
             "putMessageTimesTotal": str(puts.count),
             "putMessageFailedTimes": str(statistics.failed_puts),
             "putMessageSizeTotal": str(puts.size),
@@ -242,10 +242,10 @@ class RuntimeInfoProcessor:
         }
 
     def _queue_figures(self) -> dict[str, str]:
-        """What waits, under the names of upstream's thread pools, whose tasks wait likewise.
+        """Return the numbers of waiting requests under the names of upstream's thread pools.
 
-        Sends wait for the disk to have them (synchronous flush), pulls for records from the disk, queries for their
-        turn. Pulls held for a message do not count. Capacities, and times that are not measured, are left out.
+        Sends wait for their flush, pulls for records to be loaded, queries for their next slice. Long polls do not
+        count. Capacities that do not exist here and times that are not measured are omitted.
         """
         sends, pulls = self._confirmation.waiting, self._cold_reads.waiting
         return {
@@ -255,12 +255,12 @@ class RuntimeInfoProcessor:
             "pullThreadPoolQueueSize": str(len(pulls)),
             "pullThreadPoolQueueHeadWaitTimeMills": str(int(pulls.oldest_seconds * 1000)),
             "queryThreadPoolQueueSize": str(len(self._slow_replies)),
-            "pageCacheLockTimeMills": "0",  # who answers this is who writes the log: no write is under way
+            "pageCacheLockTimeMills": "0",  # the event loop writes the log and answers this: no write is in progress
         }
 
 
 def _used_share(used: int, free: int) -> float:
-    """Return how full a disk is, as `df` says it: whole percents, rounded up, of what others than root can have.
+    """Return the used share of a disk as `df` computes it: whole percents, rounded up, of the space users may use.
 
     Source: RocketMQ 4.9.8, UtilAll.getDiskPartitionSpaceUsedPercent.
     """

@@ -1,7 +1,7 @@
-"""Answers administrators' questions for the broker's settings, and their changes; keeps those over a restart.
+"""Answers administrators' requests to read and change the broker's settings; changes survive a restart.
 
-Changes go to a file of the broker's own in its data folder. It is read after whatever a person wrote, and what a person
-wrote is never written.
+Changes are saved in a file of the broker's own in its data folder, which overrides the user's configuration. The user's
+files are never written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyromq.store.table_file import TableFile, when_saved
 
 logger = logger_of(__name__)
 
-# No settings here, but what Java's tools (exportConfigs, exportMetrics) read.
+# Not settings of this broker; Java's tools (exportConfigs, exportMetrics) read them.
 _FIXED_HERE = {
     "brokerRole": "ASYNC_MASTER",
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # upstream's default, exportMetrics' cpuNum
@@ -42,13 +42,13 @@ _FIXED_HERE = {
     "traceOn": "true",
 }
 _HEADING = "# Changed while the broker ran, by request 25; outranks what it is started with.\n"
-MOST_SETTINGS_BYTES = 64 << 10  # of a request: all settings there are have 4 kB
-_MOST_CHARACTERS = 1000  # of a value; 18 delay levels have 60
+MOST_SETTINGS_BYTES = 64 << 10  # of a request's body; all settings together have 4 kB
+_MOST_CHARACTERS = 1000  # of a value; the 18 delay levels have 60
 BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
 class SettingsProcessor:
-    """The settings under RocketMQ's names. `file` holds what was changed; at start `load_changes` applies it."""
+    """Reads and changes settings by RocketMQ's names. `file` holds the changes, which `load_changes` applies."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class SettingsProcessor:
     ) -> None:
         self._config = config
         self._unkept: dict[str, str] = {}  # changes that may not be in the file yet
-        self._kept: Future[None] | None = None  # when they are
-        self._next_start: dict[str, str] = {}  # what was changed, and counts from the next start on
+        self._kept: Future[None] | None = None  # completes when they are
+        self._next_start: dict[str, str] = {}  # changes that take effect at the next start
         self._saving = TableFile(file, partial(_merged, file))
         self._topics = topics
         self._announce_all = announce_all
@@ -79,10 +79,9 @@ class SettingsProcessor:
 
     @answers(SaveBrokerSettings)
     def save(self, header: SaveBrokerSettings, call: Call) -> Future[Reply]:
-        """Change settings: those that can be changed while running at once, the others from the next start on.
+        """Change settings, all or none: live ones now, others at the next start. Replies when they are on disk.
 
-        All or nothing; answered when they are on disk. Unlike upstream, names that mean nothing here are refused, not
-        kept in silence.
+        Unlike upstream, unknown names are refused and not kept silently.
         """
         changes = _parsed(call.body)
         _check_changeable(changes)
@@ -116,12 +115,12 @@ class SettingsProcessor:
         return self._kept
 
     def close(self) -> None:
-        """Return when what was changed is on disk, or refused."""
+        """Block until all changes are on disk or have failed."""
         self._saving.close()
 
 
 def _merged(file: JsonFile, changes: dict[str, str]) -> bytes:
-    """Return what the file holds, with these changes."""
+    """Return the file's content merged with these changes."""
     return (_HEADING + write_properties(dict(sorted((_kept(file) | changes).items())))).encode()
 
 
@@ -133,12 +132,12 @@ def _kept(file: JsonFile) -> dict[str, str]:
 
 
 def load_changes(config: BrokerConfig, file: JsonFile) -> BrokerConfig:
-    """Return `config` as administrators have changed it, which outranks what the broker was started with."""
+    """Return `config` with administrators' changes, which override the settings that the broker was started with."""
     changes = {name: text for name, text in _kept(file).items() if name not in FIXED}
     if not changes:
         return config
     texts = ", ".join(f"{name}={text}" for name, text in sorted(changes.items()))
-    logger.info("settings changed by administrators, as %s says: %s", file.path, texts)
+    logger.info("settings changed by administrators, from %s: %s", file.path, texts)
     return with_properties(config, changes)
 
 
@@ -152,7 +151,7 @@ def _parsed(body: bytes) -> dict[str, str]:
 
 
 def _check_changeable(changes: dict[str, str]) -> None:
-    """Refuse what is no setting, may not be changed, or is no text of one line, so that no value becomes a line."""
+    """Raise for names that are unknown or cannot be changed, and for values that are not one printable line."""
     for name, text in changes.items():
         if name in BLACK_LIST:
             raise NoPermission("Can not update config in black list.")

@@ -1,4 +1,4 @@
-"""Answers administrators' changes of topics, and what they ask to be cleaned up."""
+"""Answers administrators' requests about topics: create, change, delete, list, clean up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logger_of(__name__)
 class TopicProcessor:
     """Creates, changes, lists and deletes topics.
 
-    `announce` tells the name servers about one topic; its future ends when those that can be reached know it.
+    `announce` registers one topic with the name servers; its future completes when the reachable ones have it.
     """
 
     def __init__(
@@ -60,11 +60,14 @@ class TopicProcessor:
 
     @answers(CreateTopic)
     def create_topic(self, header: CreateTopic, call: Call) -> Future[Reply]:
-        """Create the topic or replace its settings; answers when disk and name servers have it. Order is theirs."""
+        """Create the topic or replace its settings; reply when it is on disk and the name servers have it.
+
+        The order setting is kept: name servers hold it.
+        """
         check_changeable(self._topics, header.topic)
         _check_numbers(header)
         if header.topic in self._topics.leaving:
-            raise BrokerError(f"topic[{header.topic}] is being deleted, create it in a moment")
+            raise BrokerError(f"topic[{header.topic}] is being deleted; create it again in a moment")
         known = self._topics.find(header.topic)
         topic = TopicConfig(
             name=header.topic,
@@ -88,18 +91,16 @@ class TopicProcessor:
 
     @answers(DeleteTopic)
     def delete_topic(self, header: DeleteTopic, call: Call) -> Reply | Future[Reply]:
-        """Forget the topic, its queues and where groups are in it; its records stay in the log until that is cleaned.
+        """Delete the topic, its queues and groups' offsets in it; its records stay in the log until retention.
 
-        Answered when no crash brings them back. Until then no topic of the name can be made.
-
-        Who consumes it is told to begin again: a topic made again by this name is another one, whose messages would
-        else be taken for those consumed before. Upstream forgets no offsets here.
+        The reply comes when no crash can restore them. Until then the topic cannot be created again. Consumers are told
+        to reset: otherwise they would skip the first messages of a new topic of that name. Upstream keeps the offsets.
         """
         check_changeable(self._topics, header.topic)
         return self._slow_replies.give(self._deleting(header.topic, call.peer.address), call)
 
     def _deleting(self, name: str, address: str) -> SlowReply:
-        """Offsets, settings and queues go from the disk in this order: no crash leaves those for the next topic."""
+        """Delete offsets, settings and queues in this order: a crash leaves none of them for a new topic."""
         known = self._topics.find(name)
         self._offsets.remove_topic(name)
         saved = self._topics.delete(name, after=self._offsets.unsaved())
@@ -130,7 +131,7 @@ class TopicProcessor:
 
     @answers(TopicSettings)
     def topic(self, header: TopicSettings, call: Call) -> Reply:
-        """RocketMQ 5's clients ask for a topic's settings first; without an answer they fail."""
+        """Return a topic's settings, which RocketMQ 5's clients need before they send."""
         topic = self._topics.find(header.topic)
         if topic is None:
             raise TopicNotFound(f"No topic in this broker! topic: {header.topic}")
@@ -142,7 +143,7 @@ class TopicProcessor:
 
     @answers(CleanTopics)
     def clean_topics(self, header: CleanTopics, call: Call) -> Reply | Future[Reply]:
-        """Remove the queues of topics that are gone; those of transactions belong to no topic and stay."""
+        """Delete the queues of deleted topics; queues of system topics stay."""
         return self._slow_replies.give(self._cleaning(), call)
 
     def _cleaning(self) -> SlowReply:

@@ -1,1 +1,1 @@
-"""Who is connected: producers, and the members of consumer groups."""
+"""Connected producers and members of consumer groups."""

@@ -1,7 +1,8 @@
-"""Who is connected: the members of consumer groups with what they subscribe to, and the producers by group.
+"""The connected clients: consumer groups with their members and subscriptions, and producers by group.
 
-Registers what heartbeats say, forgets clients that leave, fall silent or lose their connection, and tells the members
-of a group when it changes. In memory only. Source: RocketMQ 4.9.8, ConsumerManager, ConsumerGroupInfo, ProducerManager.
+Heartbeats register clients. Clients that unregister, send no heartbeat or lose their connection are removed. Members of
+a group are notified when it changes. In memory only.
+Source: RocketMQ 4.9.8, ConsumerManager, ConsumerGroupInfo, ProducerManager.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from pyromq.remoting.headers import ConsumerIdsChanged, ResetClientOffset
 from pyromq.remoting.remoting_session import RemotingSession
 
 SILENCE_SECONDS = 120.0  # clients send a heartbeat every 30 s
-MANY_MEMBERS = 100  # of a group: more are told of changes one after the other, between others' requests
-LEAVING_SLICE = 50  # groups that a closed connection leaves at once
-TELLING_SLICE = 50  # members told between two turns of the loop, some 200 us
-LARGE_GROUP_SECONDS = 0.2  # between two times that a large group is told: all that join meanwhile are told of at once
-_UNIT = 64  # characters of a subscription that count as another one
+MANY_MEMBERS = 100  # larger groups are notified in slices, as a background step
+LEAVING_SLICE = 50  # groups that a closed connection leaves in one step
+TELLING_SLICE = 50  # members notified in one step: some 200 us
+LARGE_GROUP_SECONDS = 0.2  # between notifications of a large group, so that many changes cause one
+_UNIT = 64  # characters of a subscription that weigh as much as another subscription
 
 
 @dataclass(slots=True)
@@ -40,12 +41,12 @@ class Member:
     version: int
     heard: float  # monotonic seconds
     heard_ms: int
-    account: str | None = None  # its access key; None: it needs no account
+    account: str | None = None  # its access key; None without permissions
 
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """What the latest heartbeats say about a consumer group. A client with two connections is there twice."""
+    """A consumer group by its latest heartbeats. A client with two connections is two members."""
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -54,26 +55,26 @@ class ConsumerGroup:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     by_session: dict[RemotingSession, Member] = field(default_factory=dict)
     wanted_by: dict[RemotingSession, dict[str, str]] = field(default_factory=dict)  # expressions by topic
-    differing: dict[str, list[str]] = field(default_factory=dict)  # topics with their expressions, as told last
-    refused: set[str] = field(default_factory=set)  # client ids that were told
+    differing: dict[str, list[str]] = field(default_factory=dict)  # topics with their expressions, as logged last
+    refused: set[str] = field(default_factory=set)  # client ids whose refusal was logged
 
     @property
     def members(self) -> list[Member]:
         return list(self.by_session.values())
 
     def wants_alike(self) -> bool:
-        """Whether all members that subscribe to anything say the same of it; quick where they do."""
+        """Return whether all members with subscriptions have equal ones; fast if they have."""
         others = (wanted for wanted in self.wanted_by.values() if wanted)
         first = next(others, None)
         return all(wanted == first for wanted in others)
 
     @property
     def wanted(self) -> dict[str, dict[str, str]]:
-        """What each member, by client id, wants: expressions by topic."""
+        """Expressions by topic, by client id."""
         return {member.client_id: self.wanted_by[session] for session, member in self.by_session.items()}
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Take over a heartbeat's subscriptions; true if a topic came or went. A newer version alone is no news."""
+        """Take over a heartbeat's subscriptions; return whether the set of topics changed."""
         wanted = {subscription.topic: subscription for subscription in subscriptions}
         changed = wanted.keys() != self.subscriptions.keys()
         for topic, subscription in wanted.items():
@@ -86,34 +87,40 @@ class ConsumerGroup:
 
 
 class Connections:
-    """The connected clients, by group. `config.notify_members` false keeps members in the dark.
+    """The connected clients, by group. With `config.notify_members` False members are not notified of changes.
 
-    `alarm` rings when `step` has something to do.
+    `alarm` rings when `step` has work to do.
     """
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self.alarm = Alarm(clock)
         self._config = config
         self._clock = clock
-        self._weights: dict[RemotingSession, dict[tuple[str, str], int]] = {}  # what each connection's entries count
+        self._weights: dict[RemotingSession, dict[tuple[str, str], int]] = {}  # of each connection's entries
         self._weight_of: dict[RemotingSession, int] = {}
         self._weight = 0
-        self._by_client: dict[str, dict[RemotingSession, dict[str, Member]]] = {}  # producers, by group at last
+        self._by_client: dict[
+            str, dict[RemotingSession, dict[str, Member]]
+        ] = {}  # producers, by client id, session and group
         self._client_at: dict[str, str] = {}  # by address
-        self._leaving: deque[tuple[RemotingSession, set[str]]] = deque()  # closed ones, in groups still
-        self._untold: dict[str, deque[RemotingSession] | None] = {}  # large groups; None: all are to be told
+        self._leaving: deque[tuple[RemotingSession, set[str]]] = (
+            deque()
+        )  # closed sessions and the groups they are still in
+        self._untold: dict[
+            str, deque[RemotingSession] | None
+        ] = {}  # large groups with the members left to notify; None: all
         self._told_at: dict[str, float] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[RemotingSession, Member]] = {}
-        # The groups of each connection, so that its end costs only what it was part of.
+        # Groups by session, so that closing a connection visits only its own groups.
         self._groups_of: dict[RemotingSession, set[str]] = {}
 
     def consumers(self, group: str) -> ConsumerGroup | None:
-        """Return the group if it has members. Called for every pull without a subscription of its own."""
+        """Return the group if it has members. Called for each pull without a subscription of its own."""
         return self._consumers.get(group)
 
     def facts(self, group: str, topic: str) -> list[tuple[dict[str, Any], str, object]]:
-        """Return on what a group's subscription to a topic rests: tables, keys, and the values they have there now."""
+        """Return the table entries behind a group's subscription to a topic, as table, key and present value."""
         consumers = self._consumers[group]
         return [
             (self._consumers, group, consumers),
@@ -139,19 +146,19 @@ class Connections:
         return list(self._producers)
 
     def producer_at(self, client_id: str) -> Member | None:
-        """Return a producer by its client id, whatever its group."""
+        """Return a producer by its client id, of any group."""
         for groups in self._by_client.get(client_id, {}).values():
             return next(iter(groups.values()))
         return None
 
     def client_at(self, address: str) -> str | None:
-        """Return the id of the client that has told it over the connection of this address, if one has."""
+        """Return the client id registered over the connection from this address; None without one."""
         return self._client_at.get(address)
 
     def register_consumer(self, entry: ConsumerEntry, member: Member, *, notify: bool) -> None:
-        """Note a consumer's heartbeat; tells the group if this member or one of its topics is new, or a topic left.
+        """Register a consumer's heartbeat; notify the group if the member is new or the set of topics changed.
 
-        `notify` is the group's own setting, here and below. Raises `LimitReached` when its connection has its share.
+        `notify` is the group's own setting, here and below. Raises `LimitReached` if the connection exceeds its share.
         """
         self._weigh(member.session, ("consumer", entry.group), _weight(entry))
         group = self._consumers.get(entry.group)
@@ -169,7 +176,7 @@ class Connections:
             self._tell_members(group)
 
     def register_producer(self, group: str, member: Member) -> None:
-        """Note a producer's heartbeat. Raises `LimitReached` when its connection has its share."""
+        """Register a producer's heartbeat. Raises `LimitReached` if the connection exceeds its share."""
         self._weigh(member.session, ("producer", group), 1)
         known = self._producers.get(group, {}).get(member.session)
         if known is not None and known.client_id != member.client_id:
@@ -179,7 +186,7 @@ class Connections:
         self._watch(member.session, group, member.client_id)
 
     def unregister_consumer(self, group: str, session: RemotingSession, *, notify: bool) -> None:
-        """The client leaves the group; the others are told."""
+        """Remove a member from the group; notify the others."""
         consumers = self._consumers.get(group)
         if consumers is None or consumers.by_session.pop(session, None) is None:
             return
@@ -191,7 +198,7 @@ class Connections:
             self._tell_members(consumers)
 
     def unregister_producer(self, group: str, session: RemotingSession) -> None:
-        """The client leaves the group."""
+        """Remove a producer from the group."""
         members = self._producers.get(group, {})
         if (member := members.pop(session, None)) is not None:
             self._weigh(session, ("producer", group), 0)
@@ -200,7 +207,7 @@ class Connections:
             self._producers.pop(group, None)
 
     def _weigh(self, session: RemotingSession, entry: tuple[str, str], weight: int) -> None:
-        """Note what an entry of a connection counts; 0 takes it out. Raises `LimitReached` for what is too much."""
+        """Set the weight of a connection's entry; 0 removes it. Raises `LimitReached` beyond the connection's share."""
         weights = self._weights.get(session)
         if weights is None:
             if not weight:
@@ -208,7 +215,7 @@ class Connections:
             weights = self._weights[session] = {}
         more, own = weight - weights.get(entry, 0), self._weight_of.get(session, 0)
         if more > 0 and own + more > max(1, share(self._config.limits.members, self._weight - own)):
-            text = f"{own} groups and subscriptions of this connection are its share; have less at one client"
+            text = f"{own} groups and subscriptions of this connection are its share; use fewer in one client"
             raise LimitReached("maxMembers", self._config.limits.members, text)
         self._weight += more
         self._weight_of[session] = own + more
@@ -218,12 +225,12 @@ class Connections:
             weights.pop(entry, None)
 
     def tell_consumers(self, topic: str) -> None:
-        """Have all who consume the topic share its queues out again."""
+        """Notify all groups that subscribe to the topic, so that their members rebalance its queues."""
         for group in self.groups_of_topic(topic):
             self._tell_members(self._consumers[group])
 
     def begin_again(self, topic: str, queues: list[MessageQueue]) -> None:
-        """Have all who consume the topic, of whatever group, go on at the beginning of these queues."""
+        """Have all members that subscribe to the topic, of any group, reset their offsets in these queues to 0."""
         groups = self.groups_of_topic(topic)
         if not groups:
             return
@@ -237,7 +244,7 @@ class Connections:
                     member.session.notify(order, told)
 
     def expire(self) -> None:
-        """Forget the clients that have not sent a heartbeat for 120 s."""
+        """Remove the clients that have sent no heartbeat for 120 s."""
         oldest = self._clock.monotonic() - SILENCE_SECONDS
         for name, group in list(self._consumers.items()):
             for member in [each for each in group.by_session.values() if each.heard < oldest]:
@@ -264,7 +271,7 @@ class Connections:
             self._by_client.pop(member.client_id, None)
 
     def _forget(self, session: RemotingSession) -> None:
-        """The connection is gone: its clients are gone; from very many groups one after the other."""
+        """Remove the clients of a closed connection from a slice of its groups; `step` does the rest."""
         groups = self._groups_of.pop(session, set())
         self._client_at.pop(session.address, None)
         for _ in range(min(LEAVING_SLICE, len(groups))):
@@ -281,7 +288,7 @@ class Connections:
         self.unregister_producer(group, session)
 
     def step(self) -> float | None:
-        """Go on with what takes long; return in how many seconds there is more to do."""
+        """Continue removals and notifications; return the seconds until the next call, None if nothing is left."""
         if not self._leaving:
             return self._tell_large_groups()
         session, self._groups_of[session] = self._leaving.popleft()
@@ -300,7 +307,7 @@ class Connections:
             session.notify(ConsumerIdsChanged(consumer_group=group.name))
 
     def _tell_large_groups(self) -> float | None:
-        """Tell some members of a group of very many that it has changed; return in how many seconds to go on."""
+        """Notify a slice of a large group; return the seconds until the next call, None if nothing is left."""
         now = self._clock.monotonic()
         waits = []
         for name in list(self._untold):
@@ -324,7 +331,7 @@ class Connections:
 
 
 def _weight(entry: ConsumerEntry) -> int:
-    """Return what a consumer counts: more the more of its subscriptions is kept."""
+    """Return a consumer's weight: it grows with the memory of its subscriptions."""
     weight = 1
     for each in entry.subscriptions:
         kept = len(each.topic) + len(each.expression) + 16 * (len(each.tags) + len(each.codes))
@@ -333,9 +340,9 @@ def _weight(entry: ConsumerEntry) -> int:
 
 
 def wanted(entry: ConsumerEntry) -> dict[str, str]:
-    """Return by topic what a member shares with its group: its expression, with tags in order.
+    """Return a member's expressions by topic, tags sorted, which must be equal in its group.
 
-    Nothing for consumers that choose their queues themselves: their subscriptions have no version, in Java too.
+    Empty for consumers that choose their queues themselves: their subscriptions have no version, in Java too.
     Source: RocketMQ 4.9.8, DefaultMQPullConsumerImpl.subscriptions.
     """
     if not any(subscription.version for subscription in entry.subscriptions):

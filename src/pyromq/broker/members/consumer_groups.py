@@ -1,4 +1,4 @@
-"""The consumer groups of one broker: their settings, the built-in ones, automatic creation, the table on disk.
+"""The consumer groups of one broker: settings, built-in groups, automatic creation, the table on disk.
 
 Source: RocketMQ 4.9.8, SubscriptionGroupManager.
 """
@@ -31,13 +31,13 @@ BUILT_IN_GROUPS = (
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
 )
-MORE_SYSTEM_GROUPS = 100  # RocketMQ's own, for which there is room when there is none for others: it has ten
+MORE_SYSTEM_GROUPS = 100  # system groups allowed beyond the limit: RocketMQ has ten
 
 
 class ConsumerGroups:
-    """The table group -> settings. Each change gets a new data version; a thread writes it, and a future says when.
+    """The table group -> settings. Each change gets a new data version and is saved by a thread; its future says when.
 
-    Groups that were created because somebody came wait for `unsaved`, which writes them: they would be created again.
+    Automatically created groups are saved later, by `unsaved`: after a crash they would be created again.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ConsumerGroups:
         self._saving()()
 
     def unsaved(self) -> Callable[[], None] | None:
-        """Return what writes the present table, in any thread; None if it is on disk."""
+        """Return a function, for any thread, that saves the present table; None if it is on disk."""
         return None if self._is_saved else self._saving()
 
     def _saving(self) -> Callable[[], None]:
@@ -89,9 +89,9 @@ class ConsumerGroups:
         return GroupConfigTable(data_version=self.version, groups=dict(self._table))
 
     def find(self, name: str, peer: RemotingSession | None = None) -> GroupConfig | None:
-        """Return the group's settings; creates the group for a peer where that is allowed and its name is legal.
+        """Return the group's settings; create the group for a `peer` if that is enabled and its name is legal.
 
-        Raises `LimitReached` where there are too many, or the peer has had its share of them created.
+        Raises `LimitReached` if there are too many groups, or the peer exceeds its share of created ones.
         """
         group = self._table.get(name)
         if group is None and peer is not None and (self._config.auto_create_group or is_system_group(name)):
@@ -107,7 +107,7 @@ class ConsumerGroups:
         return group
 
     def put(self, group: GroupConfig) -> Future[None]:
-        """Create the group or replace its settings; the future ends when that is on disk.
+        """Create the group or replace its settings; the future completes when that is on disk.
 
         Raises `IllegalName`, `LimitReached`.
         """
@@ -118,17 +118,17 @@ class ConsumerGroups:
         return self._changed()
 
     def delete(self, name: str) -> Future[None] | None:
-        """Forget the group; None if there was none."""
+        """Delete the group; None if there is none. The future completes when that is on disk."""
         return None if self._table.pop(name, None) is None else self._changed()
 
     def _check_room(self, name: str) -> None:
         most = self._config.limits.groups
         if len(self._table) >= most + MORE_SYSTEM_GROUPS * is_system_group(name):
-            text = f"group [{name}] is not created, there are {len(self._table)}; delete some"
+            text = f"group [{name}] is not created: this broker has {len(self._table)} groups; delete some"
             raise LimitReached("maxGroups", most, text)
 
     def close(self) -> None:
-        """Return when what was changed is on disk, or refused."""
+        """Block until all changes are on disk or have failed."""
         self._changes.close()
 
     def _changed(self) -> Future[None]:
@@ -148,7 +148,7 @@ def _encoded(table: GroupConfigTable) -> bytes:
 
 
 def max_tries(group: GroupConfig, header: SendMessage | SendMessageBack, call: Call) -> int:
-    """Return after how many tries a message is a dead letter: as the consumer says, else as the group's settings."""
+    """Return the attempts after which a message is a dead letter: the consumer's number, else the group's setting."""
     if call.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
         return header.max_reconsume_times
     return group.retry_max_times

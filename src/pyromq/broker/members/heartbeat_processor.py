@@ -1,4 +1,4 @@
-"""Answers clients' signs of life: heartbeats, leaving, and the check of a subscription before a consumer starts."""
+"""Answers heartbeats, unregistering clients, and the check of a subscription before a consumer starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logger_of(__name__)
 
 
 class HeartbeatProcessor:
-    """Keeps the registry of clients true, and tells when members of a group subscribe differently."""
+    """Registers clients, and logs when members of a group subscribe differently."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class HeartbeatProcessor:
 
     @answers(Heartbeat)
     def note(self, header: Heartbeat, call: Call) -> Reply | Future[Reply]:
-        """Register the client's producers and consumers; creates a group's settings and retry topic when absent.
+        """Register the client's producers and consumers; create absent groups and their retry topics.
 
-        Raises `BrokerError` for a consumer that is refused; the client's others are registered all the same.
+        Raises `BrokerError` for a refused consumer; the client's other groups are registered.
         """
         heartbeat = decode_body(HeartbeatBody, call.body, REQUEST)
         check_heartbeat(heartbeat, self._config.limits.subscription_length)
@@ -65,7 +65,7 @@ class HeartbeatProcessor:
         )
         refused: dict[str, None] = {}
         for producer in heartbeat.producers:
-            if call.peer.closed:  # who has left in the meantime is not entered any more
+            if call.peer.closed:  # a connection closed meanwhile must not be registered
                 return Reply()
             self._connections.register_producer(producer.group, member)
             yield None
@@ -86,13 +86,13 @@ class HeartbeatProcessor:
         return Reply()
 
     def _note_consumer(self, entry: ConsumerEntry, member: Member) -> str | None:
-        """Register a consumer; returns why not when it is refused."""
+        """Register a consumer; return the reason if it is refused."""
         members = self._connections.consumers(entry.group)
         if members is not None and (refusal := self._refusal(members, entry, member)):
             return refusal
         before = members.wanted_by.get(member.session) if members is not None else None
         group = self._groups.find(entry.group, member.session)
-        # A group that may not be created is registered all the same; its pulls are refused.
+        # Members of a group that may not be created are registered; their pulls are refused.
         if group is not None and group.retry_queues > 0:
             self._topics.for_group_retry(retry_topic(entry.group), group.retry_queues)
         self._connections.register_consumer(entry, member, notify=group is None or group.notify_changes)
@@ -102,7 +102,7 @@ class HeartbeatProcessor:
         return None
 
     def _refusal(self, members: ConsumerGroup, entry: ConsumerEntry, member: Member) -> str | None:
-        """Why a newcomer may not join, where that is wanted: it subscribes unlike every member that is there."""
+        """Return why a new member is refused, if so configured: its subscriptions differ from those of all members."""
         if not self._config.refuse_different_subscriptions or is_system_group(entry.group):
             return None
         others, own = members.wanted, wanted(entry)
@@ -119,7 +119,7 @@ class HeartbeatProcessor:
         return text
 
     def _compare(self, members: ConsumerGroup) -> None:
-        """Tell when members begin or cease to subscribe differently, not each time another one does."""
+        """Log when members begin or cease to subscribe differently, and not at each heartbeat between."""
         if is_system_group(members.name):
             return
         if not members.differing and members.wants_alike():
@@ -148,7 +148,7 @@ class HeartbeatProcessor:
 
     @answers(CheckClient)
     def check(self, header: CheckClient, call: Call) -> Reply:
-        """Refuse kinds of subscriptions that are not served; tags always pass, as upstream."""
+        """Refuse filter types that are not supported, and faulty expressions; tags always pass, as upstream."""
         subscription = decode_body(ClientCheck, call.body, REQUEST).subscription
         if subscription is None:
             return Reply()
@@ -159,7 +159,7 @@ class HeartbeatProcessor:
 
 
 def check_heartbeat(heartbeat: HeartbeatBody, most_length: int) -> None:
-    """Raise unless names and expressions have a length that may be kept."""
+    """Raise `BrokerError` if a name or an expression is too long."""
     groups = [entry.group for entry in heartbeat.producers] + [entry.group for entry in heartbeat.consumers]
     if long := next((name for name in (heartbeat.client_id, *groups) if len(name) > MAX_GROUP_LENGTH), None):
         raise BrokerError(f"the name {long[:80]}... is longer than {MAX_GROUP_LENGTH} characters")

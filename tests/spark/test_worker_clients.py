@@ -8,14 +8,14 @@ import pytest
 
 COST = """
 import gc, time
-from pyromq.spark.worker_clients import _keep_memory
+from pyromq.spark.worker_clients import keep_memory
 
 def cycle():
     gone = []
     gone.append(gone)
 
 kept = [[each] for each in range(100_000)]
-_keep_memory()
+keep_memory()
 before = gc.get_stats()[2]["collected"]
 cycle()
 gc.collect()

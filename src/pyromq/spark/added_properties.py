@@ -1,9 +1,11 @@
-"""A tombstone: a message without a body, which RocketMQ does not take. It has a body of one zero byte and a property.
+"""Properties that the source, the sink and jobs add to messages.
 
-A row with a null body is written so, if option nullBody says it, and read as a row with a null body.
+RocketMQ has no messages without a body. With option nullBody=tombstone, a row with a null body is written as a
+tombstone, and read as a row with a null body.
 """
 
-from __future__ import annotations
-
-TOMBSTONE = "TOMBSTONE"  # the property, whose value is `true`
-TOMBSTONE_BODY = b"\0"
+TOMBSTONE, TOMBSTONE_BODY = "TOMBSTONE", b"\0"  # property `true` and body of a tombstone
+UNDECODABLE = "UNDECODABLE"  # of a row: why its body is null, or still as stored
+BORN = "BORN_TIMESTAMP"  # column bornTimestamp in ms: all messages of a run have one born time
+ORIGIN = "ORIGIN"  # of copies: CLUSTER:TOPIC/BROKER/QUEUE/OFFSET
+REDRIVES = "REDRIVES"  # of redriven dead letters: the number of redrives

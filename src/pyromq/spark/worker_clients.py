@@ -35,7 +35,7 @@ def kept_client(key: Hashable, open_client: Callable[[], T]) -> T:
     place = os.getpid(), key
     if place not in _clients:
         _clients[place] = open_client()
-        _keep_memory()
+        keep_memory()
     found: T = _clients[place]
     return found
 
@@ -88,7 +88,7 @@ def _close_clients() -> None:
         client.close()
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Prepare the memory of this process for many short tasks.
 
     Spark's workers collect garbage after each task; `freeze` excludes the present objects, which saves 20 ms. Freeing a

@@ -65,6 +65,7 @@ def stream(topic, folder):
 
 
 ARCHIVED = "jobs-archived"
+WINDOWS = {"mode": "update", "window": "1 hour"}
 
 
 @pytest.fixture(scope="module")
@@ -255,21 +256,33 @@ class TestRedrive:
 
 
 class TestMetrics:
-    def test_windows_go_to_a_topic_and_to_prometheus(self, spark, namesrv, topic, producer, tmp_path):
+    def test_windows_go_to_a_topic(self, spark, namesrv, topic, producer, tmp_path):
         send(producer, topic, range(40))
+        target = f"{topic}-metrics"
         with Admin(namesrv) as admin:
-            admin.create_topic(f"{topic}-metrics", 1)
-        windows = {"mode": "update", "window": "1 hour"}
-        job("metrics", namesrv, to_topic=f"{topic}-metrics", **windows, **stream(topic, tmp_path))
-        options = {"namesrvAddr": namesrv, "subscribe": f"{topic}-metrics"}
-        read = [json.loads(row.body) for row in spark.read.format("rocketmq").options(**options).load().collect()]
-        assert {(each["tag"]) for each in read} == {"t0", "t1"}
-        assert sum(each["messages"] for each in read) == 40
+            admin.create_topic(target, 1)
+        job("metrics", namesrv, to_topic=target, **WINDOWS, **stream(topic, tmp_path))
+        found = [json.loads(row.body) for row in read(spark, namesrv, target).collect()]
+        assert {(each["tag"]) for each in found} == {"t0", "t1"}
+        assert sum(each["messages"] for each in found) == 40
+
+    @pytest.mark.soak
+    def test_a_query_with_a_new_checkpoint_writes_its_windows(self, spark, namesrv, topic, producer, tmp_path):
+        send(producer, topic, range(40))
+        target = f"{topic}-metrics"
+        with Admin(namesrv) as admin:
+            admin.create_topic(target, 1)
+        job("metrics", namesrv, to_topic=target, **WINDOWS, **stream(topic, tmp_path))
+        windows = read(spark, namesrv, target).count()
         shutil.rmtree(tmp_path / "checkpoint")
-        job("metrics", namesrv, to_topic=f"{topic}-metrics", **windows, **stream(topic, tmp_path))
-        assert spark.read.format("rocketmq").options(**options).load().count() == 2 * len(read), "a query of its own"
+        job("metrics", namesrv, to_topic=target, **WINDOWS, **stream(topic, tmp_path))
+        assert read(spark, namesrv, target).count() == 2 * windows
+
+    @pytest.mark.soak
+    def test_windows_go_to_prometheus(self, spark, namesrv, topic, producer, tmp_path):
+        send(producer, topic, range(40))
         text = tmp_path / "windows.prom"
-        job("metrics", namesrv, to_prometheus=str(text), **windows, **stream(topic, tmp_path / "other"))
+        job("metrics", namesrv, to_prometheus=str(text), **WINDOWS, **stream(topic, tmp_path))
         assert f'pyromq_window_messages{{topic="{topic}",tag="t0"}} 20' in text.read_text()
 
     def test_a_window_is_written_once_when_it_is_complete_and_late_messages_are_told(

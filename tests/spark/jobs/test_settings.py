@@ -5,6 +5,7 @@ from datetime import datetime
 import pytest
 
 from pyromq.errors import UsageError
+from pyromq.spark.jobs import settings
 from pyromq.spark.jobs.settings import JOBS, Archive, build, pairs
 
 ARCHIVE = {"to": "/lake", "topics": "orders", "checkpoint": "/checkpoint"}
@@ -87,7 +88,6 @@ def test_the_folder_of_a_file_that_is_written_later_must_be_there(name, tmp_path
 def test_formats_are_those_of_archives():
     pytest.importorskip("pyarrow")
     from pyromq.spark.archive import tables as archive_tables
-    from pyromq.spark.jobs import settings
 
     assert settings.FORMATS == archive_tables.FORMATS
 
@@ -108,3 +108,9 @@ def test_pairs_are_split_at_the_first_equals_sign():
 def test_what_only_counts_needs_no_name():
     assert build(JOBS["replay"], {"archive": "/lake", "topic": "orders", "dry_run": True}).job == ""
     assert build(JOBS["redrive"], {"group": "billing", "dry_run": True}).job == ""
+
+
+@pytest.mark.parametrize(("old", "new"), [("Session", "SessionSettings"), ("Stream", "StreamSettings")])
+def test_old_names_of_settings_are_deprecated(old, new):
+    with pytest.deprecated_call(match=new):
+        assert getattr(settings, old) is getattr(settings, new)

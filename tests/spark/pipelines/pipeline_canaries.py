@@ -22,7 +22,7 @@ from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, hand
 from pyspark.sql import SparkSession
 
 from pyromq import Admin, Message, Producer
-from pyromq.spark.pipelines.template import write_project
+from pyromq.spark.pipeline_template import write_project
 
 COUNT = 20
 SPEC = """\

@@ -248,7 +248,7 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
 def init(folder: Path, topic: str, namesrv: str) -> None:
     """Write a project for Spark's Declarative Pipelines into a new FOLDER: a table of TOPIC, and a view of it."""
     from pyromq.names import check_topic
-    from pyromq.spark.pipelines.template import write_project
+    from pyromq.spark.pipeline_template import write_project
 
     with _usage():
         check_topic(topic)

@@ -11,11 +11,11 @@ from pyromq.client.blocking.admin import Admin
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
+from pyromq.spark.added_properties import ORIGIN
 from pyromq.spark.connection_options import split
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import (
     COPIES,
-    ORIGIN,
     copied_columns,
     open_session,
     open_stream,

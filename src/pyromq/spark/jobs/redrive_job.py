@@ -13,6 +13,7 @@ from pyromq.errors import UsageError
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
 from pyromq.plural import counted
+from pyromq.spark.added_properties import REDRIVES
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import (
     copied_columns,
@@ -24,8 +25,6 @@ from pyromq.spark.jobs.session import (
     write_options,
 )
 from pyromq.spark.jobs.settings import Redrive, Summary, pairs
-
-TIMES = "REDRIVES"  # property: number of redrives of a message
 
 
 def run(settings: Redrive, tell: Tell) -> Summary:
@@ -78,19 +77,19 @@ def _chosen(letters: DataFrame, settings: Redrive) -> DataFrame:
     return stored_between(letters, settings.since, settings.until)
 
 
-def _times() -> Column:
-    return F.coalesce(_property(TIMES).cast("int"), F.lit(0))
+def _redrives() -> Column:
+    return F.coalesce(_property(REDRIVES).cast("int"), F.lit(0))
 
 
 def _destination(settings: Redrive) -> Column:
     destination = F.lit(settings.to_topic) if settings.to_topic else _property(Property.RETRY_TOPIC)
     if not settings.attempts:
         return destination
-    return F.when(_times() >= settings.attempts, F.lit(settings.parking_topic)).otherwise(destination)
+    return F.when(_redrives() >= settings.attempts, F.lit(settings.parking_topic)).otherwise(destination)
 
 
 def _messages(letters: DataFrame) -> DataFrame:
-    properties = with_property(own_properties(), TIMES, (_times() + 1).cast("string"))
+    properties = with_property(own_properties(), REDRIVES, (_redrives() + 1).cast("string"))
     return letters.select(F.col("destination").alias("topic"), *copied_columns(origin_of("dlq"), properties))
 
 

@@ -14,6 +14,7 @@ from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
 from pyromq.extras import install_command
 from pyromq.message import RESERVED_PROPERTIES
+from pyromq.spark.added_properties import ORIGIN
 from pyromq.spark.archive.files import holds_delta
 from pyromq.spark.archive.sink import ArchiveSink
 from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
@@ -32,7 +33,6 @@ DEFAULTS = {
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
 BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # options that replace startingOffsets
 COPIES = {"verifyTags": "false", "nullBody": "tombstone"}  # sink options that write copies of messages unchanged
-ORIGIN = "ORIGIN"  # property of copies: CLUSTER:TOPIC/BROKER/QUEUE/OFFSET
 
 
 def open_session(settings: SessionSettings) -> SparkSession:

@@ -19,7 +19,7 @@ from pyromq.spark.read.stream_offset import StreamOffset, reported_offset
 
 logger = logger_of(__name__)
 
-SECONDS = 5.0  # between two writes: each requests store times from the brokers
+WRITE_SECONDS = 5.0  # between two writes of a lag file: each requests store times from the brokers
 
 # Returns the store time (ms) of the message at an offset of each queue; None if there is none.
 StoreTimes = Callable[[Mapping[MessageQueue, int]], Mapping[MessageQueue, int | None]]
@@ -182,7 +182,7 @@ class LagFile:
     def note(self, reached: StreamOffset, latest: StreamOffset | None, *, last: bool = False) -> None:
         """Write the lag behind `latest`, at most every 5 s and at the `last` call of a run. Errors are logged."""
         now = self._clock.monotonic()
-        if latest is None or (not last and self._written_at is not None and now - self._written_at < SECONDS):
+        if latest is None or (not last and self._written_at is not None and now - self._written_at < WRITE_SECONDS):
             return
         self._written_at = now
         try:

@@ -23,7 +23,7 @@ from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
 from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, format_address
 from pyromq.record import BODY_AT, FIELD_AT, IPV4_BYTES, decode, decode_all, encode, unpack_size
-from pyromq.spark.added_properties import TOMBSTONE, TOMBSTONE_BODY
+from pyromq.spark.added_properties import TOMBSTONE, TOMBSTONE_BODY, UNDECODABLE
 from pyromq.spark.read.arrow_slices import Bytes, Ints, blocks, list_offsets, slices, texts
 from pyromq.spark.read.property_pairs import PropertyPairs
 
@@ -68,7 +68,6 @@ _IPV6 = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 _HEX = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), dtype="u2")
 _ALIKE = 16  # records of one size in a row, after which further ones are searched in bulk
 _FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_400_000  # the years 1 to 9999, less a day for time zones
-UNDECODABLE = "UNDECODABLE"  # in `properties`: why a body is null, or still as stored
 
 
 @dataclass(frozen=True, slots=True)

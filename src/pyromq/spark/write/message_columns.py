@@ -20,9 +20,9 @@ from pyromq.filter.tags import check_tag
 from pyromq.logs import logger_of
 from pyromq.message import NAME_VALUE, PAIRS, Property
 from pyromq.record import MAX_PROPERTIES_SIZE, MEMBER_BYTES
-from pyromq.spark.added_properties import TOMBSTONE, TOMBSTONE_BODY
+from pyromq.spark.added_properties import BORN, TOMBSTONE, TOMBSTONE_BODY
 from pyromq.spark.write.batch_members import BatchMembers, Ints
-from pyromq.spark.write.sink_columns import BORN, SINK_COLUMNS, check_name
+from pyromq.spark.write.sink_columns import SINK_COLUMNS, check_name
 from pyromq.spark.write.sink_options import (
     DROP,
     QUEUE_ID,

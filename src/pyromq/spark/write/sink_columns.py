@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from pyromq.errors import IllegalMessage, UsageError
 from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES
+from pyromq.spark.added_properties import BORN
 from pyromq.spark.declared_options import nearest
 from pyromq.spark.write.sink_options import DROP, EXACTLY_ONCE, FAIL, SinkOptions
-
-BORN = "BORN_TIMESTAMP"  # property for column bornTimestamp, in ms: all messages of a run have one born time
 
 # Allowed types by column, in Spark's names.
 SINK_COLUMNS: dict[str, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ import pytest
 
 from pyromq import Admin, Message, Producer
 from pyromq.errors import UsageError
-from pyromq.spark.pipelines.template import write_project
+from pyromq.spark.pipeline_template import write_project
 
 PROGRAMS = Path(sys.executable).parent
 

@@ -1,1 +1,0 @@
-"""Spark Declarative Pipelines over topics."""

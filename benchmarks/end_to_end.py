@@ -19,7 +19,7 @@ from pathlib import Path
 from comparison import PULL_SPAN, Comparison, Ratio, Trial, print_found, print_waits
 from costs import print_blocking, print_costs
 from generator import Generator, Load
-from pyromq.broker.setting_names import JAVA_NAMES
+from pyromq.broker.config import SETTINGS
 from report import print_machine
 from servers import PLAIN, SERVER_CORE, Start, c_server, java_broker, of_checkout, our_server
 
@@ -95,7 +95,7 @@ def steady(bench: Bench) -> None:
 
 
 def busy_poll(bench: Bench) -> None:
-    if BUSY_POLL not in JAVA_NAMES:
+    if BUSY_POLL not in SETTINGS:
         print(f"The broker does not know `{BUSY_POLL}`: not measured.\n")
         return
     polling = f"{BUSY_POLL}={BUSY_MICROS}"

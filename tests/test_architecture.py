@@ -32,6 +32,7 @@ WORDS = {
     "compression",
     "json_body",
     "extras",
+    "settings",
 }
 MECHANISMS = {"remoting", "store", "filter", "speedups"}
 PERMISSIONS = {"permissions"}  # what brokers and name servers judge by

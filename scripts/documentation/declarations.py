@@ -12,6 +12,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from pyromq.settings import Setting
+from pyromq.settings import settings_of as declarations_of
+
 # What a name's end says of its unit, longest first.
 _UNITS = (
     ("_seconds", "s"),
@@ -26,28 +29,37 @@ _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One field: its default as it is written down, its unit, and what the comment at it says."""
+class DocumentedSetting:
+    """One field: its default as it is written down, its unit, and what the comment at it says.
+
+    `file` is its name in properties files, `change` when a request changes it; both are empty without a declaration.
+    """
 
     name: str
     type: str
     default: str
     unit: str
     reason: str
+    file: str
+    change: str
 
 
-def settings_of(config: type) -> list[Setting]:
+def settings_of(config: type) -> list[DocumentedSetting]:
     """Return the fields of a dataclass in their order."""
     path = inspect.getsourcefile(config)
     assert path is not None
     source = Path(path).read_text()
     comments = _comments(source, config.__name__)
+    declared = declarations_of(config)
     found = []
     for field in fields(config):
         default = field.default if field.default is not MISSING else _made(field)
         unit = _unit(config.__name__, field.name, str(field.type))
         text = "must be given" if default is MISSING else _written(default, unit)
-        found.append(Setting(field.name, str(field.type), text, unit, comments.get(field.name, "")))
+        setting = declared.get(field.name, Setting())
+        file, change = (setting.name, setting.change.value) if setting.name else ("", "")
+        reason = comments.get(field.name, "")
+        found.append(DocumentedSetting(field.name, str(field.type), text, unit, reason, file, change))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,15 @@ import pyromq
 import pyromq.testing
 from pyromq import errors
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.setting_names import FIXED, JAVA_NAMES, LIVE
+from pyromq.broker.limits import BrokerLimits
 from pyromq.console.config import ConsoleConfig
 from pyromq.metrics.config import MetricsConfig
-from pyromq.nameserver.config import JAVA_NAMES as NAME_SERVER_NAMES
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.net.tls.server import ServerTlsConfig
+from pyromq.remoting.connection_limits import ConnectionLimits
 from pyromq.spark.read.read_options import ReadOptions
 from pyromq.spark.write.sink_options import SinkOptions
+from pyromq.store.config import StoreConfig
 
 # Title of a page of classes, what it says first, the classes. Every public class is on one: a test looks.
 CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -66,6 +67,7 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
          "RemotingOutcome", "MessageTrace", "Header", "Response", "Signer", "Clock"),
     ),
 }  # fmt: skip
+BROKER_SETTINGS = (BrokerConfig, StoreConfig, BrokerLimits, ConnectionLimits)
 CLIENT_SETTINGS = ("ProducerConfig", "ConsumerConfig", "ConnectionConfig", "TlsConfig")
 
 
@@ -93,9 +95,8 @@ def write(folder: Path) -> None:
 
 def described_settings() -> list[type]:
     """Return the classes whose fields are settings, of clients and servers."""
-    parts = [_component(name) for name in ("store", "limits", "connection_limits")]
     clients = [getattr(pyromq, name) for name in CLIENT_SETTINGS]
-    return [*clients, BrokerConfig, *parts, NameServerConfig, ServerTlsConfig, MetricsConfig, ConsoleConfig]
+    return [*clients, *BROKER_SETTINGS, NameServerConfig, ServerTlsConfig, MetricsConfig, ConsoleConfig]
 
 
 def error_classes() -> list[type[errors.MQError]]:
@@ -224,57 +225,37 @@ def _server_settings() -> str:
         "is noted, and counts from then on; *file only*: no request changes it. What to think about in production:",
         "[Running it](../operations.md#settings).\n",
     ]
-    names = {path: name for name, path in JAVA_NAMES.items()}
-    parts = (("", BrokerConfig), *((name, _component(name)) for name in ("store", "limits", "connection_limits")))
-    for component, config in parts:
-        prefix = f"{component}." if component else ""
-        text.append(
-            _settings(config, f"Broker: {config.__name__}", named=lambda f, p=prefix: names.get(p + f), change=_change)
-        )
-    servers = {field: name for name, field in NAME_SERVER_NAMES.items()}
-    text.append(_settings(NameServerConfig, "Name server: NameServerConfig", named=servers.get))
-    for config, title in ((ServerTlsConfig, "TLS of a port"), (MetricsConfig, "Metrics"), (ConsoleConfig, "Console")):
-        text.append(_settings(config, f"{title}: {config.__name__}"))
+    titles = {config: "Broker" for config in BROKER_SETTINGS} | {
+        NameServerConfig: "Name server",
+        ServerTlsConfig: "TLS of a port",
+        MetricsConfig: "Metrics",
+        ConsoleConfig: "Console",
+    }
+    text += [_settings(config, f"{title}: {config.__name__}") for config, title in titles.items()]
     return "\n".join(text)
 
 
-def _component(name: str) -> type:
-    return type(BrokerConfig(Path("data")).component(name))
-
-
-def _change(name: str | None) -> str:
-    if name is None:
-        return ""
-    return "at once" if name in LIVE else "file only" if name in FIXED else "next start"
-
-
-def _settings(
-    config: type,
-    title: str,
-    *,
-    level: str = "##",
-    named: Callable[[str], str | None] | None = None,
-    change: Callable[[str | None], str] | None = None,
-) -> str:
-    heads = [
-        *(["in the file"] if named else []),
-        "field",
-        "default",
-        "unit",
-        *(["changed"] if change else []),
-        "what for",
-    ]
-    rows = []
-    for setting in settings_of(config):
-        name = named(setting.name) if named else None
-        cells = [
-            *([f"`{name}`" if name else ""] if named else []),
-            f"`{setting.name}`",
-            f"`{setting.default}`",
-            setting.unit,
+def _settings(config: type, title: str, *, level: str = "##") -> str:
+    settings = settings_of(config)
+    rows = [
+        [
+            f"`{each.file}`" if each.file else "",
+            f"`{each.name}`",
+            f"`{each.default}`",
+            each.unit,
+            each.change,
+            each.reason,
         ]
-        rows.append([*cells, *([change(name)] if change else []), setting.reason])
+        for each in settings
+    ]
+    heads = ["in the file", "field", "default", "unit", "changed", "what for"]
+    if not any(each.file for each in settings):
+        heads, rows = _without_file(heads), [_without_file(row) for row in rows]
     return f"\n{level} {title}\n\n{_doc(config)}\n{table(heads, rows)}"
+
+
+def _without_file(cells: list[str]) -> list[str]:
+    return [*cells[1:4], cells[5]]
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

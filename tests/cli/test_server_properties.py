@@ -59,7 +59,7 @@ def test_a_name_server_without_tls_says_so():
 def test_value_that_does_not_fit_names_file_and_setting():
     with pytest.raises(UsageError, match=r"broker\.conf: property listenPort is 'x'"):
         broker_settings({"listenPort": "x"}, data=DATA, source=SOURCE)
-    with pytest.raises(UsageError, match=r"broker\.conf: orderMessageEnable is 'yes'; write true or false"):
+    with pytest.raises(UsageError, match=r"broker\.conf: property orderMessageEnable is 'yes': write true or false"):
         name_server_settings({"orderMessageEnable": "yes"}, source=SOURCE)
 
 

@@ -133,7 +133,7 @@ def test_a_bound_of_bytes_holds_at_any_hour(tmp_path: Path) -> None:
 
 
 def test_a_bound_below_two_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"retained_bytes is 4096, must be at least two log files: 8192"):
+    with pytest.raises(UsageError, match=r"retained_bytes\) is 4096, must be at least two log files: 8192"):
         small_store(tmp_path, retained_bytes=4096)
 
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyromq.errors import UsageError
+from pyromq.settings import check_ranges, setting, settings_by_name
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsConfig:
-    """Where metrics are told, and how many."""
+    """Where metrics are served, and how many. The settings of the process, whichever servers it runs."""
 
-    port: int = 0  # 0: any free one
-    host: str = "127.0.0.1"  # loopback: whoever reaches it reads names of topics, groups and clients' versions
-    # Told at once. Each takes some 150 bytes of an answer and 5 us of the server: a scrape of so many half a second.
-    series_limit: int = 100_000
+    port: int = setting(0, "metricsPort", range=(0, 65535))  # 0: any free one
+    # Loopback: the page shows names of topics, groups and clients' versions to every reader.
+    host: str = setting("127.0.0.1", "metricsHost")
+    # Of one scrape. Each takes some 150 bytes of an answer and 5 us of the server: a scrape of so many half a second.
+    series_limit: int = setting(100_000, "metricsSeriesLimit", range=(100, 10_000_000))
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _RANGES.items():
-            value = getattr(self, name)
-            if not isinstance(value, int) or not least <= value <= most:
-                raise UsageError(f"setting of metrics {name} is {value!r}; it must be {least} to {most}")
+        check_ranges(self, "setting of metrics ")
 
 
-_RANGES = {"port": (0, 65535), "series_limit": (100, 10_000_000)}
+SETTINGS = settings_by_name(MetricsConfig)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Self
 
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import DENIED, AccessDenied, BrokerError, MQError, NoPermission, UsageError
-from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
-from pyromq.nameserver.config import BLACK_LIST, JAVA_NAMES, LIVE, NameServerConfig
+from pyromq.nameserver.config import BLACK_LIST, SETTINGS, NameServerConfig, from_java
 from pyromq.nameserver.kv import AnsweringKv, KvTable
 from pyromq.nameserver.registration import RegisteringBrokers
 from pyromq.nameserver.route_queries import QueryingRoutes
@@ -29,6 +27,7 @@ from pyromq.remoting.dispatch import Dispatcher, answers
 from pyromq.remoting.headers import NamesrvSettings, SaveNamesrvSettings
 from pyromq.remoting.properties import parse_properties, write_properties
 from pyromq.remoting.rejection_log import RejectionLog
+from pyromq.settings import Change, write_settings
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.json_file import JsonFile
 from pyromq.store.worker import worker
@@ -48,6 +47,7 @@ CHANGES = frozenset(
 )
 
 
+LIVE = {name for name, setting in SETTINGS.items() if setting.change is Change.AT_ONCE}
 _MOST_BYTES = 64 << 10  # of a request: all settings there are have 1 kB
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ class ConfiguringNameServer:
         """Apply what was changed by request: that outranks what the server is started with. Raises `StoreError`."""
         content = self._file.load() if self._file is not None else None
         if content is not None:
-            self._apply(parse_properties(content.decode()))
+            kept = parse_properties(content.decode())
+            self._apply(from_java({name: kept[name] for name in LIVE & kept.keys()}))
 
     @answers(SaveNamesrvSettings)
     def save_settings(self, header: SaveNamesrvSettings, call: Call) -> Reply:
@@ -177,26 +178,23 @@ class ConfiguringNameServer:
             raise BrokerError(f"string2Properties error: the settings are not UTF-8: {error}") from error
         if BLACK_LIST & settings.keys():
             raise NoPermission("Can not update config in black list.")
-        if fixed := (JAVA_NAMES.keys() - LIVE) & settings.keys():
+        if fixed := (SETTINGS.keys() - LIVE) & settings.keys():
             raise UsageError(f"{', '.join(sorted(fixed))}: cannot change while the name server runs; restart it")
         changed = {name: settings[name] for name in LIVE & settings.keys()}
-        for name, text in changed.items():
-            if text.strip().lower() not in ("true", "false"):
-                raise UsageError(f"{name} is '{excerpt(text)}'; write true or false")
+        values = from_java(changed)
         if changed and self._file is not None:
             self._file.save(write_properties(changed).encode())
-        self._apply(changed)
+        self._apply(values)
         return Reply()
 
-    def _apply(self, settings: Mapping[str, str]) -> None:
-        if "orderMessageEnable" in settings:
-            self._config.order_message_enabled = settings["orderMessageEnable"].strip().lower() == "true"
+    def _apply(self, values: Mapping[str, object]) -> None:
+        for field, value in values.items():
+            setattr(self._config, field, value)
 
     @answers(NamesrvSettings)
     def settings(self, header: NamesrvSettings, call: Call) -> Reply:
-        values = {name: attrgetter(field)(self._config) for name, field in JAVA_NAMES.items()}
-        texts = {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in values.items() if v is not None}
-        return Reply(body=write_properties(texts).encode())
+        components = {"": self._config, "connection_limits": self._config.connection_limits}
+        return Reply(body=write_properties(write_settings(SETTINGS, components)).encode())
 
 
 class ChangeGuard:

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from pyromq.errors import ResponseCode, UsageError
+from pyromq.errors import ResponseCode
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import Reply
 from pyromq.remoting.frame import MAX_FRAME_BYTES
 from pyromq.remoting.rejection_log import RejectionLog
+from pyromq.settings import check_ranges, setting
 
 ALWAYS_IN_FLIGHT = 100  # requests in flight that every connection may have, even if the common limit is reached
 
@@ -32,58 +33,46 @@ LARGE_REQUESTS = frozenset(  # with messages, all topics of a broker, or all att
         RequestCode.REGISTER_BROKER,
     }
 )
+_COUNT = (1, 1 << 40)
+_FRAME = (1 << 10, MAX_FRAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """Limits that ten thousand ordinary clients do not reach, even from one IP address."""
 
-    connections: int = 20_000  # open at once, 4 kB each; fewer if the process may open fewer files
-    connections_per_address: int = 20_000  # of one IP address; the same, because many clients may be behind one router
-    header_bytes: int = 256 << 10  # of one request: properties have at most 32 KiB, six times as much when escaped
-    request_bytes: int = 1 << 20  # of one request without messages: a heartbeat with some thousand subscriptions
-    message_request_bytes: int = MAX_FRAME_BYTES  # of one request with messages; brokers derive it from maxMessageSize
-    received_bytes: int = 64 << 20  # of incomplete or pending requests, all connections together
-    unread_bytes: int = 4 << 20  # unsent bytes of one connection before reading from it is paused
-    all_unread_bytes: int = 64 << 20  # unsent bytes of all connections together; beyond it the idlest is closed
-    requests_in_flight: int = 10_000  # of one connection, for example waiting pulls
-    all_requests_in_flight: int = 100_000  # of all connections together; about a kilobyte each
-    frame_timeout_ms: int = 30_000  # for the next byte of an incomplete frame
+    # Open at once, 4 kB each; fewer if the process may open fewer files.
+    connections: int = setting(20_000, "maxConnections", range=_COUNT)
+    # Of one IP address; the same, because many clients may be behind one router.
+    connections_per_address: int = setting(20_000, "maxConnectionsPerAddress", range=_COUNT)
+    # Of one request: properties have at most 32 KiB, six times as much when escaped.
+    header_bytes: int = setting(256 << 10, "maxHeaderBytes", range=_FRAME)
+    # Of one request without messages: a heartbeat with some thousand subscriptions.
+    request_bytes: int = setting(1 << 20, "maxRequestBytes", range=_FRAME)
+    # Of one request with messages; brokers derive it from maxMessageSize.
+    message_request_bytes: int = setting(MAX_FRAME_BYTES, range=_FRAME)
+    # Of incomplete or pending requests, all connections together.
+    received_bytes: int = setting(64 << 20, "maxReceivedBytes", range=_COUNT)
+    # Unsent bytes of one connection before reading from it is paused.
+    unread_bytes: int = setting(4 << 20, "maxUnreadBytes", range=_COUNT)
+    # Unsent bytes of all connections together; beyond it the idlest is closed.
+    all_unread_bytes: int = setting(64 << 20, "maxAllUnreadBytes", range=_COUNT)
+    # Of one connection, for example waiting pulls.
+    requests_in_flight: int = setting(10_000, "maxRequestsInFlight", range=_COUNT)
+    # Of all connections together; about a kilobyte each.
+    all_requests_in_flight: int = setting(100_000, "maxAllRequestsInFlight", range=_COUNT)
+    # For the next byte of an incomplete frame.
+    frame_timeout_ms: int = setting(30_000, "frameTimeoutMillis", range=(100, 3_600_000))
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            least, most = _RANGES.get(field.name, (1, 1 << 40))
-            value = getattr(self, field.name)
-            if not isinstance(value, int) or not least <= value <= most:
-                raise UsageError(f"{field.name} is {value!r}; it must be {least} to {most}")
+        check_ranges(self)
 
     def frame_bytes(self, code: int) -> int:
         """Return the limit for the size of a request with this code."""
         return self.message_request_bytes if code in LARGE_REQUESTS else self.request_bytes
 
 
-_RANGES = {
-    "header_bytes": (1 << 10, MAX_FRAME_BYTES),
-    "request_bytes": (1 << 10, MAX_FRAME_BYTES),
-    "message_request_bytes": (1 << 10, MAX_FRAME_BYTES),
-    "frame_timeout_ms": (100, 3_600_000),
-}
-
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits()
-
-# Names in properties files -> fields. RocketMQ has none of them.
-CONNECTION_LIMIT_NAMES = {
-    "maxConnections": "connections",
-    "maxConnectionsPerAddress": "connections_per_address",
-    "maxHeaderBytes": "header_bytes",
-    "maxRequestBytes": "request_bytes",
-    "maxReceivedBytes": "received_bytes",
-    "maxUnreadBytes": "unread_bytes",
-    "maxAllUnreadBytes": "all_unread_bytes",
-    "maxRequestsInFlight": "requests_in_flight",
-    "maxAllRequestsInFlight": "all_requests_in_flight",
-    "frameTimeoutMillis": "frame_timeout_ms",
-}
 
 
 def share(limit: int, taken: int) -> int:

@@ -77,10 +77,3 @@ def _unescape(text: str) -> str:
 def _meaning(match: re.Match[str]) -> str:
     escape = match[1]
     return chr(int(escape[1:], 16)) if len(escape) == 5 else _ESCAPED.get(escape, escape)
-
-
-def parse_number(text: str) -> int:
-    """Parse a whole number as Java does. Raises `ValueError` with advice."""
-    if not re.fullmatch(r"[+-]?[0-9]+", text):
-        raise ValueError("write a whole number")
-    return int(text)

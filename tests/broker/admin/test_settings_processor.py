@@ -6,9 +6,10 @@ import os
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.broker.setting_names import FIXED
+from pyromq.broker.config import SETTINGS
 from pyromq.remoting.headers import BrokerSettings, BrokerSettingsResponse, SaveBrokerSettings
 from pyromq.remoting.properties import parse_properties
+from pyromq.settings import Change
 from pyromq.store.disk import LocalDisk
 
 
@@ -114,7 +115,7 @@ async def test_what_is_fixed_is_so_too_where_somebody_has_put_it_into_the_broker
     assert settings["maxConnections"] != "1"
 
 
-@pytest.mark.parametrize("name", sorted(FIXED))
+@pytest.mark.parametrize("name", sorted(name for name, each in SETTINGS.items() if each.change is Change.NEVER))
 async def test_addresses_folders_identity_and_limits_are_fixed(caller, name):
     response = await save(caller, f"{name}=1", code=16)
     assert response.remark == f"setting {name} cannot be changed while the broker runs"

@@ -13,8 +13,7 @@ from functools import partial
 
 import msgspec
 
-from pyromq.broker.config import BrokerConfig, java_properties, with_properties
-from pyromq.broker.setting_names import FIXED, JAVA_NAMES
+from pyromq.broker.config import SETTINGS, BrokerConfig, java_properties, with_properties
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, NoPermission, StoreCorrupt, UsageError
@@ -26,6 +25,7 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import BrokerSettings, BrokerSettingsResponse, SaveBrokerSettings
 from pyromq.remoting.properties import parse_properties, write_properties
+from pyromq.settings import Change
 from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import TableFile, when_saved
 
@@ -44,6 +44,7 @@ _FIXED_HERE = {
 _HEADING = "# Changed while the broker ran, by request 25; outranks what it is started with.\n"
 MOST_SETTINGS_BYTES = 64 << 10  # of a request's body; all settings together have 4 kB
 _MOST_CHARACTERS = 1000  # of a value; the 18 delay levels have 60
+_NEVER = {name for name, setting in SETTINGS.items() if setting.change is Change.NEVER}
 BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
@@ -133,7 +134,7 @@ def _kept(file: JsonFile) -> dict[str, str]:
 
 def load_changes(config: BrokerConfig, file: JsonFile) -> BrokerConfig:
     """Return `config` with administrators' changes, which override the settings that the broker was started with."""
-    changes = {name: text for name, text in _kept(file).items() if name not in FIXED}
+    changes = {name: text for name, text in _kept(file).items() if name not in _NEVER}
     if not changes:
         return config
     texts = ", ".join(f"{name}={text}" for name, text in sorted(changes.items()))
@@ -155,9 +156,9 @@ def _check_changeable(changes: dict[str, str]) -> None:
     for name, text in changes.items():
         if name in BLACK_LIST:
             raise NoPermission("Can not update config in black list.")
-        if name in FIXED:
+        if name in _NEVER:
             raise NoPermission(f"setting {name} cannot be changed while the broker runs")
-        if name not in JAVA_NAMES:
+        if name not in SETTINGS:
             raise BrokerError(f"setting '{excerpt(name)}' is unknown to this broker")
         if len(text) > _MOST_CHARACTERS or not text.isprintable():
             raise BrokerError(

@@ -28,6 +28,7 @@ from pyromq.nameserver.config import NameServerConfig
 from pyromq.net.address_server import parse_addresses
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
+from pyromq.settings import settings_of
 
 if TYPE_CHECKING:
     from pyromq.metrics.config import MetricsConfig
@@ -52,16 +53,19 @@ def _ip(ctx: click.Context, option: click.Parameter, text: str | None) -> str | 
     return text
 
 
-_NAMESRV_PORT = click.option(
-    "--namesrv-port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help=f"[default: {run_servers.NAMESRV_PORT}; 0: any free]",
-)
+def _declared(option: str, config: type, field: str, text: str = "", **more: Any) -> Callable[[F], F]:
+    """Return an option with the range and the default of a setting."""
+    setting = settings_of(config)[field]
+    kind = click.IntRange(*setting.range) if setting.range else None
+    free = "; 0: any free" if field == "port" else ""
+    return click.option(option, type=kind, help=f"{text}[default: {setting.default}{free}]", **more)
+
+
+_NAMESRV_PORT = _declared("--namesrv-port", NameServerConfig, "port", metavar="PORT")
 _BROKER_OPTIONS = (
-    click.option("--broker-port", type=click.IntRange(0, 65535), metavar="PORT", help="[default: 10911; 0: any free]"),
-    click.option("--broker-name", metavar="NAME", help="Name of the broker. [default: broker-a]"),
-    click.option("--broker-ip", callback=_ip, metavar="IP", help="Address given to clients. [default: 127.0.0.1]"),
+    _declared("--broker-port", BrokerConfig, "port", metavar="PORT"),
+    _declared("--broker-name", BrokerConfig, "name", "Name of the broker. ", metavar="NAME"),
+    _declared("--broker-ip", BrokerConfig, "host", "Address given to clients. ", metavar="IP", callback=_ip),
 )
 _FILE = click.Path(exists=True, dir_okay=False)
 _COMMON_OPTIONS = (

@@ -1,0 +1,126 @@
+"""Settings: each is declared once, at its field, with its name in properties files, its range and its reader.
+
+Reads no files. The comment at the field says what the setting is for; the reference documentation shows it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pyromq.errors import UsageError
+from pyromq.excerpt import excerpt
+
+
+class Change(Enum):
+    """When a request for a change takes effect, as the documentation says it."""
+
+    AT_ONCE = "at once"
+    NEXT_START = "next start"
+    NEVER = "file only"  # the request is refused
+
+
+def parse_number(text: str) -> int:
+    """Read a whole number as Java does. Raises `ValueError` with what to write."""
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise ValueError("write a whole number")
+    return int(text)
+
+
+def parse_path(text: str) -> Path:
+    """Read a path. Raises `ValueError` for an empty text, which would mean the current folder."""
+    if not text:
+        raise ValueError("write a path")
+    return Path(text)
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("write true or false")
+    return text.lower() == "true"
+
+
+def _write(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The declaration of one setting: what stands under `setting` in the metadata of its field."""
+
+    default: Any = None
+    name: str | None = None  # in properties files: RocketMQ's, or ours where it has none; None: not settable by file
+    range: tuple[int, int] | None = None  # least and greatest value
+    change: Change = Change.NEVER
+    read: Callable[[str], Any] = str  # from the text in a file; raises `ValueError` with what to write
+    write: Callable[[Any], str] = _write
+    field: str = ""
+    component: str = ""  # the field of the server's configuration that holds the declaring class; empty: itself
+
+    @property
+    def called(self) -> str:
+        """The name for error texts: as in files with the field beside it, or the field alone."""
+        return f"{self.name} ({self.field})" if self.name else self.field
+
+
+_PARSERS: dict[type, Callable[[str], Any]] = {bool: _parse_bool, int: parse_number}
+
+
+def setting(default: Any, name: str | None = None, **declaration: Any) -> Any:
+    """Return a dataclass field that declares a `Setting`. Its `read` follows from a `bool`, `int` or `str` default."""
+    declaration.setdefault("read", _PARSERS.get(type(default), str))
+    return field(default=default, metadata={"setting": Setting(default, name, **declaration)})
+
+
+@cache
+def settings_of(config: type) -> dict[str, Setting]:
+    """Return the settings that a dataclass declares, by field."""
+    return {f.name: replace(f.metadata["setting"], field=f.name) for f in fields(config) if "setting" in f.metadata}
+
+
+def check_ranges(config: Any, whose: str = "") -> None:
+    """Raise `UsageError` for the first setting outside its range; its text begins with `whose`."""
+    for each in settings_of(config.__class__).values():
+        value = getattr(config, each.field)
+        if each.range is None:
+            continue
+        least, most = each.range
+        if not isinstance(value, int) or not least <= value <= most:
+            raise UsageError(f"{whose}{each.called} is {value!r}; it must be {least} to {most}")
+
+
+def settings_by_name(config: type, **components: type) -> dict[str, Setting]:
+    """Return the settings of a server and of its components by their names in files."""
+    return {
+        each.name: replace(each, component=component)
+        for component, kind in {"": config, **components}.items()
+        for each in settings_of(kind).values()
+        if each.name
+    }
+
+
+def read_settings(settings: Mapping[str, Setting], properties: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the values of properties by component and field; names not in `settings` are skipped.
+
+    Raises `UsageError` naming the property and the value that cannot be read.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    for name, text in properties.items():
+        if name in settings:
+            each = settings[name]
+            try:
+                values.setdefault(each.component, {})[each.field] = each.read(text.strip())
+            except ValueError as error:
+                raise UsageError(f"property {name} is '{excerpt(text)}': {error}") from error
+    return values
+
+
+def write_settings(settings: Mapping[str, Setting], components: Mapping[str, object]) -> dict[str, str]:
+    """Return the values of a server's components as properties; settings without a value are left out."""
+    values = {name: (each, getattr(components[each.component], each.field)) for name, each in settings.items()}
+    return {name: each.write(value) for name, (each, value) in values.items() if value is not None}

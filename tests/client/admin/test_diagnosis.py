@@ -141,6 +141,4 @@ async def test_a_data_folder_that_is_open_to_all_users_is_told(cluster):
     root.chmod(0o755)
     (finding,) = [each for each in await diagnose(cluster.namesrv) if each.name.startswith("broker")]
     assert finding.ok
-    assert (
-        finding.advice == f"every user of its machine may look into the data folder {root} (mode 755): chmod it to 700"
-    )
+    assert finding.advice == f"every user of its machine can read the data folder {root} (mode 755): chmod it to 700"

@@ -1,6 +1,6 @@
-"""Accounts of brokers with permissions: list, save, delete, and what one may do.
+"""Accounts of brokers with permissions: list, save, delete, and their rights.
 
-Each broker has accounts of its own. Secret keys go to brokers and never come back.
+Each broker has accounts of its own. Brokers never return secret keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RIGHTS = ("DENY", "PUB", "SUB", "PUB|SUB")
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Whether an account may send to a topic and read it at a broker, and why: `admin`, or which setting."""
+    """Whether an account may send to a topic and read it at a broker; `reason` is `admin` or a setting."""
 
     broker: str
     may_send: bool
@@ -30,7 +30,7 @@ class Rights:
 
 @checked
 class Accounts:
-    """`admin.accounts`: of one broker (its name), or of all."""
+    """`admin.accounts`: accounts of one broker (by name), or of all brokers."""
 
     def __init__(self, brokers: ClusterBrokers) -> None:
         self._brokers = brokers
@@ -59,13 +59,13 @@ class Accounts:
         default_group: str | None = None,
         broker: str | None = None,
     ) -> None:
-        """Create an account or change what is given of it; `topics` and `groups` are rights by name, "" takes one away.
+        """Create an account, or change its given settings; `topics` and `groups` are rights by name, "" removes one.
 
-        A new account needs a secret key. In force when this returns; the first broker that refuses ends it.
+        A new account needs a secret key. In force when this returns. The first broker that refuses ends the call.
         """
         for right in (*(topics or {}).values(), *(groups or {}).values(), default_topic or "", default_group or ""):
             if right and right not in RIGHTS:
-                raise UsageError(f"{right!r} is no right; write {', '.join(RIGHTS)}")
+                raise UsageError(f"right {right!r} is unknown; use one of {', '.join(RIGHTS)}")
         for name, table in (await self.tables(broker)).items():
             known = find_account(table, access_key)
             header = SaveAccount(
@@ -82,7 +82,7 @@ class Accounts:
             await self._brokers.ask(address, header)
 
     async def delete(self, access_key: str, *, broker: str | None = None) -> None:
-        """Delete an account at each broker that has it. Raises `UsageError` where none has."""
+        """Delete an account at each broker that has it. Raises `UsageError` if no broker has it."""
         having = [name for name, table in (await self.tables(broker)).items() if find_account(table, access_key)]
         if not having:
             raise UsageError(f"account {access_key} does not exist")
@@ -108,12 +108,12 @@ class Accounts:
 
 
 def find_account(table: AccountTable, access_key: str) -> AccountEntry | None:
-    """Return an account of a broker; None where it has none of this name."""
+    """Return an account of a broker; None if it has no account of this name."""
     return next((entry for entry in table.accounts if entry.access_key == access_key), None)
 
 
 def _right(account: AccountEntry, topic: str) -> tuple[str, str]:
-    """Return the right on a topic as brokers see it, and what it comes from."""
+    """Return the right on a topic as brokers compute it, and its reason."""
     own = {
         name.strip(): right.strip() for name, _, right in (each.partition("=") for each in account.topic_perms or [])
     }
@@ -126,7 +126,7 @@ def _right(account: AccountEntry, topic: str) -> tuple[str, str]:
 
 
 def _merged(known: Sequence[str] | None, changes: Mapping[str, str] | None) -> str | None:
-    """Return rights as a request has them; None where they stay."""
+    """Return rights in the form of a request; None if they do not change."""
     if changes is None:
         return None
     rights = {name.strip(): right.strip() for name, _, right in (each.partition("=") for each in known or [])}

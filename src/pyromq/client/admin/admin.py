@@ -1,6 +1,6 @@
 """The async admin client: topics, groups, offsets, brokers and single messages of a whole cluster.
 
-What concerns topics and groups is done at every broker that has them; answers of several brokers are joined.
+Requests about topics and groups go to every broker that has them; the responses are joined.
 """
 
 from __future__ import annotations
@@ -70,12 +70,13 @@ class AsyncAdmin(AdminClient):
             print(await admin.overviews.topics())
 
     `namesrv` is as for `AsyncProducer`, `connections` and `instance` as in `ProducerConfig`; `timeout` is seconds for
-    each request. Entering raises `NoNameServer` at once when no name server can be reached. Methods raise `UsageError`
-    for what cannot be, `Unavailable` when a broker does not answer or none is registered, and a `BrokerError`
-    (`TopicNotFound`, `ConsumerNotOnline`, ...) for an answer that says no.
+    each request. Entering raises `NoNameServer` at once if no name server can be reached. Methods raise `UsageError`
+    for illegal arguments, `Unavailable` if a broker does not answer or none is registered, and a `BrokerError`
+    (`TopicNotFound`, `ConsumerNotOnline`, ...) for a refusal by a server.
 
-    `members` asks groups' members themselves, `servers` single brokers and the name servers; `overviews` shows all
-    topics or groups at once, `delay_levels` what waits in the levels, `exports` gives what mqadmin's exports write.
+    `members` asks members of groups, `servers` single brokers and the name servers, `accounts` brokers with
+    permissions. `overviews` lists all topics or groups, `delay_levels` messages in delay levels; `exports` returns the
+    contents of mqadmin's exports.
     """
 
     def __init__(
@@ -145,28 +146,28 @@ class AsyncAdmin(AdminClient):
         return parse_properties(answer.body.decode(errors="replace"))
 
     async def expire_log(self, address: str, *, older_than_hours: int | None = None) -> DeleteExpiredLogResponse:
-        """Let the broker at `host:port` delete expired messages at once; None: what its settings call expired.
+        """Let the broker at `host:port` delete expired messages now; None: expired by its settings.
 
-        The answer says how many log files go now, and from which log offset on none goes; Java brokers say neither.
+        The response has the number of deleted log files and the first log offset kept; Java's brokers send neither.
         """
         response = await self._brokers.ask(address, DeleteExpiredLog(older_than_hours=older_than_hours))
         return response.header(DeleteExpiredLogResponse)
 
     async def wipe_write_permission(self, broker: str) -> int:
-        """Take a broker, by name, out of producers' routes; return how many topics changed."""
+        """Remove a broker, by name, from producers' routes; return the number of changed topics."""
         responses = await self._brokers.ask_name_servers(WipeWritePermission(broker_name=broker))
         return max(response.header(WipeWritePermissionResponse).count for response in responses)
 
     async def add_write_permission(self, broker: str) -> int:
-        """Put a broker, by name, back into producers' routes; return how many topics changed."""
+        """Put a broker, by name, back into producers' routes; return the number of changed topics."""
         responses = await self._brokers.ask_name_servers(AddWritePermission(broker_name=broker))
         return max(response.header(AddWritePermissionResponse).count for response in responses)
 
     async def view(self, message_id: str, topic: str | None = None) -> StoredMessage:
         """Return one message by its unique id, its offset id or its recall handle. Raises `QueryNotFound`.
 
-        A unique id is looked up in `topic`; without it in all topics, which takes a request for each of them.
-        A damaged message is returned as well, with a warning: its `is_damaged` is true.
+        A unique id is looked up in `topic`, or without it in all topics, one request each. A damaged message is
+        returned with a warning: its `is_damaged` is true.
         """
         self._cluster.check_running()
         return await find_message(self._cluster, message_id, topic, timeout=self._timeout)
@@ -174,10 +175,10 @@ class AsyncAdmin(AdminClient):
     async def message_life(
         self, message_id: str, topic: str | None = None, *, trace_topic: str = TRACE_TOPIC
     ) -> list[LifeEvent]:
-        """Return what became of the message with this unique id, offset id or recall handle, in order of time.
+        """Return the events of the message with this unique id, offset id or recall handle, in order of time.
 
-        Told by clients that trace, and by what the brokers' logs hold; without `topic`, all topics are searched unless
-        a trace names it. Raises `QueryNotFound` where nothing is known.
+        Sources are the traces of clients and the brokers' logs. Without `topic` all topics are searched, unless a
+        trace names it. Raises `QueryNotFound` if there is no event.
         """
         self._cluster.check_running()
         return await life_of(
@@ -185,7 +186,7 @@ class AsyncAdmin(AdminClient):
         )
 
     async def view_at(self, queue: MessageQueue, offset: int) -> StoredMessage:
-        """Return the message at a queue offset. Raises `QueryNotFound`. A damaged one is returned as with `view`."""
+        """Return the message at a queue offset. Raises `QueryNotFound`. A damaged message is returned as by `view`."""
         self._cluster.check_running()
         return await find_at(self._cluster, queue, offset, timeout=self._timeout)
 
@@ -194,8 +195,8 @@ class AsyncAdmin(AdminClient):
     ) -> list[StoredMessage]:
         """Return the messages of a topic that carry a key and were stored between two times, newest first.
 
-        Brokers give at most 64 each. Times are ms since 1970; `end_ms` None means now. Damaged ones are among them, as
-        with `view`.
+        Each broker returns at most 64. Times are ms since 1970; `end_ms` None means now. Damaged messages are returned
+        as by `view`.
         """
         self._cluster.check_running()
         found = await find_by_key(

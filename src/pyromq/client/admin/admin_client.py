@@ -1,4 +1,4 @@
-"""What all clients that administer a cluster have: its connections, and the time that a request has."""
+"""The base of all admin clients: connections to the cluster and the timeout of requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyromq.net.connection_config import ConnectionConfig
 
 @checked
 class AdminClient(AsyncLifespan):
-    """Connected in an `async with` block; the arguments are those of `AsyncAdmin`, `timeout` is seconds a request."""
+    """A client that is connected in an `async with` block; its arguments are those of `AsyncAdmin`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Asking the brokers and name servers of a cluster: all masters or one, the first name server that answers or each."""
+"""Requests of administrators to brokers and name servers of a cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 
 class ClusterBrokers:
-    """Asks in the name of an administrator; `timeout` is seconds for each broker. What is refused is raised."""
+    """Sends requests and raises refusals; `timeout` is seconds for each broker."""
 
     def __init__(self, cluster: ClusterClient, *, timeout: float) -> None:
         self._cluster = cluster
@@ -34,7 +34,7 @@ class ClusterBrokers:
         return await self.name_server(Cluster(), ClusterTable)
 
     async def masters(self, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
-        """Return the masters' addresses by broker name. Raises `UsageError` and `Unavailable` when there is none."""
+        """Return the masters' addresses by broker name. Raises `UsageError` or `Unavailable` if there is none."""
         table = await self.table()
         if cluster is not None and cluster not in table.clusters:
             raise UsageError(f"cluster {cluster!r} does not exist; there is {listed(table.clusters)}")
@@ -51,17 +51,17 @@ class ClusterBrokers:
         return masters
 
     async def ask(self, address: str, header: Header, body: bytes = b"") -> Response:
-        """Return the answer of the broker at `host:port`."""
+        """Return the response of the broker at `host:port`."""
         return (await self._cluster.ask(address, header, body, timeout=self._timeout)).check()
 
     async def ask_each(self, addresses: Iterable[str], header: Header, body: bytes = b"") -> list[Response]:
-        """Ask one broker after the other; the first that fails ends it, so that the error names it."""
+        """Ask brokers in turn. The first failure is raised, and later brokers are not asked."""
         return [await self.ask(address, header, body) for address in addresses]
 
     async def answers(self, addresses: Iterable[str], header: Header) -> dict[str, Response]:
-        """Ask brokers one after the other for something to show; return the answers by address.
+        """Ask brokers in turn and return their responses by address.
 
-        A broker that cannot be reached is left out, and named in the log. Raises `Unavailable` if none can be reached.
+        A broker out of reach is left out and logged. Raises `Unavailable` if no broker can be reached.
         """
         found: dict[str, Response] = {}
         silent: Unavailable | None = None
@@ -76,22 +76,22 @@ class ClusterBrokers:
         return found
 
     def leave_out(self, address: str, error: Unavailable) -> None:
-        """Say, once for each broker, that what is shown is without it."""
+        """Log once for each broker that results do not include it."""
         if address not in self._left_out:
             self._left_out.add(address)
             tell_left_out(address, error)
 
     async def ask_name_server(self, header: Header) -> Response:
-        """Return the answer of the first name server that gives one."""
+        """Return the response of the first name server that answers."""
         self._cluster.check_running()
         return (await self._cluster.name_servers.ask(header)).check()
 
     async def name_server(self, header: Header, body: type[B]) -> B:
-        """Return what the first name server that answers says in its answer's body."""
+        """Return the decoded response body of the first name server that answers."""
         return decode_body(body, (await self.ask_name_server(header)).body)
 
     async def ask_name_servers(self, header: Header, body: bytes = b"") -> list[Response]:
-        """Ask all name servers, which do not tell each other, in the order of their addresses."""
+        """Ask all name servers in the order of their addresses; they do not replicate changes."""
         self._cluster.check_running()
         return [response.check() for response in await self._cluster.name_servers.ask_each(header, body)]
 
@@ -106,5 +106,5 @@ def masters_of(brokers: Iterable[BrokerAddresses]) -> dict[str, str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names as an error's text has them, in order."""
+    """Return names for an error text, sorted."""
     return ", ".join(sorted(names)) or "none"

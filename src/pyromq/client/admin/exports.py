@@ -1,4 +1,4 @@
-"""A cluster's settings, topics and groups, and figures, as mqadmin's exports write them. Reads only.
+"""A cluster's settings, topics, groups and metrics in the form of mqadmin's exports.
 
 Source: RocketMQ 4.9.8, ExportConfigsCommand, ExportMetadataCommand, ExportMetricsCommand.
 """
@@ -39,7 +39,7 @@ from pyromq.remoting.headers import (
 )
 from pyromq.remoting.properties import parse_properties
 
-# What mqadmin keeps of a broker's settings.
+# Settings of a broker in mqadmin's export.
 _KEPT_SETTINGS = (
     *("brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums"),
     *("flushDiskType", "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable", "traceOn"),
@@ -51,7 +51,7 @@ Export = dict[str, Any]
 
 @checked
 class Exports:
-    """`admin.exports`: of one `cluster`, or of all brokers. The results are what JSON knows."""
+    """`admin.exports`: of one `cluster`, or of all brokers. Results can be written as JSON."""
 
     def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, servers: Servers) -> None:
         self._cluster = cluster
@@ -59,7 +59,7 @@ class Exports:
         self._servers = servers
 
     async def settings(self, cluster: str | None = None) -> Export:
-        """Return the masters' main settings by broker name, and how many servers there are."""
+        """Return the masters' main settings by broker name, and the numbers of servers."""
         masters = await self._brokers.masters(cluster=cluster)
         table = (await self._brokers.table()).brokers
         configs = {name: await self._settings(address) for name, address in sorted(masters.items())}
@@ -75,7 +75,7 @@ class Exports:
         }
 
     async def metadata(self, cluster: str | None = None, *, of_groups: bool = False) -> Export:
-        """Return topics and consumer groups, without built-in ones; queues of several brokers are added up.
+        """Return topics and consumer groups, without built-in ones; queue counts of several brokers are added up.
 
         With `of_groups` also retry and dead-letter topics. `exportTime` is ms since 1970.
         """
@@ -136,12 +136,12 @@ class Exports:
         }
 
     async def _clients(self, address: str, groups: Iterable[str]) -> list[str]:
-        """Return the languages and versions of the groups' members, each once."""
+        """Return the distinct languages and versions of the groups' members."""
         found = set()
         for group in groups:
             try:
                 response = await self._brokers.ask(address, ConsumerConnections(consumer_group=group))
-            except (ConsumerNotOnline, AccessDenied):  # the latter where the account has no right on the group
+            except (ConsumerNotOnline, AccessDenied):  # the latter if the account has no right on the group
                 continue
             members = decode_body(ConsumerConnection, response.body).connections
             found |= {f"{each.language}%{version_name(each.version)}" for each in members}
@@ -171,16 +171,16 @@ class Exports:
 
 
 def _add(table: dict[str, Export], name: str, entry: Export, counts: Iterable[str]) -> None:
-    """Put an entry into a table; of one that is there from another broker, the counts are added up."""
+    """Add an entry to a table; its counts are added to those of other brokers."""
     known = table.get(name, {})
     table[name] = entry | {count: entry[count] + known.get(count, 0) for count in counts}
 
 
 def _latest_rate(text: str) -> float:
-    """Return the first of several rates; a Java broker that has just started has none yet."""
+    """Return the first of several rates; 0 for a Java broker that has just started and sends none."""
     return float(text.split()[0]) if text.strip() else 0.0
 
 
 def _yesterday(figures: dict[str, str], kind: str) -> int:
-    """Return how many messages were stored, or read, between the last two midnights."""
+    """Return the number of messages stored, or read, between the last two midnights."""
     return int(figures[f"{kind}TotalTodayMorning"]) - int(figures[f"{kind}TotalYesterdayMorning"])

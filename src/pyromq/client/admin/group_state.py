@@ -1,4 +1,4 @@
-"""What the brokers say of a consumer group's members, put together: who they are, what they want, what they locked."""
+"""A consumer group's members, subscriptions and locked queues, joined from the responses of brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyromq.remoting.bodies import Connection, ConsumerConnection, LockHolder
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member. `subscriptions` are expressions by topic; none where it chooses its queues, None: not told."""
+    """One member. `subscriptions` are expressions by topic; {} for a consumer with `assign`, None: unknown."""
 
     client_id: str
     address: str
@@ -23,7 +23,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class LockedQueue:
-    """Who has a queue's lock, and for how many seconds."""
+    """A locked queue, the owner of its lock, and the age of the lock in seconds."""
 
     queue: MessageQueue
     client_id: str
@@ -32,9 +32,9 @@ class LockedQueue:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group as its brokers see it. Kinds are None where nobody is online.
+    """A group as its brokers see it. `consume_type` and `message_model` are None if no member is connected.
 
-    Brokers other than ours tell neither what each member wants nor who has locks: `locks` is then None.
+    Java's brokers send neither members' subscriptions nor locks: `locks` is then None.
     """
 
     group: str
@@ -46,12 +46,12 @@ class GroupState:
 
     @property
     def differences(self) -> Differences:
-        """Where members subscribe differently: by topic and expression, the client ids."""
+        """Differing subscriptions: client ids by topic and expression."""
         return differences({member.client_id: member.subscriptions or {} for member in self.members})
 
 
 def put_together(group: str, answers: Iterable[ConsumerConnection]) -> GroupState:
-    """Return the state that the answers of several brokers make."""
+    """Return the state joined from the responses of several brokers."""
     answers = list(answers)
     online = next((answer for answer in answers if answer.connections), None)
     told = [answer.locks for answer in answers if answer.locks is not None]
@@ -70,7 +70,7 @@ def put_together(group: str, answers: Iterable[ConsumerConnection]) -> GroupStat
 
 
 def _member(connection: Connection, known: GroupMember | None) -> GroupMember:
-    """Return a member as one more broker sees it."""
+    """Return a member with one more broker's data."""
     subscriptions = connection.subscriptions
     if known is not None and known.subscriptions is not None:
         subscriptions = known.subscriptions | (subscriptions or {})

@@ -1,4 +1,4 @@
-"""What the members of groups say of themselves, and having one consume a message; who produces and who consumes."""
+"""Members of groups: their running state, offsets and producers, and message tracks."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from pyromq.remoting.headers import (
     TopicConsumers,
 )
 
-RELAY_SECONDS = 12.0  # a broker gives the member 10 s itself
-BLOCKED_SECONDS = 60.0  # a queue with messages in memory of which none ended for so long. Source: analyzeProcessQueue
+RELAY_SECONDS = 12.0  # a broker waits 10 s for the member
+BLOCKED_SECONDS = 60.0  # a queue with messages and no progress for this time is blocked. Source: analyzeProcessQueue
 
 
 class TrackState(Enum):
-    """What became of a message in a group. Source: TrackType.
+    """State of a message in a group. Source: TrackType.
 
-    Of groups that pull, and of broadcasting ones, brokers do not know it.
+    Brokers do not know it for pulling and broadcasting groups: PULL and CONSUME_BROADCASTING.
     """
 
     CONSUMED = "CONSUMED"
@@ -53,7 +53,7 @@ class TrackState(Enum):
 
 @checked
 class Members:
-    """`admin.members`: asks members through the brokers they are connected to; who has a group's members is found."""
+    """`admin.members`: asks members of groups through the brokers they are connected to."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class Members:
         self._clock = clock
 
     async def running(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunning:
-        """Return a member's settings, queues, subscriptions and rates, with `stacks` also where its threads stand.
+        """Return a member's settings, queues, subscriptions and rates, with `stacks` also its thread dump.
 
-        Raises `BrokerError` when the member is not online, `ConsumeTimeout` when it does not answer.
+        Raises `BrokerError` if the member is not connected, `ConsumeTimeout` if it does not answer.
         """
         question = ConsumerRunningState(consumer_group=group, client_id=client_id, stack_wanted=stacks)
         refusal: MQError | None = None
@@ -89,7 +89,7 @@ class Members:
         raise refusal
 
     async def all_running(self, group: str, *, stacks: bool = False) -> dict[str, ConsumerRunning | MQError]:
-        """Return each member's state by its client id, or why it gave none. Raises `ConsumerNotOnline`."""
+        """Return each member's state, or the error of its request, by client id. Raises `ConsumerNotOnline`."""
         found: dict[str, ConsumerRunning | MQError] = {}
         for connection in (await self._groups.consumer_connection(group)).connections:
             try:
@@ -99,9 +99,9 @@ class Members:
         return found
 
     async def offsets(self, group: str, topic: str, client_id: str | None = None) -> dict[str, dict[MessageQueue, int]]:
-        """Return how far each member, or one of them, is in its queues of a topic, by client id. Not what is stored.
+        """Return the members' own, uncommitted offsets in a topic's queues, by client id; with `client_id` of one.
 
-        Raises `ConsumerNotOnline` when the group has no member.
+        Raises `ConsumerNotOnline` if the group has no member.
         """
         question = ConsumerStatusOfGroup(topic=topic, group=group, client_address=client_id or "")
         found: dict[str, dict[MessageQueue, int]] = {}
@@ -117,7 +117,7 @@ class Members:
                 silent.append(error)
                 continue
             except BrokerError:
-                continue  # which has no word of its own for nobody online
+                continue  # brokers have no code of its own for a group without members
             is_online = True
             for each, queues in clients.items():
                 found.setdefault(each, {}).update(queues)
@@ -130,9 +130,9 @@ class Members:
     async def consume(
         self, group: str, client_id: str, message_id: str, *, topic: str | None = None
     ) -> ConsumeDirectlyResult:
-        """Let a member's listener have one message now, by any id that `AsyncAdmin.view` takes.
+        """Let a member's listener consume one message now, by any id that `AsyncAdmin.view` takes.
 
-        Offsets and retries are not touched. Raises `BrokerError` when the member is not online.
+        Offsets and retries do not change. Raises `BrokerError` if the member is not connected.
         """
         found = await find_message(self._cluster, message_id, topic, timeout=self._timeout)
         offset_id = found.offset_message_id
@@ -141,7 +141,7 @@ class Members:
         return decode_body(ConsumeDirectlyResult, response.check().body)
 
     async def producers(self, address: str | None = None) -> dict[str, list[ProducerClient]]:
-        """Return the clients of all producer groups, of the broker at `host:port` or of all, by group."""
+        """Return the clients of all producer groups by group, at the broker at `host:port` or at all brokers."""
         found: dict[str, dict[str, ProducerClient]] = {}
         if address is not None:
             answers = [await self._brokers.ask(address, AllProducers())]
@@ -154,13 +154,13 @@ class Members:
         return {group: [found[group][client_id] for client_id in sorted(found[group])] for group in sorted(found)}
 
     async def groups_of_topic(self, topic: str) -> list[str]:
-        """Return the groups that consume a topic now, or have offsets of it, in order."""
+        """Return the groups that consume a topic now, or have offsets in it, sorted."""
         masters = (await self._brokers.masters()).values()
         answers = await self._brokers.answers(masters, TopicConsumers(topic=topic))
         return sorted({group for each in answers.values() for group in decode_body(GroupList, each.body).groups})
 
     async def tracks(self, message: StoredMessage) -> dict[str, TrackState]:
-        """Return what became of a stored message in each group that consumes its topic, as far as brokers know.
+        """Return the state of a stored message in each group that consumes its topic.
 
         Source: RocketMQ 4.9.8, DefaultMQAdminExtImpl.messageTrackDetail.
         """
@@ -169,7 +169,7 @@ class Members:
         return {group: await self._track(group, queue, message) for group in await self.groups_of_topic(message.topic)}
 
     async def _broker_at(self, address: str) -> str:
-        """Return the broker's name; "" where its messages name an address that it does not register."""
+        """Return the name of the broker at an address; "" if no broker registers it."""
         return next((name for name, each in (await self._brokers.masters()).items() if each == address), "")
 
     async def _track(self, group: str, queue: MessageQueue, message: StoredMessage) -> TrackState:
@@ -189,13 +189,13 @@ class Members:
         return TrackState.CONSUMED_BUT_FILTERED if is_filtered else TrackState.CONSUMED
 
     def troubles(self, states: Mapping[str, ConsumerRunning | MQError]) -> list[str]:
-        """Return what `all_running` shows to be wrong, a line each: different subscriptions, queues that stand still.
+        """Return the problems in a result of `all_running`, a line each: different subscriptions, blocked queues.
 
         Source: RocketMQ 4.9.8, ConsumerRunningInfo.analyzeSubscription, analyzeProcessQueue.
         """
         told = {client_id: state for client_id, state in states.items() if isinstance(state, ConsumerRunning)}
         wanted = {tuple(sorted((s.topic, s.expression) for s in state.subscriptions)) for state in told.values()}
-        found = [f"members subscribe differently, and miss messages: {len(wanted)} ways"] if len(wanted) > 1 else []
+        found = [f"members have {len(wanted)} different subscriptions, and miss messages"] if len(wanted) > 1 else []
         found += [
             f"{client_id} does not answer: {error}" for client_id, error in states.items() if client_id not in told
         ]
@@ -205,7 +205,7 @@ class Members:
         return found
 
     def _standing(self, client_id: str, state: ConsumerRunning) -> list[str]:
-        """Return which queues of a push consumer stand still."""
+        """Return the blocked queues of a push consumer, a line each."""
         now = self._clock.now_ms()
         orderly = state.properties.get("PROP_CONSUMEORDERLY") == "true"
         found = []
@@ -215,7 +215,7 @@ class Members:
                 found.append(f"{client_id} has not got the lock of {queue}")
             elif not orderly and each.cached_count and each.last_consume_ms and seconds > BLOCKED_SECONDS:
                 found.append(
-                    f"{client_id} consumes nothing of {queue} since {seconds:.0f} s, with "
+                    f"{client_id} has consumed nothing of {queue} for {seconds:.0f} s, with "
                     f"{counted(each.cached_count, 'message')} in memory"
                 )
         return found

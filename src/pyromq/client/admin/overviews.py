@@ -1,6 +1,6 @@
-"""All topics or all groups at a glance: what they hold, how fast they grow, how far behind their readers are.
+"""Overviews of all topics or groups: messages, rates, lag.
 
-One request for each topic, group or topic's readers, a bounded number at once: a thousand take a second or two.
+Each topic, group or topic's groups takes one request, a limited number in parallel: a thousand take a second or two.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class TopicOverview:
-    """A topic of the whole cluster; `last_store_ms` is its latest message's time, 0 where it holds none."""
+    """A topic of the whole cluster; `last_store_ms` is the store time of its latest message, 0 for none."""
 
     topic: str
     brokers: list[str]
@@ -59,9 +59,9 @@ class TopicOverview:
 
 @dataclass(frozen=True, slots=True)
 class GroupOverview:
-    """A group of the whole cluster. `lag` is messages it has not consumed.
+    """A group of the whole cluster. `lag` is the number of messages not consumed.
 
-    `delay_seconds` is how long the oldest of those is stored; 0 where there is none.
+    `delay_seconds` is the age of the oldest of them; 0 for none.
     """
 
     group: str
@@ -72,9 +72,9 @@ class GroupOverview:
 
 @dataclass(frozen=True, slots=True)
 class TopicRates:
-    """What comes into a topic, and for one of its groups what goes out; None for a topic without groups.
+    """Messages stored in a topic and consumed by one of its groups; `group` is None for a topic without groups.
 
-    Rates are messages a second over the last minute, the others messages of the last 24 hours.
+    `..._per_second` are rates of the last minute, `..._day` are messages of the last 24 hours.
     """
 
     topic: str
@@ -88,14 +88,14 @@ class TopicRates:
 
 @checked
 class Overviews:
-    """`admin.overviews`: `shown` is called with the number of answers so far."""
+    """`admin.overviews`: `shown` is called with the number of finished items."""
 
     def __init__(self, brokers: ClusterBrokers, servers: Servers) -> None:
         self._brokers = brokers
         self._servers = servers
 
     async def topics(self, *, shown: Callable[[int], None] | None = None) -> list[TopicOverview]:
-        """Return every topic that a master has, by name, reserved ones included; without brokers out of reach."""
+        """Return all topics by name, reserved ones included; brokers out of reach are left out."""
         at: dict[str, dict[str, str]] = {}
         masters = await self._brokers.masters()
         tables = await self._brokers.answers(masters.values(), AllTopics())
@@ -118,7 +118,7 @@ class Overviews:
         return await each_of(look, sorted(at), shown)
 
     async def groups(self, *, shown: Callable[[int], None] | None = None) -> list[GroupOverview]:
-        """Return every group that a master knows, by name, built-in ones included; without brokers out of reach."""
+        """Return all groups by name, built-in ones included; brokers out of reach are left out."""
         tables = await self._brokers.answers((await self._brokers.masters()).values(), AllGroups())
         masters = list(tables)
         progress: dict[str, dict[str, list[ConsumeStats]]] = {}
@@ -143,9 +143,9 @@ class Overviews:
         return await each_of(look, sorted(progress), shown)
 
     async def figures(self, address: str) -> FiguresTable:
-        """Return what every topic and group of the broker at `host:port` comes to: one request at brokers of ours.
+        """Return the figures of all topics and groups of the broker at `host:port`.
 
-        Others are asked for each topic; who is connected, and for how long messages wait, they leave at nothing.
+        One request at brokers of pyromq; Java's brokers take one a topic, and leave connected members and delays at 0.
         """
         try:
             return decode_body(FiguresTable, (await self._brokers.ask(address, BrokerFigures())).body)
@@ -181,9 +181,9 @@ class Overviews:
     async def rates(
         self, topic: str | None = None, *, active_only: bool = False, shown: Callable[[int], None] | None = None
     ) -> list[TopicRates]:
-        """Return what comes into each topic and goes out to each of its groups, or of one `topic`.
+        """Return the rates of each topic, or of one, with each of its groups.
 
-        Brokers out of reach are left out. With `active_only`, of those with traffic in the last 24 hours.
+        Brokers out of reach are left out. With `active_only`, only rows with traffic in the last 24 hours.
         Source: RocketMQ 4.9.8, StatsAllSubCommand.
         """
         tables = await self._brokers.answers((await self._brokers.masters()).values(), AllTopics())
@@ -219,7 +219,7 @@ class Overviews:
         return [row for row in found if not active_only or row.in_day or row.out_day]
 
     async def _totals(self, masters: Iterable[str], name: str, key: str) -> tuple[float, int]:
-        """Return a counter's rate of the last minute and its sum of the last day, of all masters together."""
+        """Return a counter's rate of the last minute and its sum of the last day, added over all masters."""
         stats = [found for each in masters if (found := await self._servers.statistic(each, name, key)) is not None]
         return sum(each.minute.tps for each in stats), sum(day_sum(each) for each in stats)
 
@@ -232,7 +232,7 @@ class Overviews:
     async def _client_ids(self, address: str, group: str) -> list[str]:
         try:
             response = await self._brokers.ask(address, ConsumerConnections(consumer_group=group))
-        except (ConsumerNotOnline, AccessDenied):  # the latter where the account has no right on the group
+        except (ConsumerNotOnline, AccessDenied):  # the latter if the account has no right on the group
             return []
         return [each.client_id for each in decode_body(ConsumerConnection, response.body).connections]
 
@@ -248,7 +248,7 @@ _OF_GROUPS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 
 def day_sum(stats: BrokerStats) -> int:
-    """Return the sum of a day: the largest known, since a Java broker's newest sample of a day may be an hour old."""
+    """Return the sum of the last day: the largest of three, as a Java broker's day sample may be an hour old."""
     return max(stats.day.sum, stats.hour.sum, stats.minute.sum)
 
 

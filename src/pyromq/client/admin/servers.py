@@ -1,4 +1,4 @@
-"""Single brokers and name servers: their settings, their statistics, what they clean, how soon they answer."""
+"""Single brokers and name servers: settings, statistics, cleaning, round trips."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from pyromq.remoting.headers import (
 )
 from pyromq.remoting.properties import parse_properties, write_properties
 
-STATISTICS_SECONDS = 30.0  # of all groups, which a Java broker works out at one go
+STATISTICS_SECONDS = 30.0  # for the progress of all groups, which a Java broker computes in one request
 PROBE_GROUP = "SELF_TEST_P_GROUP"  # one of RocketMQ's own. Source: MixAll.SELF_TEST_PRODUCER_GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """One message sent to see how long that takes: milliseconds until the broker had it, or why it has it not."""
+    """One probe message: milliseconds until its reply, or the `failure`."""
 
     queue: MessageQueue
     milliseconds: float
@@ -54,15 +54,12 @@ class Servers:
     async def change_settings(self, address: str, settings: Mapping[str, str]) -> None:
         """Change a broker's settings, by the names of RocketMQ's configuration files: all or none of them.
 
-        Raises `BrokerError`, with what is wrong, for a name or a value that cannot be.
+        Raises `BrokerError` for an illegal name or value, with the reason.
         """
         await self._brokers.ask(address, SaveBrokerSettings(), _properties(settings))
 
     async def settings_at_next_start(self, address: str) -> dict[str, str] | None:
-        """Return the settings that were changed and count from the broker's next start on; None: it does not tell.
-
-        Brokers of RocketMQ itself do not.
-        """
+        """Return changed settings that apply from the broker's next start; None from a Java broker, which has none."""
         answer = await self._brokers.ask(address, BrokerSettings())
         text = answer.header(BrokerSettingsResponse).next_start
         return None if text is None else decode_body(dict[str, str], text.encode())
@@ -82,30 +79,30 @@ class Servers:
         await self._brokers.ask(address, CleanTopics())
 
     async def clean_queues(self, address: str) -> None:
-        """Let a broker remove queues whose messages are all gone."""
+        """Let a broker remove queues whose messages have all been deleted."""
         await self._brokers.ask(address, CleanQueues())
 
     async def statistic(self, address: str, name: str, key: str) -> BrokerStats | None:
         """Return a broker's counter over the last minute, hour and day, such as `TOPIC_PUT_NUMS` of a topic.
 
-        None where nothing was counted under it, or the name is none.
+        None if nothing was counted, or the name is unknown.
         """
         try:
             response = await self._brokers.ask(address, BrokerStatistics(stats_name=name, stats_key=key))
         except BrokerError:
-            return None  # which has no code of its own for it
+            return None  # brokers have no code of its own for it
         return decode_body(BrokerStats, response.body)
 
     async def progress(self, address: str, *, ordered_only: bool = False) -> ConsumeStatsList:
-        """Return how far every group of a broker is, queue by queue; with `ordered_only` in ordered topics alone."""
+        """Return the progress of every group of a broker by queue; with `ordered_only` only in ordered topics."""
         question = BrokerConsumeStatistics(order=ordered_only)
         response = await self._cluster.ask(address, question, timeout=STATISTICS_SECONDS)
         return decode_body(ConsumeStatsList, response.check().body)
 
     async def round_trips(self, topic: str, *, count: int = 100, size: int = 128) -> list[RoundTrip]:
-        """Send `count` messages of `size` bytes to a topic's queues in turn; return how long each one took.
+        """Send `count` messages of `size` bytes to a topic's queues in turn; return the time of each.
 
-        A broker's own topic has its name: `cluster rt` measures brokers that way, as mqadmin does.
+        `cluster rt` measures a broker by the topic of its name, as mqadmin does.
         """
         check_topic(topic)
         if count < 1 or size < 1:
@@ -117,7 +114,7 @@ class Servers:
         return [await self._round_trip(queue, route.master(queue.broker_name), b"a" * size) for queue in turns]
 
     async def _round_trip(self, queue: MessageQueue, address: str | None, body: bytes) -> RoundTrip:
-        """Send one message, once: who repeats measures nothing."""
+        """Send one message without retries, which would distort the time."""
         header, began = self._sending(queue), time.perf_counter()
         failure: MQError | None = None
         try:
@@ -145,5 +142,5 @@ class Servers:
 
 def _properties(settings: Mapping[str, str]) -> bytes:
     if not settings:
-        raise UsageError("no setting is given")
+        raise UsageError("no setting is given; give at least one name and value")
     return write_properties(settings).encode()

@@ -1,4 +1,4 @@
-"""Many questions to brokers side by side, but not all of them at once."""
+"""Parallel requests to brokers, limited in number."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-AT_ONCE = 32  # requests under way: more only wait at the brokers
+AT_ONCE = 32  # limit of parallel requests: more would only queue at the brokers
 
 
 async def each_of(
     look: Callable[[T], Awaitable[R]], items: Sequence[T], shown: Callable[[int], None] | None = None
 ) -> list[R]:
-    """Return `look(item)` of all, in order, a bounded number at once; the first that raises ends it.
+    """Return `look(item)` of all items, in order. The first error is raised and cancels the others.
 
-    `shown` is told how many are done.
+    `shown` is called with the number of finished items.
     """
     room, done = asyncio.Semaphore(AT_ONCE), 0
 
@@ -35,4 +35,4 @@ async def each_of(
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
-            task.cancel()  # where one has failed
+            task.cancel()  # after a failure

@@ -1,4 +1,4 @@
-"""Hooks that tell the trace topic what becomes of messages, as Java's clients do with `enableMsgTrace`."""
+"""Hooks that send trace records to the trace topic, as Java's clients do with `enableMsgTrace`."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from pyromq.net.connection_config import ConnectionConfig
 
 logger = logger_of(__name__)
 
-MOST_WAITING = 1024 * 16  # records; a message of the trace topic holds some hundred
-SEND_SECONDS = 0.5  # how long the first record waits for others. Source: AsyncTraceDispatcher, as the next
-MOST_CHARACTERS = 118_000  # of records in a message
-MOST_KEY_CHARACTERS = 24_000  # of its keys: all properties together have 32 KiB
-CLOSE_SECONDS = 3.0
+MOST_WAITING = 1024 * 16  # limit of unsent records; a message of the trace topic holds some hundred
+SEND_SECONDS = 0.5  # longest wait of a record for others. Source: AsyncTraceDispatcher, as the next
+MOST_CHARACTERS = 118_000  # limit of the records in a message
+MOST_KEY_CHARACTERS = 24_000  # limit of a message's keys: all properties together have 32 KiB
+CLOSE_SECONDS = 3.0  # longest wait of `close`
 
 _STATES = {
     Decision.COMMIT: "COMMIT_MESSAGE",
@@ -58,16 +58,16 @@ _STATES = {
 
 
 class MessageTrace:
-    """Tells a topic what becomes of messages; one may be given to any number of clients.
+    """Sends trace records of any number of clients to a topic.
 
         trace = MessageTrace()
         producer = Producer("shop", config=ProducerConfig(hooks=(trace,)))
         consumer = Consumer("billing", config=ConsumerConfig(hooks=(trace,)))
 
-    `namesrv` is as for clients. `connections` None: TLS settings and account are those of the first client that it is
-    given to with `connections`, and else those of the environment. It works beside them: records are sent every half
-    second from a thread of its own, those that cannot be sent or are too many are dropped and counted in `dropped`.
-    `close` sends what waits; the end of the program does, too. A consumer's messages with TRACE_ON=false are left out.
+    `namesrv` is as for clients. `connections` None means the TLS settings and account of the first client with
+    `connections`, else those of the environment. A thread sends the records every half second. Records that cannot be
+    sent, or exceed the limit, are dropped and counted in `dropped`. `close` and the end of the program send the
+    remaining ones. A consumer's messages with TRACE_ON=false are not traced.
     Source: RocketMQ 4.9.8, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, EndTransactionTraceHookImpl.
     """
 
@@ -87,15 +87,15 @@ class MessageTrace:
 
     @property
     def dropped(self) -> int:
-        """How many records were not sent."""
+        """Number of records dropped."""
         return self._sender.dropped
 
     def connect_as(self, connections: ConnectionConfig) -> None:
-        """Use a client's TLS settings and account, unless there are connections already. Clients call this."""
+        """Use a client's TLS settings and account, unless connections are set. Called by clients."""
         self._sender.connect_as(connections)
 
     def close(self) -> None:
-        """Send what waits, for at most three seconds, and take no more. Idempotent.
+        """Send the remaining records, for at most three seconds, and accept no more. Idempotent.
 
         Blocks: in a coroutine write `await asyncio.to_thread(trace.close)`.
         """
@@ -192,7 +192,7 @@ def _type_of(kind: SendKind, message: Message) -> MessageType:
 
 
 class TraceSender:
-    """Sends records to the trace topic, from a thread of its own that the first record starts."""
+    """Sends records to the trace topic in a thread, which the first record starts."""
 
     def __init__(self, namesrv: str | None, topic: str, connections: ConnectionConfig | None) -> None:
         self._namesrv = namesrv
@@ -206,7 +206,7 @@ class TraceSender:
         self.dropped = 0
 
     def add(self, record: TraceRecord) -> None:
-        """Take a record, or drop it when too many wait. Any thread; never waits."""
+        """Add a record, or drop it if the limit is reached. Called in any thread; does not block."""
         if len(self._waiting) >= MOST_WAITING or self._closing:
             self._count_dropped(1)
             return
@@ -215,12 +215,12 @@ class TraceSender:
             self._start(record)
 
     def connect_as(self, connections: ConnectionConfig) -> None:
-        """Connect with these TLS settings and this account, unless there are some already."""
+        """Use these TLS settings and this account, unless connections are set."""
         if self._connections is None:
-            self._connections = replace(connections, hooks=())  # the client's hooks watch its own calls
+            self._connections = replace(connections, hooks=())  # the client's RPC hooks are for its own requests
 
     def close(self) -> None:
-        """Send what waits, for at most three seconds. Idempotent."""
+        """Send the remaining records, for at most three seconds. Idempotent."""
         self._closing = True
         self._wake.set()
         if self._thread is not None:
@@ -243,7 +243,7 @@ class TraceSender:
                     self._send_all(producer)
                 return
             except MQError as error:
-                logger.warning("traces wait: %s", error)
+                logger.warning("trace records are not sent yet: %s", error)
                 if self._closing or self._wake.wait(SEND_SECONDS * 10):
                     self._count_dropped(len(self._waiting))
                     return

@@ -1,7 +1,7 @@
-"""OpenTelemetry spans for sends and listeners, with the context of a trace travelling in message properties.
+"""OpenTelemetry spans for sends and listener calls; the trace context is in message properties.
 
-Names and attributes are those of OpenTelemetry's semantic conventions for messaging and for RocketMQ; the context is
-what the configured propagator writes, by default W3C's `traceparent` and `tracestate`.
+Names and attributes follow OpenTelemetry's semantic conventions for messaging and RocketMQ. The configured propagator
+writes the context, by default W3C's `traceparent` and `tracestate`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LATER = (ConsumeStatus.RETRIED, ConsumeStatus.DEAD_LETTERED, ConsumeStatus.DROP
 
 
 class OpenTelemetryHook:
-    """Makes a span of each send and of each call of a listener; needs `pip install 'pyromq[otel]'`.
+    """Makes a span for each send and each listener call; needs `pip install 'pyromq[otel]'`.
 
         hook = OpenTelemetryHook()
         producer = Producer("shop", config=ProducerConfig(hooks=(hook,)))
         consumer = Consumer("billing", config=ConsumerConfig(hooks=(hook,)))
 
-    A listener's span goes on with the trace of its message; of several messages at once it has links to their traces.
-    Spans that the listener makes are below it. `tracer_provider` None is the global one.
+    A listener's span continues the trace of its message; for several messages it has links to their traces. Spans made
+    by the listener are its children. `tracer_provider` None is the global one.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of a client in a registry of `prometheus_client`: sends, listeners, and what is under way.
+"""Metrics of sends and listener calls in a registry of `prometheus_client`.
 
 Names and units of the two histograms are those of RocketMQ 5's clients.
 """
@@ -9,20 +9,20 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 
 from pyromq.client.hooks import ConsumeOutcome, ConsumeStatus, MessageDelivery, MessageSend, SendOutcome
 
-# RocketMQ 5's buckets, in ms, with finer ones in front of them: a send takes less than a millisecond here.
+# RocketMQ 5's buckets, in ms, preceded by finer ones: a send can take less than a millisecond.
 _SEND_BUCKETS = (0.5, 1, 2, 5, 10, 20, 50, 200, 500, 1_000)
 _PROCESS_BUCKETS = (1, 5, 10, 100, 1_000, 10_000, 60_000)
 
 
 class PrometheusHook:
-    """Counts what producers and consumers do; needs `pip install 'pyromq[metrics]'`.
+    """Counts messages and times of producers and consumers; needs `pip install 'pyromq[metrics]'`.
 
         hook = PrometheusHook()
         producer = Producer("shop", config=ProducerConfig(hooks=(hook,)))
         consumer = Consumer("billing", config=ConsumerConfig(hooks=(hook,)))
         prometheus_client.start_http_server(8000, "127.0.0.1")
 
-    One for all clients of a program: a registry takes each name once. `registry` None is the global one.
+    Use one hook for all clients of a program: a registry accepts each name once. `registry` None is the global one.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -30,35 +30,33 @@ class PrometheusHook:
         sending, consuming = ("topic", "producer_group"), ("topic", "consumer_group")
         self._sent = Counter(
             "pyromq_sent_messages_total",
-            "Messages sent, by what became of them: success, failure, or unknown where nobody says (one-way).",
+            "Messages sent, by result: success, failure, or unknown for one-way sends.",
             (*sending, "invocation_status"),
             registry=registry,
         )
         self._send_ms = Histogram(
             "rocketmq_send_cost_time",
-            "Milliseconds until a send was answered, all its attempts included.",
+            "Milliseconds of a send, all attempts included.",
             (*sending, "invocation_status"),
             buckets=_SEND_BUCKETS,
             registry=registry,
         )
-        self._sending = Gauge(
-            "pyromq_waiting_sends", "Messages sent that are not answered yet.", sending, registry=registry
-        )
+        self._sending = Gauge("pyromq_waiting_sends", "Messages waiting for their replies.", sending, registry=registry)
         self._consumed = Counter(
             "pyromq_consumed_messages_total",
-            "Messages that listeners got, by what became of them.",
+            "Messages passed to listeners, by result.",
             (*consuming, "status"),
             registry=registry,
         )
         self._process_ms = Histogram(
             "rocketmq_process_time",
-            "Milliseconds that a call of a listener took.",
+            "Milliseconds of a listener call.",
             (*consuming, "invocation_status"),
             buckets=_PROCESS_BUCKETS,
             registry=registry,
         )
         self._processing = Gauge(
-            "pyromq_processing_messages", "Messages that listeners are at work on.", consuming, registry=registry
+            "pyromq_processing_messages", "Messages in running listener calls.", consuming, registry=registry
         )
 
     def before_send(self, send: MessageSend) -> None:

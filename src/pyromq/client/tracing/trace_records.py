@@ -1,10 +1,10 @@
-"""Records of traces: what a client has done with a message, as text.
+"""Trace records as text: sends, listener calls and transaction decisions of a client.
 
-    a record    its fields, joined by character 1, and character 2 behind the last
-    a field     None is the text `null`, so that no record ends with an empty one, which Java's reader would lose
+    record    its fields, joined by character 1, then character 2
+    field     None is the text `null`: Java's reader loses an empty last field
 
-A message of the trace topic holds many of them; its keys are the ids and keys of all messages in it, by which a trace
-is found. Source: RocketMQ 4.9.8, TraceDataEncoder.
+A message of the trace topic holds many records. Its keys are the ids and keys of all traced messages. Source: RocketMQ
+4.9.8, TraceDataEncoder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NULL = "null"
 
 
 class MessageType(IntEnum):
-    """What kind of message was sent. Source: MessageType."""
+    """The kind of a sent message. Source: MessageType."""
 
     NORMAL = 0
     HALF = 1
@@ -30,7 +30,7 @@ class MessageType(IntEnum):
 
 
 class ConsumeCode(IntEnum):
-    """How a listener's call ended. Source: ConsumeReturnType."""
+    """The result of a listener call. Source: ConsumeReturnType."""
 
     SUCCESS = 0
     TIMEOUT = 1
@@ -41,7 +41,7 @@ class ConsumeCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A producer's send has ended. Times in ms, `started_ms` since 1970; `store_host` is the broker, `host:port`."""
+    """The end of a send. Times are ms, `started_ms` since 1970; `store_host` is the broker's `host:port`."""
 
     name: ClassVar[str] = "Pub"
     started_ms: int
@@ -67,7 +67,7 @@ class Sent:
 
     @classmethod
     def read(cls, fields: Sequence[str]) -> Sent:
-        """Read the fields, of which older clients write fewer, and some a client's address behind them."""
+        """Read the fields. Older clients write fewer, some clients append their address."""
         offset_message_id, success = (None, fields[11]) if len(fields) == 12 else fields[11:13]
         started_ms, region, group, topic, message_id, tags, keys, store_host, size, cost_ms, kind = fields[:11]
         return cls(
@@ -89,7 +89,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A listener is about to get a message; `request_id` joins it with what came of it."""
+    """The begin of a listener call; its `Consumed` record has the same `request_id`."""
 
     name: ClassVar[str] = "SubBefore"
     started_ms: int
@@ -112,7 +112,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """A listener has ended. `ended_ms` and `group` are not told by clients before 4.9."""
+    """The end of a listener call. Clients before 4.9 do not write `ended_ms` and `group`."""
 
     name: ClassVar[str] = "SubAfter"
     request_id: str
@@ -139,7 +139,7 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A producer has decided about a half message: `COMMIT_MESSAGE`, `ROLLBACK_MESSAGE` or `UNKNOW`."""
+    """A producer's decision on a half message: `COMMIT_MESSAGE`, `ROLLBACK_MESSAGE` or `UNKNOW`."""
 
     name: ClassVar[str] = "EndTransaction"
     decided_ms: int
@@ -185,17 +185,16 @@ _KINDS: dict[str, type[TraceRecord]] = {kind.name: kind for kind in (Sent, Deliv
 
 
 def write_record(record: TraceRecord) -> str:
-    """Return a record as text."""
     return FIELDS.join((record.name, *map(_written, record.fields()))) + RECORDS
 
 
 def keys_of(record: TraceRecord) -> list[str]:
-    """Return what a record is found by: the message's id, or those of a batch, and its keys."""
+    """Return the keys of a record in the index: the message's id, or the ids of a batch, and its keys."""
     return [*record.message_id.split(","), *(record.keys or "").split()]
 
 
 def read_records(body: bytes) -> Iterator[TraceRecord]:
-    """Yield the records of a trace message; kinds that are not known, and what is none, are passed over."""
+    """Yield the records of a trace message; unknown and malformed ones are skipped."""
     for line in body.decode("utf-8", "replace").split(RECORDS):
         name, *fields = line.split(FIELDS)
         kind = _KINDS.get(name)

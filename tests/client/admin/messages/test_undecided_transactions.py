@@ -115,7 +115,7 @@ async def test_what_somebody_else_decided_is_refused(cluster, half_messages, sen
 
 async def test_no_decision_is_none(half_messages, send_half):
     sent = await send_half(b"1")
-    with pytest.raises(UsageError, match="say COMMIT or ROLLBACK"):
+    with pytest.raises(UsageError, match="COMMIT or ROLLBACK"):
         await half_messages.decide(await half_messages.find(sent.message_id), Decision.UNKNOWN)
 
 

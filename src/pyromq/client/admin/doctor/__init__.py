@@ -1,1 +1,1 @@
-"""Why something does not work: checked step by step."""
+"""Diagnosis of a cluster, step by step."""

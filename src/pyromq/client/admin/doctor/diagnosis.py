@@ -1,4 +1,4 @@
-"""Why does sending or consuming not work? Checks step by step, from the name server to a topic's brokers."""
+"""Diagnoses sending and consuming step by step, from the name server to a topic's brokers."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerState, Cluster, RouteOfTopic
 
 WITH_TLS = "give the authority of its certificate: --tls-ca FILE (ConnectionConfig.tls), see docs/security.md"
-WITHOUT_TLS = "leave out --tls and its like, and PYROMQ_TLS... of the environment; or let the server speak TLS"
-OTHER_FILES = "look at --tls-ca, --tls-cert and --tls-key, at the server's certificate, and at docs/security.md"
+WITHOUT_TLS = "leave out --tls... options and PYROMQ_TLS... variables, or enable TLS at the server"
+OTHER_FILES = "check --tls-ca, --tls-cert, --tls-key and the server's certificate; see docs/security.md"
 _SECONDS = 3.0
 
 TIMEOUT = 3.0
@@ -51,10 +51,10 @@ async def diagnose(
     connections: ConnectionConfig | None = None,
     seconds: float | None = None,
 ) -> list[Finding]:
-    """Return what was checked, in order; what comes after a wrong name server is left out.
+    """Return the findings in order; the brokers of a failing name server are not checked.
 
-    After `seconds` (None: never) it ends with what was found until then, whose answer it waited for, and what is left.
-    Raises `UsageError` naming a file of TLS that cannot be used.
+    After `seconds` (None: no limit) it returns the findings so far, and a last one that names the silent server and the
+    checks left out. Raises `UsageError` naming a TLS file that cannot be used.
     """
     connections = connections_of(connections)
     if connections.tls is not None:
@@ -65,7 +65,7 @@ async def diagnose(
 
     async def check() -> None:
         async for finding in _check_name_servers(namesrv, topic, asking, clock=clock, connections=connections):
-            found.append(finding)  # noqa: PERF401  one by one: these count when the time is up
+            found.append(finding)  # noqa: PERF401  findings count even if the time runs out
 
     if seconds is None:
         await check()
@@ -77,7 +77,7 @@ async def diagnose(
 
 
 async def _ends_within(work: Coroutine[None, None, None], seconds: float, clock: Clock) -> bool:
-    """Do some work until its end, or that of its time; whether it came to its own. What it raises is raised."""
+    """Run some work for at most `seconds`; return whether it ended. Raises its error."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(seconds))
     try:
         await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -92,7 +92,7 @@ async def _ends_within(work: Coroutine[None, None, None], seconds: float, clock:
 
 @dataclass(slots=True)
 class _Asking:
-    """Whose answer is waited for, and who is to be asked then."""
+    """The server whose reply is awaited, and the checks left after it."""
 
     whom: str = "name servers"
     left: Sequence[str] = ()
@@ -199,16 +199,16 @@ async def _check_broker(cluster: ClusterClient, name: str, address: str, *, cloc
         )
         return Finding(name, False, f"advertises {address}, which cannot be reached from here: {error}", advice)
     except MQError as error:
-        return Finding(name, False, f"answers at {address}, but: {error}", "look into the broker's log")
-    if refusal := figures.get("sendRefusal"):  # brokers of ours tell, here and below
+        return Finding(name, False, f"answers at {address}, but: {error}", "see the broker's log")
+    if refusal := figures.get("sendRefusal"):  # only brokers of pyromq have this key and the next ones
         return Finding(name, False, f"answers at {address}, but takes no messages", refusal)
     if fault := figures.get("pyromqPermissionsFault"):
-        advice = "correct that file: the broker takes it over by itself; until then permissions stay as they were"
+        advice = "correct that file: the broker reloads it; until then the previous permissions apply"
         return Finding(name, False, f"answers at {address}, but its files of accounts are broken: {fault}", advice)
     hot_path = figures.get("pyromqHotPath")
     text = f"answers at {address}" + (f"; hot path: {hot_path}" if hot_path else "")
     if folder := figures.get("pyromqOpenDataFolder"):
-        advice = f"every user of its machine may look into the data folder {folder}: chmod it to 700"
+        advice = f"every user of its machine can read the data folder {folder}: chmod it to 700"
         return Finding(name, True, text, advice)
     return Finding(name, True, text)
 
@@ -255,7 +255,7 @@ async def _route(cluster: ClusterClient, topic: str) -> TopicRoute:
 
 
 async def explained(name: str, address: str, error: BaseException, clock: Clock) -> Finding | None:
-    """Return what is wrong with TLS at an address that failed with this error; None if that is not it."""
+    """Return the TLS finding for an address that failed with this error; None if TLS is not the cause."""
     if isinstance(error, TlsRefused):
         if await _answers_plainly(address, clock):
             return Finding(name, False, "takes plain connections only", WITHOUT_TLS)
@@ -266,7 +266,7 @@ async def explained(name: str, address: str, error: BaseException, clock: Clock)
 
 
 def certificates_of(name: str, channel: Channel | None, clock: Clock) -> list[Finding]:
-    """Return whether the certificate that a connection was made with expires soon; nothing of a plain one."""
+    """Return a finding about the expiry of a connection's certificate; [] for a plain connection."""
     end = channel.certificate_expiry if channel is not None else None
     if end is None:
         return []
@@ -282,7 +282,7 @@ async def _answers_plainly(address: str, clock: Clock) -> bool:
     except MQError:
         return False
     try:
-        answer = await channel.call(BrokerState(), timeout=_SECONDS)  # whichever it is
+        answer = await channel.call(BrokerState(), timeout=_SECONDS)  # any response will do
     except MQError:
         return False
     finally:

@@ -1,4 +1,4 @@
-"""What a check has found."""
+"""The result of one check of a diagnosis."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: what was looked at, whether it is as it should be, what was seen, and what to do about it."""
+    """One check: the checked server or topic, whether it is in order, the observation, and advice."""
 
     name: str
     ok: bool

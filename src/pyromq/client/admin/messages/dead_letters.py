@@ -1,8 +1,8 @@
-"""Dead letters: messages that a group could not consume. Which there are, why, and how to give them another chance.
+"""Dead letters, the messages that a group could not consume: list, find and redrive them.
 
-They lie in topic `%DLQ%group` until they expire; nothing here removes one. Redriving stores a copy, with no attempts
-counted, for the group alone or in another topic. The copy says which dead letter it comes from, so that a second run
-passes over what the first one sent: the destination itself is the record of what was done.
+Dead letters stay in topic `%DLQ%group` until they expire. A redrive stores a copy with no attempts counted, for the
+group alone or in another topic. A property of the copy names its dead letter, so that a second redrive finds it at the
+destination and skips the letter.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import TopicList, decode_body
 from pyromq.remoting.headers import SendMessage, SendMessageResponse, SendMessageV2, TopicNames
 
-PULL_COUNT = 32
-REDRIVEN_FROM = "REDRIVEN_FROM"  # our property: the offset id of the dead letter that a message is a copy of
-ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"  # RocketMQ 5 sets it
+PULL_COUNT = 32  # messages per pull
+REDRIVEN_FROM = "REDRIVEN_FROM"  # property of a copy: the offset id of its dead letter
+ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"  # property set by RocketMQ 5
 HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 
-# What brokers and consumers wrote on the way to the dead letters; the copy begins without.
-_OF_THE_WAY = (
+# Properties written by brokers and consumers before the message became a dead letter; a copy has none of them.
+_DROPPED_PROPERTIES = (
     *(Property.DELAY, Property.RECONSUME_TIME, Property.MAX_RECONSUME_TIMES, Property.RETRY_REASON),
     *(Property.REAL_TOPIC, Property.REAL_QUEUE_ID, Property.TRANSACTION, Property.PRODUCER_GROUP),
     *(Property.WAIT, Property.CLUSTER, Property.MIN_OFFSET, Property.MAX_OFFSET),
@@ -51,34 +51,34 @@ _OF_THE_WAY = (
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that `group` could not consume, as it lies in the group's dead-letter topic."""
+    """A message in the dead-letter topic of `group`."""
 
     group: str
     message: StoredMessage
 
     @property
     def original_topic(self) -> str | None:
-        """The topic the application sent it to; None for what was sent to the dead letters directly."""
+        """The topic of the application's send; None for a message sent to the dead-letter topic directly."""
         properties = self.message.properties
         return properties.get(Property.RETRY_TOPIC) or properties.get(ORIGIN_TOPIC)
 
     @property
     def reason(self) -> str | None:
-        """Why the listener failed last; None if the consumer does not tell, as Java's does not."""
+        """The error of the last listener call; None if the consumer does not send it, as Java's."""
         return self.message.properties.get(Property.RETRY_REASON)
 
     @property
     def attempts(self) -> int:
-        """How often it was consumed without success, beyond the first time."""
+        """Number of failed attempts after the first one."""
         return self.message.reconsume_times
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Which dead letters are meant; what is absent does not matter.
+    """Selects dead letters; absent conditions accept all.
 
-    `ids` are unique ids or offset ids; `reason` is a part of the reason, in any case; times are ms since 1970 and
-    concern the moment of death, both ends included.
+    `ids` are unique ids or offset ids. `reason` is a substring of the reason, without case. Times are ms since 1970 at
+    which the message became a dead letter, both ends included.
     """
 
     ids: frozenset[str] = frozenset()
@@ -109,9 +109,9 @@ class DeadLetterFilter:
 class RedriveOrder:
     """How to redrive.
 
-    Without more, copies go to the group's retry topic, so that this group alone gets them. `to_origin` sends them to
-    their original topics, where every group gets them once more; `to_topic` to that topic. `most` limits how many are
-    sent, `per_second` how fast; `again` sends also what was redriven before; `dry_run` sends nothing.
+    By default copies go to the group's retry topic: only this group consumes them. `to_origin` sends them to their
+    original topics, where every group consumes them again; `to_topic` to that topic. `most` limits their number,
+    `per_second` their rate. `again` includes letters that were redriven before; `dry_run` sends nothing.
     """
 
     to_origin: bool = False
@@ -127,21 +127,21 @@ class RedriveOrder:
         if self.to_topic is not None and self.to_origin:
             raise UsageError("copies go to their original topics or to one topic, not to both")
         if self.most is not None and self.most < 1:
-            raise UsageError(f"most={self.most}: at least one message must be allowed")
+            raise UsageError(f"most={self.most} is out of range: at least 1")
         if self.per_second is not None and self.per_second <= 0:
-            raise UsageError(f"per_second={self.per_second}: must be above 0")
+            raise UsageError(f"per_second={self.per_second} must be above 0")
 
     def destination(self, letter: DeadLetter) -> str:
-        """Return the topic of the copy. Raises `UsageError` when the letter does not tell where it came from."""
+        """Return the topic of the copy. Raises `UsageError` if the letter has no original topic."""
         if self.to_topic is not None:
             return self.to_topic
         if letter.original_topic is None:
-            raise UsageError(f"message {letter.message.message_id} does not tell its original topic; name another one")
+            raise UsageError(f"message {letter.message.message_id} has no original topic; give the topic for its copy")
         return letter.original_topic if self.to_origin else retry_topic(letter.group)
 
 
 class Fate(Enum):
-    """What became of a dead letter in a redrive."""
+    """The outcome of a dead letter in a redrive."""
 
     SENT = "sent"
     WOULD_BE_SENT = "would be sent"
@@ -151,7 +151,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """One dead letter's outcome; `queue` and `queue_offset` are where its copy lies, `error` is why there is none."""
+    """One dead letter's outcome: `queue` and `queue_offset` of its copy, or the `error`."""
 
     letter: DeadLetter
     fate: Fate
@@ -163,7 +163,7 @@ class Redriven:
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeadLetterCount:
-    """How many dead letters of a group there are."""
+    """The number of dead letters of a group."""
 
     group: str
     count: int
@@ -178,7 +178,7 @@ class AsyncDeadLetters(AdminClient):
                 print(letter.message.message_id, letter.reason)
 
     `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds a request. Entering raises
-    `NoNameServer` at once when no name server can be reached.
+    `NoNameServer` at once if no name server can be reached.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class AsyncDeadLetters(AdminClient):
         self._turns = count()
 
     async def counts(self) -> list[DeadLetterCount]:
-        """Return the groups that have dead letters now, by name."""
+        """Return the numbers of dead letters by group name, without groups that have none."""
         response = await self._cluster.name_servers.ask(TopicNames())
         topics = decode_body(TopicList, response.check().body).topics
         groups = [topic.removeprefix(DEAD_LETTER_PREFIX) for topic in topics if topic.startswith(DEAD_LETTER_PREFIX)]
@@ -203,7 +203,7 @@ class AsyncDeadLetters(AdminClient):
         return [each for each in counted if each.count]
 
     async def letters(self, group: str, wanted: DeadLetterFilter | None = None) -> AsyncGenerator[DeadLetter, None]:
-        """Yield what is there now, oldest first in each queue; nothing for a group that never had a dead letter."""
+        """Yield the present dead letters, oldest first in each queue; none for an unknown group."""
         wanted = wanted or DeadLetterFilter()
         for queue in await self._queues(group):
             offset = await self._first(queue, wanted.since_ms)
@@ -215,12 +215,12 @@ class AsyncDeadLetters(AdminClient):
                     letter = DeadLetter(group, message)
                     if message.queue_offset < end and wanted.accepts(letter):
                         yield letter
-                if result.next_offset <= offset:  # expired meanwhile, up to the end
+                if result.next_offset <= offset:  # all remaining ones expired meanwhile
                     break
                 offset = result.next_offset
 
     async def find(self, group: str, message_id: str) -> DeadLetter:
-        """Return the dead letter with this unique id, the latest if it died more than once, or with this offset id.
+        """Return the dead letter with this offset id, or the latest one with this unique id.
 
         Raises `QueryNotFound`.
         """
@@ -240,7 +240,7 @@ class AsyncDeadLetters(AdminClient):
         return DeadLetter(group, message)
 
     async def copies(self, letter: DeadLetter, topic: str) -> list[StoredMessage]:
-        """Return what was redriven of a dead letter to a topic, oldest first; retries of it count too."""
+        """Return the copies of a dead letter in a topic, oldest first, and their retries."""
         found = await self._copies(topic, letter.message.message_id)
         own = letter.message.offset_message_id
         copies = [message for message in found if message.properties.get(REDRIVEN_FROM) == own]
@@ -249,9 +249,9 @@ class AsyncDeadLetters(AdminClient):
     async def redrive(
         self, group: str, wanted: DeadLetterFilter | None = None, order: RedriveOrder | None = None
     ) -> AsyncGenerator[Redriven, None]:
-        """Send a copy of each dead letter that is wanted, and yield what became of it: one after the other.
+        """Send a copy of each wanted dead letter, one after the other, and yield the outcomes.
 
-        A letter whose copy cannot be sent is an outcome, too, and does not stop the others.
+        A failed send is an outcome and does not stop the redrive.
         """
         order = order or RedriveOrder()
         sent, due = 0, self._clock.monotonic()
@@ -281,7 +281,7 @@ class AsyncDeadLetters(AdminClient):
 
     async def _first(self, queue: MessageQueue, since_ms: int) -> int:
         least = await self._offsets.least(queue)
-        # The nearest to the time may lie in the midst of several of that millisecond: begin before it.
+        # The message nearest to the time may be in the middle of several of that millisecond: begin 1 ms earlier.
         return max(least, await self._offsets.by_time(queue, since_ms - 1)) if since_ms > 0 else least
 
     async def _copies(self, topic: str, message_id: str) -> list[StoredMessage]:
@@ -315,7 +315,7 @@ class AsyncDeadLetters(AdminClient):
         return Redriven(letter, Fate.SENT, destination, stored_in, stored.queue_offset)
 
     async def _place(self, topic: str) -> tuple[MessageQueue, str]:
-        """Return a queue to write to, the next one in turn, and its broker's address."""
+        """Return the next writable queue in turn, and its broker's address."""
         route = await self._cluster.route(topic)
         if not route.writable:
             raise Unavailable(f"no broker takes messages for topic {topic!r} now")
@@ -333,11 +333,11 @@ def _refuse_damaged(message: StoredMessage) -> None:
 
 
 def _copy(letter: DeadLetter, queue: MessageQueue) -> SendMessage:
-    """Return the order to store a copy: the same body, id and birth, no attempts, and where it comes from."""
+    """Return the request that stores a copy: same id and born time, no attempts, property `REDRIVEN_FROM`."""
     message = letter.message
-    properties = {name: value for name, value in message.properties.items() if name not in _OF_THE_WAY}
+    properties = {name: value for name, value in message.properties.items() if name not in _DROPPED_PROPERTIES}
     properties[REDRIVEN_FROM] = message.offset_message_id
-    properties.setdefault(Property.UNIQUE_KEY, message.message_id)  # else a second run could not find the copy
+    properties.setdefault(Property.UNIQUE_KEY, message.message_id)  # a second redrive finds the copy by it
     if queue.topic == retry_topic(letter.group):
         properties.setdefault(Property.RETRY_TOPIC, letter.original_topic or "")
     else:

@@ -1,7 +1,7 @@
-"""`admin.delay_levels`: how many messages wait in each delay level, and which are due next.
+"""`admin.delay_levels`: messages waiting in each delay level.
 
-A level is a queue of the schedule topic, in order of arrival, which is the order of delivery. All this is told by
-requests that every broker of RocketMQ 4.9 answers. The protocol has none to cancel what waits in a level.
+A level is a queue of the schedule topic: arrival order is delivery order. Every broker of RocketMQ 4.9 supports these
+requests. The protocol has no request to cancel a message in a level.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @dataclass(frozen=True, slots=True)
 class DelayLevel:
-    """One level of one broker: `waiting` messages, the next of which is due at `next_due_ms` (ms; None: none waits).
+    """One level of one broker: `waiting` messages, the next one due at `next_due_ms` (ms; None: none waits).
 
-    `delay_ms` is what its setting `messageDelayLevel` says now. Due times are reckoned with that: what was sent before
-    the setting was changed may come at another time.
+    `delay_ms` comes from the broker's present setting `messageDelayLevel`. Due times are computed with it: messages
+    sent before a change of the setting may be delivered at another time.
     """
 
     broker_name: str
@@ -44,7 +44,7 @@ class DelayLevel:
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """A level's queue: `begin` is the queue offset of the next message to deliver, `end` that of the next to come."""
+    """A level's queue: `begin` is the queue offset of the next message to deliver, `end` that of the next to arrive."""
 
     queue: MessageQueue
     delay_ms: int
@@ -54,7 +54,7 @@ class _Queue:
 
 @checked
 class DelayLevels:
-    """`admin.delay_levels`; asked of every master."""
+    """`admin.delay_levels`: delay levels of all masters."""
 
     def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, *, timeout: float) -> None:
         self._cluster = cluster
@@ -62,7 +62,7 @@ class DelayLevels:
         self._timeout = timeout
 
     async def all(self) -> list[DelayLevel]:
-        """Return every level of every broker, in order of level and broker; of each broker the first 18."""
+        """Return every level of every broker, in order of level and broker; at most 18 of a broker."""
         queues = [queue for of_broker in await self._queues() for queue in of_broker]
         firsts = await each_of(self._first, queues)
         levels = [
@@ -78,14 +78,14 @@ class DelayLevels:
         return sorted(levels, key=lambda each: (each.level, each.broker_name))
 
     async def waiting(self, level: int, most: int = 50) -> list[DelayedMessage]:
-        """Return the messages of a level that are due next, in order of delivery; none of them has a recall handle."""
+        """Return at most `most` messages of a level, in order of delivery; they have no recall handles."""
         queues = [each for of_broker in await self._queues() for each in of_broker if each.queue.queue_id == level - 1]
         found = await asyncio.gather(*(self._next(each, most) for each in queues))
         return sorted((each for of_broker in found for each in of_broker), key=lambda each: each.due_ms)[:most]
 
     async def _queues(self) -> list[list[_Queue]]:
         masters = await self._brokers.masters()
-        settings = await self._brokers.answers(masters.values(), BrokerSettings())  # who is out of reach is left out
+        settings = await self._brokers.answers(masters.values(), BrokerSettings())  # without brokers out of reach
         return await each_of(self._queues_at, [each for each in masters.items() if each[1] in settings])
 
     async def _queues_at(self, master: tuple[str, str]) -> list[_Queue]:
@@ -120,7 +120,7 @@ class DelayLevels:
         return found
 
     async def _from(self, queue: _Queue, most: int) -> AsyncGenerator[StoredMessage, None]:
-        """Yield what waits in a level's queue; whoever asks for `most` takes no more of them."""
+        """Yield the waiting messages of a level's queue; pulls are sized for `most` of them."""
         offset = queue.begin
         while offset < queue.end:
             request = PullRequest(min(most, 32), timeout=self._timeout, verify=False)
@@ -133,7 +133,7 @@ class DelayLevels:
 
 
 def _delay_ms(text: str) -> int | None:
-    """Return the delay that a word of `messageDelayLevel` says, such as 30s; None for what is none."""
+    """Return the milliseconds of one delay in `messageDelayLevel`, for example 30s; None if malformed."""
     found = re.fullmatch(r"(\d+)([smhd])", text, re.IGNORECASE)
     return int(found[1]) * _UNIT_MS[found[2].lower()] if found else None
 

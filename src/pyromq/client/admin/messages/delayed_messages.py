@@ -1,6 +1,6 @@
-"""Messages that wait for a time of their own: how many, which, and cancelling them for their producer.
+"""Scheduled messages: count, list and cancel them.
 
-Those in delay levels are not among them: they are in a queue of their own topic, and cannot be cancelled.
+Messages in delay levels are not included: see `delay_levels`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pyromq.remoting.command import Response
 from pyromq.remoting.headers import CountTimers, ListTimers
 from pyromq.remoting.recall_handle import is_recall_handle
 
-PAGE = 500
-MOST_COMPARED = 100_000  # messages: 200 requests, seconds
+PAGE = 500  # messages per request
+MOST_COMPARED = 100_000  # limit of messages searched for an id: 200 requests, some seconds
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessage:
-    """A message that waits for `due_ms`; `sent_ms` is when its broker got it (ms), `size` the bytes of its body.
+    """A scheduled message, delivered at `due_ms`. `sent_ms` is its arrival at the broker, `size` its body's bytes.
 
-    `message_id` is the producer's unique id, `recall_handle` cancels it; both are None for messages without an id.
-    `offset_message_id` is None where the broker does not tell it.
+    `message_id` is the producer's unique id, `recall_handle` cancels the message; both are None for messages without an
+    id. `offset_message_id` is None if the broker does not send it.
     """
 
     topic: str
@@ -48,32 +48,32 @@ class DelayedMessage:
 
 @checked
 class AsyncDelayedMessages(AdminClient):
-    """Counts, lists and cancels what waits for its time, for programs with an event loop.
+    """Counts, lists and cancels scheduled messages, for programs with an event loop.
 
         async with AsyncDelayedMessages() as delayed_messages:
             async for message in delayed_messages.waiting("reminders"):
                 print(message.due_ms, message.message_id)
 
     `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds a request. Entering raises
-    `NoNameServer` at once when no name server can be reached. Brokers of RocketMQ 4 know no such messages, those of
-    RocketMQ 5 only count them: they raise `CodeNotSupported`.
+    `NoNameServer` at once if no name server can be reached. Brokers of RocketMQ 4 have no such messages, and brokers of
+    RocketMQ 5 only count them: other methods raise `CodeNotSupported`.
     """
 
     async def counts(self) -> dict[str, int]:
-        """Return how many messages wait, by topic, in order of topic; topics without any are not in it."""
+        """Return the number of scheduled messages by topic, sorted, without topics that have none."""
         return await count_waiting(self._cluster, timeout=self._timeout)
 
     def waiting(self, topic: str, *, begin_ms: int = 0) -> AsyncGenerator[DelayedMessage, None]:
-        """Yield what waits in a topic and is due at `begin_ms` (ms since 1970) or later, in order of delivery.
+        """Yield a topic's messages that are due at `begin_ms` (ms since 1970) or later, in order of delivery.
 
-        What is sent, delivered or cancelled meanwhile may be in it or not.
+        Messages sent, delivered or cancelled meanwhile may be missing or included.
         """
         return list_waiting(self._cluster, topic, begin_ms=begin_ms, timeout=self._timeout)
 
     async def cancel(self, recall_handle: str) -> str:
         """Cancel a message and return its unique id, as `AsyncProducer.cancel` does.
 
-        The message's unique id or offset id is accepted as well; up to 100,000 messages that wait are searched for it.
+        The message's unique id or offset id is accepted, too; up to 100,000 scheduled messages are searched for it.
         """
         if is_recall_handle(recall_handle):
             return await recall(self._cluster, recall_handle, timeout=self._timeout)
@@ -87,9 +87,9 @@ class AsyncDelayedMessages(AdminClient):
 
 
 async def count_waiting(cluster: ClusterClient, *, timeout: float) -> dict[str, int]:
-    """Return how many messages wait for their time, by topic, in order of topic; without brokers out of reach.
+    """Return the number of scheduled messages by topic, sorted; brokers out of reach are left out.
 
-    Raises `Unavailable` if none can be reached.
+    Raises `Unavailable` if no broker can be reached.
     """
     total: Counter[str] = Counter()
     silent: list[Unavailable] = []
@@ -111,7 +111,7 @@ async def count_waiting(cluster: ClusterClient, *, timeout: float) -> dict[str, 
 async def list_waiting(
     cluster: ClusterClient, topic: str, *, begin_ms: int = 0, timeout: float
 ) -> AsyncGenerator[DelayedMessage, None]:
-    """Yield the messages of a topic that wait and are due at `begin_ms` or later, in order of delivery."""
+    """Yield a topic's scheduled messages that are due at `begin_ms` or later, in order of delivery."""
     async with AsyncExitStack() as stack:
         sources = [
             await stack.enter_async_context(aclosing(_waiting_at(cluster, broker, topic, begin_ms, timeout)))
@@ -128,10 +128,9 @@ async def list_waiting(
 async def find_waiting(
     cluster: ClusterClient, message_id: str, topic: str | None = None, *, due_ms: int = 0, timeout: float
 ) -> DelayedMessage | None:
-    """Return the message with this unique id or offset id if it waits for its time; None if none is found.
+    """Return the scheduled message with this unique id or offset id; None if there is none.
 
-    Up to 100,000 messages that wait are compared, those of `topic` or of all topics. With `due_ms`, only those that
-    are due then.
+    Up to 100,000 scheduled messages of `topic`, or of all topics, are compared; with `due_ms` only those due then.
     """
     compared = 0
     for each in await count_waiting(cluster, timeout=timeout) if topic is None else [topic]:

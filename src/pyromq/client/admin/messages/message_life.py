@@ -1,6 +1,6 @@
-"""What became of one message: from its traces where clients send them, and always from what the brokers' logs hold.
+"""The life of one message: its events in clients' traces and in the brokers' logs.
 
-Source of what a group has consumed: RocketMQ 4.9.8, DefaultMQAdminExtImpl.messageTrackDetail, by offsets alone.
+A group's consumption is judged by its offsets. Source: RocketMQ 4.9.8, DefaultMQAdminExtImpl.messageTrackDetail.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from pyromq.plural import counted
 from pyromq.remoting.bodies import decode_body
 from pyromq.remoting.headers import TopicConsumers
 
-MOST_TRACES = 64
+MOST_TRACES = 64  # trace messages read: as many as a broker returns for a key
 _DECISIONS = {"COMMIT_MESSAGE": "committed", "ROLLBACK_MESSAGE": "rolled back", "UNKNOW": "left open"}
 
 
 @dataclass(frozen=True, slots=True)
 class LifeEvent:
-    """Something that happened to a message at `time_ms` (None: nobody noted when). `who` is a group, or a broker.
+    """An event in the life of a message at `time_ms` (None: unknown). `who` is a group or a broker.
 
     `what` is sent, not sent, committed, rolled back, left open, stored, waits, delivered, consumed, failed, sent back,
-    dead letter, and of groups by their offsets passed, not yet, or not known.
+    or dead letter; for groups judged by their offsets it is passed, not yet, or not known.
     """
 
     time_ms: int | None
@@ -53,10 +53,10 @@ async def life_of(
     trace_topic: str,
     timeout: float,
 ) -> list[LifeEvent]:
-    """Return what is known of a message, by any of its ids: in order of time, what has no time at the end.
+    """Return the events of a message, by any of its ids, in order of time; events without a time are last.
 
-    Without `topic` it is the one that a trace tells, else that of the message itself. Raises `QueryNotFound` where
-    neither a trace nor a log knows it.
+    `topic` None means the topic in a trace, else that of the found message. Raises `QueryNotFound` if there is no
+    event.
     """
     records = await _traces(cluster, trace_topic, one_id(message_id), timeout)
     topic = topic or next((each.topic for each in records if isinstance(each, Sent | Decided)), None)
@@ -80,12 +80,12 @@ async def life_of(
         for of_group in await asyncio.gather(*done):
             events += of_group
     if not events:
-        raise QueryNotFound(f"nothing is known of message {message_id!r} in topic {topic}, nor in {trace_topic}")
+        raise QueryNotFound(f"message {message_id!r} is neither in topic {topic} nor in trace topic {trace_topic}")
     return sorted(events, key=lambda event: (event.time_ms is None, event.time_ms or 0))
 
 
 async def _found(cluster: ClusterClient, message_id: str, topic: str | None, timeout: float) -> StoredMessage | None:
-    """Return the message. With a topic, None if it is not there: a half message may be."""
+    """Return the message. With a topic, None if it is not there, as for a half message."""
     try:
         return await find_message(cluster, message_id, topic, timeout=timeout)
     except QueryNotFound:
@@ -106,7 +106,7 @@ async def _traces(cluster: ClusterClient, trace_topic: str, message_id: str, tim
 
 
 def _told(records: list[TraceRecord]) -> Iterator[LifeEvent]:
-    """What clients have told. The end of a listener's call is joined with its begin."""
+    """Yield the events of trace records. The end of a listener call gets missing data from its begin."""
     begun = {each.request_id: each for each in records if isinstance(each, Delivered)}
     for record in records:
         match record:
@@ -138,7 +138,7 @@ def _stored(message: StoredMessage) -> LifeEvent:
 
 
 def _waiting(message: StoredMessage) -> LifeEvent:
-    """What is parked in a topic of the broker's own; it may have gone on since."""
+    """Return the event of a message in an internal topic; it may have been delivered since."""
     properties = message.properties
     if message.topic == HALF_TOPIC:
         return LifeEvent(message.store_ms, "waits", properties.get(Property.PRODUCER_GROUP, ""), "for its decision")
@@ -150,7 +150,7 @@ def _waiting(message: StoredMessage) -> LifeEvent:
 
 
 async def _groups(cluster: ClusterClient, topic: str) -> list[str]:
-    """Return the groups that have consumed a topic, as its brokers know them."""
+    """Return the groups that consume a topic or have offsets in it, sorted."""
     route = await cluster.route(topic)
     names: set[str] = set()
     for broker_name in sorted(route.addresses):
@@ -168,7 +168,7 @@ async def _of_group(
     message_id: str,
     timeout: float,
 ) -> list[LifeEvent]:
-    """What a group has done with it: consumed or not yet, by its offsets; sent back; given up."""
+    """Return a group's events: sent back, dead letter, and whether its offset has passed the message."""
     retried = await _copies_in(cluster, retry_topic(group), message_id, timeout)
     dead = await _copies_in(cluster, dead_letter_topic(group), message_id, timeout)
     events = [

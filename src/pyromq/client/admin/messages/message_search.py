@@ -1,6 +1,6 @@
-"""Finding single messages in a cluster: by offset id, by unique id, by key.
+"""Finds single messages in a cluster by offset id, unique id or key.
 
-One whose body is damaged is found as well, for rescue: a warning tells of it, and `is_damaged` is true.
+A message with a damaged body is returned with a warning, and its `is_damaged` is true.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pyromq.remoting.recall_handle import decode_handle, is_recall_handle
 
 logger = logger_of(__name__)
 
-MAX_PER_BROKER = 64  # what a broker gives at most. Source: MessageStoreConfig.maxMsgsNumBatch
+MAX_PER_BROKER = 64  # limit of a broker's response. Source: MessageStoreConfig.maxMsgsNumBatch
 FOR_EVER_MS = (1 << 63) - 1
-PARKED_IN = (TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC)  # topics of messages that consumers cannot see yet
+PARKED_IN = (TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC)  # internal topics of messages that are not delivered yet
 
 
 async def find_message(
@@ -32,7 +32,7 @@ async def find_message(
     """Return the message with this unique id, offset id or recall handle.
 
     A unique id is looked up in `topic`, or without it in all topics of all brokers. Of several copies the first stored
-    is returned. A message that waits for its time or its decision is returned as it is stored in its internal topic.
+    one is returned. A scheduled or half message is returned as stored in its internal topic.
     Raises `QueryNotFound`, `Unavailable`, and `UsageError` for the joined ids of a batch.
     """
     unique_id = one_id(message_id)
@@ -54,7 +54,7 @@ async def find_message(
 
 
 def one_id(text: str) -> str:
-    """Return a message id without blanks around it; of a recall handle, the unique id that it names."""
+    """Return a message id without surrounding blanks; for a recall handle, its unique id."""
     text = text.strip()
     if not text:
         raise UsageError("the message id is empty; give a unique id, an offset id or a recall handle")
@@ -66,13 +66,13 @@ def one_id(text: str) -> str:
 async def _find_waiting(
     cluster: ClusterClient, message_id: str, topic: str | None, *, timeout: float
 ) -> StoredMessage | None:
-    """Return a message that waits for its time, which is in no index; None if there is none."""
+    """Return a scheduled message, which is in no key index; None if there is none."""
     due_ms = 0
     if is_recall_handle(message_id):
         topic, _, due_ms, message_id = decode_handle(message_id)
     try:
         found = await find_waiting(cluster, message_id.strip(), topic, due_ms=due_ms, timeout=timeout)
-    except (CodeNotSupported, AccessDenied):  # a broker of RocketMQ itself; an account that may not list
+    except (CodeNotSupported, AccessDenied):  # a Java broker; an account without the right to list
         return None
     if found is None or found.offset_message_id is None:
         return None
@@ -86,7 +86,7 @@ def _first(copies: list[StoredMessage]) -> StoredMessage:
 
 
 async def find_by_offset_id(cluster: ClusterClient, message_id: str, *, timeout: float) -> StoredMessage:
-    """Return the message a broker's id points at. Raises `QueryNotFound`, `UsageError`, `Unavailable`."""
+    """Return the message with a broker's offset id. Raises `QueryNotFound`, `UsageError`, `Unavailable`."""
     place = parse_offset_id(message_id)
     try:
         response = await cluster.ask(place.address, ViewMessage(offset=place.log_offset), timeout=timeout)
@@ -101,9 +101,9 @@ async def find_by_offset_id(cluster: ClusterClient, message_id: str, *, timeout:
 async def find_copies(
     cluster: ClusterClient, topic: str, message_id: str, *, timeout: float, at_brokers_of: str | None = None
 ) -> list[StoredMessage]:
-    """Return all messages of a topic with a producer's id, as retries store it several times; 64 of each broker.
+    """Return all messages of a topic with a unique id, which retries may store several times; 64 of each broker.
 
-    `at_brokers_of` names a topic whose brokers are asked, for topics that have no route.
+    `at_brokers_of` names a topic whose brokers are asked, for internal topics without a route.
     """
     question = _by_unique_id(topic, message_id)
     found = await _ask_brokers(cluster, question, timeout=timeout, route_topic=at_brokers_of or topic)
@@ -111,7 +111,7 @@ async def find_copies(
 
 
 async def _find_in_all_topics(cluster: ClusterClient, message_id: str, *, timeout: float) -> list[StoredMessage]:
-    """Return all messages with a producer's id. Raises the first refusal if nothing is found and a broker refused."""
+    """Return all messages with a unique id. If none is found, raises the first refusal of a broker."""
     table = decode_body(ClusterTable, (await cluster.name_servers.ask(Cluster())).check().body)
     topics = decode_body(TopicList, (await cluster.name_servers.ask(TopicNames())).check().body).topics
     brokers = [(name, min(each.addresses.items())[1]) for name, each in sorted(table.brokers.items()) if each.addresses]
@@ -173,13 +173,13 @@ async def find_by_key(
         end_ms=FOR_EVER_MS if end_ms is None else end_ms,
     )
     found = await _ask_brokers(cluster, question, timeout=timeout, route_topic=topic)
-    # The index knows hashes of keys only.
+    # The index has hashes of keys only.
     matching = [message for message in found if key in message.keys or key == message.message_id]
     return sorted(_looked_at(matching), key=lambda message: (message.store_ms, message.log_offset), reverse=True)
 
 
 def _looked_at(messages: list[StoredMessage]) -> list[StoredMessage]:
-    """Return the messages; those that are not what was stored are told."""
+    """Return the messages; log a warning for each damaged one."""
     for message in messages:
         if message.is_damaged:
             logger.warning(

@@ -1,7 +1,7 @@
-"""Half messages that nobody has decided on: which there are, what is in them, and deciding for their producer.
+"""Undecided half messages: list them, read them, and decide instead of their producer.
 
-A broker asks the producers of the group what became of them, 15 times; where no producer answers, or none is left, an
-administrator may. What this decides is decided: a producer that comes later is told so.
+A broker checks with the group's producers, at most 15 times. If no producer decides, an administrator can. The decision
+is final: a later decision of a producer is refused.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pyromq.message_id import is_offset_id
 from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, decode_body
 from pyromq.remoting.headers import EndTransaction, ListHalfMessages
 
-PAGE = 200
+PAGE = 200  # half messages per request
 
 
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """An undecided half message of `producer_group`, meant for `topic` and `queue_id` (None: damaged).
+    """An undecided half message of `producer_group` for `topic` and `queue_id` (None: damaged).
 
-    `born_ms` is when it was sent (ms), `checks` how often its producer has been asked, `size` the bytes of the body as
-    stored. `message_id` is the producer's unique id; offsets and the offset id are those of the latest copy, for each
-    check writes a new one.
+    `born_ms` is its send time (ms), `checks` the number of checks so far, `size` the bytes of the stored body.
+    `message_id` is the producer's unique id. Offsets and the offset id are those of the latest copy: each check writes
+    a new one.
     """
 
     broker_name: str
@@ -57,14 +57,14 @@ class AsyncHalfMessages(AdminClient):
                 await half_messages.decide(half, Decision.ROLLBACK)
 
     `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds a request. Entering raises
-    `NoNameServer` at once when no name server can be reached. Brokers of RocketMQ itself do not list theirs: they
-    raise `CodeNotSupported`.
+    `NoNameServer` at once if no name server can be reached. Java's brokers cannot list half messages: they raise
+    `CodeNotSupported`.
     """
 
     async def undecided(self, group: str | None = None, topic: str | None = None) -> AsyncGenerator[HalfMessage, None]:
-        """Yield what is undecided, of one producer group, for one topic, or all: oldest first at each broker.
+        """Yield undecided half messages, of one producer group or topic or of all, oldest first at each broker.
 
-        One whose producer is asked meanwhile may come twice.
+        A half message that is checked meanwhile may be yielded twice.
         """
         for name, address in (await self._cluster.masters()).items():
             after: int | None = -1
@@ -78,7 +78,7 @@ class AsyncHalfMessages(AdminClient):
     async def find(self, message_id: str) -> HalfMessage:
         """Return the undecided half message with this unique id, or with the offset id of any of its copies.
 
-        Raises `QueryNotFound`, and `UsageError` where a producer's retry stored two with one unique id.
+        Raises `QueryNotFound`, and `UsageError` if a producer's retry stored two half messages with one unique id.
         """
         message_id = one_id(message_id)
         found = await self._undecided_with(message_id)
@@ -92,7 +92,7 @@ class AsyncHalfMessages(AdminClient):
         return next(iter(found.values()))
 
     async def _undecided_with(self, message_id: str) -> dict[tuple[str, str, int], HalfMessage]:
-        found: dict[tuple[str, str, int], HalfMessage] = {}  # by what the copies of one have in common
+        found: dict[tuple[str, str, int], HalfMessage] = {}  # keys are equal for all copies of one half message
         async with aclosing(self.undecided()) as undecided:
             async for half in undecided:
                 if message_id.upper() in (half.message_id.upper(), half.offset_message_id):
@@ -100,14 +100,14 @@ class AsyncHalfMessages(AdminClient):
         return found
 
     async def _older_copy(self, offset_id: str) -> StoredMessage | None:
-        """Return the copy that a check has replaced since; None if there is none."""
+        """Return an earlier copy, replaced by a check; None if there is none."""
         try:
             return await find_by_offset_id(self._cluster, offset_id, timeout=self._timeout)
         except (QueryNotFound, Unavailable):
             return None
 
     async def content(self, half: HalfMessage) -> StoredMessage:
-        """Return the half message as it is stored, body and all: its topic is the one of half messages."""
+        """Return the half message as stored, with its body; its topic is the half topic."""
         message = await find_by_offset_id(self._cluster, half.offset_message_id, timeout=self._timeout)
         message.broker_name = half.broker_name
         return message
@@ -115,10 +115,10 @@ class AsyncHalfMessages(AdminClient):
     async def decide(self, half: HalfMessage, decision: Decision) -> None:
         """Commit or roll back a half message, as its producer would.
 
-        Raises a `BrokerError` when somebody else decided first, `UsageError` for `UNKNOWN`.
+        Raises a `BrokerError` if it is decided already, `UsageError` for `UNKNOWN`.
         """
         if decision is Decision.UNKNOWN:
-            raise UsageError("UNKNOWN decides nothing; say COMMIT or ROLLBACK")
+            raise UsageError("decision UNKNOWN has no effect; use COMMIT or ROLLBACK")
         order = EndTransaction(
             producer_group=half.producer_group,
             half_queue_offset=half.half_queue_offset,

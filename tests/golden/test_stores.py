@@ -18,8 +18,8 @@ from pyromq.clock import SystemClock
 from pyromq.message import Property, StoredMessage, decode_properties, pack_address
 from pyromq.record import decode, encode
 from pyromq.store.config import StoreConfig
-from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import run_blocking
 
 FOLDER = Path(__file__).parent / "store"
 CLEAN, CRASHED = "store-java", "store-java-crashed"
@@ -166,7 +166,7 @@ def test_every_queue_leads_to_its_records(golden: Golden) -> None:
 def test_queries_by_key_find_what_the_broker_found(golden: Golden) -> None:
     for query in golden.expected["keyQueries"]:
         golden.store.follow_index()
-        found = looked(
+        found = run_blocking(
             golden.store.search_by_key(query["topic"], query["key"], query["maxNum"], query["begin"], query["end"])
         )
         told = [int(offset_id[-16:], 16) for offset_id in query["offsetMsgIds"]]
@@ -177,7 +177,7 @@ def test_offsets_by_time_are_at_least_as_near_as_the_broker_s(golden: Golden) ->
     """The broker looks into one file only, chosen by its modification time; otherwise both give the same."""
     for search in golden.expected["searchOffset"]:
         topic, queue_id, wanted_ms = search["topic"], search["queueId"], search["timestamp"]
-        found = looked(golden.store.search_by_time(topic, queue_id, wanted_ms))
+        found = run_blocking(golden.store.search_by_time(topic, queue_id, wanted_ms))
         ours, theirs = (stored_ms(golden.store, topic, queue_id, at) for at in (found, search["offset"]))
         if ours is None or theirs is None:
             assert found == search["offset"]

@@ -16,10 +16,10 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import StoreCorrupt
 from pyromq.store.config import StoreConfig
-from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.checking import Checking
 from pyromq.store.offline.stopped_store import Cure
+from pyromq.store.page_load import run_blocking
 
 from ..store.making import (
     NOON_MS,
@@ -72,8 +72,8 @@ def test_clean_stop_leaves_no_segment_made_ahead(tmp_path: Path) -> None:
         for each in big:
             each.stored_body = bytes(15_000)
             store.append(each)
-        assert store._log._room._next is not None
-        store._log._room._next.result(timeout=PATIENCE_SECONDS)  # made by the helper's thread
+        assert store._log._preallocation._next is not None
+        store._log._preallocation._next.result(timeout=PATIENCE_SECONDS)  # made by the helper's thread
         ahead = len(list((tmp_path / "commitlog").iterdir()))
         copy = crashed_copy(tmp_path, tmp_path.with_name(f"{tmp_path.name}-copy"))
     assert ahead == 2
@@ -115,7 +115,7 @@ def test_killed_process_leaves_all_its_messages(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         assert len(bodies(store, 0)) == len(bodies(store, 1)) == 50
         store.follow_index()
-        assert looked(store.search_by_key(TOPIC, "k99", 1, 0, 1 << 62)).log_offsets
+        assert run_blocking(store.search_by_key(TOPIC, "k99", 1, 0, 1 << 62)).log_offsets
 
 
 def damaged(segment: Path, position: int, kind: str) -> None:
@@ -207,7 +207,7 @@ def test_after_a_clean_stop_a_damaged_end_is_not_cut_off(torn: Torn) -> None:
         damaged(root / "commitlog" / torn.segment.name, position, "cut")
         record = torn.begins[0] if position < torn.begins[1] else torn.begins[1]
         with (
-            pytest.raises(StoreCorrupt, match=rf"{torn.segment.name} byte {record}: no sound record.*store repair"),
+            pytest.raises(StoreCorrupt, match=rf"{torn.segment.name} byte {record}: no intact record.*store repair"),
             opened(root),
         ):
             pass
@@ -227,7 +227,7 @@ def test_damage_in_front_of_sound_records_is_not_cut_off(tmp_path: Path, crash: 
     with (
         pytest.raises(
             StoreCorrupt,
-            match=rf"byte {sent[3].log_offset}: .*(a sound one is behind|consumequeue.* byte [0-9]+ knows one)",
+            match=rf"byte {sent[3].log_offset}: .*(an intact one follows|consumequeue.* byte [0-9]+ leads to a record)",
         ),
         opened(root),
     ):
@@ -332,7 +332,7 @@ def test_without_its_log_a_store_does_not_drop_its_queues(tmp_path: Path) -> Non
         fill(store, 20)
     shutil.rmtree(tmp_path / "commitlog")
     with (
-        pytest.raises(StoreCorrupt, match=r"commitlog has no log files, but the queues know .* move the folder"),
+        pytest.raises(StoreCorrupt, match=r"commitlog has no log files, but the queues lead to .* move the folder"),
         opened(tmp_path),
     ):
         pass
@@ -340,7 +340,7 @@ def test_without_its_log_a_store_does_not_drop_its_queues(tmp_path: Path) -> Non
     with opened(tmp_path) as store:
         assert store.topics() == []
         store.follow_index()
-        assert looked(store.search_by_key(TOPIC, "k1", 1, 0, 1 << 62)).log_offsets == []
+        assert run_blocking(store.search_by_key(TOPIC, "k1", 1, 0, 1 << 62)).log_offsets == []
     goes_on(tmp_path)
 
 
@@ -353,7 +353,7 @@ def test_without_its_first_log_file_a_store_says_so(tmp_path: Path, caplog: pyte
     assert finding.cure is Cure.BACKUP
     with opened(tmp_path) as store:
         assert store.min_offset(TOPIC, 0) > 0
-    assert f"{first} and what follows up to log offset 4096 is missing" in caplog.text
+    assert f"{first} and the log files after it up to log offset 4096 are missing" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty"])
@@ -364,7 +364,7 @@ def test_without_its_last_log_file_a_store_does_not_start(tmp_path: Path, kind: 
     last = max((tmp_path / "commitlog").iterdir())
     last.write_bytes(b"") if kind == "empty" else last.unlink()
     with (
-        pytest.raises(StoreCorrupt, match=rf"{last} is missing, but .*consumequeue.* byte \d+ knows .* store repair"),
+        pytest.raises(StoreCorrupt, match=rf"{last} is missing, but .*consumequeue.* byte \d+ leads .* store repair"),
         opened(tmp_path),
     ):
         pass
@@ -407,7 +407,7 @@ def test_empty_index_file_of_an_interrupted_start_is_made_again(tmp_path: Path) 
     (tmp_path / "abort").touch()
     with opened(tmp_path) as store:
         store.follow_index()
-        assert len(looked(store.search_by_key(TOPIC, "k4", 9, 0, 1 << 62)).log_offsets) == 1
+        assert len(run_blocking(store.search_by_key(TOPIC, "k4", 9, 0, 1 << 62)).log_offsets) == 1
     goes_on(tmp_path)
 
 
@@ -449,7 +449,7 @@ def test_a_clock_set_back_between_two_runs_is_told_and_does_no_harm(
         last = store.message(TOPIC, 0, 5)
         assert last is not None
         assert last.store_ms == NOON_MS
-    assert "stored 3600 s later than it is now by this machine's clock" in caplog.text
+    assert "stored 3600 s after the current time of this machine's clock" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["missing", "zero"])

@@ -12,8 +12,8 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
 from pyromq.store.index.record_keys import key_hashes
 from pyromq.store.json_file import JsonFile
-from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import run_blocking
 from pyromq.store.queue.consume_queue import FILLER_SIZE
 
 EVER = (0, (1 << 63) - 1)
@@ -194,7 +194,7 @@ class Model:
             assert each is not None
             wanted = (each.message.log_offset, each.message.size)
             require(entry[:2] == wanted, f"{queue} {offset} leads to {entry}, the message is at {wanted}")
-            require(entry.tags_code == store._follower.tags_code(each.message), f"{queue} {offset} has other tags")
+            require(entry.tags_code == store._dispatcher.tags_code(each.message), f"{queue} {offset} has other tags")
             require(each.queue == queue and each.message.queue_offset == offset, f"{queue} {offset} leads elsewhere")
         require(not alive, f"{queue} has offsets from {low} to {high}, not {list(alive)}")
         return high
@@ -209,7 +209,7 @@ class Model:
                 by_key[each.message.topic, key].add(each.message.log_offset)
         store.follow_index()
         for topic, key in random.sample(sorted(by_key), min(KEYS_LOOKED_UP, len(by_key))):
-            found = looked(store.search_by_key(topic, key, 10_000, *EVER)).log_offsets
+            found = run_blocking(store.search_by_key(topic, key, 10_000, *EVER)).log_offsets
             mine = [at for at in found if at in by_key[topic, key]]
             missing = by_key[topic, key] - set(mine)
             require(not missing, f"key {key!r} of {topic} does not lead to {sorted(missing)}, only to {found}")

@@ -208,7 +208,7 @@ def test_where_nothing_is_ready_nothing_is_written(what: str) -> None:
         elif what == "entries":
             file.next_entry = file.entries - 1  # room for one, and the message has two keys
         else:
-            file.room_to = file.entries_at + (file.next_entry + 2) * 20 - 1
+            file.reserved_end = file.entries_at + (file.next_entry + 2) * 20 - 1
         before = bytes(file.file.memory)
         assert enter(index, log) == (size, 0)
         assert bytes(file.file.memory) == before

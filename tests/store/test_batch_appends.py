@@ -57,11 +57,11 @@ def shape(**changes: object) -> Shape:
     return Shape(**(fields | changes))  # type: ignore[arg-type]
 
 
-def store_members(store: MessageStore, body: bytes, common: Shape, *, room_behind: int = 0) -> Stored | None:
+def store_members(store: MessageStore, body: bytes, common: Shape, *, spare_bytes: int = 0) -> Stored | None:
     found = members_of(body, common.more)
     assert found is not None
     return store.batch_appends.append(
-        found, common, first=0, count=found.count, store_address=store.store_address, room_behind=room_behind
+        found, common, first=0, count=found.count, store_address=store.store_address, spare_bytes=spare_bytes
     )
 
 
@@ -101,7 +101,7 @@ def check_same_again(pair: tuple[MessageStore, MessageStore], body: bytes, commo
 
 
 def written(store: MessageStore, start: int) -> bytes:
-    return b"".join(store.log_tail.stretch(start, store.max_log_offset))  # type: ignore[attr-defined]
+    return b"".join(store.log_tail.views_between(start, store.max_log_offset))  # type: ignore[attr-defined]
 
 
 def check_same(body: bytes, common: Shape, **settings: int) -> None:
@@ -211,7 +211,7 @@ def test_room_is_kept_for_what_is_to_follow(tmp_path: Path) -> None:
     body = encode_batch([BatchMember(0, bytes(3_000), "")])
     with opened(tmp_path) as store:
         fill(store, 2)
-        assert store_members(store, body, shape(), room_behind=900).log_offset == 4096  # type: ignore[union-attr]
+        assert store_members(store, body, shape(), spare_bytes=900).log_offset == 4096  # type: ignore[union-attr]
 
 
 def test_too_much_for_one_write_stores_nothing(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_too_much_for_one_write_stores_nothing(tmp_path: Path) -> None:
 def test_a_store_that_takes_nothing_takes_no_batch(tmp_path: Path) -> None:
     body = encode_batch([BatchMember(0, b"x", "")])
     with opened(tmp_path) as store:
-        store.log_tail.hold("no room")  # type: ignore[attr-defined]
+        store.log_tail.suspend("no room")  # type: ignore[attr-defined]
         with pytest.raises(StoreNotWritable, match="no room"):
             store_members(store, body, shape())
 

@@ -104,7 +104,7 @@ def test_foreign_files_are_named_and_left_alone(tmp_path: Path, caplog: pytest.L
         path.write_text("what is this")
     with opened(tmp_path) as store:
         assert store.max_offset("orders", 0) == 40
-    assert caplog.messages == [f"{path} does not belong there, and is left alone" for path in foreign]
+    assert caplog.messages == [f"{path} is no file of the store and is ignored" for path in foreign]
     assert all(path.read_text() == "what is this" for path in foreign)
 
 
@@ -126,7 +126,7 @@ def test_a_queue_with_a_file_short_or_missing_is_made_again(
     with opened(tmp_path) as store:
         assert store.max_offset("orders", 1) == 40
     assert files_below(tmp_path / "consumequeue") == before
-    assert "This queue is made again from the log" in caplog.text
+    assert "This queue is rebuilt from the log" in caplog.text
 
 
 def test_log_folder_can_lie_elsewhere(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from pyromq.errors import StoreNotWritable
 from pyromq.message import StoredMessage
 from pyromq.store.config import FlushMode, StoreConfig
-from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import run_blocking
 from pyromq.testing import SimulatedDisk
 from pyromq.testing.simulated_disk import SECTOR, Killed, Loss
 
@@ -111,7 +111,7 @@ def test_names_that_were_not_on_disk_cost_nothing_confirmed(flush: FlushMode) ->
     assert bodies(after) == sent
     assert bodies(after, topic="new") == [b"body 0"]
     after.follow_index()
-    assert looked(after.search_by_key(TOPIC, "k299", 1, 0, 1 << 62)).log_offsets
+    assert run_blocking(after.search_by_key(TOPIC, "k299", 1, 0, 1 << 62)).log_offsets
 
 
 @MODES
@@ -178,7 +178,9 @@ def test_the_key_index_waits_for_room() -> None:
         store.follow_index()
     disk.refuse = lambda kind, path: None
     store.follow_index()
-    assert all(looked(store.search_by_key(TOPIC, f"k{number}", 1, 0, 1 << 62)).log_offsets for number in range(50))
+    assert all(
+        run_blocking(store.search_by_key(TOPIC, f"k{number}", 1, 0, 1 << 62)).log_offsets for number in range(50)
+    )
 
 
 @pytest.mark.slow

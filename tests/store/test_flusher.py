@@ -167,7 +167,7 @@ def test_a_disk_that_refuses_what_it_is_handed_ends_appends(monkeypatch: pytest.
     disk.refuse = lambda kind, path: errno.EIO if kind == "write_out" else None
     store._flusher._log_flushed_at = -3_600.0
     assert not store._flusher.turn()
-    with pytest.raises(StoreNotWritable, match="see to it and restart"):
+    with pytest.raises(StoreNotWritable, match="restart the broker"):
         store.append(message())
     with pytest.raises(StoreNotWritable, match="Input/output error"):
         store.close()

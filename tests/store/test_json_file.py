@@ -85,8 +85,8 @@ def test_a_flipped_bit_that_leaves_it_readable_is_noticed(tmp_path: Path, caplog
 
     assert file.read(msgspec.json.decode) == {"a": 1}
     [line] = caplog.messages
-    assert f"{file.path} is damaged: its checksum says" in line
-    assert "who has edited it removes its last field, checksum" in line
+    assert f"{file.path} is damaged: its checksum is" in line
+    assert "after an edit by hand, remove its last field, checksum" in line
 
 
 @pytest.mark.parametrize("edited", [b'{"a":3}', b'{\n  "a": 3,\n  "checksum": "00000000"\n}', b'{"a":3}\n'])

@@ -16,8 +16,8 @@ from pyromq.message import StoredMessage, SysFlag, pack_address
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LocalDisk
-from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore, ReadStatus
+from pyromq.store.page_load import run_blocking
 from pyromq.store.queue import queue_table
 
 from .making import ADDRESS, NOON_MS, SMALL, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
@@ -258,8 +258,8 @@ def test_offset_by_time_is_the_first_of_that_time_or_the_nearer_neighbour(tmp_pa
             clock.ms = NOON_MS + ms
             store.append(message())
         asked = {-5: 0, 0: 0, 4: 0, 5: 0, 6: 1, 10: 1, 15: 3, 16: 4, 25: 4, 26: 5, 31: 5, 99: 5}
-        assert {ms: looked(store.search_by_time(TOPIC, 0, NOON_MS + ms)) for ms in asked} == asked
-        assert looked(store.search_by_time("unknown", 0, NOON_MS)) == 0
+        assert {ms: run_blocking(store.search_by_time(TOPIC, 0, NOON_MS + ms)) for ms in asked} == asked
+        assert run_blocking(store.search_by_time("unknown", 0, NOON_MS)) == 0
 
 
 def test_record_at_gives_records_only(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.broker.consuming.cold import forget
 
 from pyromq.store import disk
-from pyromq.store.addresses import address_of, stretches
+from pyromq.store.disk import address_of, stretches
 
 MEGABYTE = 1 << 20
 SIZES = (49 * MEGABYTE, 9 * MEGABYTE)

@@ -9,8 +9,8 @@ import pytest
 from pyromq.errors import StoreNotWritable
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
-from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import run_blocking
 from pyromq.testing import SimulatedDisk
 
 from .making import ADDRESS, NOON_MS, SMALL, TOPIC, StoppedClock, bodies, fill, message
@@ -37,7 +37,7 @@ def test_reading_goes_on_also_from_files_that_are_not_mapped(disk: SimulatedDisk
     assert bodies(store, 1) == [b"body %d" % number for number in range(1, 100, 2)]
     read = store.read(TOPIC, 0, 0, 32)
     assert read.records
-    assert looked(store.search_by_time(TOPIC, 0, NOON_MS)) == 0
+    assert run_blocking(store.search_by_time(TOPIC, 0, NOON_MS)) == 0
 
 
 def test_sends_are_refused_before_they_leave_anything(disk: SimulatedDisk, store: MessageStore) -> None:
@@ -46,7 +46,7 @@ def test_sends_are_refused_before_they_leave_anything(disk: SimulatedDisk, store
     assert bodies(store, 1)
     end = store.max_log_offset
     for _ in range(2):
-        with pytest.raises(StoreNotWritable, match="Read-only file system; see to that disk, and restart"):
+        with pytest.raises(StoreNotWritable, match="Read-only file system; check that disk, then restart"):
             store.append(message(queue_id=1))
     assert (store.max_log_offset, store.max_offset(TOPIC, 1)) == (end, 50)
 
@@ -75,5 +75,5 @@ def test_what_is_mapped_for_reading_can_be_looked_at_loaded_and_let_go(tmp_path:
     views = [memory[10:20], memory[9000:9010]]
     LOCAL_DISK.load(views)
     assert LOCAL_DISK.is_loaded(views)
-    LOCAL_DISK.forget(memory, 0, 16384)
+    LOCAL_DISK.drop_pages(memory, 0, 16384)
     assert bytes(memory) == b"x" * 16384

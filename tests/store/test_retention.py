@@ -11,8 +11,8 @@ import pytest
 from tests.store.making import StoppedClock, bodies, fill, message, opened, small_store
 
 from pyromq.errors import StoreNotWritable, UsageError
-from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import run_blocking
 from pyromq.store.retention import DiskUse, measured
 
 HOUR_MS = 3_600_000
@@ -192,8 +192,8 @@ def test_queues_and_index_follow(tmp_path: Path) -> None:
             assert store.read("orders", queue_id, 0, 32).next_offset == first
         assert bodies(store)[-1] == b"body 298"
         store.follow_index()
-        assert looked(store.search_by_key("orders", "k3", 8, 0, 1 << 60)).log_offsets == []
-        assert looked(store.search_by_key("orders", "k299", 8, 0, 1 << 60)).log_offsets != []
+        assert run_blocking(store.search_by_key("orders", "k3", 8, 0, 1 << 60)).log_offsets == []
+        assert run_blocking(store.search_by_key("orders", "k299", 8, 0, 1 << 60)).log_offsets != []
     left = files(tmp_path / "consumequeue/orders/0")
     assert int(left[0]) // 20 <= first < int(left[0]) // 20 + 8
     assert len(files(tmp_path / "commitlog")) == len(scene.log_files())
@@ -276,7 +276,7 @@ def test_sends_go_on_when_there_is_room_again(scene: Scene) -> None:
     fill(scene.store, 10)
     scene.percent = 91
     scene.look()
-    with pytest.raises(StoreNotWritable, match="nothing of the store can go, it has one log file"):
+    with pytest.raises(StoreNotWritable, match="the store has one log file only"):
         scene.store.append_batch([message()])
     scene.percent = 90
     scene.look()
@@ -290,7 +290,7 @@ def test_a_refusal_says_when_waiting_messages_are_the_reason(scene: Scene) -> No
     scene.store.retention.keep_from = lambda: 0
     scene.percent = 95
     scene.look()
-    with pytest.raises(StoreNotWritable, match="hold messages that wait for delivery, or undecided"):
+    with pytest.raises(StoreNotWritable, match="hold scheduled messages or undecided"):
         scene.store.append(message())
 
 

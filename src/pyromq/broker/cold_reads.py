@@ -17,8 +17,8 @@ from pyromq.clock import Clock
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.command import Answered, Reply
 from pyromq.remoting.dispatch import RETRY, RetryWhenLoaded
-from pyromq.store.looking import FilePiece, Looking, Unread
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import FilePiece, PageLoad, PagesToLoad
 
 THREADS = 4  # reads of the disk at a time, for requests
 STEP_THREADS = 2  # and for what the broker does by itself: what is due does not queue behind requests
@@ -47,7 +47,7 @@ class ColdReads:
         """Resolve to what `reply` returns, in a thread, once all of this is in memory."""
         return self.waiting.add(self._threads.submit(self._load, unread, reply))
 
-    def loaded(self, work: Looking[T]) -> Working[T]:
+    def loaded(self, work: PageLoad[T]) -> Working[T]:
         """Do, as part of a long answer, what touches records."""
         while True:
             try:
@@ -66,15 +66,15 @@ class ColdReads:
         Call it before anything is changed. Raises `RetryWhenLoaded` unless the record is in memory. The call is refused
         when repeated loads do not bring the record: reading it from the map might end the process.
         """
-        self.need(self._residency.unread_record(log_offset), log_offset)
+        self.need(self._residency.record_to_load(log_offset), log_offset)
 
-    def need(self, unread: Unread, log_offset: int) -> None:
+    def need(self, unread: PagesToLoad, log_offset: int) -> None:
         """The same of anything that leads to that record; nothing is lacking where `unread` is empty."""
         if unread:
             in_vain = self._residency.unreadable(log_offset)
             raise RetryWhenLoaded(partial(self.when_loaded, unread, lambda: RETRY), in_vain)
 
-    def fetch(self, unread: Unread, alarm: Alarm) -> Future[None]:
+    def fetch(self, unread: PagesToLoad, alarm: Alarm) -> Future[None]:
         """Load something for a step, and let its alarm ring when that is there."""
         loading = self._step_threads.submit(self._disk.load, unread)
         loading.add_done_callback(lambda _: self.run_soon(lambda: alarm.ring_within(0)))
@@ -108,7 +108,7 @@ class Fetching:
         """Whether something was loaded so often in a row that it is not going to stay: the step should wait for it."""
         return self._rounds >= MOST_ROUNDS
 
-    def lacks(self, unread: Unread) -> bool:
+    def lacks(self, unread: PagesToLoad) -> bool:
         """Begin to load this, and tell whether the step has to wait for it: not for nothing, nor in vain."""
         if not unread or self.is_in_vain:
             self.went_on()

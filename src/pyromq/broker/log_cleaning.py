@@ -52,7 +52,7 @@ class LogCleaning:
 
     def step(self) -> float:
         """Do some of what there is to do; return after how many seconds to go on."""
-        if self._fetching.is_under_way or self._fetching.lacks(self._retention.unread()):
+        if self._fetching.is_under_way or self._fetching.lacks(self._retention.to_load()):
             return IDLE_SECONDS
         return IDLE_SECONDS if self._retention.step(STEP_SECONDS) else PAUSE_SECONDS
 
@@ -65,7 +65,7 @@ class LogCleaning:
         hours = header.older_than_hours
         if hours is not None and hours < 0:
             raise UsageError(f"olderThanHours is {hours}; it must be 0 or more")
-        if unread := self._retention.unread():
+        if unread := self._retention.to_load():
             yield self._cold_reads.when_loaded(unread, Reply)
         files = self._retention.expire_now(None if hours is None else hours * _HOUR_MS)
         logger.info("%s lets expired messages go: %d log files now", call.peer.address, files)

@@ -407,5 +407,5 @@ def _is_queued(message: StoredMessage, state: SharedState) -> bool:
     if place is None:
         return False
     queue, queue_offset = place
-    state.cold_reads.need(queue.unread_entry(queue_offset), message.log_offset)
-    return state.store.reading.begin_of(place) == message.log_offset
+    state.cold_reads.need(queue.entry_to_load(queue_offset), message.log_offset)
+    return state.store.reading.log_offset_of(place) == message.log_offset

@@ -146,7 +146,7 @@ class PutMessage:
             self._count_put(last.topic, len(messages), last.log_offset + last.size - first.log_offset)
 
     def put_members(
-        self, members: Members, shape: Shape, *, first: int = 0, count: int, room_behind: int = 0
+        self, members: Members, shape: Shape, *, first: int = 0, count: int, spare_bytes: int = 0
     ) -> Stored | None:
         """Append `count` members of a batch from `first` on, as `put_batch` appends messages made of them.
 
@@ -158,7 +158,7 @@ class PutMessage:
                 first=first,
                 count=count,
                 store_address=self._store.store_address,
-                room_behind=room_behind,
+                spare_bytes=spare_bytes,
             )
         except StoreError:
             self._statistics.count_put_failed(count)

@@ -11,7 +11,7 @@ class IndexTail:
     slots: int
     entries: int
     entries_at: int
-    room_to: int
+    reserved_end: int
     stretch_bytes: int
     ready: bytearray
     def enter(

@@ -50,7 +50,7 @@ cdef class IndexTail:
     cdef public int64_t slots
     cdef public int64_t entries
     cdef public int64_t entries_at
-    cdef public int64_t room_to
+    cdef public int64_t reserved_end
     cdef public int64_t stretch_bytes
     cdef public bytearray ready
 
@@ -117,7 +117,7 @@ cdef class IndexTail:
         cdef int number
         if self.next_entry < 1 or self.next_entry + count > self.entries or not ready[0]:
             return False
-        if self.entries_at + (self.next_entry + count) * ENTRY_BYTES > self.room_to:
+        if self.entries_at + (self.next_entry + count) * ENTRY_BYTES > self.reserved_end:
             return False
         for number in range(count):
             slot_at = HEADER_BYTES + hashes[number] % <uint32_t> self.slots * SLOT_BYTES

@@ -72,7 +72,7 @@ cdef class Mapped:
 
 
 cdef class LogTail(Mapped):
-    """See `pyromq.store.log.log_tail`."""
+    """See `pyromq.store.log.commit_log`."""
 
     def __cinit__(self):
         self.limit = -1

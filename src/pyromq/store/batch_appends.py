@@ -1,7 +1,6 @@
-"""Batches stored as they came: their members go into log and queue, and no message is made of each.
+"""Appends the members of a batch to log and queue without a message object for each, in compiled code.
 
-That is done by a compiled part. Without it, and for members that are in any way unusual, there are `Shape.messages` and
-`MessageStore.append_batch`, which store the same.
+Without compiled code, and for unusual members, `Shape.messages` and `MessageStore.append_batch` store the same bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Arrivals = Callable[[], Iterable[tuple[int, int]]]  # log offset and tags code o
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the records of a batch have in common; `more` stands behind each one's own properties."""
+    """The common fields of the records of a batch. `more` is appended to the properties of each member."""
 
     topic: str
     queue_id: int
@@ -38,7 +37,7 @@ class Shape:
     prepared_offset: int = 0
 
     def text(self, own: str) -> str:
-        """Return the properties to store of a member with these of its own."""
+        """Return the properties to store for a member with its own properties."""
         return own + ("" if not own or own.endswith(PAIRS) else PAIRS) + self.more
 
     def messages(self, members: Iterable[BatchMember]) -> Iterator[StoredMessage]:
@@ -60,7 +59,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where members lie: one behind the other."""
+    """The place of members stored back to back."""
 
     log_offset: int
     queue_offset: int
@@ -68,15 +67,15 @@ class Stored:
 
 
 def members_of(body: bytes, more: str) -> Members | None:
-    """Return the members of a batch, all sound and asking for nothing; None: only the plain path can tell.
+    """Return the members of a batch for compiled appends; None if a member is unusual or damaged.
 
-    `more` stands behind each one's properties when they are stored.
+    `more` is appended to the properties of each when they are stored.
     """
     return read_members(body, more.encode()) if speedups.is_active else None
 
 
 class BatchAppends:
-    """The batches of one store. `on_append(topic, queue id, arrivals)` is called when members can be read."""
+    """Appends batches to one store. `on_append(topic, queue id, arrivals)` is called after each append."""
 
     def __init__(self, log: CommitLog, queues: QueueTable, clock: Clock) -> None:
         self.on_append: Callable[[str, int, Arrivals], None] | None = None
@@ -85,12 +84,11 @@ class BatchAppends:
         self._now_ms = clock.now_ms
 
     def append(
-        self, members: Members, shape: Shape, *, first: int, count: int, store_address: bytes, room_behind: int
+        self, members: Members, shape: Shape, *, first: int, count: int, store_address: bytes, spare_bytes: int
     ) -> Stored | None:
-        """Store `count` members from `first` on, all or none; None, nothing stored, where a message has to be made of
-        each. Raises as `MessageStore.append_batch` does.
+        """Store `count` members from `first` on, all or none. Return None, with nothing stored, for unusual members.
 
-        So many bytes more fit behind them into the same segment.
+        `spare_bytes` more fit into the same segment after them. Raises as `MessageStore.append_batch` does.
         """
         queue = self._queues.make(shape.topic, shape.queue_id)
         queue_offset, topic = queue.max_offset, shape.topic.encode()
@@ -99,8 +97,8 @@ class BatchAppends:
         log = self._log
         now = max(self._now_ms(), log.last_store_ms)
         size = members.record_bytes(first, count, len(topic))
-        if log.end + size + room_behind > log.limit or size + room_behind > log.max_record_bytes:
-            log.make_room(size + room_behind)
+        if log.end + size + spare_bytes > log.limit or size + spare_bytes > log.max_record_bytes:
+            log.ensure_capacity(size + spare_bytes)
         log_offset = log.end
         try:
             is_done = members.append(
@@ -115,7 +113,7 @@ class BatchAppends:
                 reconsume_times=shape.reconsume_times,
                 prepared_offset=shape.prepared_offset,
             )
-        except OverflowError:  # a number that no record holds
+        except OverflowError:  # a number that no record can hold
             return None
         if not is_done:
             return None
@@ -129,7 +127,7 @@ class BatchAppends:
 
     @staticmethod
     def _enter(members: Members, queue: ConsumeQueue, *, first: int, count: int, log_offset: int) -> None:
-        """Write the entries, into more than one file where one ends."""
+        """Write the queue entries, perhaps into several files."""
         topic_size = len(queue.topic.encode())
         while count:
             if queue.max_offset >= queue.end:

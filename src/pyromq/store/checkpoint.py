@@ -1,16 +1,16 @@
-"""How far log, consume queues and index are known to be on disk, as store times.
+"""The checkpoint: up to which store times log, consume queues and index are on disk.
 
     byte   type   meaning
     0      long   store time (ms) of the last record flushed to the commit log
     8      long   store time up to which consume queues are flushed
     16     long   end store time of the last index file flushed
     468    long   ours: log offset at which the log begins
-    476    uint   ours: CRC-32 of that
-    480    3 x 8  ours: the same times again, of our own last writing
-    504    uint   ours: CRC-32 of these
+    476    uint   ours: CRC-32 of that log offset
+    480    3 x 8  ours: a copy of the times
+    504    uint   ours: CRC-32 of the copy
 
-The file has 4,096 bytes. A time that damage made later would let a start trust what is not there; so of each time the
-earlier one counts, as far as the copy is whole. Java brokers write the first three only, and keep the rest.
+The file has 4,096 bytes. A damaged, later time would make a start trust missing data. So the earlier of time and copy
+counts, if the copy is intact. Java brokers write the first three only, and keep the rest.
 Source: RocketMQ 4.9.8, StoreCheckpoint.
 """
 
@@ -25,14 +25,14 @@ from pyromq.store.disk import LOCAL_DISK, Disk, read_file
 CHECKPOINT_BYTES = 4096
 TIMES = struct.Struct(">qqq")
 _COPY = struct.Struct(">24sI")
-_COPY_AT = 480  # in the first sector: a disk writes it as a whole
+_COPY_AT = 480  # within the first sector, which a disk writes atomically
 _BEGIN = struct.Struct(">qI")
 _BEGIN_AT = _COPY_AT - _BEGIN.size
-_SAFETY_MS = 3_000  # times of neighbouring records may be out of order by less than this
+_SAFETY_MS = 3_000  # more than the store times of neighbouring records can be out of order
 
 
 class Checkpoint:
-    """One writer: the flusher's thread, and whoever closes the store after that has ended."""
+    """One writer: the flusher's thread, or the thread that opens or closes the store while no flusher runs."""
 
     def __init__(self, path: Path, disk: Disk = LOCAL_DISK) -> None:
         self._path = path
@@ -44,11 +44,11 @@ class Checkpoint:
 
     @property
     def safe_ms(self) -> int:
-        """Records stored up to then are in the log and in their queues, whatever happened since."""
+        """Store time (ms) up to which records and their queue entries are on disk."""
         return max(0, min(self.log_ms, self.queues_ms) - _SAFETY_MS)
 
     def load(self) -> None:
-        """Read the times; a missing or short file means that nothing is known."""
+        """Read the times; 0 from a missing or short file."""
         content = read_file(self._disk, self._path)
         if content is not None and len(content) >= TIMES.size:
             times: tuple[int, ...] = TIMES.unpack_from(content)
@@ -60,7 +60,7 @@ class Checkpoint:
             self.log_ms, self.queues_ms, self.index_ms = times
 
     def save(self) -> None:
-        """Write the times; they are on disk when this returns. What they speak of must be there before."""
+        """Write the times durably. The data they cover must be on disk before."""
         descriptor = self._disk.open(self._path, create=True)
         try:
             self._disk.resize(descriptor, CHECKPOINT_BYTES)

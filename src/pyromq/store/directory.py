@@ -1,7 +1,7 @@
-"""The store's folder: where things lie in it, who holds it, and whether its last user left in order.
+"""The store's folder: its paths, its lock, and whether the last broker stopped cleanly.
 
     lock    byte 0 exclusively locked while a store is open; content `lock`
-    abort   exists while a store is open; found at the start = the last user crashed. Ours holds process id and boot id.
+    abort   exists while a store is open: found at start, the last broker crashed. Ours holds process id and boot id.
 
 Source: RocketMQ 4.9.8, DefaultMessageStore.start and isTempFileExist.
 """
@@ -19,9 +19,9 @@ _UNFLUSHED = "unflushed"
 
 
 class Directory:
-    """Paths of one store folder; `crashed` and `same_boot` tell about its last user once it is locked.
+    """Paths of one store folder. `lock` sets `crashed` and `same_boot`.
 
-    `same_boot`: the last user crashed, but neither machine nor disk did, so everything it had written is there.
+    `same_boot`: the last broker crashed, but neither machine nor disk did, so everything it had written exists.
     """
 
     def __init__(self, root: Path, disk: Disk = LOCAL_DISK) -> None:
@@ -39,7 +39,7 @@ class Directory:
         self._descriptor: int | None = None
 
     def lock(self) -> None:
-        """Take the folder, making it if absent. Raises `StoreLocked` naming the holder, `StoreNotWritable`."""
+        """Lock the folder; create it if absent. Raises `StoreLocked` with the holder, and `StoreNotWritable`."""
         try:
             make_lasting_folder(self._disk, self.root)
             descriptor = self._disk.open(self.lock_file, create=True)
@@ -57,17 +57,17 @@ class Directory:
             ) from error
         self._descriptor = descriptor
         self._disk.write(descriptor, b"lock", 0)
-        self._look_back()
+        self._read_abort()
 
     def _holder(self, descriptor: int) -> str:
-        """A Java broker's lock tells its process; ours is written into the abort marker."""
+        """Return the holder as text. The system knows the process of a Java broker's lock; `abort` names ours."""
         pid = self._disk.lock_holder(descriptor)
         if not pid:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 pid = int((read_file(self._disk, self._abort) or b"").split()[0])
         return f" by process {pid}" if pid > 0 else ""
 
-    def _look_back(self) -> None:
+    def _read_abort(self) -> None:
         content = read_file(self._disk, self._abort)
         if content is None:
             return
@@ -77,14 +77,14 @@ class Directory:
         self.same_boot = known and _UNFLUSHED.encode() not in words
 
     def mark_open(self) -> None:
-        """From here on a crash will be noticed."""
+        """Create `abort`, so that the next start detects a crash."""
         self._write_abort("")
         self._disk.sync_folder(self.root)
 
     def mark_unflushed(self) -> None:
-        """A flush failed: what it lost may be seen for a while, and then be gone. The next start does not trust it.
+        """Note in `abort` that a flush failed: the next start must not trust unflushed data.
 
-        A folder that has come in the place of this one is left alone.
+        Does nothing if another folder has replaced this one.
         """
         with contextlib.suppress(OSError):
             if self._descriptor is not None and self._disk.is_at(self._descriptor, self.lock_file):
@@ -94,7 +94,7 @@ class Directory:
         write_file(self._disk, self._abort, f"{os.getpid()} {self._disk.boot_id()} {word}\n".encode())
 
     def mark_closed(self) -> None:
-        """Everything is on disk: the next start is a clean one."""
+        """Delete `abort` after all data is on disk: the next start is clean."""
         remove_file(self._disk, self._abort)
         self._disk.sync_folder(self.root)
 

@@ -1,10 +1,10 @@
-"""The one way from the store to a file system: what it asks of it, and the machine's own.
+"""The store's interface to file systems, and its implementation for the local machine. Knows no formats.
 
-Everything the store does to files goes through a `Disk`, so that tests can put one in that fails, forgets and stops at
-any operation (`pyromq.testing`). Bytes of mapped files are read and written directly. It knows no formats.
+All file operations of the store go through a `Disk`, so that tests can use one that fails, loses unflushed data and
+stops at any operation (`pyromq.testing`). Only bytes of mapped files are accessed directly.
 
-Mapping, flushing and populating are system calls that release the interpreter's lock; `mmap.flush` and `mmap.madvise`
-keep it for tenths of a second, and every `mmap` keeps a file descriptor, which thousands of queues would use up.
+Mapping, flushing and populating use system calls that release the interpreter's lock. `mmap.flush` and `mmap.madvise`
+hold it for tenths of a second, and each `mmap` keeps a file descriptor, which thousands of queues would exhaust.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyromq import speedups
 from pyromq.errors import StoreError
-from pyromq.store.addresses import address_of
-from pyromq.store.looking import FilePiece
+from pyromq.store.page_load import FilePiece
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups import records
-from pyromq.store.addresses import stretches
+
+_STRETCH_BYTES = 1 << 20  # of memory that is loaded in one go, what lies between records included
 
 _MADV_POPULATE_READ = 22  # Linux 5.14; others answer EINVAL
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -44,7 +44,7 @@ Content = bytes | bytearray | memoryview
 
 OWNER_ONLY, OWNER_ONLY_FOLDER = 0o600, 0o700  # modes of new files and folders: no other user reads messages
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then made one by one, when written
-_FAILED = ctypes.c_void_p(-1).value
+_FAILED = ctypes.c_void_p(-1).value  # result of a failed mmap
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PIECE = 1 << 20  # bytes read, copied or cleared at once
@@ -57,16 +57,16 @@ _unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class Disk(Protocol):
-    """Files and folders. Everything raises `OSError`; nothing is on disk for certain before its `sync`.
+    """Files and folders. Every method may raise `OSError`. Only `sync` makes writes durable.
 
-    `in_threads`: slow work is done in threads beside the writer's. A simulation has one thread only.
+    `in_threads`: slow work runs in threads. A simulation has one thread only.
     """
 
     @property
     def in_threads(self) -> bool: ...
 
     def names(self, folder: Path) -> list[str]:
-        """Return what lies in a folder, sorted; [] where there is no folder."""
+        """Return the names in a folder, sorted; [] if there is no folder."""
 
     def is_folder(self, path: Path) -> bool: ...
 
@@ -74,96 +74,96 @@ class Disk(Protocol):
         """Return a file's size; None if there is no file."""
 
     def changed_ms(self, path: Path) -> int:
-        """Return when a file was written last, by the file system."""
+        """Return a file's modification time."""
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and those above it, where they do not exist; for their owner only, as new files are."""
+        """Create a folder and its missing parents, accessible to their owner only, as new files are."""
 
     def sync_folder(self, folder: Path) -> None:
-        """Make names created, renamed or removed in a folder survive a power cut."""
+        """Make created, renamed and removed names of a folder durable."""
 
     def remove_folder(self, folder: Path) -> None:
-        """Delete a folder with all its files, as far as possible; views of mapped ones stay valid."""
+        """Delete a folder with all its files and ignore errors. Views of mapped files stay valid."""
 
     def remove(self, path: Path) -> None: ...
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename, over what had that name."""
+        """Rename a file; an existing target is replaced."""
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
-        """Return a descriptor to read by, and to write by unless `write` is off."""
+        """Return a descriptor for reading and, with `write`, for writing."""
 
     def close(self, descriptor: int) -> None: ...
 
     def is_at(self, descriptor: int, path: Path) -> bool:
-        """Whether the path leads to the file or folder that was opened; raises where it leads nowhere."""
+        """Whether the path names the opened file or folder. Raises if it names nothing."""
 
     def read(self, descriptor: int, size: int, position: int) -> bytes:
-        """Return up to so many bytes; fewer only at the file's end."""
+        """Return `size` bytes, or fewer at the file's end."""
 
     def write(self, descriptor: int, content: Content, position: int) -> int:
-        """Write; return how many bytes, perhaps not all."""
+        """Write bytes; return how many were written, perhaps not all."""
 
     def resize(self, descriptor: int, size: int) -> None:
-        """Cut a file, or make it longer by a hole."""
+        """Truncate a file, or extend it by a hole."""
 
     def allocate(self, descriptor: int, position: int, size: int) -> None:
-        """Have room for these bytes of a file: writing them cannot fail for lack of it."""
+        """Allocate disk space for a range: later writes to it cannot fail for lack of space."""
 
     def clear(self, descriptor: int, position: int, end: int) -> None:
-        """Make bytes zero."""
+        """Fill a range with zeros."""
 
     def hole_behind(self, descriptor: int, position: int) -> int:
-        """Return the first position from there on where nothing was written, at the latest the file's end."""
+        """Return the begin of the first hole from a position on; the file's end if there is none."""
 
     def sync(self, descriptor: int) -> None:
-        """Wait until a file's bytes and its size are on disk."""
+        """Flush a file's bytes and size to disk; blocks."""
 
     def write_out(self, descriptor: int, position: int, size: int) -> None:
-        """Begin to write bytes of a file to disk, so that `sync` has less to do at once; with pauses, too."""
+        """Start writing a range to disk in small steps with pauses, so that `sync` has less to do."""
 
     def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:
-        """Map a file; it is unmapped when the last view is gone. `scattered`: it is not written from front to back.
+        """Map a file until its last view is deleted. `scattered`: writes are not sequential.
 
-        For reading only unless `write`; the descriptor must have been opened for that.
+        Writable only with `write`; the descriptor must have been opened for writing then.
         """
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
-        """Make pages of a mapped file ready to be written; False where that is unsupported.
+        """Make pages of a mapped file writable without page faults; False if unsupported.
 
-        Raises `OSError` where the file system refuses: writing them would end the process.
+        Raises `OSError` if the file system refuses: writing these pages would kill the process.
         """
 
     def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int) -> None:
-        """Have room for unwritten bytes of a mapped file, zeros in them, and their pages ready to be written.
+        """Allocate unwritten bytes of a mapped file, fill them with zeros and populate their pages.
 
-        For helpers: what takes long has pauses, in which others have the processor.
+        For threads: long work has pauses, in which other threads can run.
         """
 
-    def forget(self, memory: memoryview, position: int, size: int) -> None:
-        """Let go of the pages of a mapped file; the system keeps their content, and brings them back when touched."""
+    def drop_pages(self, memory: memoryview, position: int, size: int) -> None:
+        """Unmap pages of a mapped file. Their content is kept, and the next access maps them again."""
 
     def is_loaded(self, views: Sequence[memoryview]) -> bool:
-        """Whether all pages of these views of mapped files are in memory, as far as that can be told. Quick."""
+        """Whether all pages of these views are resident; True if the system cannot tell. Does not block."""
 
     def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
-        """Return so many bytes if that needs no waiting; None where it might, or the file ends before."""
+        """Return `size` bytes; None if that would block, or if the file ends before."""
 
-    def load(self, unread: Sequence[memoryview | FilePiece]) -> None:
-        """Have these in memory, as far as they are there; may take as long as a disk does, and holds nobody up."""
+    def load(self, pages: Sequence[memoryview | FilePiece]) -> None:
+        """Load pages and pieces of files into memory; blocks, without the interpreter's lock. Ignores read errors."""
 
     def lock(self, descriptor: int) -> None:
-        """Lock byte 0 for this open file alone. Raises `OSError` when somebody has it."""
+        """Lock byte 0 for this open file alone. Raises `OSError` if it is locked."""
 
     def lock_holder(self, descriptor: int) -> int:
-        """Return the process that has byte 0 locked, 0 if that cannot be told."""
+        """Return the process that holds the lock of byte 0; 0 if unknown."""
 
     def boot_id(self) -> str:
-        """Return what differs after each start of the machine."""
+        """Return an id that changes with each start of the machine."""
 
 
 class LocalDisk:
-    """The machine's own."""
+    """The disk of the local machine."""
 
     @property
     def in_threads(self) -> bool:
@@ -227,7 +227,7 @@ class LocalDisk:
         os.posix_fallocate(descriptor, position, size)
 
     def clear(self, descriptor: int, position: int, end: int) -> None:
-        # Written, not cut off and added again: a kill between the two would leave a file of another size.
+        # Zeros are written: truncating and extending would leave a file of another size if killed in between.
         while (position := _next_data(descriptor, position)) < end:
             size = min(_PIECE - position % _PIECE, end - position)
             if os.pread(descriptor, size, position).strip(b"\0"):
@@ -238,10 +238,10 @@ class LocalDisk:
         while True:
             try:
                 position = os.lseek(descriptor, position, os.SEEK_HOLE)
-            except OSError:  # behind the end
+            except OSError:  # after the end
                 return position
             page = os.pread(descriptor, mmap.PAGESIZE, position)
-            if not page.strip(b"\0"):  # else the file system does not know yet what was written there
+            if not page.strip(b"\0"):  # else the file system does not know of the latest writes yet
                 return position
             position += len(page)
 
@@ -268,27 +268,27 @@ class LocalDisk:
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         start = position - position % mmap.PAGESIZE
-        first = ctypes.c_char.from_buffer(memory, start)  # keeps the mapping meanwhile
+        first = ctypes.c_char.from_buffer(memory, start)  # keeps the mapping alive during the call
         if _advise(ctypes.addressof(first), position + size - start, _MADV_POPULATE_WRITE) == 0:
             return True
         if ctypes.get_errno() != errno.EFAULT:
             return False
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # nobody tells why; room is what nearly always lacks
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the system gives no reason; nearly always a full disk
 
     def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int) -> None:
         if speedups.is_active:
             records.make_ready(descriptor, memory, position, size)
-        else:  # without pauses: behind each it would wait for the interpreter's lock
+        else:  # without pauses: after each, the thread would wait for the interpreter's lock
             self.allocate(descriptor, position, size)
             written = 0
             while written < size:
                 written += os.pwrite(descriptor, _ZEROS[: size - written], position + written)
             self.populate(memory, position, size)
 
-    def forget(self, memory: memoryview, position: int, size: int) -> None:
+    def drop_pages(self, memory: memoryview, position: int, size: int) -> None:
         first = -(-position // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (position + size) // mmap.PAGESIZE * mmap.PAGESIZE
-        if first < end:  # of a shared mapping nothing is lost, written to disk or not
+        if first < end:  # a shared mapping loses no data, flushed or not
             _advise(address_of(memory) + first, end - first, mmap.MADV_DONTNEED)
 
     def is_loaded(self, views: Sequence[memoryview]) -> bool:
@@ -297,11 +297,11 @@ class LocalDisk:
     def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
         return read_now(descriptor, size, position)
 
-    def load(self, unread: Sequence[memoryview | FilePiece]) -> None:
-        load(unread)
+    def load(self, pages: Sequence[memoryview | FilePiece]) -> None:
+        load(pages)
 
     def lock(self, descriptor: int) -> None:
-        # Bound to this open file, not to the process: two stores in one process exclude each other as well.
+        # Bound to the open file instead of the process: two stores in one process exclude each other too.
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
 
     def lock_holder(self, descriptor: int) -> int:
@@ -319,18 +319,18 @@ LOCAL_DISK = LocalDisk()
 
 
 def complaint(error: OSError, then: str) -> str:
-    """Return what the disk says, and what to do about it; `then` says what works again once there is room.
+    """Return the text of a disk's error with advice; `then` names the operation that works again on a freed disk.
 
-    Any other refusal may have come with a failed flush, or left files mapped for reading: only a restart helps.
+    Other errors than a full disk may come with a failed flush or read-only mappings: they need a restart.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{error.strerror}; make room on that disk, then {then}"
-    return f"{error.strerror}; see to that disk, and restart"
+    return f"{error.strerror}; check that disk, then restart the broker"
 
 
 @contextlib.contextmanager
 def readable() -> Iterator[None]:
-    """For what reads files, and translates itself what writing raises: raises `StoreError`, naming the file."""
+    """Context in which an `OSError` of reading becomes a `StoreError` with the file's name."""
     try:
         yield
     except OSError as error:
@@ -338,7 +338,7 @@ def readable() -> Iterator[None]:
 
 
 def read_file(disk: Disk, path: Path) -> bytes | None:
-    """Return a file's content; None if there is no file."""
+    """Return a file's content; None if there is no file. An `OSError` names the file."""
     size = disk.size(path)
     if size is None:
         return None
@@ -353,7 +353,7 @@ def read_file(disk: Disk, path: Path) -> bytes | None:
 
 
 def write_file(disk: Disk, path: Path, content: bytes) -> None:
-    """Replace a file's content; it is on disk when this returns, under a name that may not be."""
+    """Replace a file's content and flush it. The file's name is not flushed."""
     descriptor = disk.open(path, create=True)
     try:
         disk.resize(descriptor, 0)
@@ -372,7 +372,7 @@ def remove_file(disk: Disk, path: Path) -> None:
 
 
 def make_lasting_folder(disk: Disk, folder: Path) -> None:
-    """Make a folder; it survives a power cut, also where somebody made it before and died of that."""
+    """Create a folder durably, also if it exists but its name was never flushed."""
     made = [each for each in (folder, *folder.parents) if not disk.is_folder(each)]
     disk.make_folder(folder)
     for each in folder.parents:
@@ -384,10 +384,9 @@ def make_lasting_folder(disk: Disk, folder: Path) -> None:
 
 
 def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
-    """Write bytes of a file once more as they are, so that the next `sync` has to write them.
+    """Write a range of a file again unchanged, so that the next `sync` flushes it.
 
-    After a crash of the process they may be in memory only: and where that process could not flush them, they are
-    taken for written.
+    After a crash of the process it may be in memory only, and after a failed flush the system takes it as flushed.
     """
     descriptor = disk.open(path)
     try:
@@ -398,7 +397,7 @@ def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
 
 
 def _next_data(descriptor: int, position: int) -> int:
-    """Return the first position from there on that is not in a hole, or what is behind every end."""
+    """Return the first position from a position on that is in no hole; a huge one if all is holes."""
     try:
         return os.lseek(descriptor, position, os.SEEK_DATA)
     except OSError:  # only holes up to the end
@@ -406,33 +405,33 @@ def _next_data(descriptor: int, position: int) -> int:
 
 
 def is_loaded(views: Sequence[memoryview]) -> bool:
-    """Whether all pages of these views of mapped files are in memory."""
+    """Whether all pages of these views of mapped files are resident."""
     return all(_is_resident(start, size) for start, size in stretches(views))
 
 
 def read_now(descriptor: int, size: int, position: int) -> bytes | None:
-    """Read so many bytes of a file if they are in memory; None where they are not, or the file ends before."""
+    """Read bytes of a file if they are resident; None if not, or if the file ends before."""
     content = bytearray(size)
     try:
         found = os.preadv(descriptor, [content], position, os.RWF_NOWAIT)
     except BlockingIOError:
         return None
     except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:  # what some file systems say, those in memory among them
+        if error.errno != errno.EOPNOTSUPP:  # raised by some file systems, for example tmpfs
             raise
         found = os.preadv(descriptor, [content], position)
     return bytes(content) if found == size else None
 
 
-def load(unread: Sequence[memoryview | FilePiece]) -> None:
-    """Have views of mapped files, and pieces of others, in memory."""
-    for piece in unread:
+def load(pages: Sequence[memoryview | FilePiece]) -> None:
+    """Load views of mapped files and pieces of other files into memory."""
+    for piece in pages:
         if isinstance(piece, FilePiece):
-            with contextlib.suppress(OSError):  # who reads it next is told
+            with contextlib.suppress(OSError):  # the next read raises it
                 _read_through(piece)
-    for start, size in stretches([each for each in unread if isinstance(each, memoryview)]):
+    for start, size in stretches([each for each in pages if isinstance(each, memoryview)]):
         if _advise(start, size, _MADV_POPULATE_READ) != 0 and ctypes.get_errno() == errno.EINVAL:
-            _compare(start, start, size)  # which touches all of it
+            _compare(start, start, size)  # touches every page
 
 
 def _is_resident(start: int, size: int) -> bool:
@@ -448,3 +447,50 @@ def _read_through(piece: FilePiece) -> None:
             os.pread(descriptor, min(_PIECE, end - position), position)
     finally:
         os.close(descriptor)
+
+
+class _Buffer(ctypes.Structure):
+    """CPython's `Py_buffer`: the address, also of read-only memory, and space for the other fields."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("rest", ctypes.c_void_p * 15))
+
+
+_take_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_take_buffer.argtypes = (ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
+_give_back_buffer = ctypes.pythonapi.PyBuffer_Release
+_give_back_buffer.argtypes = (ctypes.c_void_p,)
+_give_back_buffer.restype = None
+
+
+def stretches(views: Sequence[memoryview]) -> list[tuple[int, int]]:
+    """Return address and size of the pages of these views. Views of one file near each other become one range.
+
+    Views of two files do not: the addresses between them may not be mapped.
+    """
+    found: list[tuple[int, int]] = []  # begin and end of each range
+    previous: object = None
+    for view in views:
+        start = address_of(view)
+        end = start + len(view)
+        if found and view.obj is previous:
+            first, last = min(found[-1][0], start), max(found[-1][1], end)
+            if last - first <= _STRETCH_BYTES:
+                found[-1] = first, last
+                continue
+        found.append((start, end))
+        previous = view.obj
+    return [_pages(start, end - start) for start, end in found]
+
+
+def address_of(view: memoryview) -> int:
+    if not view.readonly:
+        return ctypes.addressof(ctypes.c_char.from_buffer(view))
+    buffer = _Buffer()
+    _take_buffer(view, ctypes.byref(buffer), 0)
+    _give_back_buffer(ctypes.byref(buffer))  # the view keeps the memory
+    return buffer.address or 0
+
+
+def _pages(start: int, size: int) -> tuple[int, int]:
+    before = start % mmap.PAGESIZE
+    return start - before, size + before

@@ -1,8 +1,8 @@
-"""When what was written reaches the disk: at intervals, or as soon as possible for those who wait.
+"""Flushes log, queues and index to disk: at intervals, or as soon as possible if a request waits for it.
 
-One thread calls fdatasync; everything that was written meanwhile is in its next turn, so many waiters share one call.
-It reads the positions the writer has reached and touches nothing else of the store. Source: RocketMQ 4.9.8,
-GroupCommitService, FlushRealTimeService, FlushConsumeQueueService.
+One thread calls fdatasync. Records written meanwhile are in its next turn, so many waiting requests share one call.
+The thread reads the positions of the writer and nothing else of the store. Source: RocketMQ 4.9.8, GroupCommitService,
+FlushRealTimeService, FlushConsumeQueueService.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pyromq.store.queue.queue_table import QueueTable
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 0.5  # longest time between two looks for lost files: a broker refuses within a second of the loss
-FORGET_SECONDS = 2.0  # between two rounds of letting go of pages
+LOOK_SECONDS = 0.5  # longest time between checks for lost files: appends are refused within a second of the loss
+FORGET_SECONDS = 2.0  # time between two rounds of unmapping pages
 
-MUCH_BYTES = 2 << 20  # of the log: handing more to the disk at once takes half a millisecond of the processor
-MOST_ROUNDS = 3  # of doing that before a flush: a disk may be slower than those who write
+MUCH_BYTES = 2 << 20  # bytes of the log written out before a flush: more at once takes 0.5 ms of processor time
+MOST_ROUNDS = 3  # rounds of that before a flush: a disk may be slower than the producers
 
 _PAGE = 4096
 
@@ -46,9 +46,9 @@ class _Waiter(NamedTuple):
 
 
 class Flusher:
-    """Owns the flushing thread and those who wait for it; `flushed_to` is the log offset known to be on disk.
+    """Owns the flushing thread and the waits for it. The log before `flushed_to` is on disk.
 
-    An error of the disk ends everything: the log refuses appends from then on, since lost pages never come back.
+    After an error of the disk the log refuses appends for good, as a later flush could succeed without lost pages.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class Flusher:
         disk: Disk = LOCAL_DISK,
     ) -> None:
         self.flushed_to = 0
-        self.on_failure: Callable[[], None] = lambda: None  # called by the thread when the disk has refused
         self._disk = disk
         self._log = log
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
+        self._directory = directory
         self._presence = Presence(log.files, directory, disk)
         self._config = config
         self._clock = clock
@@ -77,15 +77,15 @@ class Flusher:
         self._started = self._stopping = False
         self._failure: OSError | None = None
         self._thread: threading.Thread | None = None
-        # The waiters are the one thing both threads change: those who ask, and the flushing thread.
+        # The lock guards the waiters and deletions, which both threads change.
         self._lock = threading.Lock()
         self._waiters: deque[_Waiter] = deque()
         self._deletions: list[Future[None]] = []
-        self._forgotten_at = 0.0
+        self._dropped_at = 0.0
         self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = 0.0
 
     def start(self, flushed_to: int) -> None:
-        """Begin to flush, from that log offset on; in a thread where there may be one."""
+        """Start to flush from a log offset on, in a thread unless the disk allows none."""
         self.flushed_to = flushed_to
         self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = self._clock.monotonic()
         self._started = True
@@ -94,9 +94,9 @@ class Flusher:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, then flush everything. Raises `OSError`; whoever still waits is told False.
+        """Join the thread and flush everything. Raises `OSError`. Remaining waits resolve to False.
 
-        After an error it raises that one again: a second try could succeed without the pages lost in the first.
+        After an error, raises that one again: a second attempt could succeed without the pages lost in the first.
         """
         if not self._started:
             return
@@ -115,7 +115,7 @@ class Flusher:
             self._presence.close()
             self._answer(self._take(lambda _: True), False)
             self._queues.remove_deleted()
-            self._end(self._take_deletions())
+            self._resolve(self._take_deletions())
 
     def wait(self, log_offset: int) -> Future[bool]:
         """Resolve to True once the log before `log_offset` is on disk, to False after the timeout."""
@@ -130,13 +130,10 @@ class Flusher:
         return flushed
 
     def note_deletion(self) -> Future[None]:
-        """Have the files of queues removed that were just deleted.
-
-        Resolves once no crash brings them back, or the disk has refused.
-        """
+        """Delete the files of queues just deleted. Resolves once that is durable, or after an error of the disk."""
         noted: Future[None] = Future()
         with self._lock:
-            if waits := self._started and self._failure is None:  # else nobody takes it
+            if waits := self._started and self._failure is None:  # else no thread resolves it
                 self._deletions.append(noted)
         if not (waits and self._disk.in_threads):
             self._queues.remove_deleted()
@@ -147,24 +144,24 @@ class Flusher:
         return noted
 
     def expire(self, now: float) -> None:
-        """Tell those whose patience has ended: a stuck disk holds the flushing thread, which cannot."""
+        """Resolve expired waits to False: the flushing thread cannot while a stuck disk blocks it."""
         self._answer(self._take(lambda waiter: waiter.deadline <= now), False)
 
-    # -- in the flushing thread, and once more when it has ended
+    # -- called by the flushing thread, and once more by `stop` after it has ended
 
     def flush_log(self) -> None:
         self._write_out()
-        last_store_ms = self._log.last_store_ms  # read before the end: what it speaks of lies before the end
+        last_store_ms = self._log.last_store_ms  # read before `end`: that record must lie before it
         end = self._log.end
         sync_all(self._log.files.between(self.flushed_to, end), self._disk)
-        self._presence.check()  # the flush of a lost file succeeds
+        self._presence.check()  # a flush of a deleted file succeeds
         self.flushed_to = end
         self._log_flushed_at = self._clock.monotonic()
         self._checkpoint.log_ms = max(self._checkpoint.log_ms, last_store_ms)
         self._answer(self._take(lambda waiter: waiter.log_offset <= end), True)
 
     def _write_out(self) -> None:
-        """Hand the log to the disk with pauses, and what came meanwhile too, while nobody waits for it to be there."""
+        """Write the log out in small steps, new records too, until a request waits for a flush."""
         start = self.flushed_to
         for _ in range(MOST_ROUNDS):
             end = self._log.end
@@ -175,9 +172,9 @@ class Flusher:
             start = end
 
     def flush_queues(self, least_pages: int) -> None:
-        """Flush the queues with that many dirty pages; with 0 all, and then say so in the checkpoint.
+        """Flush queues with at least `least_pages` dirty pages; 0 flushes all and saves the checkpoint.
 
-        There may be thousands on a slow disk: the log, for which somebody waits, is flushed between them.
+        The log is flushed between them if due: thousands of queues on a slow disk take long.
         """
         last_store_ms = self._log.last_store_ms
         segments: list[Segment] = []
@@ -189,7 +186,7 @@ class Flusher:
                 segments += queue.unflushed(end)
                 flushed.append((queue, end))
             elif not least_pages:
-                segments += queue.files.fresh()  # without entries so far
+                segments += queue.files.fresh()  # a file without entries
         sync_all(segments, self._disk, between=self._flush_log_if_due)
         for queue, end in flushed:
             queue.flushed_offset = end
@@ -200,32 +197,32 @@ class Flusher:
             self._checkpoint.log_begin = self._log.min_offset
             self._checkpoint.save()
             if self._queues.has_new or self._stopping:
-                self._note_queues()
+                self._save_ends()
 
-    def _note_queues(self) -> None:
-        """Note how far the queues are, once the log has that on disk too: else they would miss what it never kept."""
-        noted = self._take_deletions()
+    def _save_ends(self) -> None:
+        """Save the ends of queues after a flush of the log: a start would report entries beyond the log as lost."""
+        deletions = self._take_deletions()
         try:
             self._queues.remove_deleted(self._flush_log_if_due)
             self.flush_log()
-            self._queues.write_note(self.flushed_to)
+            self._queues.save_ends(self.flushed_to)
         finally:
-            self._end(noted)
+            self._resolve(deletions)
 
     def _take_deletions(self) -> list[Future[None]]:
         with self._lock:
-            noted, self._deletions = self._deletions, []
-        return noted
+            taken, self._deletions = self._deletions, []
+        return taken
 
     @staticmethod
-    def _end(deletions: list[Future[None]]) -> None:
-        for noted in deletions:
-            noted.set_result(None)
+    def _resolve(deletions: list[Future[None]]) -> None:
+        for deletion in deletions:
+            deletion.set_result(None)
 
     def sync_entries(self) -> None:
-        """Have all entries of queues on disk now. Safe to call from any thread; changes nothing that `turn` knows."""
+        """Flush all entries of queues now. Thread-safe; changes no state of `turn`."""
         if self._failure is not None:
-            raise self._failure  # a second try could succeed without what the first has lost
+            raise self._failure  # a second attempt could succeed without the pages lost in the first
         segments = [segment for queue in self._queues for segment in queue.unflushed(queue.max_offset)]
         folders: dict[Path, None] = {}
         try:
@@ -245,7 +242,7 @@ class Flusher:
                 return
 
     def turn(self) -> bool:
-        """Flush what is due; False, for ever, once the disk has refused. Called by the thread, or instead of it."""
+        """Flush due data; False after an error of the disk. Called by the thread, or instead of it."""
         if self._failure is not None:
             return False
         try:
@@ -261,15 +258,15 @@ class Flusher:
             logger.error("%s", error)
             self._log.refuse(str(error))
         else:
-            self.on_failure()
-            logger.exception("the disk refuses to store; no more messages are taken")
-            self._log.refuse(f"the disk refuses to store: {error}; see to it and restart")
+            self._directory.mark_unflushed()
+            logger.exception("a flush failed; the store refuses messages until the next start")
+            self._log.refuse(f"a flush failed: {error}; check the disk, then restart the broker")
         self._answer(self._take(lambda _: True), False)
-        self._end(self._take_deletions())
+        self._resolve(self._take_deletions())
 
     def _flush_due(self) -> None:
         self._presence.check()
-        self._forget()
+        self._drop_pages()
         self._flush_log_if_due()
         now = self._clock.monotonic()
         config = self._config
@@ -282,14 +279,14 @@ class Flusher:
             sync_all([file.file], self._disk)
             self._checkpoint.index_ms = max(self._checkpoint.index_ms, file.end_ms)
         if self._queues.has_deleted or self._deletions:
-            self._note_queues()
+            self._save_ends()
 
-    def _forget(self) -> None:
-        """Let go of pages that somebody has read far behind the writer: the key index reads all of the log."""
+    def _drop_pages(self) -> None:
+        """Unmap pages read far from the log's end: the key index reads all of the log."""
         now = self._clock.monotonic()
-        if now - self._forgotten_at >= FORGET_SECONDS:
-            self._forgotten_at = now
-            self._log.files.forget_before(self._log.end - KEPT_BEHIND)
+        if now - self._dropped_at >= FORGET_SECONDS:
+            self._dropped_at = now
+            self._log.files.drop_pages_before(self._log.end - KEPT_BEHIND)
 
     def _flush_log_if_due(self) -> None:
         if self._waiters or self._log_is_due():
@@ -304,7 +301,7 @@ class Flusher:
         return dirty > 0 and enough and passed_ms >= self._config.flush_interval_ms
 
     def _take(self, chosen: Callable[[_Waiter], bool]) -> list[_Waiter]:
-        """Remove the chosen waiters, all of them at the front: offsets and deadlines only grow."""
+        """Remove the chosen waiters from the front: their offsets and deadlines ascend."""
         taken = []
         with self._lock:
             while self._waiters and chosen(self._waiters[0]):

@@ -1,7 +1,7 @@
-"""Small tables on disk that survive a crash at any moment; what the content means is the caller's.
+"""Small files on disk that survive a crash at any moment. Knows no meaning of their content.
 
-A JSON object gets a last field `checksum`: CRC-32 of the content without it, as 8 hexadecimal digits. RocketMQ does not
-look at it, and writes none: a file without it at its very end is taken as it is.
+A JSON object gets a last field `checksum`: CRC-32 of the content without it, as 8 hexadecimal digits. RocketMQ ignores
+it and writes none: a file without it is accepted unchecked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHECKSUM_BYTES = len(b',"checksum":"12345678"}')
 
 
 class JsonFile:
-    """One file with its previous content beside it as `.bak`. Source: RocketMQ 4.9.8, ConfigManager, MixAll."""
+    """One file, with its previous content in a `.bak` file. Source: RocketMQ 4.9.8, ConfigManager, MixAll."""
 
     def __init__(self, path: Path, disk: Disk = LOCAL_DISK) -> None:
         self.path = path
@@ -40,18 +40,18 @@ class JsonFile:
         self._order = 0
 
     def load(self) -> bytes | None:
-        """Return the content, the previous one where the file is missing or empty; None if there is neither.
+        """Return the content, or the previous one if the file is missing or empty; None without both.
 
-        It is compared with no checksum. Raises `StoreError` naming the file when it is there and cannot be read.
+        Ignores the checksum. Raises `StoreError` if an existing file cannot be read.
         """
         content = self._content(self.path) or self._content(self._beside(".bak")) or b""
         self._has_folder = self._has_folder or bool(content)
         return _split(content)[0] or None
 
     def read(self, decode: Callable[[bytes], T]) -> T | None:
-        """Return the decoded content; the previous one where the file is missing, empty or damaged; None without any.
+        """Return the decoded content, or the previous one if the file is missing, empty or damaged; None without both.
 
-        A damaged file is put aside as `.damaged`. Raises `StoreCorrupt` when the previous content is no better.
+        A damaged file is renamed to `.damaged`. Raises `StoreCorrupt` if there is no readable previous content.
         """
         damaged: StoreCorrupt | None = None
         for path in (self.path, self._beside(".bak")):
@@ -68,14 +68,14 @@ class JsonFile:
                 return decoded
         if damaged is not None:
             raise StoreCorrupt(
-                f"{damaged}; restore it from a backup, or move it away to go on without what it held"
+                f"{damaged}; restore it from a backup, or move it away to start without its content"
             ) from damaged
         return None
 
     def save(self, content: bytes, *, order: int = 0) -> None:
-        """Replace the content; it is on disk when this returns. Raises `StoreNotWritable` naming the file.
+        """Replace the content durably. Raises `StoreNotWritable`. Thread-safe.
 
-        Of contents that several threads save, one with a lower `order` than what is there is of no account.
+        Does nothing if content with a higher `order` was saved before.
         """
         with self._saving:
             if order >= self._order:
@@ -83,9 +83,9 @@ class JsonFile:
                 self._order = order
 
     def saving(self, content: Callable[[], bytes], *, failed: Callable[[], None], order: int = 0) -> Callable[[], None]:
-        """Return what saves the content, which is made there, in any thread.
+        """Return a function for any thread that makes the content and saves it.
 
-        Where that fails, `failed` is called, and `StoreError` raised.
+        On an error it calls `failed` and raises `StoreError`.
         """
 
         def save() -> None:
@@ -111,7 +111,7 @@ class JsonFile:
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                remove_file(self.disk, self._beside(".bak"))  # its place is as large as what the new content needs
+                remove_file(self.disk, self._beside(".bak"))  # frees about as much as the new content needs
                 write_file(self.disk, temporary, content)
             self.disk.replace(temporary, self.path)
             self.disk.sync_folder(self.path.parent)
@@ -141,23 +141,23 @@ class JsonFile:
 
 
 def verified(content: bytes) -> bytes:
-    """Return a file's content without its checksum. Raises `ProtocolError` where it does not match."""
+    """Return a file's content without its checksum. Raises `ProtocolError` if the checksum does not match."""
     plain, checksum = _split(content)
     if checksum is not None and checksum != zlib.crc32(plain):
         raise ProtocolError(
-            f"its checksum says {checksum:08x}, its content {zlib.crc32(plain):08x}; who has edited it removes its last"
-            " field, checksum"
+            f"its checksum is {checksum:08x}, that of its content {zlib.crc32(plain):08x}; after an edit by hand,"
+            " remove its last field, checksum"
         )
     return plain
 
 
 def _split(content: bytes) -> tuple[bytes, int | None]:
-    """Return a file's content without its checksum, and that; None where it has none."""
+    """Return a file's content without its checksum, and the checksum; None if it has none."""
     found = _CHECKSUM.search(content, max(len(content) - _CHECKSUM_BYTES, 0))
     return (content, None) if found is None else (content[: found.start()] + b"}", int(found[1], 16))
 
 
 def _with_checksum(content: bytes) -> bytes:
     if not (content.startswith(b'{"') and content.endswith(b"}")):
-        return content  # no object with fields: properties, or nothing to compare
+        return content  # a properties file, or an object without fields
     return b'%b,"checksum":"%08x"}' % (content[:-1], zlib.crc32(content))

@@ -1,8 +1,8 @@
-"""The store as a broker sees it: append, read, find. It opens and closes everything below its folder.
+"""The store of a broker: append, read, find. Opens and closes all files below its folder.
 
-After `append` returns, the record has its offsets, is visible to readers of this process and survives a crash of the
-process; it survives a crash of the machine only after `flushed_to` has passed its end, which `wait_flushed` resolves.
-One thread appends and reads. Readers get views of the mapped file, valid for as long as they are kept.
+After `append` returns, the record has its offsets, is visible to readers and survives a crash of the process. It
+survives a power loss once `flushed_to` has passed its end; `wait_flushed` waits for that. One thread appends and
+reads. Readers get views of the mapped file, which stay valid as long as they are referenced.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.flusher import Flusher
 from pyromq.store.index.key_index import KeyIndex, KeyMatches
 from pyromq.store.index.record_keys import is_found_by
-from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.log.log_tail import LogTail
+from pyromq.store.log.commit_log import CommitLog, LogTail
 from pyromq.store.log.residency import Residency
-from pyromq.store.looking import Looking
+from pyromq.store.page_load import PageLoad
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries
 from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueTable
 from pyromq.store.queue.reading import Reading, ReadResult, ReadStatus
-from pyromq.store.queue.time_search import TimeSearch
 from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 from pyromq.store.recovery import Recovery
 from pyromq.store.retention import Retention
@@ -43,14 +41,14 @@ logger = logger_of(__name__)
 
 __all__ = ["KeyMatches", "MessageStore", "QueueEntry", "ReadResult", "ReadStatus"]
 
-_RECORD_ALLOWANCE = 64 << 10  # a record may be that much larger than the largest body. Source: CommitLog
-_INDEX_ON_CLOSE_SECONDS = 5.0  # the rest is indexed after the next start
+_RECORD_ALLOWANCE = 64 << 10  # bytes by which a record may exceed the largest body. Source: CommitLog
+_INDEX_ON_CLOSE_SECONDS = 5.0  # longest time for indexing at close; the next start indexes the rest
 
 
 class MessageStore:
     """`store_address` (packed IP and port) is written into records and may be corrected before the first append.
 
-    `log_tail`, and the queues of `queues_of` and `queue_tail`, are what the compiled parts append and read by.
+    Compiled code appends and reads through `log_tail`, `queues_of` and `queue_tail`.
     """
 
     def __init__(self, config: StoreConfig, clock: Clock, *, store_address: bytes, disk: Disk = LOCAL_DISK) -> None:
@@ -69,7 +67,7 @@ class MessageStore:
         self._index = KeyIndex(
             self._directory.index, slots=config.index_slots, entries=config.index_entries, clock=clock, disk=disk
         )
-        self._follower = QueueDispatcher(self._queues, config.delay_levels_ms)
+        self._dispatcher = QueueDispatcher(self._queues, config.delay_levels_ms)
         self._checkpoint = Checkpoint(self._directory.checkpoint, disk)
         self._flusher = Flusher(
             *(self._log, self._queues, self._index),
@@ -79,7 +77,6 @@ class MessageStore:
             clock=clock,
             disk=disk,
         )
-        self._flusher.on_failure = self._directory.mark_unflushed
         self.residency = Residency(self._log, disk=disk, clock=clock)
         self.retention = Retention(
             self._log,
@@ -91,27 +88,30 @@ class MessageStore:
             disk=disk,
             sync_entries=self._flusher.sync_entries,
         )
-        self._proof = EntryVerifier(self._log, self._follower.tags_code)
-        self.reading = Reading(self._log, self._queues, config, proof=self._proof, residency=self.residency, disk=disk)
+        self._verifier = EntryVerifier(self._log, self._dispatcher.tags_code)
+        self.reading = Reading(
+            self._log, self._queues, config, verifier=self._verifier, residency=self.residency, disk=disk
+        )
         self.read = self.reading.read
+        self.search_by_time = self.reading.search_by_time
         self.batch_appends = BatchAppends(self._log, self._queues, clock)
         self._loading = worker(disk, "load-log-end")
         self._clock = clock
         self._open = False
-        # Bound once: used for every message.
+        # Bound once, as they are called for every message.
         self._by_topic = self._queues.by_topic
         self.queues_of = self._by_topic.get
         self.queue_tail = self._queues.find
         self.log_tail: LogTail = self._log
         self._append_record = self._log.append
-        self._follow = self._follower.follow
+        self._dispatch = self._dispatcher.dispatch
 
     # -- life
 
     def open(self) -> None:
-        """Take the folder, recover, and accept appends. Close afterwards, also where this failed.
+        """Lock the folder, recover, and accept appends. `close` must be called, also if this fails.
 
-        Raises `StoreLocked`, `StoreCorrupt`, `StoreNotWritable`, naming folder or file and the way out.
+        Raises `StoreLocked`, `StoreCorrupt` or `StoreNotWritable`.
         """
         directory = self._directory
         try:
@@ -119,31 +119,31 @@ class MessageStore:
             self._checkpoint.load()
             power_cut = directory.crashed and not directory.same_boot
             recovery = Recovery(
-                *(self._log, self._queues, self._follower),
-                proof=self._proof,
+                *(self._log, self._queues, self._dispatcher),
+                verifier=self._verifier,
                 check_crc=self.config.check_crc_on_recover,
                 clock=self._clock,
+                log_began=self._checkpoint.log_begin,
             )
-            recovery.log_began = self._checkpoint.log_begin
             flushed_to = recovery.run(crashed=directory.crashed, safe_ms=self._checkpoint.safe_ms, power_cut=power_cut)
             if self.config.index_enabled:
-                self._index.load(self._log, flushed_ms=self._checkpoint.index_ms, in_doubt=power_cut)
+                self._index.load(self._log, flushed_ms=self._checkpoint.index_ms, power_cut=power_cut)
                 self._checkpoint.index_ms = min(self._checkpoint.index_ms, self._index.full_ms)
                 self._checkpoint.save()
             directory.mark_open()
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            way_out = "make room on its disk" if full else "see to its permissions, or choose another folder"
-            raise StoreNotWritable(f"cannot open the store in {directory.root}: {error}; {way_out}") from error
+            advice = "free space on its disk" if full else "check its permissions, or choose another folder"
+            raise StoreNotWritable(f"cannot open the store in {directory.root}: {error}; {advice}") from error
         self._flusher.start(flushed_to)
-        if recent := self.residency.recent():  # after a start of the machine it is on the disk only
+        if recent := self.residency.recent():  # after a start of the machine it is not resident
             self._loading.submit(self.disk.load, recent)
         self._open = True
 
     def close(self) -> None:
-        """Flush everything, leave the folder as after a clean stop, and let it go. Safe after a failed open.
+        """Flush everything, mark the stop as clean and unlock the folder. Safe after a failed `open`.
 
-        Raises `StoreNotWritable` where the disk does not take it: the next start then treats it as a crash.
+        Raises `StoreNotWritable` if a flush fails: the next start then recovers as after a crash.
         """
         try:
             if self._open:
@@ -168,23 +168,23 @@ class MessageStore:
         self._directory.mark_closed()
 
     def tick(self) -> None:
-        """Look after waiters whose time is up. Called about once a second."""
+        """Resolve expired waits for a flush. Must be called about once a second."""
         self._flusher.expire(self._clock.monotonic())
 
     def flush_due(self) -> bool:
-        """Flush what is due, where no thread does; False once the disk has refused."""
+        """Flush due data if no thread does; False after an error of the disk."""
         return self._flusher.turn()
 
     # -- writing
 
     def listen(self, listener: Callable[[StoredMessage, int], None]) -> None:
-        """Have `listener(message, tags_code)` called when a message can be read."""
-        self._follower.on_append = listener
+        """Set the callback `listener(message, tags_code)`, called for each appended message."""
+        self._dispatcher.on_append = listener
 
     def append(self, message: StoredMessage) -> None:
-        """Store a message: sets queue offset, log offset, store time and address, size. Readable when it returns.
+        """Store a message and set its queue offset, log offset, store time, store address and size.
 
-        Raises `MessageRefused` for what the record cannot hold, `StoreNotWritable`. Called for every message sent.
+        Raises `MessageRefused` for a value that no record can hold, and `StoreNotWritable`.
         """
         try:
             queue = self._by_topic[message.topic][message.queue_id]
@@ -199,13 +199,10 @@ class MessageStore:
             if message.sys_flag & UNQUEUED:
                 message.queue_offset = 0
         self._append_record(message)
-        self._follow(message, queue)
+        self._dispatch(message, queue)
 
     def append_batch(self, messages: list[StoredMessage]) -> None:
-        """Store messages back to back by one write, never split over two segments; otherwise like `append` for each.
-
-        All or none: what is raised for one is raised for all. Called for every burst of sends.
-        """
+        """Store messages back to back in one segment with one write, all or none. Raises as `append` does."""
         by_topic, address = self._by_topic, self.store_address
         queues = []
         next_offsets: dict[ConsumeQueue, int] = {}
@@ -226,25 +223,25 @@ class MessageStore:
                     queue.reserve(offset)
                 next_offsets[queue] = offset + 1
         self._log.append_batch(messages)
-        follow = self._follow
+        dispatch = self._dispatch
         for message, queue in zip(messages, queues, strict=True):
-            follow(message, queue)
+            dispatch(message, queue)
 
     @property
     def flushed_to(self) -> int:
-        """Log offset up to which everything is on disk."""
+        """Log offset up to which all records are on disk."""
         return self._flusher.flushed_to
 
     def wait_flushed(self, log_offset: int) -> Future[bool]:
         """Resolve to True once the log before `log_offset` is on disk, to False after `sync_flush_timeout_ms`.
 
-        Resolved by the flushing thread.
+        The flusher's thread resolves it.
         """
         return self._flusher.wait(log_offset)
 
     @property
     def refusal(self) -> str:
-        """Why no message is taken; "" while they are."""
+        """Reason why messages are refused; "" if they are accepted."""
         return self._log.refusal
 
     # -- single records
@@ -258,17 +255,17 @@ class MessageStore:
         return self._log.end
 
     def record_at(self, log_offset: int) -> memoryview | None:
-        """Return the record that begins there; None where none does."""
+        """Return the record that begins at a log offset; None if none does."""
         return self._log.record_at(log_offset)
 
     def message_at(self, log_offset: int, *, check_crc: bool = True) -> StoredMessage | None:
-        """Return the message that begins there; None where none does. Raises `StoreCorrupt` if it is damaged."""
+        """Return the message whose record begins at a log offset; None if none does. Raises `StoreCorrupt`."""
         return self._log.message_at(log_offset, check_crc=check_crc)
 
     # -- queues
 
     def topics(self) -> list[str]:
-        """Return the names of all topics that have queues."""
+        """Return the topics that have queues."""
         return list(self._by_topic)
 
     def queue_ids(self, topic: str) -> list[int]:
@@ -276,38 +273,38 @@ class MessageStore:
         return sorted(self._by_topic.get(topic, ()))
 
     def delete_topic(self, topic: str) -> Future[None]:
-        """Remove the queues of a topic; its records stay in the log until their segment goes.
+        """Delete the queues of a topic. Its records stay in the log until retention deletes them.
 
-        The flushing thread removes the files, and resolves this once no crash brings them back. Until then the topic
-        takes no message: `StoreNotWritable`.
+        The flusher's thread deletes the files and resolves this once that is durable. Until then appends to the topic
+        raise `StoreNotWritable`.
         """
         self._queues.delete(topic)
         return self._flusher.note_deletion()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the first offset with a record; 0 for an unknown queue."""
+        """Return the minimum offset; 0 for an unknown queue."""
         queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the offset the next message gets; 0 for an unknown queue."""
+        """Return the queue offset of the next message; 0 for an unknown queue."""
         queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def entries(self, topic: str, queue_id: int, first: int, count: int) -> list[QueueEntry]:
-        """Return up to `count` entries from queue offset `first` on, filtered by nothing."""
+        """Return up to `count` entries from queue offset `first` on, without a filter."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return []
-        self._proof.prove(queue, first, first + count)
+        self._verifier.verify(queue, first, first + count)
         found = (queue.find(offset) for offset in range(first, min(first + count, queue.max_offset)))
         return [entry for entry in found if entry is not None]
 
     def message(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
-        """Return one message of a queue; None where it is lost or damaged, which is told, or not there (any more)."""
+        """Return one message of a queue; None if it does not exist. A lost or damaged one is logged, and None too."""
         for entry in self.entries(topic, queue_id, queue_offset, 1):
             if entry.size == FILLER_SIZE:
-                logger.error("queue %s %d: message %d is lost, as an earlier damage", topic, queue_id, queue_offset)
+                logger.error("queue %s %d: message %d was lost by damage of the log", topic, queue_id, queue_offset)
                 return None
             try:
                 return self.message_at(entry.log_offset)
@@ -318,12 +315,12 @@ class MessageStore:
     def records(self, topic: str, queue_id: int, first: int, count: int) -> list[tuple[int, memoryview | None]]:
         """Return log offset and record of up to `count` messages from queue offset `first` on.
 
-        Fewer at the end of a file of the queue, [] at the queue's end. None: the record is not there any more.
+        Returns fewer at the end of a file of the queue, [] at the queue's end, and None for a deleted or lost record.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None or first >= queue.max_offset or (content := queue.content(first, count)) is None:
             return []
-        self._proof.prove(queue, first, first + count)
+        self._verifier.verify(queue, first, first + count)
         starts, sizes, _ = zip(*unpack_entries(content), strict=True)
         if min(starts) < self._log.min_offset or FILLER_SIZE in sizes:
             found = zip(starts, sizes, strict=True)
@@ -331,39 +328,29 @@ class MessageStore:
         return list(zip(starts, self._log.views(starts, sizes), strict=True))
 
     def copies_of(self, starts: Sequence[int], sizes: Sequence[int], *, wait: bool = True) -> list[bytes]:
-        """Return the records that begin there, ascending, read from the files; b"" for those not there any more.
+        """Return copies of the records at ascending log offsets; b"" for a deleted one.
 
-        Raises `NotInMemory` where they have to come from the disk, unless it may `wait` for that.
+        Without `wait`, raises `NotInMemory` if a record must be read from the disk.
         """
         if min(starts) >= self._log.min_offset and starts[-1] < self._log.end:
             return self._log.copies(starts, sizes, wait=wait or self.residency.is_recent(starts[0]))
         return [bytes(self._log.record_at(start) or b"") for start in starts]
 
     def records_from(self, log_offset: int) -> Iterator[tuple[int, memoryview]]:
-        """Yield log offset and record of all topics from that one on, in order of arrival."""
+        """Yield log offset and record of all topics from a record's begin on, in order of arrival."""
         return self._log.records_from(log_offset)
 
-    def prove(self, topic: str, queue_id: int, first: int, end: int, *, tags: bool) -> bool:
-        """Compare entries of a doubted read with their records; False if it has to be read again: some were wrong.
+    def verify(self, topic: str, queue_id: int, first: int, end: int, *, tags: bool) -> bool:
+        """Compare the entries of an unverified read with their records. Return False if the read must be repeated.
 
-        Safe to call from any thread.
+        Thread-safe.
         """
         queue = self._queues.find(topic, queue_id)
-        return queue is None or self._proof.prove(queue, first, end, tags=tags)
+        return queue is None or self._verifier.verify(queue, first, end, tags=tags)
 
     def is_cold(self, log_offset: int) -> bool:
-        """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
+        """Whether a record is so far from the log's end that it is probably not resident."""
         return self.reading.is_cold(log_offset)
-
-    def search_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> Looking[int]:
-        """Find the offset of the first message stored at that time, or else of its nearer neighbour.
-
-        Of two equally near ones the earlier; 0 for an empty queue.
-        """
-        queue = self._queues.find(topic, queue_id)
-        if queue is None:
-            return 0
-        return (yield from TimeSearch(queue, self._log, self.residency).first_from(timestamp_ms))
 
     # -- keys
 
@@ -373,22 +360,22 @@ class MessageStore:
         return self._index.behind(self._log) if self.config.index_enabled else 0
 
     def index_step(self, budget_seconds: float) -> bool:
-        """Index for that long; True if nothing is left to do now. Called when there is nothing else to do."""
+        """Index for up to `budget_seconds`; True if nothing is left. For idle times."""
         return not self.config.index_enabled or self._index.step(self._log, budget_seconds)
 
     def follow_index(self, budget_seconds: float | None = None) -> None:
-        """Index for that long, or all that is left. Raises `StoreNotWritable` where the disk has no room for it."""
+        """Index for up to `budget_seconds`, or to the log's end. Raises `StoreNotWritable` if the disk is full."""
         if self.config.index_enabled:
             self._index.follow(self._log, budget_seconds)
 
-    def search_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> Looking[KeyMatches]:
-        """Find where indexed messages with that key (or unique id) lie, newest first, stored in that time."""
+    def search_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> PageLoad[KeyMatches]:
+        """Find the log offsets of indexed messages by key or unique id and store time, newest first."""
         has_key = partial(self._has_key, topic, key)
         return self._index.search(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms, has_key=has_key)
 
-    def _has_key(self, topic: str, key: str, log_offset: int) -> Looking[bool]:
-        """Whether the record that begins there has this topic and key: another one's may have the same hash."""
-        yield from self.residency.approach(log_offset)
+    def _has_key(self, topic: str, key: str, log_offset: int) -> PageLoad[bool]:
+        """Whether a record has this topic and key: other keys may have the same hash."""
+        yield from self.residency.load_record(log_offset)
         yield []  # a record may have thousands of keys
         record = self._log.record_at(log_offset)
         try:

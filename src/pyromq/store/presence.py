@@ -1,7 +1,7 @@
-"""Whether the files that a store writes are still where it opened them.
+"""Detects that files of an open store were deleted, moved or replaced.
 
-A mapped file takes every write after its name is gone, and its bytes go with the process. So names are compared with
-the files that were opened: each file or folder is kept open, and nothing else can get its inode.
+Writes to a mapped file succeed after its deletion, and are lost with the process. So names are compared with the
+opened files. Each stays open, so that no other file can get its inode.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class FilesLost(OSError):
     def __init__(self, path: Path) -> None:
         super().__init__(
             errno.ENOENT,
-            f"{path} was deleted, moved, replaced or unmounted while the broker runs; nothing more is stored. Consume"
-            " what is still needed before the broker stops, then put it back and restart",
+            f"{path} was deleted, moved, replaced or unmounted while the broker runs; the store refuses messages."
+            " Consume the messages you need before the broker stops, then put it back and restart",
         )
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class FilesLost(OSError):
 
 
 class Presence:
-    """Looks at the data folder, its tables and queues, and at the newest file of the log. Used by the flusher only."""
+    """Watches the data folder, its tables and queues, and the newest file of the log. For the flusher only."""
 
     def __init__(self, log: SegmentedLog, directory: Directory, disk: Disk) -> None:
         self._log = log
@@ -38,25 +38,22 @@ class Presence:
         self._opened: dict[Path, int] = {}
 
     def check(self) -> None:
-        """Raise `FilesLost` naming what is gone, other `OSError`s where that cannot be seen.
-
-        A file that is seen for the first time is remembered.
-        """
+        """Raise `FilesLost` with the lost path, or another `OSError`. A path seen for the first time is opened."""
         watched = self._watched()
         for path in self._opened.keys() - watched.keys():
             self._disk.close(self._opened.pop(path))
-        for path, told in watched.items():
+        for path, reported in watched.items():
             try:
                 if path not in self._opened:
                     self._opened[path] = self._disk.open(path, write=False)
-                is_there = self._disk.is_at(self._opened[path], path)
+                is_unchanged = self._disk.is_at(self._opened[path], path)
             except (FileNotFoundError, NotADirectoryError) as error:
-                raise FilesLost(told) from error
-            if not is_there:
-                raise FilesLost(told)
+                raise FilesLost(reported) from error
+            if not is_unchanged:
+                raise FilesLost(reported)
 
     def _watched(self) -> dict[Path, Path]:
-        """Return paths to look at, and which each stands for."""
+        """Return the paths to check, each with the path to report."""
         directory, opened = self._directory, self._opened
         watched = {directory.lock_file: directory.root}
         watched |= {segment.path: segment.path for segment in self._log.segments[-1:]}

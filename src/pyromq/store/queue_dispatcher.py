@@ -1,4 +1,4 @@
-"""What follows an append: the entry in the message's queue, and whoever listens."""
+"""After each append: writes the consume-queue entry and calls the listener. At start: rebuilds entries from the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, SysFlag
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.record import FIXED_SIZE
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
-from pyromq.store.queue.queue_table import QueueTable, names_folders
+from pyromq.store.queue.queue_table import QueueTable, is_folder_name
 
 logger = logger_of(__name__)
 
@@ -18,23 +18,23 @@ _TAGS = Property.TAGS + NAME_VALUE
 _NO_QUEUES: dict[int, ConsumeQueue] = {}
 _UNKNOWN_LEVEL_MS = 1_000  # Source: ScheduleMessageService.computeDeliverTimestamp
 
-# Both half (0x4) and rollback (0xC) have this bit; such records are in no queue.
+# Half (0x4) and rollback (0xC) messages have this bit; their records are in no queue.
 UNQUEUED = SysFlag.HALF
 
 
 class QueueDispatcher:
-    """Leads every record into its queue. `on_append(message, tags_code)` is called after each live append."""
+    """Writes the queue entry of each record. `on_append(message, tags_code)` is called after each append."""
 
     def __init__(self, queues: QueueTable, delay_levels_ms: tuple[int, ...]) -> None:
         self.on_append: Callable[[StoredMessage, int], None] | None = None
         self._queues = queues
         self._delay_levels_ms = delay_levels_ms
-        self._ends: dict[ConsumeQueue, int] = {}  # `log_end` of those replayed into: reading an entry takes long
-        self._seen: dict[ConsumeQueue, int] = {}  # log offset behind the last record replayed
-        self._suspects: dict[ConsumeQueue, StoredMessage] = {}
+        self._ends: dict[ConsumeQueue, int] = {}  # cache of `log_end` for replay: reading an entry is slow
+        self._seen: dict[ConsumeQueue, int] = {}  # log offset after the last replayed record
+        self._unverified: dict[ConsumeQueue, StoredMessage] = {}  # records with the queue offset of an earlier record
 
-    def follow(self, message: StoredMessage, queue: ConsumeQueue) -> None:
-        """Enter a record just appended. Called for every message stored."""
+    def dispatch(self, message: StoredMessage, queue: ConsumeQueue) -> None:
+        """Write the entry of a record just appended and call the listener."""
         tags_code = self.tags_code(message)
         if not message.sys_flag & UNQUEUED:
             queue.append(message.log_offset, message.size, tags_code)
@@ -42,10 +42,10 @@ class QueueDispatcher:
             self.on_append(message, tags_code)
 
     def tags_code(self, message: StoredMessage) -> int:
-        """Return what the message's entry is filtered by: hash of the tags, 0 without, or the due time in ms."""
+        """Return the tags code of a message: the hash of its tags, 0 without tags, or its delivery time in ms."""
         if message.topic == SCHEDULE_TOPIC and Property.DELAY in message.properties:
             return self._due_ms(message)
-        # Searched, not parsed: this runs for every message. The last of a name is valid.
+        # Searched instead of parsed, as this runs for every message. The last property of a name counts.
         before, found, rest = message.property_text.rpartition(_TAGS)
         if not found:
             return 0
@@ -66,27 +66,27 @@ class QueueDispatcher:
         return message.store_ms + (levels[min(level, len(levels)) - 1] if levels else _UNKNOWN_LEVEL_MS)
 
     def replay(self, message: StoredMessage, *, complete: bool) -> bool:
-        """Enter a record found in the log at the start, unless it is there already.
+        """Write the entry of a record found in the log at start, unless it exists.
 
-        Return False, having done nothing, if entries before it are missing and may still be found further back in
-        the log; with `complete` they are known to be nowhere, and the queue goes on behind the gap.
+        Returns False, and does nothing, if previous entries are missing that may be found earlier in the log. With
+        `complete` they are lost, and the queue continues after the gap.
         """
         if message.sys_flag & UNQUEUED:
             return True
         queue = self._queues.by_topic.get(message.topic, _NO_QUEUES).get(message.queue_id)
         if queue is None:
-            if not names_folders(message.topic, message.queue_id):
-                logger.error("record at %d is damaged, and left out: topic %r", message.log_offset, message.topic)
+            if not is_folder_name(message.topic, message.queue_id):
+                logger.error("record at %d is damaged and skipped: topic %r", message.log_offset, message.topic)
                 return True
             queue = self._queues.make(message.topic, message.queue_id)
-        if (suspect := self._suspects.pop(queue, None)) is not None:
-            self._settle(queue, suspect, message)
+        if (unverified := self._unverified.pop(queue, None)) is not None:
+            self._verify(queue, unverified, message)
         if message.queue_offset >= queue.max_offset and message.log_offset < (self._ends.get(queue) or queue.log_end):
-            return True  # of the topic as it was before it was deleted and made again
+            return True  # a record from before the deletion of its topic, which was created again
         if message.queue_offset > queue.max_offset:
             if queue.max_offset and not complete:
                 return False
-            if not self._begin_behind_gap(message, queue):
+            if not self._begin_after_gap(message, queue):
                 return True
         elif message.queue_offset < queue.max_offset:
             entry = queue.find(message.queue_offset)
@@ -94,63 +94,63 @@ class QueueDispatcher:
                 self._seen[queue] = message.log_offset + message.size
                 return True
             if entry.size != FILLER_SIZE and entry.log_offset < self._seen.get(queue, 0):
-                self._suspects[queue] = message  # the next record of the queue tells which of the two is right
+                self._unverified[queue] = message  # the next record of the queue decides which of the two is right
                 return True
-            # The entry was cut short or damaged: the record is right.
+            # The entry is incomplete or damaged: the record is right.
             queue.cut_at(message.queue_offset)
-        self._enter(message, queue)
+        self._append_entry(message, queue)
         return True
 
     def begin_replay(self) -> None:
-        """Be ready for records from another place of the log on."""
+        """Reset the replay, for records from another place of the log."""
         self._seen.clear()
-        self._suspects.clear()
+        self._unverified.clear()
 
     def end_replay(self) -> None:
-        """Decide on what no further record tells about."""
-        for queue, suspect in self._suspects.items():
-            self._settle(queue, suspect, None)
+        """Decide on the remaining unverified records."""
+        for queue, unverified in self._unverified.items():
+            self._verify(queue, unverified, None)
         self.begin_replay()
 
-    def _settle(self, queue: ConsumeQueue, suspect: StoredMessage, following: StoredMessage | None) -> None:
-        """Enter a record that says a queue offset which an earlier one has.
+    def _verify(self, queue: ConsumeQueue, message: StoredMessage, following: StoredMessage | None) -> None:
+        """Write the entry of a record with the queue offset of an earlier record, by the next record of the queue.
 
-        Its topic was deleted and made again, or an entry was torn: then the next one goes on behind it. Or its head is
-        damaged: then the next one leaves out the place that is really its own, or none, if it is of another queue.
+        If its topic was created again, or an entry is incomplete, the next record continues after it. If its head is
+        damaged, the next record leaves a gap for it; without a gap the record belongs to another queue.
         """
         if following is None:
-            is_later = suspect.queue_offset in (0, queue.max_offset - 1)
+            is_later = message.queue_offset in (0, queue.max_offset - 1)
         else:
-            is_later = following.queue_offset == suspect.queue_offset + 1
-        if is_later and not self._is_proven(queue, suspect.queue_offset):
-            queue.cut_at(suspect.queue_offset)
+            is_later = following.queue_offset == message.queue_offset + 1
+        if is_later and not self._is_verified(queue, message.queue_offset):
+            queue.cut_at(message.queue_offset)
         else:
             where = (
-                f"queue {suspect.topic} {suspect.queue_id}: the head of the record at {suspect.log_offset} is damaged"
+                f"queue {message.topic} {message.queue_id}: the head of the record at {message.log_offset} is damaged"
             )
             if following is not None and following.queue_offset <= queue.max_offset:
-                logger.error("%s, and it is left out: it says %d", where, suspect.queue_offset)
+                logger.error("%s; the record is skipped: its queue offset is %d", where, message.queue_offset)
                 return
-            logger.error("%s, it is message %d, not %d", where, queue.max_offset, suspect.queue_offset)
-        self._enter(suspect, queue)
+            logger.error("%s; its queue offset is %d, not %d", where, queue.max_offset, message.queue_offset)
+        self._append_entry(message, queue)
 
-    def _is_proven(self, queue: ConsumeQueue, queue_offset: int) -> bool:
-        """Whether an entry is the newest that was replayed, and goes on from the one before it."""
-        entry, before = queue.find(queue_offset), queue.find(queue_offset - 1)
-        follows = before is not None and before.size != FILLER_SIZE
+    def _is_verified(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+        """Whether an entry is the newest replayed one and directly follows another message."""
+        entry, previous = queue.find(queue_offset), queue.find(queue_offset - 1)
+        follows = previous is not None and previous.size != FILLER_SIZE
         return follows and entry is not None and entry.log_offset + entry.size == self._seen.get(queue)
 
-    def _enter(self, message: StoredMessage, queue: ConsumeQueue) -> None:
+    def _append_entry(self, message: StoredMessage, queue: ConsumeQueue) -> None:
         queue.append(message.log_offset, message.size, self.tags_code(message))
         self._ends[queue] = self._seen[queue] = message.log_offset + message.size
 
-    def _begin_behind_gap(self, message: StoredMessage, queue: ConsumeQueue) -> bool:
-        """Let the queue go on at the message's offset; False for one that no queue can have reached."""
+    def _begin_after_gap(self, message: StoredMessage, queue: ConsumeQueue) -> bool:
+        """Continue the queue at the message's offset; False if the log is too short for so many messages."""
         gap = message.queue_offset - queue.max_offset
         where = f"queue {message.topic} {message.queue_id}"
         if gap > (message.log_offset - queue.log_end) // FIXED_SIZE:
-            logger.error("%s: record at %d is damaged, and left out", where, message.log_offset)
+            logger.error("%s: record at %d is damaged and skipped", where, message.log_offset)
             return False
-        logger.warning("%s: %d messages before %d are not in the log any more", where, gap, message.queue_offset)
+        logger.warning("%s: the log has lost %d messages before %d", where, gap, message.queue_offset)
         queue.begin_at(message.queue_offset, message.log_offset)
         return True

@@ -1,10 +1,10 @@
-"""Which messages go, and when the store takes no more: by age, by bytes, and by how full the disk is.
+"""Deletes old log files by age, by bytes and by disk use, and refuses messages while the disk is too full.
 
-Whole files go, the oldest first, never the one that is written. Age is that of a file's newest message, by the times
-in the records: copying a store does not make it younger. Consume queues and key index follow in small steps. It does
-not know what waits in the log to be delivered: `keep_from` says how far back that reaches, and nothing from there on
-goes, for no reason. Source: RocketMQ 4.9.8, DefaultMessageStore.CleanCommitLogService and CleanConsumeQueueService,
-which take the time of a file's last change, and know no bounds of bytes and no `keep_from`.
+Whole files are deleted, the oldest first, never the one being written. The age of a file is that of its newest message
+by store time, so a copied store keeps its age. Consume queues and key index follow in small steps. No file with bytes
+from `keep_from` on is deleted: they hold messages to deliver. Source: RocketMQ 4.9.8, CleanCommitLogService and
+CleanConsumeQueueService of DefaultMessageStore, which use the modification time, and have no limit of bytes and no
+`keep_from`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.residency import Residency
 from pyromq.store.log.segment import Segment
-from pyromq.store.looking import Unread
+from pyromq.store.page_load import PagesToLoad
 from pyromq.store.queue.consume_queue import ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
 from pyromq.store.worker import Worker, worker
@@ -34,18 +34,18 @@ from pyromq.store.worker import Worker, worker
 logger = logger_of(__name__)
 
 
-FILES_A_ROUND = 10  # Source: MappedFileQueue.deleteExpiredFileByTime
-ROUNDS_BY_HAND = 20  # Source: CleanCommitLogService.MANUAL_DELETE_FILE_MAX_TIMES
-MEASURE_SECONDS = 1.0
-_QUEUES_A_LOOK = 8  # between two looks at the clock
+FILES_A_ROUND = 10  # most files deleted in a round. Source: MappedFileQueue.deleteExpiredFileByTime
+ROUNDS_BY_HAND = 20  # rounds after `expire_now`. Source: CleanCommitLogService.MANUAL_DELETE_FILE_MAX_TIMES
+MEASURE_SECONDS = 1.0  # time between two measurements of the disk
+_QUEUES_A_LOOK = 8  # queues between two readings of the clock
 _HOUR_MS = 3_600_000
 
 
 class Retention:
-    """One writer, the store's. `step` does what there is to do; nothing happens by itself.
+    """One writer, the store's. All work happens in `step` and `expire_now`.
 
-    `sync_entries` has the queues on disk: without the log before them, they alone know where their offsets go on.
-    `keep_from` returns the first log offset that somebody needs; `measure` how full the disk of a path is.
+    `sync_entries` flushes the queues before log files are deleted: after that only entries know the queue offsets.
+    `keep_from` returns the first log offset still needed; `measure` returns the use of the disk of a path.
     """
 
     def __init__(
@@ -68,97 +68,94 @@ class Retention:
         self._residency = residency
         self._config = config
         self._clock = clock
-        self._removal = Removal(disk)
-        self._removal.before = sync_entries
+        self._removal = Removal(disk, before=sync_entries)
         self._use: DiskUse | None = None
         self._measured_at = self._round_at = float("-inf")
-        self._following: Iterator[ConsumeQueue] | None = None  # queues that may lag behind the log's begin
+        self._to_trim: Iterator[ConsumeQueue] | None = None  # queues that may have entries of deleted records
         self._rounds_by_hand = 0
         self._age_by_hand_ms: int | None = None
-        self._held = False
+        self._is_suspended = False
 
-    def unread(self) -> Unread:
-        """Return what has to come from the disk before the next look which files are old."""
-        return self._residency.unread_heads(segment.base + segment.size for segment in self._candidates)
+    def to_load(self) -> PagesToLoad:
+        """Return the record heads that the next check of file ages needs and that are not resident."""
+        return self._residency.heads_to_load(segment.base + segment.size for segment in self._candidates)
 
     def step(self, budget_seconds: float) -> bool:
-        """Look at the disk, let files go, let the queues follow for that long; True if nothing is left to do now."""
+        """Measure the disk, delete files and trim queues for up to `budget_seconds`; True if nothing is left."""
         now = self._clock.monotonic()
         if now - self._measured_at >= MEASURE_SECONDS:
             self._measured_at = now
-            self._look_at_disk()
+            self._measure_disk()
         if (now - self._round_at) * 1000 >= self._config.expire_interval_ms:
             self._round_at = now
             self._drop(self._expired())
             self._rounds_by_hand = max(0, self._rounds_by_hand - 1)
-        done = self._follow(budget_seconds)
+        done = self._trim_queues(budget_seconds)
         self._removal.start()
         return done
 
     def expire_now(self, age_ms: int | None = None) -> int:
-        """Let what is expired go at any hour, now and in the next rounds; return how many files go now.
+        """Delete expired files at any hour, now and in the next rounds. Return the number of files deleted now.
 
-        `age_ms`: what is older counts as expired, instead of what the settings say.
+        `age_ms` is the age to expire at, instead of the configured one.
         """
         self._age_by_hand_ms = age_ms
         self._rounds_by_hand = ROUNDS_BY_HAND
         return self._drop(self._expired())
 
     def close(self) -> None:
-        """Finish what is on its way out."""
-        while not self._follow(None):
+        """Trim all queues and finish all deletions."""
+        while not self._trim_queues(None):
             pass
         self._removal.close()
 
     # -- the disk
 
-    def _look_at_disk(self) -> None:
-        """Refuse messages while a disk is too full, and take them again when it is not."""
+    def _measure_disk(self) -> None:
+        """Refuse messages while a disk is too full."""
         paths = {self._config.root, self._config.log_folder}
         try:
             uses = [self.measure(path) for path in paths if path.is_dir()]
         except OSError as error:
-            logger.warning("cannot tell how full the disk of %s is: %s", self._config.root, error)
+            logger.warning("cannot measure the disk of %s: %s", self._config.root, error)
             return
         self._use = max(uses, key=lambda use: use.percent, default=None)
         full = self._use is not None and self._use.percent > self._config.disk_refuse_percent
         text = self._refusal() if full else ""
-        if full and not self._held:
+        if full and not self._is_suspended:
             logger.warning(text)
-        elif self._held and not full:
-            logger.warning("there is room again: messages are taken")
-        self._held = full
-        self._log.hold(text)
+        elif self._is_suspended and not full:
+            logger.warning("the disk has enough free space again: messages are accepted")
+        self._is_suspended = full
+        self._log.suspend(text)
 
     def _refusal(self) -> str:
         use = self._use
         assert use is not None
         return (
             f"the disk of {use.path} is {use.percent} % full ({_readable(use.used)} used, {_readable(use.free)} free);"
-            f" above {self._config.disk_refuse_percent} % (diskSpaceWarningLevelRatio) no messages are taken:"
-            f" {self._way_out()}"
+            f" above {self._config.disk_refuse_percent} % (diskSpaceWarningLevelRatio) messages are refused:"
+            f" {self._advice()}"
         )
 
-    def _way_out(self) -> str:
-        """What frees space, as things are."""
+    def _advice(self) -> str:
+        """Return how the user can free space."""
         files = self._log.files.segments[:-1]
         keep_from = self.keep_from()
         waiting = sum(segment.base + segment.size > keep_from for segment in files)
         free = len(files) - waiting
         if self._is_forced and free:
-            return f"log files are being deleted, the oldest of {free}, and sending goes on when that suffices"
+            return f"the oldest of {free} log files are being deleted; messages are accepted once that suffices"
         if free:
             return (
                 f"{counted(free, 'log file is', 'log files are')} younger than fileReservedTime"
                 f" ({self._config.reserved_hours} h); "
-                "`pyromq store expire --older-than HOURS` deletes younger ones, or make room on that disk"
+                "`pyromq store expire --older-than HOURS` deletes younger ones, or free space on that disk"
             )
         if waiting:
-            could_go = (
-                "the log file that could go holds" if waiting == 1 else f"all {waiting} log files that could go hold"
-            )
-            return f"{could_go} messages that wait for delivery, or undecided transactions; make room on that disk"
-        return "nothing of the store can go, it has one log file; make room on that disk"
+            needed = counted(waiting, "older log file holds", "older log files hold")
+            return f"{needed} scheduled messages or undecided transactions; free space on that disk"
+        return "the store has one log file only, which cannot be deleted; free space on that disk"
 
     @property
     def _percent(self) -> int:
@@ -171,7 +168,7 @@ class Retention:
     # -- the log
 
     def _expired(self) -> int:
-        """Return how many of the oldest files go in this round."""
+        """Return how many of the oldest files this round deletes."""
         segments = self._log.files.segments
         keep_from, age_ms = self.keep_from(), self._age_ms()
         too_many = 0
@@ -190,7 +187,7 @@ class Retention:
         return self._log.files.segments[:-1][:FILES_A_ROUND]
 
     def _age_ms(self) -> int | None:
-        """Return from which age on files go in this round; None: age does not count now."""
+        """Return the age at which this round deletes files; None if it ignores ages."""
         if self._rounds_by_hand and self._age_by_hand_ms is not None:
             return self._age_by_hand_ms
         hour = datetime.fromtimestamp(self._clock.now_ms() / 1000).hour
@@ -198,11 +195,11 @@ class Retention:
         return self._config.reserved_hours * _HOUR_MS if wanted or self._rounds_by_hand else None
 
     def _is_older(self, end: int, age_ms: int | None) -> bool:
-        """Whether all messages before `end`, where a file begins, are older than that."""
+        """Whether all messages before `end`, where a file begins, are older than `age_ms`."""
         if age_ms is None:
             return False
         stored_ms = self._log.store_ms_at(end)
-        if stored_ms is None:  # nothing is there yet, or it is damaged
+        if stored_ms is None:  # no record is there yet, or it is damaged
             segment = self._log.files.find(end - 1)
             assert segment is not None
             stored_ms = segment.changed_ms()
@@ -210,25 +207,25 @@ class Retention:
 
     def _drop(self, count: int) -> int:
         if count:
-            gone = [self._log.files.drop_first() for _ in range(count)]
-            names = ", ".join(segment.path.name for segment in gone)
+            expired = [self._log.files.drop_first() for _ in range(count)]
+            names = ", ".join(segment.path.name for segment in expired)
             logger.info("expired: %s of %s (the disk is %d %% full)", names, self._log.files.folder, self._percent)
-            self._removal.add(gone)
+            self._removal.add(expired)
             self._removal.add(self._index.drop_before(self._log.min_offset))
-            self._following = iter(list(self._queues))
+            self._to_trim = iter(list(self._queues))
         return count
 
-    def _follow(self, budget_seconds: float | None) -> bool:
-        """Let queues drop what points to dropped files; True if none is left."""
-        if self._following is None:
+    def _trim_queues(self, budget_seconds: float | None) -> bool:
+        """Drop queue entries of deleted records; True if no queue is left."""
+        if self._to_trim is None:
             return True
         deadline = None if budget_seconds is None else self._clock.monotonic() + budget_seconds
         log_begin = self._log.min_offset
-        for count, queue in enumerate(self._following, 1):
+        for count, queue in enumerate(self._to_trim, 1):
             self._removal.add(queue.drop_before(log_begin))
             if count % _QUEUES_A_LOOK == 0 and deadline is not None and self._clock.monotonic() >= deadline:
                 return False
-        self._following = None
+        self._to_trim = None
         return True
 
 
@@ -237,7 +234,7 @@ def _readable(size: int) -> str:
 
 
 class DiskUse(NamedTuple):
-    """The disk that holds `path`, in bytes. `free` is what processes of ordinary users can have."""
+    """The use of the disk that holds `path`, in bytes. `free` is the space for ordinary users."""
 
     path: Path
     used: int
@@ -245,26 +242,29 @@ class DiskUse(NamedTuple):
 
     @property
     def percent(self) -> int:
-        """As `df` says it: rounded up. Source: RocketMQ 4.9.8, UtilAll.getDiskPartitionSpaceUsedPercent."""
+        """Use in percent, rounded up as by `df`. Source: RocketMQ 4.9.8, UtilAll.getDiskPartitionSpaceUsedPercent."""
         return -(-self.used * 100 // max(self.used + self.free, 1))
 
 
 def measured(path: Path) -> DiskUse:
-    """Ask the file system; one short system call. Raises `OSError`."""
+    """Return the use of the disk of a path, by one short system call. Raises `OSError`."""
     usage = shutil.disk_usage(path)
     return DiskUse(path, usage.used, usage.free)
 
 
 def around(folder: Path) -> tuple[int, int, int]:
-    """Return bytes in all, used and free of the disk where a folder is; or was: then of the folder above."""
+    """Return total, used and free bytes of the disk of a folder; of its nearest existing parent if it is missing."""
     return shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.is_dir()))
 
 
 class Removal:
-    """Deletes in the order of `add`, and never a file whose predecessor is still there: a log must not get holes."""
+    """Deletes files in the order of `add` in a thread, each after the previous one: a log must not get holes.
 
-    def __init__(self, disk: Disk) -> None:
-        self.before: Callable[[], None] = lambda: None  # called by the thread before it deletes
+    The thread calls `before` before each deletion.
+    """
+
+    def __init__(self, disk: Disk, *, before: Callable[[], None]) -> None:
+        self._before = before
         self._disk = disk
         self._files: deque[Segment] = deque()  # filled by the owner, emptied by the thread
         self._thread: Worker | None = None
@@ -275,13 +275,13 @@ class Removal:
         self._files.extend(files)
 
     def start(self) -> None:
-        """Let the thread delete what there is. Called again and again: what failed is tried again."""
+        """Start the thread if files are left, also those of a failed deletion. Must be called repeatedly."""
         if self._files and (self._turn is None or self._turn.done()):
             self._thread = self._thread or worker(self._disk, "store-removal")
             self._turn = self._thread.submit(self._remove)
 
     def close(self) -> None:
-        """Wait until the thread is done."""
+        """Delete the remaining files and join the thread."""
         self.start()
         if self._thread is not None:
             self._thread.shutdown()
@@ -291,10 +291,10 @@ class Removal:
         while self._files:
             file = self._files[0]
             try:
-                self.before()
-                file.delete()  # for good: a power cut could bring back a file, and not the one behind it
+                self._before()
+                file.delete()  # durably: a power loss must not bring back a file without the next one
             except OSError as error:
-                complaint = f"{file.path} is expired and cannot be deleted: {error.strerror}; see to its permissions"
+                complaint = f"{file.path} is expired and cannot be deleted: {error.strerror}; check its permissions"
                 if complaint != self._complaint:
                     logger.warning(complaint)
                     self._complaint = complaint

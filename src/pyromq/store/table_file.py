@@ -1,4 +1,4 @@
-"""A table that a thread writes, so that nobody waits for the disk who need not: changes made meanwhile go together."""
+"""A table saved to disk by a thread. Changes made during a write are saved together by the next one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pyromq.errors import StoreError
 from pyromq.store.json_file import JsonFile
 from pyromq.store.worker import worker
 
-_PART = 200  # members encoded at once: some 300 us, for which the loop may have to wait
-_BEFORE, _BEHIND = b'{\n "": {\n', b"\n }\n}"  # what msgspec puts around them
+_PART = 200  # members encoded at once: some 300 us, which may delay the event loop
+_BEFORE, _BEHIND = b'{\n "": {\n', b"\n }\n}"  # text of msgspec around them
 
 T = TypeVar("T")
 R = TypeVar("R")
-RunSoon = Callable[[Callable[[], None]], object]  # runs a function at the end of the loop's turn
+RunSoon = Callable[[Callable[[], None]], object]  # runs a function at the end of the event loop's iteration
 
 
 def at_once(work: Callable[[], None]) -> None:
@@ -29,9 +29,9 @@ def at_once(work: Callable[[], None]) -> None:
 
 
 class TableFile(Generic[T]):
-    """The newest table handed over is what is written; `encode` is called in the thread, so tables must not change.
+    """Writes the newest table. A thread calls `encode`, so a table must not change once handed over.
 
-    What is changed within one turn of the loop is handed over once, at its end: `run_soon` runs a function then.
+    Changes within one iteration of the event loop are handed over once, at its end, by `run_soon`.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class TableFile(Generic[T]):
         self._file = file
         self._encode = encode
         self._thread = worker(file.disk, f"table-{file.path.stem}")
-        # Of the present turn.
+        # Of the current iteration.
         self._changed: tuple[Callable[[], T], int] | None = None
         self._asked: list[Future[None]] = []
         self._before: list[Callable[[], None]] = []
-        # What both sides change: the table to write next, and who waits for that.
+        # Shared with the thread: the next table to write, and the futures that wait for it.
         self._lock = threading.Lock()
         self._next: tuple[T, int] | None = None
         self._waiting: list[Future[None]] = []
@@ -56,11 +56,11 @@ class TableFile(Generic[T]):
         self._is_writing = False
 
     def save(self, table: Callable[[], T], *, order: int, after: Callable[[], None] | None = None) -> Future[None]:
-        """Have the table written that `table` returns at the end of the turn.
+        """Save the table that `table` returns at the end of the iteration.
 
-        Resolves, in the thread, when it is on disk. The future's exception is `StoreNotWritable`. `order` grows with
-        each change. `after` is called by the thread before, and again where it raises `StoreError`: no table is written
-        until it has succeeded.
+        The thread resolves the future once the table is on disk, or with `StoreNotWritable`. `order` must grow with
+        each change. The thread calls `after` before the write; if that raises `StoreError`, no table is written until
+        a later call of it succeeds.
         """
         saved: Future[None] = Future()
         self._asked.append(saved)
@@ -85,7 +85,7 @@ class TableFile(Generic[T]):
             self._thread.submit(self._write)
 
     def close(self) -> None:
-        """Return when all is written, or refused."""
+        """Write the remaining changes and join the thread."""
         self._hand_over()
         self._thread.shutdown()
 
@@ -115,9 +115,9 @@ class TableFile(Generic[T]):
 
 
 def formatted(head: msgspec.Struct, members: Mapping[str, object], *, indent: int = 1) -> bytes:
-    """Return a table as JSON for people: `head`, whose last field is an empty object, with `members` in that.
+    """Return a table as indented JSON: `head`, with `members` in its last field, which must be an empty object.
 
-    For threads: the interpreter's lock is given away now and then.
+    For threads: releases the interpreter's lock between parts.
     """
     begin = msgspec.json.format(msgspec.json.encode(head), indent=indent)
     if not members:
@@ -132,12 +132,12 @@ def formatted(head: msgspec.Struct, members: Mapping[str, object], *, indent: in
 
 
 def give_way() -> None:
-    """Let another thread have the interpreter, which has waited for it: the loop, as a rule."""
+    """Release the interpreter's lock to a waiting thread, usually that of the event loop."""
     time.sleep(0)
 
 
 def when_saved(saved: Future[None], reply: R | Future[R]) -> Future[R]:
-    """Return an answer that leaves when a table is written as well; the error where it cannot be."""
+    """Return a future of the reply that resolves once a table is saved, or with the error of the save."""
     answered: Future[R] = Future()
     if isinstance(reply, Future):
         reply.add_done_callback(lambda ready: complete_when_saved(saved, ready.result(), answered))
@@ -147,7 +147,7 @@ def when_saved(saved: Future[None], reply: R | Future[R]) -> Future[R]:
 
 
 def complete_when_saved(saved: Future[None], reply: R, answered: Future[R]) -> None:
-    """Complete an answer that others wait for already, as `when_saved` does."""
+    """Resolve `answered` to the reply once a table is saved, or with the error of the save."""
 
     def done(saved: Future[None]) -> None:
         if (error := saved.exception()) is not None:

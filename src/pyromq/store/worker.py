@@ -1,4 +1,4 @@
-"""Who does slow work on a disk beside the writer: a thread, or nobody where a simulation has none."""
+"""Runs slow disk work in a thread, or at once in a simulation without threads."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pyromq.store.disk import Disk
 
 
 class Worker(Protocol):
-    """Does one thing after the other, beside the writer."""
+    """Runs work items one after the other."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]: ...
 
     def shutdown(self) -> None:
-        """Return when all is done."""
+        """Block until all work is done."""
 
 
 class AtOnce:
-    """A worker without a thread."""
+    """A worker without a thread: `submit` runs the work."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -30,9 +30,9 @@ class AtOnce:
         return done
 
     def shutdown(self) -> None:
-        """All is done."""
+        """Do nothing: all work is done."""
 
 
 def worker(disk: Disk, name: str) -> Worker:
-    """Return who does slow work on that disk."""
+    """Return a worker for slow work on a disk: a thread if the disk allows one."""
     return ThreadPoolExecutor(1, thread_name_prefix=name) if disk.in_threads else AtOnce()

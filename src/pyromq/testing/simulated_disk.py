@@ -22,7 +22,7 @@ from random import Random
 from typing import NamedTuple
 
 from pyromq.store.disk import Content
-from pyromq.store.looking import FilePiece
+from pyromq.store.page_load import FilePiece
 
 SECTOR = 512  # what a disk writes whole
 BLOCK = 4096  # what a file system gives to a file
@@ -303,10 +303,10 @@ class SimulatedDisk:
         content = self.read(descriptor, size, position)
         return content if len(content) == size else None
 
-    def load(self, unread: Sequence[memoryview | FilePiece]) -> None:
+    def load(self, pages: Sequence[memoryview | FilePiece]) -> None:
         """Do nothing: all of a simulated disk is in memory."""
 
-    def forget(self, memory: memoryview, position: int, size: int) -> None:
+    def drop_pages(self, memory: memoryview, position: int, size: int) -> None:
         """Do nothing: a simulated file has no pages to let go of."""
 
     def lock(self, descriptor: int) -> None:

@@ -382,10 +382,10 @@ async def test_where_flushing_is_synchronous_a_commit_is_on_disk(config, clock, 
 async def test_a_full_disk_holds_up_what_is_decided_and_loses_nothing(batches, broker, clock):
     await batches.run(["1", "2"])
     broker.batches.commit("t", [BatchAttempt("a", 2)])
-    broker.store.log_tail.hold("no room")
+    broker.store.log_tail.suspend("no room")
     await settle()
     assert not (await batches.find()).visible
-    broker.store.log_tail.hold("")
+    broker.store.log_tail.suspend("")
     await clock.advance(2)
     assert await batches.visible() == ["1", "2"]
 

@@ -23,7 +23,7 @@ def forget(paths):
 def forget_log(store):
     """Have no record of an open store in memory. Skips the test on file systems whose files are nowhere else."""
     log = store.log_tail.files
-    log.forget_before(log.capacity_end)
+    log.drop_pages_before(log.capacity_end)
     forget(segment.path for segment in log.segments)
     if LOCAL_DISK.is_loaded([segment.memory for segment in log.segments]):
         pytest.skip("this file system keeps its files in memory")

@@ -81,7 +81,7 @@ async def test_a_flipped_bit_of_an_entry_costs_nothing(config, clock, caller_to,
         assert await pulled(caller, 32) == sent[32:]
         assert await pulled(caller) == sent
     assert path.read_bytes() == before
-    assert f"byte {31 * ENTRY_BYTES}: the entry was damaged" in caplog.text
+    assert f"byte {31 * ENTRY_BYTES}: the damaged entry is rewritten" in caplog.text
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -5,7 +5,7 @@ import pytest
 from pyromq.broker.consuming import store_times
 from pyromq.broker.consuming.store_times import StoreTimes
 from pyromq.store.log import residency
-from pyromq.store.looking import looked
+from pyromq.store.page_load import run_blocking
 
 
 @pytest.fixture
@@ -26,6 +26,6 @@ def test_what_two_read_at_once_counts_for_both(cold, monkeypatch):
     next(first)
     for _ in second:
         next(first, None)
-    looked(first)
-    looked(times.look("orders", {2: 0, 3: 0}, founds[2]))
+    run_blocking(first)
+    run_blocking(times.look("orders", {2: 0, 3: 0}, founds[2]))
     assert [len(found) for found in founds] == [1, 1, 1]

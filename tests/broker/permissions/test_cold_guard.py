@@ -39,4 +39,4 @@ async def test_an_account_without_it_is_refused(account, log_offset):
 async def test_nothing_is_loaded_for_a_stranger(guarded, account, log_offset):
     stranger = await account()
     await stranger.ask(ViewMessage(offset=log_offset), code=1)
-    assert guarded.store.residency.unread_record(log_offset)
+    assert guarded.store.residency.record_to_load(log_offset)

@@ -107,7 +107,7 @@ def test_a_flipped_bit_in_a_table_is_told(store, folder):
     path.write_bytes(path.read_bytes().replace(b"71", b"31"))
     done = store("check", folder)
     assert done.code == 1
-    assert done.lines[0].startswith(f"{path}: it is damaged: its checksum says ")
+    assert done.lines[0].startswith(f"{path}: it is damaged: its checksum is ")
 
 
 def test_a_folder_in_use_is_refused(store, tmp_path):

@@ -9,9 +9,9 @@ import pytest
 from tests.store.making import TOPIC, StoppedClock, fill, message, opened
 
 from pyromq.store.config import StoreConfig
-from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.checking import Checking
+from pyromq.store.page_load import run_blocking
 
 COUNT = 60  # messages, with 90 keys and as many ids
 
@@ -32,7 +32,7 @@ def found(store: MessageStore) -> int:
 
 
 def found_by_key(store, number):
-    return looked(store.search_by_key(TOPIC, f"k{number}", 32, 0, 1 << 62)).log_offsets
+    return run_blocking(store.search_by_key(TOPIC, f"k{number}", 32, 0, 1 << 62)).log_offsets
 
 
 @pytest.mark.parametrize("seed", range(10))

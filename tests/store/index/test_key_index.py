@@ -19,13 +19,13 @@ from pyromq.record import encode, is_of_topic, log_offset_of
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.index import index_file
 from pyromq.store.index.record_keys import key_hashes
-from pyromq.store.looking import Unread, looked
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import PagesToLoad, run_blocking
 
 EVER = (0, (1 << 63) - 1)
 
 
-def load_in_thread(unread: Unread) -> None:
+def load_in_thread(unread: PagesToLoad) -> None:
     if unread:
         thread = Thread(target=LOCAL_DISK.load, args=(unread,))
         thread.start()
@@ -35,7 +35,7 @@ def load_in_thread(unread: Unread) -> None:
 def found(store: MessageStore, key: str, most: int = 64, *, topic: str = TOPIC) -> list[bytes]:
     """Bodies of the matches that really have the key, newest first."""
     store.follow_index()
-    messages = [store.message_at(at) for at in looked(store.search_by_key(topic, key, most, *EVER)).log_offsets]
+    messages = [store.message_at(at) for at in run_blocking(store.search_by_key(topic, key, most, *EVER)).log_offsets]
     assert all(each is not None for each in messages)
     return [each.body for each in messages if each is not None and key in (*each.keys, each.message_id)]
 
@@ -106,7 +106,7 @@ def test_time_bounds_a_query(tmp_path: Path) -> None:
             clock.ms = NOON_MS + number * 10_000
             store.append(message(number, KEYS="same"))
         store.follow_index()
-        matches = looked(store.search_by_key(TOPIC, "same", 64, NOON_MS + 95_000, NOON_MS + 200_000))
+        matches = run_blocking(store.search_by_key(TOPIC, "same", 64, NOON_MS + 95_000, NOON_MS + 200_000))
         stored = [store.message_at(at) for at in matches.log_offsets]
         assert [each.body for each in stored if each] == [b"body %d" % n for n in range(20, 9, -1)]
         assert matches.last_update_ms == clock.ms
@@ -214,7 +214,7 @@ def test_index_can_be_switched_off(tmp_path: Path) -> None:
         fill(store, 5)
         assert store.index_step(0)
         assert store.index_behind == 0
-        assert looked(store.search_by_key(TOPIC, "k1", 64, *EVER)).log_offsets == []
+        assert run_blocking(store.search_by_key(TOPIC, "k1", 64, *EVER)).log_offsets == []
     assert not (tmp_path / "index").exists()
 
 
@@ -231,7 +231,7 @@ def test_a_foreign_file_in_the_index_is_left_alone(tmp_path: Path, caplog: pytes
     with opened(tmp_path) as store:
         fill(store, 5)
         assert found(store, "k3") == [b"body 3"]
-    assert "notes.txt does not belong there" in caplog.text
+    assert "notes.txt is no file of the store" in caplog.text
 
 
 @pytest.mark.parametrize("place", [0, 2])

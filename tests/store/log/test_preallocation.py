@@ -34,12 +34,12 @@ def test_forgotten_pages_come_back_as_they_were(tmp_path: Path) -> None:
     segment.memory[:] = content
     assert resident(segment.path) == 64 * PAGE // 1024
 
-    segment.forget(PAGE // 2, 40 * PAGE + 1)  # whole pages only
+    segment.drop_pages(PAGE // 2, 40 * PAGE + 1)  # whole pages only
 
     assert resident(segment.path) == (64 - 39) * PAGE // 1024
     assert segment.memory == content
-    segment.forget(0, -5)
-    segment.forget(0, 1 << 40)
+    segment.drop_pages(0, -5)
+    segment.drop_pages(0, 1 << 40)
     assert resident(segment.path) == 0
     assert segment.memory == content
 
@@ -63,7 +63,7 @@ def test_pages_read_again_are_let_go_again(tmp_path: Path) -> None:
     with opened(tmp_path, segment_bytes=1 << 18) as store:
         fill(store, 2_000)
         bodies(store)
-        store._log.files.forget_before(store.max_log_offset)
+        store._log.files.drop_pages_before(store.max_log_offset)
         assert resident(tmp_path / "commitlog" / f"{0:020}") == 0
         assert len(bodies(store)) == 1_000
 

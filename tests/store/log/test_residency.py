@@ -34,7 +34,7 @@ def log(tmp_path, clock):
 
 
 def drop(segment, start, size):
-    LOCAL_DISK.forget(segment.memory, start, size)
+    LOCAL_DISK.drop_pages(segment.memory, start, size)
     with segment.path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), start, size, os.POSIX_FADV_DONTNEED)
@@ -49,7 +49,7 @@ def forget(log):
             drop(segment, 0, segment.size)
 
     forget()
-    if LOCAL_DISK.is_loaded(log.stretch(0, log.end)):
+    if LOCAL_DISK.is_loaded(log.views_between(0, log.end)):
         pytest.skip("this file system keeps its files in memory")
     return forget
 
@@ -68,7 +68,7 @@ def test_what_was_written_a_moment_ago_is_there(log, residency):
 async def test_what_was_whole_is_believed_for_a_second(log, residency, forget, clock, start):
     end = start + MEGABYTE + 7000
     assert not residency.covers(start, end)
-    LOCAL_DISK.load(log.stretch(start // MEGABYTE * MEGABYTE, start // MEGABYTE * MEGABYTE + 2 * MEGABYTE))
+    LOCAL_DISK.load(log.views_between(start // MEGABYTE * MEGABYTE, start // MEGABYTE * MEGABYTE + 2 * MEGABYTE))
     assert residency.covers(start, end)
     forget()
     await clock.advance(0.9)
@@ -78,9 +78,9 @@ async def test_what_was_whole_is_believed_for_a_second(log, residency, forget, c
 
 
 def test_a_block_with_a_page_missing_is_not_believed(log, residency, forget):
-    LOCAL_DISK.load(log.stretch(0, MEGABYTE))
+    LOCAL_DISK.load(log.views_between(0, MEGABYTE))
     drop(log.files.segments[0], MEGABYTE // 2, MEGABYTE // 2)
-    if LOCAL_DISK.is_loaded(log.stretch(0, MEGABYTE)):
+    if LOCAL_DISK.is_loaded(log.views_between(0, MEGABYTE)):
         pytest.skip("this file system keeps what it has read")
     assert not residency.covers(0, 5000)
 

@@ -15,11 +15,11 @@ from pyromq.errors import StoreCorrupt, StoreLocked, UsageError
 from pyromq.message import StoredMessage
 from pyromq.record import decode_all
 from pyromq.store.config import StoreConfig
-from pyromq.store.looking import looked
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.checking import Checking, Report
 from pyromq.store.offline.repairing import Repairing
 from pyromq.store.offline.stopped_store import Cure, check_stopped
+from pyromq.store.page_load import run_blocking
 
 COUNT = 100  # messages of the store that is damaged: five log files, seven files of each queue
 
@@ -258,7 +258,7 @@ def test_a_flipped_bit_in_the_index_is_found_and_the_index_made_again(
     assert repaired(tmp_path).is_sound
     with opened(tmp_path) as store:
         store.follow_index()
-        assert looked(store.search_by_key(TOPIC, "k99", 1, 0, 1 << 60)).log_offsets == [sent[99].log_offset]
+        assert run_blocking(store.search_by_key(TOPIC, "k99", 1, 0, 1 << 60)).log_offsets == [sent[99].log_offset]
     after = [content for _, content in sorted(files_below(tmp_path / "index").items())]
     assert after == before
 

@@ -61,7 +61,7 @@ def test_a_flipped_bit_costs_nothing(
         assert [each.body for each in pulled(store)] == sent
     assert (tmp_path / QUEUE).read_bytes() == before
     if entry < 99:  # the last ones are looked at by the start
-        assert f"{tmp_path / QUEUE} byte {entry * ENTRY_BYTES}: the entry was damaged" in caplog.text
+        assert f"{tmp_path / QUEUE} byte {entry * ENTRY_BYTES}: the damaged entry is rewritten" in caplog.text
 
 
 @pytest.mark.parametrize("byte", range(12, 20))
@@ -124,13 +124,13 @@ def test_what_was_compared_once_is_not_compared_again(tmp_path: Path, sent: list
     with opened(tmp_path, **BIG) as store:
         queue = store._queues.find(TOPIC, 0)
         assert queue is not None
-        proof = store._proof
-        assert proof.is_due(queue, 0, 32, tags=False)
+        verifier = store._verifier
+        assert verifier.is_due(queue, 0, 32, tags=False)
         pulled(store)
-        assert not proof.is_due(queue, 0, COUNT, tags=False)
-        assert proof.is_due(queue, 0, 32, tags=True)
+        assert not verifier.is_due(queue, 0, COUNT, tags=False)
+        assert verifier.is_due(queue, 0, 32, tags=True)
         fill(store, 2, first=COUNT)
-        assert not proof.is_due(queue, COUNT // 2, COUNT, tags=True)
+        assert not verifier.is_due(queue, COUNT // 2, COUNT, tags=True)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_what_is_compared_quickly_is_compared_as_thoroughly(
     store_of_many_files: MessageStore, data: st.DataObject
 ) -> None:
     """Entries that are changed in any way, in files of eight of them, with records in files of a dozen."""
-    queue, proof = store_of_many_files._queues.find(TOPIC, 0), store_of_many_files._proof
+    queue, verifier = store_of_many_files._queues.find(TOPIC, 0), store_of_many_files._verifier
     assert queue is not None
     count = queue.max_offset
     changes = data.draw(st.dictionaries(st.integers(0, count - 1), st.tuples(numbers, numbers), max_size=3))
@@ -163,11 +163,11 @@ def test_what_is_compared_quickly_is_compared_as_thoroughly(
         queue.put(offset, QueueEntry(data.draw(st.sampled_from([entry.log_offset, log_offset])), size, 0))
     try:
         first = data.draw(st.integers(0, count - 1))
-        found = proof._plainly_right(queue, first, count)
+        found = verifier._count_right(queue, first, count)
         assert 0 <= found <= count - first
-        assert all(proof._is_right(queue, offset) for offset in range(first, first + found))
-        wrong = [offset for offset in range(first, count) if not proof._is_right(queue, offset)]
-        assert list(proof._wrong(queue, first, count, tags=False)) == wrong
+        assert all(verifier._is_right(queue, offset) for offset in range(first, first + found))
+        wrong = [offset for offset in range(first, count) if not verifier._is_right(queue, offset)]
+        assert list(verifier._wrong(queue, first, count, tags=False)) == wrong
     finally:
         for offset, entry in before.items():
             assert entry is not None

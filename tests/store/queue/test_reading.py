@@ -175,13 +175,13 @@ def test_records_that_a_filter_has_to_see_are_not_touched_before_they_are_in_mem
         monkeypatch.setattr(LocalDisk, "is_loaded", lambda disk, views: False)
         result = store.read(TOPIC, 0, 0, 10, wanted=wanted)
         assert (result.status, result.next_offset, result.records) == (ReadStatus.NO_MATCHED_MESSAGE, 0, [])
-        assert b"".join(result.unread) == b"".join(
+        assert b"".join(result.to_load) == b"".join(
             store.record_at(each.log_offset) for each in store.entries(TOPIC, 0, 0, 20)
         )
         assert asked == []
         monkeypatch.setattr(LocalDisk, "is_loaded", lambda disk, views: True)
         result = store.read(TOPIC, 0, 0, 10, wanted=wanted)
-        assert (found_bodies(result), result.next_offset, result.unread) == (bodies[3:5], 20, ())
+        assert (found_bodies(result), result.next_offset, result.to_load) == (bodies[3:5], 20, ())
 
 
 def test_entries_whose_records_are_gone_are_passed_over(tmp_path: Path) -> None:

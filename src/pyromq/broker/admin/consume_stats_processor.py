@@ -42,8 +42,8 @@ from pyromq.remoting.headers import (
     TopicConsumers,
     TopicStatistics,
 )
-from pyromq.store.looking import Looking
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import PageLoad
 from pyromq.store.queue.reading import Place
 
 Asked = tuple[int, int]  # a message of a topic: queue id and queue offset
@@ -161,7 +161,7 @@ class ConsumeStatsReader:
         self._broker_name = broker_name
         self._clock = clock
 
-    def of_topic(self, topic: TopicConfig) -> Looking[TopicStats]:
+    def of_topic(self, topic: TopicConfig) -> PageLoad[TopicStats]:
         """Return bounds and last store time of the topic's write queues."""
         ends = {}
         for queue_id in range(topic.write_queues):
@@ -178,7 +178,7 @@ class ConsumeStatsReader:
             yield []
         return TopicStats(queues=queues)
 
-    def of_group(self, group: str, topic: TopicConfig) -> Looking[ConsumeStats]:
+    def of_group(self, group: str, topic: TopicConfig) -> PageLoad[ConsumeStats]:
         """Return the group's offset and the end of each of the topic's read queues."""
         offsets = {}
         for queue_id in range(topic.read_queues):
@@ -195,7 +195,7 @@ class ConsumeStatsReader:
             yield []
         return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)
 
-    def times(self, group: str, topic: TopicConfig) -> Looking[list[QueueTimeSpan]]:
+    def times(self, group: str, topic: TopicConfig) -> PageLoad[list[QueueTimeSpan]]:
         """Return by queue the store times of its first, last consumed and last message, and the group's delay."""
         spans = []
         for queue_id in range(topic.write_queues):
@@ -203,7 +203,7 @@ class ConsumeStatsReader:
             spans.append(span)
         return spans
 
-    def _times(self, group: str, topic: TopicConfig, queue_id: int) -> Looking[QueueTimeSpan]:
+    def _times(self, group: str, topic: TopicConfig, queue_id: int) -> PageLoad[QueueTimeSpan]:
         begin, end = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
         offset = self._offsets.find(group, topic.name, queue_id) or 0
         asked = [(queue_id, each) for each in (begin, end - 1, offset - 1, offset)]
@@ -222,7 +222,7 @@ class ConsumeStatsReader:
             delay_ms=max(0, self._clock.now_ms() - next_ms) if next_ms else 0,
         )
 
-    def _stored_ms(self, topic: TopicConfig, asked: Iterable[Asked]) -> Looking[dict[Asked, int]]:
+    def _stored_ms(self, topic: TopicConfig, asked: Iterable[Asked]) -> PageLoad[dict[Asked, int]]:
         """Return the store times of these messages; messages that do not exist are omitted."""
         known: dict[Asked, Place] = {}
         for queue_id, offset in asked:

@@ -58,7 +58,7 @@ class QueryMessageProcessor:
         wanted = min(UNIQUE_KEY_MATCHES if header.by_unique_key else header.max_count, MAX_MATCHES)
         search = self._store.search_by_key(header.topic, header.key, wanted, header.begin_ms, header.end_ms)
         found = yield from self._cold_reads.loaded(search)
-        if heads := self._store.residency.unread_heads(found.log_offsets):
+        if heads := self._store.residency.heads_to_load(found.log_offsets):
             yield self._cold_reads.when_loaded(heads, Reply)
         records = [self._store.record_at(offset) for offset in sorted(found.log_offsets)]
         there = [record for record in records if record is not None]
@@ -78,7 +78,7 @@ class QueryMessageProcessor:
 
     def _by_log_offset(self, log_offset: int) -> SlowReply:
         yield None  # lets requests of other connections go first
-        yield from self._cold_reads.loaded(self._store.residency.approach(log_offset))
+        yield from self._cold_reads.loaded(self._store.residency.load_record(log_offset))
         record = self._store.record_at(log_offset)
         if record is None:
             raise BrokerError(f"can not find message by the offset, {log_offset}")
@@ -109,7 +109,7 @@ class QueryMessageProcessor:
         entries: list[QueueEntryBody] = []
         end = min(header.index + min(header.count, MOST_ENTRIES), last)
         reads_records = wanted is not None and wanted.accepts_record is not None
-        unread_of = self._store.reading.unread if reads_records else self._store.reading.unread_to_prove
+        unread_of = self._store.reading.to_load if reads_records else self._store.reading.pages_to_verify
         for index in range(header.index, end, ENTRIES_AT_ONCE):
             count = min(ENTRIES_AT_ONCE, end - index)
             if unread := unread_of(topic, queue_id, index, count):

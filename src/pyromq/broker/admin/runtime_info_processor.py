@@ -118,7 +118,7 @@ class RuntimeInfoProcessor:
             raise BrokerError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
         behind = 0
         place = self._store.reading.place(topic, int(queue_text), offset)
-        begin = None if place is None else self._store.reading.begin_of(place)
+        begin = None if place is None else self._store.reading.log_offset_of(place)
         if begin is not None and header.stats_name == FALL_SIZE:
             behind = self._store.max_log_offset - begin
         elif begin is not None:

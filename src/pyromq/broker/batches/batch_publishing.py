@@ -25,8 +25,8 @@ from pyromq.message import Property, StoredMessage, SysFlag
 from pyromq.record import FIXED_SIZE, decode, decode_batch, sys_flag_of
 from pyromq.remoting.bodies import SINGLE_TAG, LedgerNote
 from pyromq.store.batch_appends import Shape, members_of
-from pyromq.store.looking import Unread
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import PagesToLoad
 
 if TYPE_CHECKING:
     from pyromq.speedups.batches import Members
@@ -137,11 +137,11 @@ class BatchPublishing:
         """Return the queue offset of the oldest run to publish; `end` without any."""
         return min((publication.runs[0].queue_offset for publication in self._waiting), default=end)
 
-    def unread(self) -> Unread:
+    def unread(self) -> PagesToLoad:
         """Return the pages to load before `publish`; call again after loading them."""
         if not self._waiting or self._open_run is not None:
             return []
-        return self._store.residency.unread_record(self._waiting[0].runs[0].log_offset)
+        return self._store.residency.record_to_load(self._waiting[0].runs[0].log_offset)
 
     def publish(self) -> int:
         """Make the next slice visible; return the queue offset of its note. Raises `StoreNotWritable`.
@@ -199,7 +199,7 @@ class BatchPublishing:
         room = FIXED_SIZE + len(note.topic) + len(note.stored_body)
         try:
             stored = self._put_message.put_members(
-                *(run.members, run.shape), first=publication.done, count=count, room_behind=room
+                *(run.members, run.shape), first=publication.done, count=count, spare_bytes=room
             )
         except MessageRefused:  # too large for one write
             return False

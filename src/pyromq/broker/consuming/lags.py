@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.store_times import StoreTimes
-from pyromq.store.looking import Looking
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import PageLoad
 
 STEP = 64  # queues at once; then others may have a turn
 
@@ -45,7 +45,7 @@ class Lags:
         self._offsets = offsets
         self._times = times
 
-    def look(self, lag: Lag, queues: int) -> Looking[None]:
+    def look(self, lag: Lag, queues: int) -> PageLoad[None]:
         """Fill in so many queues of a lag; a queue without a stored offset is consumed from its begin."""
         behind = {}
         consumed = self._offsets.of_topic(lag.group, lag.topic)

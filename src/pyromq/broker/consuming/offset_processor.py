@@ -66,7 +66,7 @@ class OffsetProcessor:
         if self._store.min_offset(topic, queue_id) > 0:
             return False
         first = self._store.reading.place(topic, queue_id, 0)
-        begin = None if first is None else self._store.reading.begin_of(first)
+        begin = None if first is None else self._store.reading.log_offset_of(first)
         return begin is None or not self._store.is_cold(begin)
 
     @answers(UpdateConsumerOffset)

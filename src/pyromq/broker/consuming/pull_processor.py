@@ -122,9 +122,9 @@ class PullProcessor:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         found = self._find(header, wanted)
         reply = self._reply(header, found)
-        if found.unread:
-            return self._when_loaded(header, found.unread, lambda: reply)
-        if found.is_past and found.records and not self._store.disk.is_loaded(found.records):
+        if found.to_load:
+            return self._when_loaded(header, found.to_load, lambda: reply)
+        if found.may_page_fault and found.records and not self._store.disk.is_loaded(found.records):
             return self._when_loaded(header, found.records, partial(self._proven, header, found, reply, wanted))
         if reply.template.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
             return self._park(header, wanted, call)
@@ -146,7 +146,7 @@ class PullProcessor:
     def _proven(self, header: PullMessage, found: ReadResult, reply: FilledReply, wanted: Filter) -> FilledReply:
         """The answer once its records are in memory: to ask again if they are not what was to be read. In a thread."""
         place = (header.topic, header.queue_id, header.queue_offset, found.next_offset)
-        if not found.is_doubted or self._store.prove(*place, tags=wanted.accepts_code is not None):
+        if not found.is_unverified or self._store.verify(*place, tags=wanted.accepts_code is not None):
             return reply
         values = (header.queue_offset, found.min_offset, found.max_offset)
         return FilledReply(ANSWERS[ReadStatus.NO_MATCHED_MESSAGE], values)

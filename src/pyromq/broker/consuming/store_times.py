@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from pyromq.record import store_ms_of
-from pyromq.store.looking import Looking, Unread
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import PageLoad, PagesToLoad
 from pyromq.store.queue.reading import Place
 
 STEP = 64  # queues at once; then others may have a turn
@@ -17,34 +17,34 @@ MOST_COLD = 2_000  # records that one round reads from the disk; the next rounds
 K = TypeVar("K")
 
 
-def stored_time(store: MessageStore, log_offset: int) -> Looking[int | None]:
+def stored_time(store: MessageStore, log_offset: int) -> PageLoad[int | None]:
     """Find when the record that begins at a log offset was stored (ms); None where none does."""
-    yield store.residency.unread_heads((log_offset,))
+    yield store.residency.heads_to_load((log_offset,))
     record = store.record_at(log_offset)
     return None if record is None else store_ms_of(record)
 
 
 def look_at(
     store: MessageStore, places: Mapping[K, Place], found: dict[K, int], *, most_cold: int = sys.maxsize
-) -> Looking[int]:
+) -> PageLoad[int]:
     """Find when these messages were stored (ms); return how many records came from the disk, of `most_cold` at most.
 
     Those that are not there, or too many, are left out of `found`.
     """
-    unread: Unread = []
+    unread: PagesToLoad = []
     for number, (queue, offset) in enumerate(places.values()):
         if number % STEP == 0:
             yield []
-        unread += queue.unread_entry(offset)
+        unread += queue.entry_to_load(offset)
     yield unread
     begins: dict[K, int] = {}
     unread = []
     for number, (key, place) in enumerate(places.items()):
         if number % STEP == 0:
             yield []
-        if (begin := store.reading.begin_of(place)) is None:
+        if (begin := store.reading.log_offset_of(place)) is None:
             continue
-        head = store.residency.unread_heads((begin,))
+        head = store.residency.heads_to_load((begin,))
         if not head or len(unread) < most_cold:
             begins[key] = begin
             unread += head
@@ -71,7 +71,7 @@ class StoreTimes:
         self._known, self._before = {}, self._known
         self._left = MOST_COLD
 
-    def look(self, topic: str, offsets: Mapping[int, int], found: dict[int, int]) -> Looking[None]:
+    def look(self, topic: str, offsets: Mapping[int, int], found: dict[int, int]) -> PageLoad[None]:
         """Find when the first message from each of these queue offsets on was stored (ms); both are by queue.
 
         What cannot be told is left out of `found`.

@@ -183,7 +183,7 @@ class DelayLevels:
         if level.fetching.is_under_way:
             return True
         where, reading = (SCHEDULE_TOPIC, level.queue_id, level.offset, count), self._store.reading
-        unread = reading.unread_to_prove(*where) if count == 1 else reading.unread(*where, most_bytes=BATCH_BYTES)
+        unread = reading.pages_to_verify(*where) if count == 1 else reading.to_load(*where, most_bytes=BATCH_BYTES)
         return (bool(unread) or count > 1) and level.fetching.lacks(unread)
 
     def _notice_set_back(self) -> None:

@@ -24,12 +24,19 @@ from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import Buffer, decode
-from pyromq.store.looking import NotInMemory
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timers.kept_hours import KeptHours
-from pyromq.store.timers.timer_bucket import ENTRY_BYTES, HOUR_MS, TimerBucket, TimerEntry
+from pyromq.store.page_load import NotInMemory
+from pyromq.store.timers.bucket_cache import BucketCache
+from pyromq.store.timers.timer_bucket import (
+    ENTRY_BYTES,
+    HOUR_MS,
+    MISFIT,
+    TimerBucket,
+    TimerEntry,
+    decode_verified,
+    matches_entry,
+)
 from pyromq.store.timers.timer_files import Snapshot, TimerFiles
-from pyromq.store.timers.timer_proof import MISFIT, fits, sound
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.timed import TimerIntake
@@ -126,7 +133,7 @@ class TimerIndex:
         self.moved = 0  # queue offset, in the timer topic, of the next message to file
         self._cancelling: Iterator[int] | None = None  # the rest of the cancel at queue offset `moved`
         self._unchecked: Iterator[Delivered | None] | None = None  # recovery: messages delivered since the checkpoint
-        self._kept = KeptHours()
+        self._kept = BucketCache()
         self._loaded = False
         self._news = False  # changes since the last snapshot
         self._flushed = FlushedProgress[Snapshot](store)
@@ -329,11 +336,11 @@ class TimerIndex:
             try:
                 if (record := record_of(entry, wait=wait)) is None:
                     continue
-                message = sound(record, entry)
+                message = decode_verified(record, entry)
             except StoreCorrupt as error:
                 faults.append(str(error))
                 continue
-            if fits(message, entry):
+            if matches_entry(message, entry):
                 if faults:
                     place = bucket.place_of(entry)
                     logger.warning("%s: the record is damaged (%s); the log's record is used", place, faults[0])
@@ -349,7 +356,7 @@ class TimerIndex:
         )
 
     def _record_in_log(self, entry: TimerEntry, *, wait: bool) -> Buffer | None:
-        if not wait and (unread := self._store.residency.unread([(entry.log_offset, entry.size)])):
+        if not wait and (unread := self._store.residency.to_load([(entry.log_offset, entry.size)])):
             raise NotInMemory(unread)
         return self._store.record_at(entry.log_offset)
 

@@ -25,7 +25,7 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CountTimers, ListTimers, RecallMessage, RecallMessageResponse
 from pyromq.remoting.recall_handle import RecallHandle, decode_handle
-from pyromq.store.looking import NotInMemory
+from pyromq.store.page_load import NotInMemory
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
 logger = logger_of(__name__)
@@ -170,7 +170,7 @@ class TimerListProcessor:
             try:
                 return self._entry(bucket, number, topic, wait=False)
             except NotInMemory as lack:
-                unread = lack.unread
+                unread = lack.to_load
             yield self._cold_reads.when_loaded(unread, Reply)
             if not self._index.holds(bucket):
                 return None

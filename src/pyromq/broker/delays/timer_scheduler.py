@@ -34,8 +34,8 @@ from pyromq.message import StoredMessage, SysFlag
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.recall_handle import RecallHandle, encode_handle
 from pyromq.store.disk import readable
-from pyromq.store.looking import FilePiece, NotInMemory, Unread
 from pyromq.store.message_store import MessageStore
+from pyromq.store.page_load import FilePiece, NotInMemory, PagesToLoad
 from pyromq.store.timers.due_times import DueTime, DueTimes
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
@@ -70,7 +70,7 @@ class _Batch:
 
     deliveries: list[_Delivery] = field(default_factory=list)
     lacking: list[DueTime] = field(default_factory=list)
-    unread: Unread = field(default_factory=list)
+    unread: PagesToLoad = field(default_factory=list)
     taken: int = 0
     size: int = 0
 
@@ -82,7 +82,7 @@ class _Batch:
         self.size += len(delivery.message.stored_body)
         self.deliveries.append(delivery)
 
-    def lacks(self, time: DueTime, unread: Unread) -> None:
+    def lacks(self, time: DueTime, unread: PagesToLoad) -> None:
         self.unread += unread
         self.size += sum(map(_size_of, unread))
         self.lacking.append(time)
@@ -216,7 +216,7 @@ class TimerScheduler:
         try:
             return self._for_a_slice(self._write_piece)
         except NotInMemory as lack:
-            fetching.lacks(lack.unread)
+            fetching.lacks(lack.to_load)
             return False
 
     def _write_piece(self) -> bool:
@@ -233,7 +233,7 @@ class TimerScheduler:
             known_before = self._read_ahead(now_ms)
             delivered = self._deliver(min(now_ms, known_before - 1))
         except NotInMemory as lack:
-            fetching.lacks(lack.unread)
+            fetching.lacks(lack.to_load)
             return True
         return delivered or bool(self.index.unread)
 
@@ -306,7 +306,7 @@ class TimerScheduler:
             try:
                 delivery = self._open(time, wait=wait)
             except NotInMemory as lack:
-                batch.lacks(time, lack.unread)
+                batch.lacks(time, lack.to_load)
             except OSError:
                 if batch.lacking:  # earlier messages come first; the error recurs after them
                     break

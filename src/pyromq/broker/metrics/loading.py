@@ -7,12 +7,12 @@ from functools import partial
 from typing import TypeVar
 
 from pyromq.store.disk import Disk
-from pyromq.store.looking import Looking
+from pyromq.store.page_load import PageLoad
 
 T = TypeVar("T")
 
 
-def loaded(work: Looking[T], disk: Disk) -> Generator[Callable[[], object] | None, None, T]:
+def loaded(work: PageLoad[T], disk: Disk) -> Generator[Callable[[], object] | None, None, T]:
     """Do, as a part of what is told in a scrape, what touches records."""
     while True:
         try:

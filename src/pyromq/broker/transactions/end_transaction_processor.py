@@ -177,7 +177,7 @@ class EndTransactionProcessor:
             if len(found) == wanted:
                 return Reply(body=encode_body(HalfMessageList(found, after)))
             after = queue_offset
-            yield from self._cold_reads.loaded(self._store.residency.approach(half.log_offset))
+            yield from self._cold_reads.loaded(self._store.residency.load_record(half.log_offset))
             record = self._store.message_at(half.log_offset)
             if record is not None and self._permissions.lacks(asker, [(_real_topic(record), ANY)]) is None:
                 found.append(_entry(half, record))

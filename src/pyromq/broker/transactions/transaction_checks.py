@@ -91,7 +91,7 @@ class TransactionChecks:
             half = self._half_messages.at(self._round[0])
             act = None if half is None else self._due_act(half)
             if half is not None and act is not None:
-                if act != self._wait and self._fetching.lacks(self._store.residency.unread_record(half.log_offset)):
+                if act != self._wait and self._fetching.lacks(self._store.residency.record_to_load(half.log_offset)):
                     return LONGEST_WAIT
                 if not self._try(half, act):
                     is_waiting = True

@@ -1,1 +1,1 @@
-"""The key index: from message keys to log offsets."""
+"""The key index: log offsets by message key."""

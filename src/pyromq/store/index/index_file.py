@@ -1,4 +1,4 @@
-"""One file of the key index: a hash table whose slots begin chains of entries, newest first.
+"""One file of the key index: a hash table with a chain of entries for each slot, newest first.
 
     header              byte   type   meaning
     begin store time    0      long   ms, of the first entry's record
@@ -16,8 +16,8 @@
     seconds             12     int    since the begin store time
     previous entry      16     int    of the chain, 0 none
 
-A new file's begin is its predecessor's end until the first entry has been written, which therefore counts its seconds
-from there. Source: RocketMQ 4.9.8, IndexFile and IndexHeader.
+Until its first entry is written, a new file begins at the end of the previous file, and the first entry counts its
+seconds from there. Source: RocketMQ 4.9.8, IndexFile and IndexHeader.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from typing import TYPE_CHECKING
 from pyromq import speedups
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.log.segment import Segment
-from pyromq.store.looking import Unread
+from pyromq.store.page_load import PagesToLoad
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.indexing import IndexTail
 else:
 
     class IndexTail:
-        """What the header says, and where what lies in `file`. Entries have room up to position `room_to`; of the
-        slots, those on stretches of so many bytes can be written for certain whose byte in `ready` is 1.
+        """The header's fields and the layout of `file`, for plain and compiled code.
 
-        The compiled form has a method more, `enter(records, log_offset=, last_store_ms=, most=, skipped=)`: enters what
-        lies back to back in a view of the log, those of topic `skipped` aside, up to the first one that is not
-        ordinary; returns the log offset reached, and how many those are. Many keys of a record count as more records.
+        Entries have disk space up to position `reserved_end`. Slots have it in blocks of `stretch_bytes` whose byte in
+        `ready` is 1. The compiled form adds `enter(records, log_offset=, last_store_ms=, most=, skipped=)`: it indexes
+        records back to back in a view of the log up to the first unusual one, without those of topic `skipped`. It
+        returns the log offset reached and the number of records; a record with many keys counts as several.
         """
 
         __slots__ = (
@@ -56,7 +56,7 @@ else:
             "file",
             "next_entry",
             "ready",
-            "room_to",
+            "reserved_end",
             "slots",
             "stretch_bytes",
             "used_slots",
@@ -67,19 +67,19 @@ __all__ = ["IndexTail"]
 
 HEADER = struct.Struct(">qqqqii")
 SLOT = struct.Struct(">i")
-LOOKED_AT = 200  # entries between two places where a search may be left: up to a millisecond
+LOOKED_AT = 200  # entries between two yields of a search: up to a millisecond
 _PAGE_BYTES = 4096
 ENTRY = struct.Struct(">iqii")
 _KEY = struct.Struct(">iq")  # of an entry: key hash and log offset
-_ROOM_BYTES = 1 << 20  # taken from the disk at once
-_STRETCH = 1 << 15  # of slots made ready at once; none of them lies on two
-_NEWEST = 64  # entries of one hash; one record has not more of them
+_ALLOCATED_BYTES = 1 << 20  # bytes of disk space allocated at once for entries
+_STRETCH = 1 << 15  # bytes allocated at once for slots; a multiple of the slot size, header included
+_NEWEST = 64  # entries of one hash checked for a record: one record has no more of them
 _EVER_MS = (1 << 63) - 1
 _INT_MAX = (1 << 31) - 1
 
 
 def key_of_entry(key_hash: int, log_offset: int) -> bytes:
-    """Return how the entry of a key and a record begins."""
+    """Return the first bytes of the entry of a key and a record."""
     return _KEY.pack(key_hash, log_offset)
 
 
@@ -101,7 +101,7 @@ class IndexFile(IndexTail):
         self.begin_ms = self.end_ms = self.begin_log_offset = self.end_log_offset = 0
         self.used_slots = 0
         self.next_entry = 1
-        self.room_to = 0
+        self.reserved_end = 0
         self.stretch_bytes = _STRETCH
         self.ready = bytearray(-(-self.entries_at // _STRETCH))
 
@@ -115,7 +115,7 @@ class IndexFile(IndexTail):
 
     @property
     def has_plausible_head(self) -> bool:
-        """Whether what the header says can be, in a file of this size."""
+        """Whether the header is possible in a file of this size."""
         return (
             1 <= self.next_entry <= self.entries
             and 0 <= self.used_slots <= self.slots
@@ -124,7 +124,7 @@ class IndexFile(IndexTail):
         )
 
     def create(self, *, end_ms: int, end_log_offset: int) -> None:
-        """Make the file, as successor of one that ends there. Raises `OSError`."""
+        """Create the file after a file with this end. Raises `OSError`."""
         self.file.create()
         self.file.allocate(0, self.entries_at)
         self._prepare_slots(0)
@@ -133,21 +133,21 @@ class IndexFile(IndexTail):
         self.write_header()
 
     def load(self) -> None:
-        [content] = self.file.read([(0, HEADER.size)])  # mapped, a page that was never written might need room
+        [content] = self.file.read([(0, HEADER.size)])  # not mapped: a page never written may need disk space
         header = HEADER.unpack(content)
         self.begin_ms, self.end_ms, self.begin_log_offset, self.end_log_offset, self.used_slots, next_entry = header
         self.next_entry = next_entry or 1
 
     def reserve(self, hashes: Sequence[int]) -> None:
-        """Have room on disk for entries of these keys, as far as the file goes. Raises `OSError`."""
+        """Allocate disk space for the entries of these hashes, up to the file's end. Raises `OSError`."""
         self._prepare_slots(0)
         for key_hash in hashes:
             self._prepare_slots((HEADER.size + key_hash % self.slots * SLOT.size) // _STRETCH)
         start = self.entries_at + self.next_entry * ENTRY.size
         needed = min(start + len(hashes) * ENTRY.size, self.file.size)
-        if needed > max(start, self.room_to):  # a full file needs none
-            self.file.prepare(start, needed + _ROOM_BYTES)
-            self.room_to = min(needed + _ROOM_BYTES, self.file.size)
+        if needed > max(start, self.reserved_end):  # false for a full file
+            self.file.prepare(start, needed + _ALLOCATED_BYTES)
+            self.reserved_end = min(needed + _ALLOCATED_BYTES, self.file.size)
 
     def _prepare_slots(self, number: int) -> None:
         if not self.ready[number]:
@@ -155,7 +155,7 @@ class IndexFile(IndexTail):
             self.ready[number] = 1
 
     def put(self, key_hash: int, log_offset: int, store_ms: int) -> None:
-        """Add an entry; the file must not be full, and have room. Called for every key of every message."""
+        """Add an entry. The file must not be full; `reserve` must have been called."""
         memory = self.file.memory
         number = self.next_entry
         slot_at = HEADER.size + key_hash % self.slots * SLOT.size
@@ -176,7 +176,7 @@ class IndexFile(IndexTail):
         self.next_entry = number + 1
 
     def _counted(self, number: int) -> int:
-        """Return the first entry of a chain that counts: a killed process may have put others before it."""
+        """Return the first valid entry of a chain: a killed process may have added others without a header."""
         while self.next_entry <= number < self.entries:
             newer, number = number, ENTRY.unpack_from(self.file.memory, self.entries_at + number * ENTRY.size)[3]
             if number >= newer:
@@ -196,31 +196,31 @@ class IndexFile(IndexTail):
         )
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file holds records of that time, both ends included."""
+        """Whether the file holds records of a time range, both ends included."""
         return begin_ms <= self.end_ms and end_ms >= self.begin_ms
 
     def leads_to(self, key_hash: int, log_offset: int) -> bool:
-        """Whether the newest entries of a key's hash have one for that record."""
+        """Whether the newest entries of a hash include a record."""
         found = (each for each in self.search(key_hash, begin_ms=0, end_ms=_EVER_MS) if isinstance(each, int))
         return log_offset in islice(found, _NEWEST)
 
-    def search(self, key_hash: int, *, begin_ms: int, end_ms: int) -> Iterator[int | Unread]:
-        """Yield log offsets of records whose key has that hash, newest first.
+    def search(self, key_hash: int, *, begin_ms: int, end_ms: int) -> Iterator[int | PagesToLoad]:
+        """Yield log offsets of records by the hash of a key, newest first, and between them pages to load.
 
-        In between, as it may take long, what is to be loaded before it goes on. What is entered meanwhile is not found.
+        Entries added meanwhile are not found.
         """
         file = self.file
-        memory = file.memory  # which stays where the file is deleted meanwhile
+        memory = file.memory  # stays mapped if the file is deleted meanwhile
         slot_at = HEADER.size + key_hash % self.slots * SLOT.size
-        yield file.unread(memory[slot_at : slot_at + SLOT.size])
+        yield file.to_load(memory[slot_at : slot_at + SLOT.size])
         number = self._counted(SLOT.unpack_from(memory, slot_at)[0])
         end, looked_at, page = self.next_entry, 0, -1
         while 0 < number < end:
             entry_at = self.entries_at + number * ENTRY.size
             if entry_at // _PAGE_BYTES != page:
                 page = entry_at // _PAGE_BYTES
-                if unread := file.unread(memory[entry_at : entry_at + ENTRY.size]):
-                    yield unread
+                if to_load := file.to_load(memory[entry_at : entry_at + ENTRY.size]):
+                    yield to_load
             entry = ENTRY.unpack_from(memory, entry_at)
             entry_hash, log_offset, seconds, previous = entry
             store_ms = self.begin_ms + seconds * 1000

@@ -1,7 +1,4 @@
-"""Message key -> log offsets, over all index files. It follows the log on its own position, as time allows.
-
-Nothing waits for it when a message is stored; whoever asks by key brings it up to date first.
-"""
+"""The key index over all its files. Records are indexed after their append, in idle time or before a search."""
 
 from __future__ import annotations
 
@@ -27,29 +24,29 @@ from pyromq.store.index.index_file import IndexFile, index_file_bytes
 from pyromq.store.index.record_keys import index_hash, joined_hash, key_hashes, keys_of
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segment import Segment, sync_all
-from pyromq.store.looking import Looking
+from pyromq.store.page_load import PageLoad
 
-_LOOKED_THROUGH = 10_000  # records without keys between two files, before it is taken for granted that all are
+_LOOKED_THROUGH = 10_000  # records without keys checked between two files, before all others count as such too
 
 logger = logger_of(__name__)
 
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 _NAME = re.compile(r"\d{17}\Z")
-_SLICE = 16  # records between two looks at the clock
-_ORDINARY_SLICE = 64  # the same of those that the compiled part enters
-_KEYS_AT_ONCE = 64  # keys of one record between two looks at the clock; it may have thousands
+_SLICE = 16  # records between two readings of the clock
+_ORDINARY_SLICE = 64  # the same for records indexed by compiled code
+_KEYS_AT_ONCE = 64  # keys of one record between two readings of the clock; a record may have thousands
 
 
 class KeyMatches(NamedTuple):
-    """Log offsets, newest first, and how far the index reaches."""
+    """Log offsets, newest first, with store time and log offset of the last indexed record."""
 
     log_offsets: list[int]
     last_update_ms: int
     last_update_log_offset: int
 
 
-class _Begun(NamedTuple):
-    """A record of which only some keys are entered: where it is, its keys, and how many of them are entered."""
+class _PartialRecord(NamedTuple):
+    """A record with its keys, of which the first `done` are indexed."""
 
     log_offset: int
     keys: list[tuple[str, str]]
@@ -57,7 +54,7 @@ class _Begun(NamedTuple):
 
 
 class KeyIndex:
-    """One writer. `position` is the log offset up to which records are indexed."""
+    """One writer. Records before log offset `position` are indexed."""
 
     def __init__(self, folder: Path, *, slots: int, entries: int, clock: Clock, disk: Disk = LOCAL_DISK) -> None:
         self.position = 0
@@ -69,28 +66,28 @@ class KeyIndex:
         self._clock = clock
         self._disk = disk
         self._complaint = ""
-        self._in_doubt: int | None = None  # log offset of a record of which some keys may be there already
-        self._begun: _Begun | None = None
+        self._unverified: int | None = None  # log offset of a record of which some keys may be indexed already
+        self._partial: _PartialRecord | None = None
 
     # -- opening
 
-    def load(self, log: CommitLog, *, flushed_ms: int, in_doubt: bool) -> None:
-        """Find the files and where to go on.
+    def load(self, log: CommitLog, *, flushed_ms: int, power_cut: bool) -> None:
+        """Find the files and the position.
 
-        `in_doubt`, after a power cut: files that are not full, or have records stored after `flushed_ms`, may be
-        incomplete, and are deleted and made again from the log. Else the full ones of these are flushed again, since
-        a killed process may not have. Files from the first one on that has another size, or a head that cannot be, or
-        lacks the one before it, are made again, too. Raises `StoreCorrupt` where all have another size.
+        After a power cut, files that are not full or have records stored after `flushed_ms` may be incomplete: they
+        are deleted and rebuilt from the log. Otherwise these files are flushed again, as a killed process may not have
+        done it. From the first file on that has another size, a damaged head or no previous file, files are rebuilt
+        too. Raises `StoreCorrupt` if all files have another size.
         """
         self._load_files()
-        if not in_doubt and max((file.end_ms for file in self.files), default=0) < flushed_ms:
+        if not power_cut and max((file.end_ms for file in self.files), default=0) < flushed_ms:
             place = self.files[-1].file.path if self.files else self._folder
-            logger.warning("%s: the last index file is missing, and made again behind this", place)
-        self._drop_doubtful(log)
-        while self.files and not self._is_sound(self.files[-1], log, flushed_ms if in_doubt else None):
+            logger.warning("%s: the last index file is missing; the index is rebuilt from here on", place)
+        self._drop_damaged(log)
+        while self.files and not self._is_intact(self.files[-1], log, flushed_ms if power_cut else None):
             self.files.pop().file.delete()
-        while in_doubt and len(self.files) > 1 and self.files[-2].end_ms == flushed_ms:
-            self.files.pop().file.delete()  # of files that end at the same time the first one was flushed, perhaps
+        while power_cut and len(self.files) > 1 and self.files[-2].end_ms == flushed_ms:
+            self.files.pop().file.delete()  # of files with the same end time only the first one may be flushed
         for file in self.files:
             if file.end_ms > flushed_ms or not file.is_full:
                 file.file.is_fresh = True
@@ -106,17 +103,17 @@ class KeyIndex:
                 self.position = self.files[-1].end_log_offset + len(last)
 
     def _begin_at(self, last: RecordHead) -> None:
-        """Go on behind a record, or with it: whoever was killed may have put some of its keys."""
+        """Set the position after a record, or at it: a killed process may have indexed only some of its keys."""
         hashes = key_hashes(last.topic, last.property_text)
         missing = [each for each in hashes if not self._leads_to(each, last.log_offset)]
         self.position = last.log_offset if missing else last.log_offset + last.size
-        self._in_doubt = last.log_offset
+        self._unverified = last.log_offset
 
-    def _drop_doubtful(self, log: CommitLog) -> None:
-        """Delete the files from the first one on that cannot be believed."""
+    def _drop_damaged(self, log: CommitLog) -> None:
+        """Delete the files from the first damaged one on."""
         first, fault = first_fault(self.files, log, _has_keys)
         if fault:
-            logger.warning("%s: %s; the index is made again from here on", self.files[first].file.path, fault)
+            logger.warning("%s: %s; the index is rebuilt from this file on", self.files[first].file.path, fault)
             while len(self.files) > first:
                 self.files.pop().file.delete()
 
@@ -127,14 +124,14 @@ class KeyIndex:
         if misfit is not None and expected not in sizes.values():
             raise StoreCorrupt(
                 f"{misfit} has {sizes[misfit]} bytes, expected {expected}: open the store with the index_slots"
-                " (maxHashSlotNum) and index_entries (maxIndexNum) it was made with, or delete the index folder: it is"
-                " made again"
+                " (maxHashSlotNum) and index_entries (maxIndexNum) of its creation, or delete the index folder: the"
+                " next start rebuilds it"
             )
         for path, size in sizes.items():
             if misfit is not None and path >= misfit:
-                logger.warning("%s: the index is made again from here on, as %s has been cut", path, misfit.name)
+                logger.warning("%s: the index is rebuilt from this file on, as %s has a wrong size", path, misfit.name)
                 self._disk.remove(path)
-            elif size == 0:  # a crash came between making the file and giving it its size
+            elif size == 0:  # a crash between creation and resizing of the file
                 self._disk.remove(path)
             else:
                 file = IndexFile(path, self._slots, self._entries, self._disk)
@@ -146,10 +143,10 @@ class KeyIndex:
             if _NAME.match(name):
                 yield self._folder / name
             else:
-                logger.warning("%s does not belong there, and is left alone", self._folder / name)
+                logger.warning("%s is no file of the store and is ignored", self._folder / name)
 
     @staticmethod
-    def _is_sound(file: IndexFile, log: CommitLog, trusted_ms: int | None) -> bool:
+    def _is_intact(file: IndexFile, log: CommitLog, trusted_ms: int | None) -> bool:
         if trusted_ms is not None and (file.end_ms > trusted_ms or not file.is_full):
             return False
         return file.end_log_offset < log.end and not file.is_empty
@@ -158,17 +155,17 @@ class KeyIndex:
 
     @property
     def full_ms(self) -> int:
-        """End store time (ms) of the last full file; what was written behind it since the start may not be on disk."""
+        """End store time (ms) of the last full file."""
         return max((file.end_ms for file in self.files if file.is_full), default=0)
 
     def behind(self, log: CommitLog) -> int:
-        """Return how many bytes of the log are not indexed yet."""
+        """Return the number of bytes of the log that are not indexed yet."""
         return log.end - self.position
 
     def follow(self, log: CommitLog, budget_seconds: float | None) -> bool:
-        """Index records until the log's end or the budget is reached; True if nothing is left.
+        """Index records up to the log's end or for the budget; True if none is left.
 
-        Raises `StoreNotWritable` where the disk has no room; what is missing is indexed later.
+        Raises `StoreNotWritable` if the disk is full; a later call continues.
         """
         if self.position >= log.end:
             return True
@@ -182,7 +179,7 @@ class KeyIndex:
         return done
 
     def step(self, log: CommitLog, budget_seconds: float) -> bool:
-        """Index as `follow` does; where the disk has no room, say so once and count that as nothing left to do."""
+        """Index as `follow` does, but log an error once and return True."""
         try:
             return self.follow(log, budget_seconds)
         except StoreNotWritable as error:
@@ -206,9 +203,9 @@ class KeyIndex:
                 return False
 
     def _enter_ordinary(self, log: CommitLog) -> int:
-        """Have the compiled part enter records up to one that is not ordinary; return how many."""
+        """Index records with compiled code up to the first unusual one; return their number."""
         segment = log.files.find(self.position)
-        if segment is None or (self._in_doubt is not None and self.position <= self._in_doubt) or self._begun:
+        if segment is None or (self._unverified is not None and self.position <= self._unverified) or self._partial:
             return 0
         self.position, count = self.files[-1].enter(
             segment.memory[self.position - segment.base : log.end - segment.base],
@@ -222,49 +219,49 @@ class KeyIndex:
     def _enter_plainly(self, log: CommitLog, most: int) -> None:
         for count, (log_offset, record) in enumerate(log.records_from(self.position), 1):
             try:
-                if not is_of_topic(record, _TIMER_TOPIC):  # they have no keys; said here, they cost a third
-                    labels = decode_labels(record, 0)
-                    if labels.log_offset != log_offset or labels.store_ms > log.last_store_ms:
-                        raise StoreCorrupt(f"it says log offset {labels.log_offset}, stored at {labels.store_ms}")
-                    if not self._put(labels):
+                if not is_of_topic(record, _TIMER_TOPIC):  # they have no keys; this check takes a third of the time
+                    head = decode_labels(record, 0)
+                    if head.log_offset != log_offset or head.store_ms > log.last_store_ms:
+                        raise StoreCorrupt(f"its log offset is {head.log_offset}, its store time {head.store_ms}")
+                    if not self._put(head):
                         return
             except (StoreCorrupt, struct.error, IndexError) as error:
                 place = log.place_of(log_offset)
-                logger.warning("%s: the record is damaged, and not found by key: %s", place, error)
+                logger.warning("%s: the record is damaged and is not indexed: %s", place, error)
             self.position = log_offset + len(record)
             if count == most:
                 return
         self.position = log.end
 
-    def _put(self, labels: RecordHead) -> bool:
-        """Enter a record under its unique id and each of its keys; not a rolled back one.
+    def _put(self, head: RecordHead) -> bool:
+        """Index a record by its unique id and its keys, unless it is rolled back.
 
-        False if it has many keys and was entered under some of them only: to be called again.
+        Return False after some of many keys: call again for the next ones.
         """
-        if labels.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK:
+        if head.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK:
             return True
-        begun = self._begun
-        if begun is None or begun.log_offset != labels.log_offset:
-            begun = _Begun(labels.log_offset, keys_of(labels.topic, labels.property_text), 0)
-        end = begun.done + _KEYS_AT_ONCE
-        hashes = [index_hash(joined_hash(*key)) for key in begun.keys[begun.done : end]]
-        if labels.log_offset == self._in_doubt:
-            hashes = [each for each in hashes if not self._leads_to(each, labels.log_offset)]
+        partial = self._partial
+        if partial is None or partial.log_offset != head.log_offset:
+            partial = _PartialRecord(head.log_offset, keys_of(head.topic, head.property_text), 0)
+        end = partial.done + _KEYS_AT_ONCE
+        hashes = [index_hash(joined_hash(*key)) for key in partial.keys[partial.done : end]]
+        if head.log_offset == self._unverified:
+            hashes = [each for each in hashes if not self._leads_to(each, head.log_offset)]
         file = self.files[-1] if self.files else None
         if file is not None:
             file.reserve(hashes)
         for key_hash in hashes:
             if file is None or file.is_full:
-                self._in_doubt = labels.log_offset
+                self._unverified = head.log_offset
                 file = self._add_file()
                 file.reserve(hashes)
-            file.put(key_hash, labels.log_offset, labels.store_ms)
-        if end < len(begun.keys):
-            self._begun = begun._replace(done=end)
+            file.put(key_hash, head.log_offset, head.store_ms)
+        if end < len(partial.keys):
+            self._partial = partial._replace(done=end)
             return False
-        self._in_doubt = self._begun = None
-        if file is not None and begun.keys:
-            file.write_header()  # once all are in: whoever is killed before has to begin with the record again
+        self._unverified = self._partial = None
+        if file is not None and partial.keys:
+            file.write_header()  # after all keys: if the process is killed before, the record is indexed again
         return True
 
     def _leads_to(self, key_hash: int, log_offset: int) -> bool:
@@ -282,28 +279,28 @@ class KeyIndex:
         return file
 
     def _fresh_path(self) -> Path:
-        """Name after the local time, later than the last one's: the order of names is the order of files."""
+        """Return a name by the local time, above the last file's name: names order the files."""
         name = int(datetime.fromtimestamp(self._clock.now_ms() / 1000).strftime("%Y%m%d%H%M%S%f")[:17])
         if self.files:
             name = max(name, int(self.files[-1].file.path.name) + 1)
         return self._folder / f"{name:017}"
 
     def drop_before(self, log_offset: int) -> list[Segment]:
-        """Take out the files that lead only to records before `log_offset`, but for the last file."""
-        gone = []
+        """Remove and return the files that lead only to records before `log_offset`, but not the last file."""
+        dropped = []
         while len(self.files) > 1 and self.files[0].end_log_offset < log_offset:
-            gone.append(self.files.pop(0).file)
-        return gone
+            dropped.append(self.files.pop(0).file)
+        return dropped
 
     def next_unflushed(self) -> IndexFile | None:
-        """Hand over a full file that is to be flushed; None if there is none. Safe to call from any thread."""
+        """Remove and return a full file to flush; None if there is none. Thread-safe."""
         try:
             return self._unflushed.popleft()
         except IndexError:
             return None
 
     def close(self) -> int:
-        """Flush what is not flushed. Return the store time up to which the index is complete on disk."""
+        """Flush all files. Return the store time up to which the index is complete on disk."""
         if not self.files:
             return 0
         last = self.files[-1]
@@ -325,24 +322,24 @@ class KeyIndex:
         *,
         begin_ms: int,
         end_ms: int,
-        has_key: Callable[[int], Looking[bool]],
-    ) -> Looking[KeyMatches]:
-        """Look for records stored in that time, both ends included, under that key; at most `max_count`.
+        has_key: Callable[[int], PageLoad[bool]],
+    ) -> PageLoad[KeyMatches]:
+        """Find up to `max_count` records by key, stored between two times, both included.
 
-        `has_key` tells whether the record at a log offset has the key itself: others have the same hash.
+        `has_key` returns whether the record at a log offset has the key: other keys may have the same hash.
         """
         found: list[int] = []
         looked_at, fits = -1, False
         key_hash = index_hash(java_hash(f"{topic}#{key}"))
         for file in self.files[::-1]:
-            if file.overlaps(begin_ms, end_ms) and file in self.files:  # one may be deleted while others are searched
+            if file.overlaps(begin_ms, end_ms) and file in self.files:  # it may be deleted during the search
                 for log_offset in file.search(key_hash, begin_ms=begin_ms, end_ms=end_ms):
                     if len(found) >= max_count:
                         break
                     if not isinstance(log_offset, int):
                         yield log_offset
                         continue
-                    if log_offset != looked_at:  # one record may have many such keys
+                    if log_offset != looked_at:  # one record may have many keys of this hash
                         looked_at, fits = log_offset, (yield from has_key(log_offset))
                     if fits:
                         found.append(log_offset)
@@ -354,17 +351,17 @@ class KeyIndex:
 
 def _has_keys(record: memoryview) -> bool:
     try:
-        labels = decode_labels(record, 0)
+        head = decode_labels(record, 0)
     except StoreCorrupt:
         return False
-    is_rolled_back = labels.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK
-    return not is_rolled_back and bool(key_hashes(labels.topic, labels.property_text))
+    is_rolled_back = head.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK
+    return not is_rolled_back and bool(key_hashes(head.topic, head.property_text))
 
 
 def first_fault(files: Sequence[IndexFile], log: CommitLog, has_keys: Callable[[memoryview], bool]) -> tuple[int, str]:
-    """Return which file is the first that cannot be believed, and why; the number of files and "" if all can.
+    """Return number and fault of the first damaged file; the number of files and "" if all are intact.
 
-    `has_keys` tells whether a record has to be in the index.
+    `has_keys` returns whether a record must be in the index.
     """
     indexed_to: int | None = log.min_offset
     for number, file in enumerate(files):
@@ -382,7 +379,7 @@ def _head_fault(file: IndexFile, log: CommitLog) -> str:
         return ""
     for log_offset in (file.begin_log_offset, file.end_log_offset):
         if log.min_offset <= log_offset < log.end and log.record_at(log_offset) is None:
-            return f"it speaks of log offset {log_offset}, where no record begins"
+            return f"its head names log offset {log_offset}, where no record begins"
     return ""
 
 
@@ -394,6 +391,7 @@ def _gap_before(file: IndexFile, start: int | None, log: CommitLog, has_keys: Ca
             break
         if has_keys(record):
             return (
-                f"the file before is missing: keys from log offset {log_offset} to {file.begin_log_offset} are in none"
+                f"the previous file is missing: no file has keys from log offset {log_offset}"
+                f" to {file.begin_log_offset}"
             )
     return ""

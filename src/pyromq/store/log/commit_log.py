@@ -1,12 +1,12 @@
-"""All records in order of arrival, whatever their topic: append, view, walk. It knows no queues.
+"""The commit log: the records of all topics in order of arrival. Knows no queues.
 
-A segment ends with a blank record where the next record did not fit:
+A segment ends with a blank record if the next record did not fit:
 
     bytes   type   meaning
-    4       int    what remains of the segment, this field included
+    4       int    bytes left in the segment, this field included
     4       uint   0xCBD43194
 
-Behind the last record everything is zero. Source: RocketMQ 4.9.8, CommitLog and MappedFileQueue.
+After the last record all bytes are zero. Source: RocketMQ 4.9.8, CommitLog and MappedFileQueue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pyromq import speedups
 from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
@@ -34,22 +36,42 @@ from pyromq.record import (
     unpack_size_and_magic,
 )
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
-from pyromq.store.log.log_tail import LogTail
 from pyromq.store.log.preallocation import Preallocation
 from pyromq.store.log.segment import Segment, sync_all
 from pyromq.store.log.segmented_log import SegmentedLog
-from pyromq.store.log.truncation_guard import sound_record_behind
+from pyromq.store.log.truncation_guard import next_intact_record
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.records import LogTail
+else:
+
+    class LogTail:
+        """The end of the log, to which plain and compiled code append.
+
+        `end` is the log offset after the last record. The segment being written begins at `base` and is mapped as
+        `memory`. An append that exceeds `limit` or `max_record_bytes` must call `CommitLog.ensure_capacity`.
+        """
+
+        end = 0
+        last_store_ms = 0
+        base = 0
+        limit = -1
+        max_record_bytes = 0
+        memory: memoryview | None = None
+
+
+__all__ = ["LogTail"]
 
 logger = logger_of(__name__)
 
-_SECTOR = 512  # bytes that every disk writes in one go
-_NEVER = -1  # a limit that every append exceeds
+_SECTOR = 512  # bytes that every disk writes atomically
+_NO_APPENDS = -1  # a limit that every append exceeds
 
 
 class CommitLog(LogTail):
-    """One writer. `end` is the log offset behind the last record; everything before it may be viewed.
+    """One writer. `end` is the log offset after the last record; readers may view all bytes before it.
 
-    Store times never decrease. Appends are refused until `resume` was called and after `refuse`.
+    Store times never decrease. Appends are refused before `resume` and after `refuse`.
     """
 
     def __init__(
@@ -62,12 +84,12 @@ class CommitLog(LogTail):
         self._now_ms = clock.now_ms
         self.max_record_bytes = min(max_record_bytes, segment_bytes - BLANK_SIZE)
         self._refusal = "the store is not open"
-        self._held = ""
-        self._room = Preallocation(self.files, disk)
+        self._suspension = ""
+        self._preallocation = Preallocation(self.files, disk)
         self.memory = None
         self.base = 0
-        self.limit = _NEVER
-        self._room_mark = 0
+        self.limit = _NO_APPENDS
+        self._allocated_end = 0
 
     @property
     def min_offset(self) -> int:
@@ -77,14 +99,14 @@ class CommitLog(LogTail):
 
     @property
     def refusal(self) -> str:
-        """Why appends are refused; "" while they are not."""
-        return self._refusal or self._held
+        """Reason why appends are refused; "" if they are accepted."""
+        return self._refusal or self._suspension
 
     def append(self, message: StoredMessage) -> None:
-        """Write the record; sets log offset, store time and size. In memory when this returns, not flushed.
+        """Append the record of a message and set its log offset, store time and size. Does not flush.
 
-        Queue offset and addresses must be set. Raises `MessageRefused` for what a record cannot hold,
-        `StoreNotWritable`. Called for every message stored.
+        Queue offset and addresses must be set. Raises `MessageRefused` for a value that no record can hold, and
+        `StoreNotWritable`.
         """
         now = self._now_ms()
         if now < self.last_store_ms:
@@ -98,8 +120,8 @@ class CommitLog(LogTail):
             raise _refused(message) from error
         end = start + len(record)
         if end > self.limit or len(record) > self.max_record_bytes:
-            self.make_room(len(record))
-            if self.end != start:  # another segment: the offset within the record changes
+            self.ensure_capacity(len(record))
+            if self.end != start:  # a new segment: the record holds its log offset
                 start = message.log_offset = self.end
                 record = encode(message)
                 end = start + len(record)
@@ -109,12 +131,12 @@ class CommitLog(LogTail):
         self.last_store_ms = now
 
     def append_batch(self, messages: Sequence[StoredMessage]) -> None:
-        """Write records back to back into one segment, all with the same store time."""
+        """Append records back to back in one segment, all with the same store time."""
         now = max(self._now_ms(), self.last_store_ms)
         start = self.end
         records = _encode_all(messages, start, now)
         if start + len(records) > self.limit or len(records) > self.max_record_bytes:
-            self.make_room(len(records))
+            self.ensure_capacity(len(records))
             if self.end != start:
                 start = self.end
                 records = _encode_all(messages, start, now)
@@ -124,18 +146,21 @@ class CommitLog(LogTail):
         self.last_store_ms = now
 
     def refuse(self, reason: str) -> None:
-        """Let every append from now on fail with `reason`. Safe to call from the flusher's thread."""
+        """Refuse all appends from now on with `reason`. Thread-safe."""
         self._refusal = reason
-        self.limit = _NEVER
+        self.limit = _NO_APPENDS
 
-    def hold(self, reason: str) -> None:
-        """Let every append fail with `reason` until this is called again; "" takes them again."""
-        if reason or self._held:
-            self._held = reason
-            self.limit = _NEVER  # the next append looks why
+    def suspend(self, reason: str) -> None:
+        """Refuse appends with `reason` until the next call; "" accepts them again."""
+        if reason or self._suspension:
+            self._suspension = reason
+            self.limit = _NO_APPENDS  # the next append sets it again, or is refused
 
-    def make_room(self, size: int) -> None:
-        """Have room for `size` bytes at `end`: in a new segment where they do not fit."""
+    def ensure_capacity(self, size: int) -> None:
+        """Allocate `size` bytes at `end`, in a new segment if they do not fit into this one.
+
+        Raises `StoreNotWritable`, and `MessageRefused` for more bytes than a record may have.
+        """
         if self.refusal:
             raise StoreNotWritable(self.refusal)
         limit = min(self.max_record_bytes, self.files.segment_bytes - BLANK_SIZE)
@@ -156,60 +181,60 @@ class CommitLog(LogTail):
         base = self.files.capacity_end
         if self.memory is not None:
             self._extend_to(self.end + BLANK_SIZE)
-        segment = self._room.next_segment(base)
+        segment = self._preallocation.next_segment(base)
         if self.memory is not None:
             position = self.end - self.base
             self.memory[position : position + BLANK_SIZE] = blank(base - self.end)
         self.files.add(segment)
         self.memory = segment.memory
-        self.base = self.end = self._room_mark = base
+        self.base = self.end = self._allocated_end = base
 
     def _extend_to(self, end: int) -> None:
-        while end > self._room_mark:
-            self._room_mark = self._room.extend(self.files.segments[-1], end)
+        while end > self._allocated_end:
+            self._allocated_end = self._preallocation.extend(self.files.segments[-1], end)
 
     def _set_limit(self) -> None:
-        self.limit = min(self._room_mark, self.base + self.files.segment_bytes - BLANK_SIZE)
+        self.limit = min(self._allocated_end, self.base + self.files.segment_bytes - BLANK_SIZE)
 
     # -- opening and closing
 
     def load(self) -> None:
-        """Find the files; until `resume`, everything in them may be viewed. Raises `StoreCorrupt`."""
+        """Find the files. All their bytes may be viewed until `resume`. Raises `StoreCorrupt`."""
         self.files.load()
         self.end = self.files.capacity_end
 
     def resume(self, end: int, last_store_ms: int) -> None:
-        """Drop what lies behind `end`, a record's end or the begin of a segment, and append from there on."""
+        """Truncate the log at `end`, where a record ends or a segment begins, and accept appends there."""
         self.files.cut(end)
         self.end = end
         self.last_store_ms = last_store_ms
         self._refusal = ""
         segment = self.files.find(end)
         if segment is not None:
-            # Else new records could come on disk, and behind them old ones that were cut off; or a file without name.
+            # Without a flush, a power loss could leave truncated records after new ones, or a file without a name.
             segment.is_fresh = True
             sync_all([segment], self._disk)
             self.memory = segment.memory
             self.base = segment.base
-            self.limit = self._room_mark = end  # the first append finds out whether there is room
-            self._room.begin(end)
+            self.limit = self._allocated_end = end  # the first append allocates
+            self._preallocation.begin(end)
 
     def close(self) -> None:
-        """Refuse appends and end the helper's thread; views stay valid."""
+        """Refuse appends and join the threads of preallocation. Views stay valid."""
         self.refuse("the store is closed")
-        self._room.close()
+        self._preallocation.close()
         self.memory = None
         self.files.release()
 
     # -- reading
 
     def views(self, starts: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
-        """Return so many bytes from each start: ascending, all before `end`, none over a segment's end."""
+        """Return a view of each range. Starts must ascend; no range may cross `end` or a segment's end."""
         if not starts:
             return []
         segment = self._segment_at(starts[0])
         memory, base = segment.memory, segment.base
-        if starts[-1] < base + segment.size:  # nearly always: one segment has them all
+        if starts[-1] < base + segment.size:  # nearly always: one segment holds all
             return [memory[(place := start - base) : place + size] for start, size in zip(starts, sizes, strict=True)]
         views = []
         for start, size in zip(starts, sizes, strict=True):
@@ -218,7 +243,7 @@ class CommitLog(LogTail):
         return views
 
     def copies(self, starts: Sequence[int], sizes: Sequence[int], *, wait: bool) -> list[bytes]:
-        """Return so many bytes from each start: for many records that lie scattered. Raises as `Segment.read` does."""
+        """Return a copy of each range, for many scattered records. Raises as `Segment.read` does."""
         copied: list[bytes] = []
         while len(copied) < len(starts):
             first = len(copied)
@@ -229,11 +254,11 @@ class CommitLog(LogTail):
         return copied
 
     def segment_of(self, offset: int) -> tuple[int, memoryview] | None:
-        """Return base and memory of the file that holds an offset; None where it is gone."""
+        """Return base and memory of the segment that holds an offset; None if it is deleted."""
         return None if (segment := self.files.find(offset)) is None else (segment.base, segment.memory)
 
-    def stretch(self, start: int, end: int) -> list[memoryview]:
-        """Return the bytes between two log offsets as far as they are there, a view for each segment."""
+    def views_between(self, start: int, end: int) -> list[memoryview]:
+        """Return the existing bytes between two log offsets, one view for each segment."""
         return [
             segment.memory[max(start - segment.base, 0) : end - segment.base]
             for segment in self.files.between(start, min(end, self.end))
@@ -241,14 +266,13 @@ class CommitLog(LogTail):
 
     def _segment_at(self, offset: int) -> Segment:
         segment = self.files.find(offset)
-        assert segment is not None  # every file from `min_offset` to `end` is there
+        assert segment is not None  # no file is missing from `min_offset` to `end`
         return segment
 
     def records_from(self, start: int) -> Iterator[tuple[int, memoryview]]:
-        """Yield log offset and record from `start` (a record's begin) to `end`. Where none begins, that is told and
-        passed over.
+        """Yield log offset and record from `start`, where a record begins, to `end`. Logs and skips damaged bytes.
 
-        Only where they begin is looked at: what is in them, their own log offset too, may be damaged.
+        Only size and magic number of a record are checked: other fields, its log offset too, may be damaged.
         """
         while start < self.end:
             segment = self._segment_at(start)
@@ -263,17 +287,17 @@ class CommitLog(LogTail):
                 yield base + position, memory[position : position + size]
                 position += size
             is_end = magic == BLANK_MAGIC or position > last
-            start = base + segment.size if is_end else self._behind_damage(segment, base + position)
+            start = base + segment.size if is_end else self._after_damage(segment, base + position)
 
-    def _behind_damage(self, segment: Segment, start: int) -> int:
-        behind = sound_record_behind(self.files, start)
-        logger.error("%s byte %d: no record begins there; it is passed over", segment.path, start - segment.base)
-        return self.end if behind is None else min(behind.log_offset, self.end)
+    def _after_damage(self, segment: Segment, start: int) -> int:
+        following = next_intact_record(self.files, start)
+        logger.error("%s byte %d: no record begins here; skipped to the next one", segment.path, start - segment.base)
+        return self.end if following is None else min(following.log_offset, self.end)
 
     def message_at(self, log_offset: int, *, check_crc: bool) -> StoredMessage | None:
-        """Return the message whose record begins there; None where none does.
+        """Return the message whose record begins at a log offset; None if none does.
 
-        Raises `StoreCorrupt` naming file and byte of a damaged one.
+        Raises `StoreCorrupt` with file and byte of a damaged record.
         """
         if (record := self.record_at(log_offset)) is None:
             return None
@@ -286,12 +310,12 @@ class CommitLog(LogTail):
             ) from error
 
     def place_of(self, log_offset: int) -> str:
-        """Return file and byte of a log offset, for people."""
+        """Return file and byte of a log offset, as text for logs and errors."""
         base = log_offset - log_offset % self.files.segment_bytes
         return f"{self.files.path_of(base)} byte {log_offset - base}"
 
     def record_at(self, log_offset: int) -> memoryview | None:
-        """Return the record that begins there; None where none does. For offsets that come from outside."""
+        """Return the record that begins at a log offset; None if none does. Accepts any offset."""
         segment = self.files.find(log_offset)
         if segment is None or not self.min_offset <= log_offset <= self.end - FIXED_SIZE:
             return None
@@ -306,12 +330,12 @@ class CommitLog(LogTail):
         return memory[position : position + size]
 
     def store_ms_at(self, log_offset: int) -> int | None:
-        """Return the store time of the record that begins there; None where none does."""
+        """Return the store time of the record that begins at a log offset; None if none does."""
         record = self.record_at(log_offset)
         return None if record is None else store_ms_of(record)
 
-    def is_sound(self, log_offset: int) -> bool:
-        """Whether a whole record begins there, its checksum included."""
+    def is_intact(self, log_offset: int) -> bool:
+        """Whether a complete record with a correct checksum begins at a log offset."""
         first = next(iter(self.scan(log_offset, check_crc=True)), None)
         return first is not None and first.log_offset == log_offset
 
@@ -320,10 +344,10 @@ class CommitLog(LogTail):
 
 
 class Scan:
-    """The records from `start` (a record's begin) on, in order; `position` moves on to where the data end.
+    """Iterates over records from `start`, where a record begins. `position` is the log offset after the last one.
 
-    A record that is broken, or that lies about its own log offset, is the end of the data. Checksums cover bodies
-    only: one is also broken where a part of its other text is missing that a disk writes in one go, or the rest of it.
+    The iteration ends at a damaged record, or at one that holds another log offset. Checksums cover bodies only: a
+    record also counts as damaged if zeros in its topic or properties reach the end of a sector, or of that text.
     """
 
     def __init__(self, files: SegmentedLog, start: int, *, check_crc: bool) -> None:
@@ -351,7 +375,7 @@ class Scan:
                 logger.warning("log ends at %d: %s", base + position, error)
                 return
             if position + message.size > len(memory):
-                logger.warning("log ends at %d: the record there goes on where nothing was written", base + position)
+                logger.warning("log ends at %d: the record there is incomplete", base + position)
                 return
             if message.log_offset != base + position:
                 logger.warning("log ends at %d: the record there belongs to %d", base + position, message.log_offset)
@@ -366,15 +390,17 @@ class Scan:
 
 
 def _is_torn(message: StoredMessage, memory: memoryview, position: int) -> bool:
-    """Whether zeros in topic or properties are what a crash left out: they go on to a sector's end.
+    """Whether zeros in topic or properties come from a crash: they then reach the end of a sector.
 
-    Zeros that a client sent are followed by what came behind them.
+    Zeros that a client sent are followed by other bytes.
     """
     topic_at, properties_at = texts_at(memory, position)
-    return _stops(memory, topic_at, properties_at - 2) or _stops(memory, properties_at, position + message.size)
+    return _has_lost_sector(memory, topic_at, properties_at - 2) or _has_lost_sector(
+        memory, properties_at, position + message.size
+    )
 
 
-def _stops(memory: memoryview, begin: int, end: int) -> bool:
+def _has_lost_sector(memory: memoryview, begin: int, end: int) -> bool:
     for sector_end in range(begin - begin % _SECTOR + _SECTOR, end + _SECTOR, _SECTOR):
         last = min(end, sector_end) - 1
         if last >= begin and not any(memory[last:sector_end]):

@@ -1,8 +1,7 @@
-"""Room on disk and pages in memory, ready before the writer reaches them: no append waits for the file system.
+"""Allocates disk space and maps pages ahead of the writer, so that no append waits for the file system.
 
-Touching a fresh page of a sparse file can take 20 to 40 ms, with the interpreter's lock held; populating it from a
-helper's thread takes as long, but nobody waits. And where the disk is full, writing to it would end the process: so
-the writer never goes where the file system has not given room for certain.
+The first write to a page of a sparse file can take 20 to 40 ms while it holds the interpreter's lock. A thread does it
+ahead of time. On a full disk such a write would kill the process, so the writer stays within allocated space.
 """
 
 from __future__ import annotations
@@ -15,78 +14,78 @@ from pyromq.store.log.segment import Segment
 from pyromq.store.log.segmented_log import SegmentedLog
 from pyromq.store.worker import worker
 
-FIRST_STRETCH = 256 << 10  # a store that hardly writes gets no pages it does not need
-KEPT_BEHIND = 64 << 20  # bytes behind the writer that stay mapped, for those who read what was just written
-LAST_STRETCH = 32 << 20  # at full speed, about a tenth of a second of appends
+FIRST_STRETCH = 256 << 10  # bytes allocated first: small, as most stores write little
+KEPT_BEHIND = 64 << 20  # bytes before the writer that stay mapped, for consumers that read new messages
+LAST_STRETCH = 32 << 20  # most bytes allocated at once: about 0.1 s of appends at full speed
 
 
 class Preallocation:
-    """Follows one writer through the files of a log, one stretch ahead; the stretches grow with what is written."""
+    """Allocates one step ahead of the writer of a log. Steps double with each use, up to `LAST_STRETCH`."""
 
     def __init__(self, log: SegmentedLog, disk: Disk) -> None:
         self._log = log
         self._thread = worker(disk, "store-room")
-        self._file_thread = worker(disk, "store-next-file")  # of its own: it waits for flushes, which may take long
-        self._stretch = FIRST_STRETCH
-        self._sure_to = 0  # log offset up to which there is room
-        self._asked: Future[None] | None = None  # for the stretch behind it
+        self._file_thread = worker(disk, "store-next-file")  # separate, as it waits for flushes
+        self._step_bytes = FIRST_STRETCH
+        self._allocated_end = 0  # a log offset
+        self._allocation: Future[None] | None = None  # of the next step
         self._next: Future[Segment] | None = None
 
     def extend(self, segment: Segment, needed: int) -> int:
-        """Have room up to log offset `needed` in that file; return up to where there is. Raises `OSError`.
+        """Allocate up to log offset `needed` in a file; return the end of allocated space. Raises `OSError`.
 
-        A thread is to prepare what lies behind it, and from the middle of a file on the next one.
+        Threads then allocate the next step and, from the middle of a file on, create the next file.
         """
-        asked, self._asked = self._asked, None
-        if asked is not None and asked.exception() is None:  # else it is tried again here: there may be room now
-            self._sure_to += self._stretch
-        if self._sure_to < needed:
-            self._prepare(segment, self._sure_to, needed + FIRST_STRETCH)
-            self._sure_to = needed + FIRST_STRETCH
+        allocation, self._allocation = self._allocation, None
+        if allocation is not None and allocation.exception() is None:  # after an error, retried below
+            self._allocated_end += self._step_bytes
+        if self._allocated_end < needed:
+            self._prepare(segment, self._allocated_end, needed + FIRST_STRETCH)
+            self._allocated_end = needed + FIRST_STRETCH
         end = segment.base + segment.size
-        if self._sure_to < end:
-            self._stretch = min(2 * self._stretch, LAST_STRETCH)
-            self._asked = self._thread.submit(self._prepare, segment, self._sure_to, self._sure_to + self._stretch)
-        if self._sure_to >= end or needed > end - segment.size // 2:
+        if self._allocated_end < end:
+            self._step_bytes = min(2 * self._step_bytes, LAST_STRETCH)
+            begin = self._allocated_end
+            self._allocation = self._thread.submit(self._prepare, segment, begin, begin + self._step_bytes)
+        if self._allocated_end >= end or needed > end - segment.size // 2:
             self._make_next(end)
-        return min(self._sure_to, end)
+        return min(self._allocated_end, end)
 
     def begin(self, offset: int) -> None:
-        """The writer goes on at `offset`, about which nothing is known."""
-        self._asked = None
-        self._sure_to = offset
+        """Start at log offset `offset`, with no space known to be allocated."""
+        self._allocation = None
+        self._allocated_end = offset
 
     def next_segment(self, base: int) -> Segment:
-        """Return the file at `base`, made here or ahead. Raises `OSError`."""
+        """Return the file at `base`, created now or ahead of time. Raises `OSError`."""
         prepared, self._next = self._next, None
-        self._asked = None
+        self._allocation = None
         if prepared is not None and prepared.exception() is None and prepared.result().base == base:
-            self._sure_to = base + self._stretch
+            self._allocated_end = base + self._step_bytes
             return prepared.result()
         segment = self._log.create_lasting(base)
-        self._sure_to = base
+        self._allocated_end = base
         return segment
 
     def close(self) -> None:
-        """End the thread; the file made ahead and not used is removed, as a clean stop leaves none."""
+        """Join the threads and delete the unused next file: a clean stop leaves none."""
         self._thread.shutdown()
         self._file_thread.shutdown()
         if self._next is not None:
-            with contextlib.suppress(OSError):  # it was not made
+            with contextlib.suppress(OSError):  # it was not created
                 self._next.result().delete()
             self._next = None
 
     def _make_next(self, base: int) -> None:
-        """Have the next file made, unless it is; again where that failed."""
         if self._next is None or (self._next.done() and self._next.exception() is not None):
-            self._next = self._file_thread.submit(self._make, base, self._stretch)
+            self._next = self._file_thread.submit(self._make, base, self._step_bytes)
 
     @staticmethod
     def _prepare(segment: Segment, start: int, end: int) -> None:
         segment.prepare_unwritten(start - segment.base, end - segment.base)
-        segment.forget(0, start - segment.base - KEPT_BEHIND)
+        segment.drop_pages(0, start - segment.base - KEPT_BEHIND)
 
-    def _make(self, base: int, stretch: int) -> Segment:
+    def _make(self, base: int, size: int) -> Segment:
         segment = self._log.create_lasting(base)
-        segment.prepare_unwritten(0, stretch)
+        segment.prepare_unwritten(0, size)
         return segment

@@ -1,4 +1,4 @@
-"""One file of fixed size, mapped into memory when first used; it knows no records."""
+"""One file of fixed size, mapped into memory at first use. Knows no records."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pyromq.store.disk import LOCAL_DISK, Disk, rewrite
-from pyromq.store.looking import FilePiece, NotInMemory, Unread
+from pyromq.store.page_load import FilePiece, NotInMemory, PagesToLoad
 
 
 class Segment:
-    """`size` is in bytes; `base` is the offset of the first byte in the whole that the file is part of.
+    """`size` is in bytes; `base` is the offset of its first byte in the log that the file is part of.
 
-    `scattered` is for files that are written a little here, a little there: else the first touch of a hole takes
-    milliseconds, since the file system then makes and clears up to 2 MiB at once. `levels`: how many of the folders
-    above the file came with it; `is_fresh`: a power cut may take their names and the file's.
+    `scattered` is for files with small writes at many places: otherwise the first write to a hole takes milliseconds,
+    as the file system allocates and clears up to 2 MiB. `levels` is the number of folders created with the file;
+    `is_fresh` means that a power loss may remove the names of file and folders.
 
-    A dropped segment is unlinked at once and stays mapped until the last view of it is gone.
+    A deleted segment is unlinked at once and stays mapped as long as a view of it exists.
     """
 
     __slots__ = ("_disk", "_levels", "_memory", "base", "is_fresh", "path", "scattered", "size")
@@ -44,14 +44,14 @@ class Segment:
 
     @property
     def memory(self) -> memoryview:
-        """The mapped file, to write into and to take views of; for reading only where writing is refused."""
+        """The mapped file; read-only if the file system refuses writes."""
         if self._memory is None:
             try:
                 self._memory = self._mapped(write=True)
             except OSError as error:
                 if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                     raise
-                self._memory = self._mapped(write=False)  # a file system turned read-only: reading goes on
+                self._memory = self._mapped(write=False)  # a file system that became read-only can still be read
         return self._memory
 
     def _mapped(self, *, write: bool) -> memoryview:
@@ -65,9 +65,9 @@ class Segment:
             self._disk.close(descriptor)
 
     def written(self, start: int) -> memoryview:
-        """Return the mapped file up to the first hole behind `start`: of what else nothing is known.
+        """Return the mapped file up to the first hole after `start`.
 
-        Reading a hole of a file in memory takes a page, and without room it ends the process.
+        Reading a hole of a mapped file allocates a page: without free space that kills the process.
         """
         descriptor = self._disk.open(self.path, write=False)
         try:
@@ -80,11 +80,11 @@ class Segment:
         return self._memory is not None
 
     def changed_ms(self) -> int:
-        """When the file was written last, by its file system. Raises `OSError`."""
+        """Return the file's modification time. Raises `OSError`."""
         return self._disk.changed_ms(self.path)
 
     def create(self) -> None:
-        """Make the file: sparse, all zeros."""
+        """Create the file: sparse, all zeros."""
         self.is_fresh = True
         descriptor = self._disk.open(self.path, create=True)
         try:
@@ -93,7 +93,7 @@ class Segment:
             self._disk.close(descriptor)
 
     def sync(self) -> None:
-        """Wait until what was written is on disk. Called by the flusher's thread; a dropped file needs no flush."""
+        """Flush the file; blocks. Does nothing if the file is deleted."""
         try:
             descriptor = self._disk.open(self.path)
         except FileNotFoundError:
@@ -104,7 +104,7 @@ class Segment:
             self._disk.close(descriptor)
 
     def write_out(self, start: int) -> None:
-        """Begin to write to disk what lies behind `start` (offset of the whole), a little at a time, before `sync`."""
+        """Start writing the bytes from log offset `start` to disk, in small steps, before `sync`."""
         try:
             descriptor = self._disk.open(self.path)
         except FileNotFoundError:
@@ -116,7 +116,7 @@ class Segment:
             self._disk.close(descriptor)
 
     def allocate(self, start: int, end: int) -> None:
-        """Have room on disk for a stretch (positions in the file). Raises `OSError`."""
+        """Allocate disk space for a range of file positions. Raises `OSError`."""
         descriptor = self._disk.open(self.path)
         try:
             self._disk.allocate(descriptor, start, min(end, self.size) - start)
@@ -124,10 +124,10 @@ class Segment:
             self._disk.close(descriptor)
 
     def prepare(self, start: int, end: int) -> None:
-        """Have room on disk and pages in memory for a stretch (positions in the file). Raises `OSError`.
+        """Allocate disk space and writable pages for a range of file positions. Raises `OSError`.
 
-        Room alone is not enough: a file system may need more of it when a page is first written, and where it has none
-        that ends the process. Takes up to a millisecond per MiB, so large stretches are for a helper's thread.
+        Allocated space is not enough: a file system may need more at the first write to a page, and the process is
+        killed if there is none. Takes up to 1 ms per MiB: large ranges belong in a thread.
         """
         end = min(end, self.size)
         if start < end:
@@ -135,10 +135,10 @@ class Segment:
             self._disk.populate(self.memory, start, end - start)
 
     def prepare_unwritten(self, start: int, end: int) -> None:
-        """As `prepare`, for a stretch in which nothing was written yet, not even by others at this moment; with pauses.
+        """Do the work of `prepare`, with pauses, for a range that nothing was or is written to.
 
-        Pages that are written first and mapped then took 0.3 s of processor time a GiB on a virtual machine whose host
-        gives memory as it is touched; mapped first, they took 1 to 2 s.
+        Pages that are written and then mapped took 0.3 s of processor time per GiB, on a virtual machine whose host
+        allocates memory on demand. Pages that are mapped first took 1 to 2 s.
         """
         end = min(end, self.size)
         if start < end:
@@ -149,9 +149,9 @@ class Segment:
                 self._disk.close(descriptor)
 
     def read(self, pieces: Iterable[tuple[int, int]], *, wait: bool = True) -> list[bytes]:
-        """Return pieces of the file (positions and sizes); unlike views they leave no pages in memory behind.
+        """Return copies of pieces of the file, given as position and size. Unlike views, they map no pages.
 
-        Raises `NotInMemory` instead of waiting for the disk if that is not wanted.
+        Without `wait`, raises `NotInMemory` if a piece must be read from the disk.
         """
         descriptor = self._disk.open(self.path, write=False)
         try:
@@ -161,24 +161,24 @@ class Segment:
             found = [self._disk.read_now(descriptor, size, position) for position, size in asked]
         finally:
             self._disk.close(descriptor)
-        there = [content for content in found if content is not None]
-        if len(there) < len(found):
-            lacking = (piece for piece, content in zip(asked, found, strict=True) if content is None)
-            raise NotInMemory([FilePiece(self.path, position, size) for position, size in lacking])
-        return there
+        resident = [content for content in found if content is not None]
+        if len(resident) < len(found):
+            missing = (piece for piece, content in zip(asked, found, strict=True) if content is None)
+            raise NotInMemory([FilePiece(self.path, position, size) for position, size in missing])
+        return resident
 
-    def unread(self, stretch: memoryview) -> Unread:
-        """Return a view of the mapped file if it has to come from the disk before it is touched."""
-        return [] if self._disk.is_loaded([stretch]) else [stretch]
+    def to_load(self, view: memoryview) -> PagesToLoad:
+        """Return a view of the mapped file if it is not resident."""
+        return [] if self._disk.is_loaded([view]) else [view]
 
-    def forget(self, start: int, end: int) -> None:
-        """Keep no pages in memory of a stretch that is hardly read any more; whoever reads it gets them back."""
+    def drop_pages(self, start: int, end: int) -> None:
+        """Unmap the pages of a range that is rarely read; the next read maps them again."""
         memory = self._memory
         if memory is not None:
-            self._disk.forget(memory, start, min(end, self.size) - start)
+            self._disk.drop_pages(memory, start, min(end, self.size) - start)
 
     def clear_from(self, position: int) -> None:
-        """Make everything from `position` on zero."""
+        """Fill the file with zeros from `position` on."""
         descriptor = self._disk.open(self.path)
         try:
             self._disk.clear(descriptor, position, self.size)
@@ -186,22 +186,22 @@ class Segment:
             self._disk.close(descriptor)
 
     def rewrite(self, start: int, end: int) -> None:
-        """Let the next `sync` write a stretch (offsets of the whole), as after a crash nobody knows whether it is."""
+        """Make the next `sync` write a range of log offsets: after a crash it may not be on disk."""
         rewrite(self._disk, self.path, max(start - self.base, 0), min(end - self.base, self.size))
 
     def release(self) -> None:
-        """Give up the mapping; it comes back when used again."""
+        """Unmap the file; the next use maps it again."""
         self._memory = None
 
     def delete(self) -> None:
-        """Remove the file, for good: a power cut does not bring it back."""
+        """Delete the file durably: it does not come back after a power loss."""
         self.release()
-        with contextlib.suppress(FileNotFoundError):  # gone before, perhaps with its folder
+        with contextlib.suppress(FileNotFoundError):  # deleted before, perhaps with its folder
             self._disk.remove(self.path)
             self._disk.sync_folder(self.path.parent)
 
     def take_folders(self) -> list[Path]:
-        """Return the folders that must be synced for the file's name to last; none when asked again."""
+        """Return the folders to sync so that the file's name is durable; [] at the next call."""
         if not self.is_fresh:
             return []
         self.is_fresh = False
@@ -209,12 +209,12 @@ class Segment:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders that came with the file, its own first."""
+        """The folders created with the file, its own first."""
         return list(self.path.parents[: self._levels])
 
 
 def sync_all(segments: Iterable[Segment], disk: Disk, *, between: Callable[[], None] = lambda: None) -> None:
-    """Wait until all are on disk, with their names; `between` is called before each."""
+    """Flush files and their names; `between` is called before each flush."""
     folders: dict[Path, None] = {}
     for segment in segments:
         between()
@@ -226,5 +226,5 @@ def sync_all(segments: Iterable[Segment], disk: Disk, *, between: Callable[[], N
 def sync_folders(folders: Iterable[Path], disk: Disk, *, between: Callable[[], None] = lambda: None) -> None:
     for folder in folders:
         between()
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile, with the files
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
             disk.sync_folder(folder)

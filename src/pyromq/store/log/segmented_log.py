@@ -1,4 +1,4 @@
-"""A long row of bytes over files of equal size, addressed by one offset; it knows no records."""
+"""Bytes in consecutive files of equal size, addressed by one offset. Knows no records."""
 
 from __future__ import annotations
 
@@ -16,12 +16,21 @@ _NAME_DIGITS = 20
 
 
 class SegmentedLog:
-    """Files of a folder, named by the offset of their first byte; the folder is made with the first file.
+    """Files of a folder, named by the offset of their first byte. The first file creates the folder.
 
-    `setting` is how messages name the file size to whoever has to correct it; the rest as for `Segment`.
+    `setting` is the name of the file size in error texts; other parameters are those of `Segment`.
     """
 
-    __slots__ = ("_disk", "_is_lasting", "_levels", "_scattered", "folder", "segment_bytes", "segments", "setting")
+    __slots__ = (
+        "_disk",
+        "_is_folder_durable",
+        "_levels",
+        "_scattered",
+        "folder",
+        "segment_bytes",
+        "segments",
+        "setting",
+    )
 
     def __init__(
         self,
@@ -39,28 +48,28 @@ class SegmentedLog:
         self._scattered = scattered
         self._levels = levels
         self._disk = disk
-        self._is_lasting = False  # whether this process has flushed the names of the folders
+        self._is_folder_durable = False  # whether this process has flushed the names of the folders
         self.segments: list[Segment] = []
 
     def load(self, *, remade: bool = False) -> bool:
-        """Find the files. Raises `StoreCorrupt` naming the file that is missing or of another size.
+        """Find the files. Raises `StoreCorrupt` with the file that is missing or has another size.
 
-        `remade`: after a crash, of what is made again anyway, files behind one that never was on disk are deleted.
-        False if behind one that is missing: then nobody knows how much is.
+        `remade` is for a log that recovery rebuilds after a crash: files after an empty or missing one are deleted.
+        Return False if a file was missing: the amount of lost bytes is then unknown.
         """
         self.segments = []
         for name in self._disk.names(self.folder):
             if len(name) == _NAME_DIGITS and name.isdecimal():
                 self.segments.append(self._segment(int(name)))
             else:
-                logger.warning("%s does not belong there, and is left alone", self.folder / name)
+                logger.warning("%s is no file of the store and is ignored", self.folder / name)
         self._remove_unfinished()
-        is_whole = not remade or self._drop_behind_crash()
+        is_complete = not remade or self._drop_after_gap()
         self._check_sizes()
         self._check_order()
-        return is_whole
+        return is_complete
 
-    def _drop_behind_crash(self) -> bool:
+    def _drop_after_gap(self) -> bool:
         for number, segment in enumerate(self.segments):
             is_missing = number > 0 and segment.base != self.segments[number - 1].base + self.segment_bytes
             if is_missing or self._disk.size(segment.path) == 0:
@@ -70,7 +79,7 @@ class SegmentedLog:
         return True
 
     def _remove_unfinished(self) -> None:
-        # A crash between making a file and giving it its size leaves an empty one, and only as the last.
+        # A crash between creation and resizing of a file leaves an empty one, always the last.
         if self.segments and self._disk.size(self.segments[-1].path) == 0:
             self.segments.pop().delete()
 
@@ -95,16 +104,16 @@ class SegmentedLog:
 
     @property
     def base(self) -> int:
-        """Offset of the first byte kept; 0 without files."""
+        """Offset of the first byte; 0 without files."""
         return self.segments[0].base if self.segments else 0
 
     @property
     def capacity_end(self) -> int:
-        """Offset behind the last file."""
+        """Offset after the last file."""
         return self.segments[-1].base + self.segment_bytes if self.segments else 0
 
     def find(self, offset: int) -> Segment | None:
-        """Return the file that holds the byte at `offset`; None if there is none (any more, or yet)."""
+        """Return the file that holds the byte at `offset`; None if there is none."""
         segments = self.segments
         if not segments:
             return None
@@ -112,27 +121,27 @@ class SegmentedLog:
         return segments[index] if 0 <= index < len(segments) else None
 
     def between(self, start: int, end: int) -> list[Segment]:
-        """Return the files that hold bytes of `[start, end)`. Safe to call from the flusher's thread."""
+        """Return the files that hold bytes of `[start, end)`. Thread-safe."""
         return [
             segment for segment in list(self.segments) if segment.base < end and segment.base + segment.size > start
         ]
 
     def fresh(self) -> list[Segment]:
-        """Return the last file if its name may not be on disk: earlier ones had to be flushed. For the flusher."""
+        """Return the last file if its name may not be on disk. Names of earlier files are."""
         return [segment for segment in self.segments[-1:] if segment.is_fresh]
 
     def create(self, base: int) -> Segment:
-        """Make the file at `base` without adding it: `add` does that. Safe to call from a helper's thread."""
+        """Create the file at `base`; `add` must be called for it. Thread-safe."""
         self._disk.make_folder(self.folder)
         segment = self._segment(base)
         segment.create()
         return segment
 
     def create_lasting(self, base: int) -> Segment:
-        """Make the file at `base` so that no power cut takes it: a file behind it must not be alone."""
-        if not self._is_lasting:
+        """Create the file at `base` durably: after a power loss no later file may exist without it."""
+        if not self._is_folder_durable:
             make_lasting_folder(self._disk, self.folder)
-            self._is_lasting = True
+            self._is_folder_durable = True
         segment = self.create(base)
         try:
             segment.sync()
@@ -140,12 +149,12 @@ class SegmentedLog:
             segment.is_fresh = False
         except OSError:
             with contextlib.suppress(OSError):
-                segment.delete()  # the next try begins with another file: this one may look flushed, and not be
+                segment.delete()  # the next attempt needs a new file: this one may seem flushed without being so
             raise
         return segment
 
     def path_of(self, base: int) -> Path:
-        """Return where the file is, or would be, that begins with the byte at `base`."""
+        """Return the path of the file at `base`, which need not exist."""
         return self.folder / f"{base:0{_NAME_DIGITS}}"
 
     def _segment(self, base: int) -> Segment:
@@ -155,37 +164,37 @@ class SegmentedLog:
     def add(self, segment: Segment) -> None:
         assert not self.segments or segment.base == self.capacity_end  # `find` computes positions
         for full in self.segments[-1:]:
-            full.forget(0, full.size)
+            full.drop_pages(0, full.size)
         self.segments.append(segment)
 
-    def forget_before(self, offset: int) -> None:
-        """Keep no pages in memory of what lies before `offset`. Safe to call from the flusher's thread."""
+    def drop_pages_before(self, offset: int) -> None:
+        """Unmap the pages before `offset`. Thread-safe."""
         for segment in self.between(0, offset):
-            segment.forget(0, offset - segment.base)
+            segment.drop_pages(0, offset - segment.base)
 
     def drop_first(self) -> Segment:
-        """Take out the oldest file, for the caller to delete: nobody finds it any more, views of it stay valid."""
+        """Remove the oldest file from the log and return it; the caller must delete it. Views of it stay valid."""
         return self.segments.pop(0)
 
-    def distrust(self, start: int, end: int) -> None:
-        """Let the next flush of `[start, end)` write it, names of files included: after a crash it may be nowhere."""
+    def mark_dirty(self, start: int, end: int) -> None:
+        """Make the next flush write `[start, end)` and its file names: after a crash they may not be on disk."""
         for segment in self.between(start, end):
             segment.rewrite(start, end)
             segment.is_fresh = True
 
     def cut(self, offset: int) -> None:
-        """Drop everything from `offset` on: later files are deleted, the rest of its own becomes zero."""
+        """Truncate at `offset`: delete later files and fill the rest of its own with zeros."""
         while self.segments and self.segments[-1].base > offset:
             self.segments.pop().delete()
         if self.segments and offset < self.capacity_end:
             self.segments[-1].clear_from(offset - self.segments[-1].base)
 
     def release(self) -> None:
-        """Give up all mappings until they are needed again."""
+        """Unmap all files; the next use maps them again."""
         for segment in self.segments:
             segment.release()
 
     def delete(self) -> None:
-        """Delete all files; views of them stay valid."""
+        """Delete all files. Views of them stay valid."""
         while self.segments:
             self.segments.pop().delete()

@@ -1,4 +1,4 @@
-"""Looks at what a start is about to cut off the log: what a crash tore may go, what was stored for good may not."""
+"""Checks what a start would truncate from the log: incomplete records of a crash may go, stored records may not."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from pyromq.record import MAGIC_AT, MAGIC_BYTES, decode
 from pyromq.store.log.segment import Segment
 from pyromq.store.log.segmented_log import SegmentedLog
 
-_SEARCHED = 16 << 20  # bytes behind the damage: three of the largest records. What lies further is seen by its queues
+_SEARCHED = 16 << 20  # bytes searched after damage: three of the largest records; queues know of records further on
 _PIECE = 1 << 20
 
 
 class TruncationGuard(NamedTuple):
-    """What the queues say about the log's end, and which entry says so: its file, and the byte there."""
+    """The end of the log by the queue entry that leads furthest, with that entry's file and byte."""
 
     log_end: int = 0
     path: Path = Path()
     position: int = 0
 
 
-def check_cut(files: SegmentedLog, end: int, *, claim: TruncationGuard, vouched_ms: int | None) -> None:
-    """Raise `StoreCorrupt` if the log must not be cut at `end`: records behind it are sound, or known to queues.
+def check_cut(files: SegmentedLog, end: int, *, guard: TruncationGuard, trusted_ms: int | None) -> None:
+    """Raise `StoreCorrupt` if the log must not be truncated at `end`: later records are intact or known to queues.
 
-    `vouched_ms`: after a power cut only records stored until then are known to have been on disk, and others may well
-    be torn; None: everything written is there.
+    After a power loss `trusted_ms` is the store time up to which records were on disk: later ones may be damaged.
+    None means that everything written exists.
     """
-    if vouched_ms is None and end < claim.log_end:
-        known = f"{claim.path} byte {claim.position} knows one that ends at log offset {claim.log_end}"
+    if trusted_ms is None and end < guard.log_end:
+        known = f"{guard.path} byte {guard.position} leads to a record that ends at log offset {guard.log_end}"
         raise StoreCorrupt(_refusal(files, end, known))
-    behind = sound_record_behind(files, end)
-    if behind is not None and (vouched_ms is None or behind.store_ms <= vouched_ms):
-        raise StoreCorrupt(_refusal(files, end, f"a sound one is behind, at log offset {behind.log_offset}"))
+    following = next_intact_record(files, end)
+    if following is not None and (trusted_ms is None or following.store_ms <= trusted_ms):
+        raise StoreCorrupt(_refusal(files, end, f"an intact one follows at log offset {following.log_offset}"))
 
 
 def _refusal(files: SegmentedLog, end: int, known: str) -> str:
@@ -42,21 +42,21 @@ def _refusal(files: SegmentedLog, end: int, known: str) -> str:
     if segment is None:
         place = f"{files.path_of(end)} is missing"
     else:
-        place = f"{segment.path} byte {end - segment.base}: no sound record is there"
+        place = f"{segment.path} byte {end - segment.base}: no intact record is there"
     return (
-        f"{place}, but {known}; starting would cut them off."
-        " `pyromq store check` tells what is damaged, `pyromq store repair` keeps every sound record"
+        f"{place}, but {known}; starting would delete records."
+        " `pyromq store check` shows the damage, `pyromq store repair` keeps every intact record"
     )
 
 
-def sound_record_behind(files: SegmentedLog, position: int) -> StoredMessage | None:
-    """Return the first sound record behind a log offset: near it in its file, or at the begin of a later one."""
+def next_intact_record(files: SegmentedLog, position: int) -> StoredMessage | None:
+    """Return the first intact record after a log offset: near it in its file, or at the start of a later file."""
     segment = files.find(position)
     if segment is None:
         return None
     start = position - segment.base
     for piece in range(start, min(start + _SEARCHED, segment.size), _PIECE):
-        [content] = segment.read([(piece, _PIECE + len(MAGIC_BYTES))])  # mapped, holes would take room
+        [content] = segment.read([(piece, _PIECE + len(MAGIC_BYTES))])  # not mapped, which would allocate holes
         found = content.find(MAGIC_BYTES)
         while found >= 0:
             if piece + found - MAGIC_AT > start and (record := _record(segment, piece + found - MAGIC_AT)):

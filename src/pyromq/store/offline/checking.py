@@ -24,13 +24,15 @@ from pyromq.store.offline.queue_check import QueueCheck
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore
 from pyromq.store.timers.timer_bucket import (
     ENTRY_BYTES,
+    MISFIT,
     BucketSizes,
     TimerEntry,
+    decode_verified,
+    matches_entry,
     read_entry,
     read_finished,
 )
 from pyromq.store.timers.timer_files import decode_checkpoint
-from pyromq.store.timers.timer_proof import MISFIT, fits, sound
 
 _CHECKPOINT_SLACK_MS = 3_000
 _TOLD_EVERY = 100_000  # records between two reports of progress
@@ -203,6 +205,6 @@ class Checking:
 def _timer_fault(record: Buffer, entry: TimerEntry) -> str:
     """Return what is wrong with the record of a waiting message; "": nothing."""
     try:
-        return "" if fits(sound(record, entry), entry) else MISFIT
+        return "" if matches_entry(decode_verified(record, entry), entry) else MISFIT
     except StoreCorrupt as error:
         return str(error)

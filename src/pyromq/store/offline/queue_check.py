@@ -16,7 +16,7 @@ from pyromq.store.offline.log_walk import Damage
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedQueue, StoppedStore, usual
 from pyromq.store.queue.consume_queue import FILLER_SIZE
 from pyromq.store.queue.queue_ends_file import QueueEndsFile
-from pyromq.store.queue.queue_table import QueueTable, names_folders
+from pyromq.store.queue.queue_table import QueueTable, is_folder_name
 from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 
 _FEWEST_BEFORE = 1 << 32  # a log that was begun again beside old queues may say more than its length allows
@@ -79,7 +79,7 @@ class QueueCheck:
 
     def take(self, message: StoredMessage) -> None:
         """Look for the entry of a sound record. Called for every one."""
-        if message.sys_flag & UNQUEUED or not names_folders(message.topic, message.queue_id):
+        if message.sys_flag & UNQUEUED or not is_folder_name(message.topic, message.queue_id):
             return
         key = (message.topic, message.queue_id)
         progress = self._queues.get(key)

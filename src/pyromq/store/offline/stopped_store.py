@@ -18,8 +18,8 @@ from pyromq.errors import StoreLocked, UsageError
 from pyromq.record import BLANK_MAGIC_BYTES, MAGIC_AT, unpack_size_and_magic
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
-from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, QueueEntry, says_nothing, unpack_entries
-from pyromq.store.queue.queue_table import names_folders
+from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, QueueEntry, is_unwritten_entry, unpack_entries
+from pyromq.store.queue.queue_table import is_folder_name
 
 _BLOCK_ENTRIES = 1024  # of a queue, read at once
 _NAME_DIGITS = 20
@@ -141,7 +141,7 @@ class StoppedQueue:
         for base, path in reversed(self._files):
             content = path.read_bytes()
             for position in range(len(content) - len(content) % ENTRY_BYTES - ENTRY_BYTES, -1, -ENTRY_BYTES):
-                if not says_nothing(content, position):
+                if not is_unwritten_entry(content, position):
                     return (base + position) // ENTRY_BYTES + 1
         return self.first
 
@@ -185,7 +185,7 @@ class StoppedStore:
     def queues(self) -> Iterator[StoppedQueue]:
         """Yield the consume queues, by topic and id."""
         for folder in sorted((self.root / "consumequeue").glob("*/*")):
-            if folder.is_dir() and folder.name.isdecimal() and names_folders(folder.parent.name):
+            if folder.is_dir() and folder.name.isdecimal() and is_folder_name(folder.parent.name):
                 yield StoppedQueue(folder, folder.parent.name, int(folder.name))
 
     def record_at(self, log_offset: int) -> tuple[StoppedFile, int] | None:

@@ -1,1 +1,1 @@
-"""Consume queues: where the messages of one queue lie in the log."""
+"""Consume queues: the places of a queue's messages in the log."""

@@ -1,11 +1,11 @@
-"""How far each queue had come: by this a start notices that one has lost its files, or entries at its end.
+"""The end of each queue in a file, by which a start detects queues that have lost files or last entries.
 
     queues       CRC-32 of the rest as 8 hexadecimal digits, a newline, then JSON:
-    logEnd       log offset: the queues of all records before it are named, but for those of deleted topics
-    ends         topic -> queue id -> the queue offset its next message gets
+    logEnd       log offset: the file names the queues of all records before it, but for deleted topics
+    ends         topic -> queue id -> maximum offset
 
-What it says was on disk before it was written. It may be older than the store: then queues have come further. There is
-none for a moment when a topic is deleted. RocketMQ has no such file, and leaves it alone.
+All entries that the file names were on disk before it was written. Queues may have more entries than it says. The file
+is absent for a moment when a topic is deleted. RocketMQ has no such file, and ignores it.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from pyromq.store.disk import LOCAL_DISK, Disk, read_file, remove_file, write_fi
 
 logger = logger_of(__name__)
 
-_CRC_BYTES = 9  # with the newline
+_CRC_BYTES = 9  # newline included
 
 
-class NotedQueues(msgspec.Struct, frozen=True):
-    """What the note says; nothing where there is none."""
+class QueueEnds(msgspec.Struct, frozen=True):
+    """The content of the file; empty if there is no file."""
 
     log_end: int = msgspec.field(default=0, name="logEnd")
     ends: dict[str, dict[int, int]] = {}
 
 
 class QueueEndsFile:
-    """One writer: the flusher's thread, and who opens or closes the store while that does not run."""
+    """One writer: the flusher's thread, or the thread that opens or closes the store while no flusher runs."""
 
     def __init__(self, path: Path, disk: Disk = LOCAL_DISK) -> None:
         self._path = path
         self._disk = disk
 
-    def load(self) -> NotedQueues:
-        """Return what is noted. A damaged note says nothing, and is told."""
+    def load(self) -> QueueEnds:
+        """Return the saved ends; a damaged file is logged and counts as absent."""
         content = read_file(self._disk, self._path)
         if content is None:
-            return NotedQueues()
+            return QueueEnds()
         crc, text = content[:_CRC_BYTES], content[_CRC_BYTES:]
         try:
             if crc != _crc(text):
                 raise msgspec.DecodeError("wrong checksum")
-            return msgspec.json.decode(text, type=NotedQueues)
+            return msgspec.json.decode(text, type=QueueEnds)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             logger.warning(
-                "%s is damaged (%s), and made again: a queue without files is not missed now", *(self._path, error)
+                "%s is damaged (%s) and is rebuilt: this start cannot detect queues that lost files", self._path, error
             )
-            return NotedQueues()
+            return QueueEnds()
 
-    def save(self, noted: NotedQueues) -> None:
-        """Write it; it is on disk when this returns. Where it cannot be written the older one goes on to count."""
-        text = msgspec.json.encode(noted)
+    def save(self, ends: QueueEnds) -> None:
+        """Write the file durably. On an error, which is logged, the older file stays."""
+        text = msgspec.json.encode(ends)
         beside = self._path.with_name(self._path.name + ".tmp")
         try:
             write_file(self._disk, beside, _crc(text) + text)
@@ -64,8 +64,8 @@ class QueueEndsFile:
         except OSError as error:
             logger.warning("cannot write %s: %s", self._path, error)
 
-    def forget(self) -> None:
-        """Remove it: queues are about to be deleted. Called by the writer of the store, and quickly made good."""
+    def delete(self) -> None:
+        """Delete the file, before queues are deleted."""
         try:
             remove_file(self._disk, self._path)
             self._disk.sync_folder(self._path.parent)

@@ -1,4 +1,4 @@
-"""Reading a queue from an offset on: which records, how many, where to go on. Nothing is copied or decoded.
+"""Reads of a queue: the records to return, their number and the next offset. Copies and decodes nothing.
 
 Source: RocketMQ 4.9.8, DefaultMessageStore.getMessage and isTheBatchFull.
 """
@@ -19,7 +19,7 @@ from pyromq.store.config import StoreConfig
 from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.residency import RECENT_BYTES, Residency
-from pyromq.store.looking import Unread
+from pyromq.store.page_load import PageLoad, PagesToLoad
 from pyromq.store.queue.consume_queue import (
     ENTRY_BYTES,
     FILLER_SIZE,
@@ -32,29 +32,29 @@ from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueTable
 
 _NO_LIMIT = 1 << 62
-SCANNED_ENTRIES = 800  # of one read at least, so that a sparse filter makes progress. Source: 16,000 bytes of entries
+SCANNED_ENTRIES = 800  # least entries scanned by a read, so that a sparse filter makes progress. Source: 16,000 bytes
 
 
 class ReadStatus(Enum):
-    """What a read came to. The names are the remarks that peers see."""
+    """The outcome of a read. Clients see the names as remarks."""
 
     FOUND = auto()
-    NO_MESSAGE_IN_QUEUE = auto()  # never had one
+    NO_MESSAGE_IN_QUEUE = auto()  # the queue never had a message
     NO_MATCHED_LOGIC_QUEUE = auto()  # no such queue
     OFFSET_TOO_SMALL = auto()
-    OFFSET_OVERFLOW_ONE = auto()  # the end: the next message is not there yet
-    OFFSET_OVERFLOW_BADLY = auto()  # behind the end
-    OFFSET_FOUND_NULL = auto()  # the queue's file is gone
-    NO_MATCHED_MESSAGE = auto()  # all that were looked at are filtered out
-    MESSAGE_WAS_REMOVING = auto()  # entries without records: retention has removed those
+    OFFSET_OVERFLOW_ONE = auto()  # the maximum offset: no newer message yet
+    OFFSET_OVERFLOW_BADLY = auto()  # above the maximum offset
+    OFFSET_FOUND_NULL = auto()  # the queue's file is deleted
+    NO_MATCHED_MESSAGE = auto()  # the filter rejected all scanned messages
+    MESSAGE_WAS_REMOVING = auto()  # retention has deleted the records of the entries
 
 
 class ReadResult(msgspec.Struct, frozen=True):
     """`records` are views of the mapped file, each of one or more records back to back: `count` in all, `size` bytes.
 
-    `next_offset` is the queue offset to ask for next. `is_past`: they were not written or seen in memory just now, and
-    may have to come from the disk when they are touched. `is_doubted`: nobody has compared them with their entries, to
-    touch nothing. `unread`: records that the filter has to see, and that are not in memory: load them, and read again.
+    The next read must begin at `next_offset`. `may_page_fault`: the records may not be resident. `is_unverified`: they
+    were not compared with their entries, to avoid page faults. `to_load`: records that the filter needs and that are
+    not resident; load them and read again.
     """
 
     status: ReadStatus
@@ -64,17 +64,17 @@ class ReadResult(msgspec.Struct, frozen=True):
     records: list[memoryview]
     count: int
     size: int
-    is_past: bool = False
-    is_doubted: bool = False
-    unread: tuple[memoryview, ...] = ()
+    may_page_fault: bool = False
+    is_unverified: bool = False
+    to_load: tuple[memoryview, ...] = ()
 
 
-Place = tuple[ConsumeQueue, int]  # of a message: a queue, another one after its topic was deleted, and an offset
-_Found = tuple[int, ReadStatus, list[memoryview], int, int]  # entries looked at; the rest as in `ReadResult`
+Place = tuple[ConsumeQueue, int]  # of a message: its queue (a new object after a deletion of the topic) and offset
+_Found = tuple[int, ReadStatus, list[memoryview], int, int]  # entries scanned; the rest as in `ReadResult`
 
 
 class Reading:
-    """Answers reads from queues and log."""
+    """Reads messages by queue and offset, or by store time."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ class Reading:
         queues: QueueTable,
         config: StoreConfig,
         *,
-        proof: EntryVerifier,
+        verifier: EntryVerifier,
         residency: Residency,
         disk: Disk,
     ) -> None:
         self._log = log
         self.segment_of = log.segment_of
         self._queues = queues
-        self._proof = proof
+        self._verifier = verifier
         self.residency = residency
         self._disk = disk
         self._limits = (config.max_transfer_bytes, config.max_transfer_count)
@@ -108,10 +108,10 @@ class Reading:
         max_bytes: int | None = None,
         wanted: Filter | None = None,
     ) -> ReadResult:
-        """Return messages from `queue_offset` on that are `wanted` (None: all are); at least one if there is any.
+        """Return messages from `queue_offset` on that the filter `wanted` accepts, at least one if any exists.
 
-        `max_bytes` asks for fewer bytes than configured, or for more: a bulk read, which has limits of its own. A read
-        ends where a file of the queue does. Called for every pull.
+        More `max_bytes` than configured makes a bulk read, with its own limits. A read ends at the end of a file of
+        the queue.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -126,19 +126,19 @@ class Reading:
         found = self._collect(queue, queue_offset, content, limits=limits, wanted=wanted)
         if queue_offset < queue.unverified_end:
             tags = wanted is not None and wanted.accepts_code is not None
-            while self._proof.is_due(queue, queue_offset, found.next_offset, tags=tags):
-                if found.is_past and found.records and not self._disk.is_loaded(found.records):
-                    found = msgspec.structs.replace(found, is_doubted=True)
+            while self._verifier.is_due(queue, queue_offset, found.next_offset, tags=tags):
+                if found.may_page_fault and found.records and not self._disk.is_loaded(found.records):
+                    found = msgspec.structs.replace(found, is_unverified=True)
                     break
-                if self._proof.prove(queue, queue_offset, found.next_offset, tags=tags):
+                if self._verifier.verify(queue, queue_offset, found.next_offset, tags=tags):
                     break
                 found = self._collect(queue, queue_offset, content, limits=limits, wanted=wanted)
         if wanted is not None and wanted.accepts_record is not None and found.records:
-            return self._sifted(found, queue_offset, content, limits=limits, wanted=wanted)
+            return self._filtered(found, queue_offset, content, limits=limits, wanted=wanted)
         return found
 
     def limits_in_memory(self) -> dict[str, int]:
-        """Return the limits of reads of what is in memory, and how far behind the end of the log that may not be."""
+        """Return the limits for compiled reads of resident records, with the distances from the log's end."""
         return {
             "max_bytes": self._limits[0],
             "max_count": self._limits[1],
@@ -150,43 +150,76 @@ class Reading:
         }
 
     def is_cold(self, log_offset: int) -> bool:
-        """Whether a record lies so far behind the log's end that it probably has to come from the disk."""
+        """Whether a record is so far from the log's end that it is probably not resident."""
         return log_offset < self._log.end - self._resident_bytes
 
-    def unread(self, topic: str, queue_id: int, first: int, count: int, *, most_bytes: int = _NO_LIMIT) -> Unread:
-        """Return of the records of messages from a queue offset on, as their entries say, what is on disk only.
+    def to_load(self, topic: str, queue_id: int, first: int, count: int, *, most_bytes: int = _NO_LIMIT) -> PagesToLoad:
+        """Return the records of up to `count` messages that are not resident.
 
-        Of up to `count`, fewer at the end of a file of the queue, or where `most_bytes` are reached.
+        Covers fewer messages at the end of a file of the queue, or after `most_bytes`.
         """
         queue = self._queues.find(topic, queue_id)
         content = None if queue is None or not 0 <= first < queue.max_offset else queue.content(first, count)
-        return [] if content is None else self.residency.unread(_extents(content, most_bytes))
+        return [] if content is None else self.residency.to_load(_extents(content, most_bytes))
 
     def first_from(self, topic: str, queue_id: int, queue_offset: int) -> Place | None:
-        """Return where the first message of a queue from that offset on is; None where there is none."""
+        """Return the place of the first message of a queue from an offset on; None if there is none."""
         queue = self._queues.find(topic, queue_id)
         if queue is None or queue_offset >= queue.max_offset:
             return None
         return queue, max(queue_offset, queue.min_offset)
 
     def place(self, topic: str, queue_id: int, queue_offset: int) -> Place | None:
-        """Return where a message of a queue is, if it is there; None where there is no such queue."""
+        """Return the place of a message, which need not exist; None if there is no such queue."""
         queue = self._queues.find(topic, queue_id)
         return None if queue is None else (queue, queue_offset)
 
-    def begin_of(self, place: Place) -> int | None:
-        """Return where in the log a message begins, as its entry says; None where it is lost, or not there."""
+    def log_offset_of(self, place: Place) -> int | None:
+        """Return the log offset of a message by its entry; None if it is lost or does not exist."""
         queue, queue_offset = place
         entry = queue.find(queue_offset)
         return None if entry is None or entry.size == FILLER_SIZE else entry.log_offset
 
-    def unread_to_prove(self, topic: str, queue_id: int, first: int, count: int) -> Unread:
-        """Return of these messages' records what is on disk only, and touched to compare their entries with them."""
+    def pages_to_verify(self, topic: str, queue_id: int, first: int, count: int) -> PagesToLoad:
+        """Return the record heads that are not resident and that verifying these entries needs."""
         queue = self._queues.find(topic, queue_id)
-        if queue is None or not self._proof.is_due(queue, first, first + count, tags=False):
+        if queue is None or not self._verifier.is_due(queue, first, first + count, tags=False):
             return []
         content = queue.content(first, count) if 0 <= first < queue.max_offset else None
-        return self.residency.unread_heads(start for start, _, _ in unpack_entries(content or b""))
+        return self.residency.heads_to_load(start for start, _, _ in unpack_entries(content or b""))
+
+    def search_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> PageLoad[int]:
+        """Find the offset of the first message stored at a time or later, or of the previous one if that is nearer.
+
+        The earlier one if both are equally near, the last one if all are older, 0 for an empty queue. Messages may be
+        stored and expire meanwhile.
+        """
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or queue.max_offset <= queue.min_offset:
+            return 0
+        begin, end = low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if ((yield from self._stored_ms(queue, middle)) or 0) >= timestamp_ms:
+                high = middle
+            else:
+                low = middle + 1
+        if low == end:
+            return low - 1
+        if low == begin:
+            return low
+        later_ms = yield from self._stored_ms(queue, low)
+        earlier_ms = yield from self._stored_ms(queue, low - 1)
+        is_nearer = later_ms is None or earlier_ms is None or later_ms - timestamp_ms < timestamp_ms - earlier_ms
+        return low if is_nearer else low - 1
+
+    def _stored_ms(self, queue: ConsumeQueue, queue_offset: int) -> PageLoad[int | None]:
+        yield queue.entry_to_load(queue_offset)
+        entry = queue.find(queue_offset)
+        if entry is None:
+            return None
+        yield self.residency.heads_to_load((entry.log_offset,))
+        return self._log.store_ms_at(entry.log_offset)
 
     def _collect(
         self,
@@ -202,7 +235,7 @@ class Reading:
         max_bytes, max_count = self._allowed(limits[0], self.is_cold(first))
         max_count = min(max_count, limits[1])
         if wanted is not None and wanted.accepts_record is not None:
-            max_count = SCANNED_ENTRIES  # of which `_sifted` keeps fewer
+            max_count = SCANNED_ENTRIES  # `_filtered` keeps fewer
         found = None
         if accepts is None and max_count > 0:
             next_ones = self._next_ones if max_count <= SCANNED_ENTRIES else self._next_many
@@ -212,10 +245,10 @@ class Reading:
         scanned, status, records, count, total = found
         low, high, after = queue.min_offset, queue.max_offset, queue_offset + scanned
         last, size = unpack_extent(content, (scanned - 1) * ENTRY_BYTES) if scanned else (first, 0)
-        is_past = not self.residency.covers(first, last + size)
-        return ReadResult(status, after, low, high, records, count, total, is_past)
+        may_page_fault = not self.residency.covers(first, last + size)
+        return ReadResult(status, after, low, high, records, count, total, may_page_fault)
 
-    def _sifted(
+    def _filtered(
         self,
         found: ReadResult,
         queue_offset: int,
@@ -224,11 +257,11 @@ class Reading:
         limits: tuple[int | None, int],
         wanted: Filter,
     ) -> ReadResult:
-        """Keep of the records found by their entries those that the filter accepts, as many as a read may have."""
+        """Keep the found records that the filter accepts, up to the limits of a read."""
         low, high, after = found.min_offset, found.max_offset, found.next_offset
-        if found.is_past and not self._disk.is_loaded(found.records):
-            unread = tuple(found.records)
-            return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, queue_offset, low, high, [], 0, 0, unread=unread)
+        if found.may_page_fault and not self._disk.is_loaded(found.records):
+            status, to_load = ReadStatus.NO_MATCHED_MESSAGE, tuple(found.records)
+            return ReadResult(status, queue_offset, low, high, [], 0, 0, to_load=to_load)
         assert wanted.accepts_record is not None
         most = min(self._allowed(limits[0], self.is_cold(next(unpack_entries(content))[0]))[1], limits[1])
         kept: list[memoryview] = []
@@ -237,27 +270,27 @@ class Reading:
             if kept and len(kept) >= most:
                 after = offset
                 break
-            is_there = 0 < size < FILLER_SIZE and self._log.min_offset <= log_offset <= self._log.end - size
-            if is_there and (wanted.accepts_code is None or wanted.accepts_code(tags_code)):
+            has_record = 0 < size < FILLER_SIZE and self._log.min_offset <= log_offset <= self._log.end - size
+            if has_record and (wanted.accepts_code is None or wanted.accepts_code(tags_code)):
                 kept += filter(wanted.accepts_record, self._log.views((log_offset,), (size,)))
         status = ReadStatus.FOUND if kept else ReadStatus.NO_MATCHED_MESSAGE
         return ReadResult(status, after, low, high, kept, len(kept), sum(map(len, kept)))
 
     def _allowed(self, asked_bytes: int | None, cold: bool) -> tuple[int, int]:
-        """Return the most bytes and messages of a read. One that begins among cold records is cold to its end."""
+        """Return the limits of a read in bytes and messages. Its first record decides whether it is cold."""
         max_bytes, max_count = self._cold_limits if cold else self._limits
         if asked_bytes is None:
             return max_bytes, max_count
         if asked_bytes <= self._limits[0]:
             return min(max_bytes, asked_bytes), max_count
         bulk_bytes, bulk_count = self._bulk_limits
-        # From the disk a quarter at a time: everybody waits meanwhile.
+        # Reads from the disk get a quarter, as they may block the event loop.
         return min(asked_bytes, bulk_bytes // 4 if cold else bulk_bytes), bulk_count
 
     def _next_ones(self, content: memoryview, count: int, max_bytes: int) -> _Found | None:
-        """What `_picked` gives where all entries pass; None where one may not: too many bytes, or its record gone.
+        """Return the result of `_picked` if all entries pass; None if there are too many bytes or a record is deleted.
 
-        Entries ascend: what holds for the first and the last of them holds for all.
+        Entries ascend, so checks of the first and the last one hold for all.
         """
         fields = unpack_extents(count)(content)
         starts, sizes = fields[0::2], fields[1::2]
@@ -268,12 +301,12 @@ class Reading:
             return None
         if end - start == total:  # back to back
             starts, sizes = starts[:1], (total,)
-        elif min(starts) < start or max(starts) > starts[-1] or min(sizes) <= 0:  # damaged: they do not ascend
+        elif min(starts) < start or max(starts) > starts[-1] or min(sizes) <= 0:  # damaged entries do not ascend
             return None
         return count, ReadStatus.FOUND, self._log.views(starts, sizes), count, total
 
     def _next_many(self, content: memoryview, count: int, max_bytes: int) -> _Found | None:
-        """What `_picked` gives where all entries pass, for bulk reads; None where one may not: its record is gone."""
+        """Return the result of `_picked` for a bulk read if all entries pass; None if a record is deleted."""
         starts: list[int] = []
         sizes: list[int] = []
         total = 0
@@ -292,8 +325,8 @@ class Reading:
             del starts[count:], sizes[count:]
         ends = list(map(add, starts, sizes))
         gaps = list(map(sub, starts[1:], ends))
-        whole = starts[0] >= self._log.min_offset and ends[-1] <= self._log.end
-        if not whole or min(sizes) <= 0 or min(gaps, default=0) < 0:
+        exist = starts[0] >= self._log.min_offset and ends[-1] <= self._log.end
+        if not exist or min(sizes) <= 0 or min(gaps, default=0) < 0:
             return None
         borders = [number for number, gap in enumerate(gaps, 1) if gap]
         runs = [starts[number] for number in (0, *borders)]
@@ -303,7 +336,7 @@ class Reading:
     def _picked(
         self, content: memoryview, max_count: int, max_bytes: int, accepts: Callable[[int], bool] | None
     ) -> _Found:
-        """Look at entry after entry."""
+        """Check each entry."""
         log_end = self._log.end
         log_begin = self._log.min_offset
         status = ReadStatus.NO_MATCHED_MESSAGE
@@ -337,7 +370,7 @@ class Reading:
 
 
 def _extents(content: memoryview, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield log offset and size as entries say, up to so many bytes in all."""
+    """Yield log offset and size of each entry, up to `most_bytes` in all."""
     total = 0
     for start, size, _ in unpack_entries(content):
         if size != FILLER_SIZE and total < most_bytes:
@@ -346,7 +379,7 @@ def _extents(content: memoryview, most_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _outside(queue: ConsumeQueue, queue_offset: int) -> ReadResult:
-    """The answer where the queue has nothing at that offset: where it has."""
+    """Return the result for an offset outside the queue, with the nearest offset inside."""
     low, high = queue.min_offset, queue.max_offset
     if high == 0:
         status, next_offset = ReadStatus.NO_MESSAGE_IN_QUEUE, 0

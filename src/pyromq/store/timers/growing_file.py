@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
 from pyromq.store.disk import LOCAL_DISK, Disk
-from pyromq.store.looking import FilePiece, NotInMemory
+from pyromq.store.page_load import FilePiece, NotInMemory
 
 
 class GrowingFile:

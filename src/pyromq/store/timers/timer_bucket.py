@@ -29,14 +29,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
 from pyromq import speedups
 from pyromq.errors import StoreCorrupt
 from pyromq.logs import logger_of
-from pyromq.record import Buffer
+from pyromq.message import Property, StoredMessage
+from pyromq.record import Buffer, decode
 from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
-from pyromq.store.looking import FilePiece, NotInMemory
+from pyromq.store.page_load import FilePiece, NotInMemory
 from pyromq.store.timers.growing_file import GrowingFile
+
+MISFIT = "its entry is not that of its record"
 
 LONGEST_RUN = 16_384  # runs are put together up to that length, in two milliseconds
 _NUMBER_BITS = 32
@@ -410,3 +414,23 @@ class KeyHashes:
             while place < len(run) and run[place] >> _NUMBER_BITS == key_hash:
                 yield run[place] & _NUMBER
                 place += 1
+
+
+def decode_verified(record: Buffer, entry: TimerEntry) -> StoredMessage:
+    """Return the message of a record. Raises `StoreCorrupt` where it is damaged, or quite another one."""
+    if len(record) < entry.size:
+        raise StoreCorrupt("the file ends before it")
+    message = decode(record, check_crc=True)
+    if message.log_offset != entry.log_offset or message.size != entry.size:
+        raise StoreCorrupt(MISFIT)
+    if not message.properties.get(Property.REAL_QUEUE_ID, "").isdecimal():
+        raise StoreCorrupt("it does not say where to go")
+    return message
+
+
+def matches_entry(message: StoredMessage, entry: TimerEntry) -> bool:
+    """Whether a message is due when its entry says, and has the key and the topic that belong to it."""
+    properties = message.properties
+    key, topic = properties.get(Property.UNIQUE_KEY, ""), properties.get(Property.REAL_TOPIC, "")
+    due = properties.get(Property.TIMER_OUT_MS, "")
+    return (due, crc32(key.encode()), crc32(topic.encode())) == (str(entry.due_ms), entry.key_hash, entry.topic_hash)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pyromq.store.timers import kept_hours
-from pyromq.store.timers.kept_hours import KeptHours
+from pyromq.store.timers import bucket_cache as kept_hours
+from pyromq.store.timers.bucket_cache import BucketCache
 from pyromq.store.timers.timer_bucket import TimerBucket
 
 
@@ -35,7 +35,7 @@ def known(*buckets):
 
 def test_the_hours_asked_about_last_are_kept_within_a_bound(make, monkeypatch):
     monkeypatch.setattr(kept_hours, "KEPT_MESSAGES", 30)
-    kept, buckets = KeptHours(), [make(hour) for hour in range(1, 5)]
+    kept, buckets = BucketCache(), [make(hour) for hour in range(1, 5)]
     for bucket in [*buckets[:3], buckets[0], buckets[3]]:
         ask(kept, bucket)
     assert known(*buckets) == [1, 3, 4]
@@ -43,7 +43,7 @@ def test_the_hours_asked_about_last_are_kept_within_a_bound(make, monkeypatch):
 
 def test_one_that_is_larger_than_the_bound_is_kept_alone(make, monkeypatch):
     monkeypatch.setattr(kept_hours, "KEPT_MESSAGES", 30)
-    kept, small, large = KeptHours(), make(1), make(2, 40)
+    kept, small, large = BucketCache(), make(1), make(2, 40)
     ask(kept, small)
     ask(kept, large)
     assert known(small, large) == [2]
@@ -53,7 +53,7 @@ def test_one_that_is_larger_than_the_bound_is_kept_alone(make, monkeypatch):
 
 def test_one_that_grew_counts_as_it_is(make, monkeypatch):
     monkeypatch.setattr(kept_hours, "KEPT_MESSAGES", 30)
-    kept, first, second = KeptHours(), make(1), make(2)
+    kept, first, second = BucketCache(), make(1), make(2)
     ask(kept, first)
     ask(kept, second)
     for number in range(15):
@@ -64,7 +64,7 @@ def test_one_that_grew_counts_as_it_is(make, monkeypatch):
 
 def test_an_hour_that_came_near_meanwhile_keeps_what_it_knows(make, monkeypatch):
     monkeypatch.setattr(kept_hours, "KEPT_MESSAGES", 15)
-    kept, near, far = KeptHours(), make(1), make(2)
+    kept, near, far = BucketCache(), make(1), make(2)
     ask(kept, near)
     ask(kept, far, near=1)
     assert known(near, far) == [1, 2]

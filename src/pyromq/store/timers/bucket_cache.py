@@ -7,7 +7,7 @@ from pyromq.store.timers.timer_bucket import TimerBucket
 KEPT_MESSAGES = 2_000_000  # over all of these hours; nine bytes each
 
 
-class KeptHours:
+class BucketCache:
     """Whoever cancels a thousand messages of an hour finds it known, all but the first time.
 
     The last hour is kept however large it is; it alone has open files.

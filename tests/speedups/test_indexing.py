@@ -135,7 +135,7 @@ def test_behind_a_kill_both_forms_go_on_alike(before: list[Sent], behind: list[S
                 with path.open("r+b") as file:
                     file.write(head)
             index = index_at(target, clock, entries=entries)
-            index.load(log, flushed_ms=0, in_doubt=False)
+            index.load(log, flushed_ms=0, power_cut=False)
             index.follow(log, None)
             return index
 

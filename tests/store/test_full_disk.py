@@ -159,6 +159,8 @@ def test_a_start_without_any_room_reads_no_hole(small_tmpfs: Path, end: str) -> 
             pass
     started = start(0, "close")
     assert started.returncode == 0, started.stderr[-1_000:]
-    assert "make room" in started.stdout or end == "kill"  # then its mark is there already, and it serves what there is
+    assert (
+        "free space" in started.stdout or end == "kill"
+    )  # then its mark is there already, and it serves what there is
     (small_tmpfs / "fill").unlink()
     assert start(1, "close").stdout == ""

@@ -304,7 +304,7 @@ class MessageStore:
         """Return one message of a queue; None if it does not exist. A lost or damaged one is logged, and None too."""
         for entry in self.entries(topic, queue_id, queue_offset, 1):
             if entry.size == FILLER_SIZE:
-                logger.error("queue %s %d: message %d was lost by damage of the log", topic, queue_id, queue_offset)
+                logger.error("queue %s %d: message %d is lost by damage of the log", topic, queue_id, queue_offset)
                 return None
             try:
                 return self.message_at(entry.log_offset)

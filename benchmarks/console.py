@@ -20,8 +20,8 @@ import httpx
 
 from pyromq.client.admin.admin import AsyncAdmin
 from pyromq.console.app import make_app
-from pyromq.console.config import ConsoleConfig
 from pyromq.console.console import Console
+from pyromq.console.console_config import ConsoleConfig
 from pyromq.message import Message, MessageQueue
 from pyromq.remoting.bodies import GroupConfig
 from pyromq.testing import Cluster

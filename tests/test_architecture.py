@@ -76,7 +76,7 @@ PLACES: dict[str, set[str]] = {
         "nameserver.nameserver", "broker.broker", "broker.name_server_registration",
     },
     # `message`: the bytes of an address, no connection; the console's server is uvicorn, on a port of ours.
-    "socket": {"net", "message", "console.server", "console.connections"},
+    "socket": {"net", "message", "console.console_server", "console.browser_connections"},
     "ssl": {"net"},
     "mmap": {"store"},
     "ctypes": {"store"},
@@ -86,7 +86,7 @@ PLACES: dict[str, set[str]] = {
     "click": {"cli"},
     "rich": {"cli"},
     "starlette": {"console"},
-    "uvicorn": {"console.server", "console.connections"},
+    "uvicorn": {"console.console_server", "console.browser_connections"},
     "jinja2": {"console"},
     "argon2": {"console.security"},
 }  # fmt: skip

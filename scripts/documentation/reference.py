@@ -18,7 +18,7 @@ import pyromq.testing
 from pyromq import errors
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.limits import BrokerLimits
-from pyromq.console.config import ConsoleConfig
+from pyromq.console.console_config import ConsoleConfig
 from pyromq.metrics.config import MetricsConfig
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.net.tls.server import ServerTlsConfig

@@ -16,10 +16,10 @@ uvicorn = pytest.importorskip("uvicorn")
 PasswordHasher = pytest.importorskip("argon2").PasswordHasher
 
 from pyromq.console.app import make_app  # noqa: E402  after the look whether its extra is there
-from pyromq.console.config import ConsoleConfig  # noqa: E402
 from pyromq.console.console import Console  # noqa: E402
-from pyromq.console.security import accounts  # noqa: E402
-from pyromq.console.server import Server  # noqa: E402
+from pyromq.console.console_config import ConsoleConfig  # noqa: E402
+from pyromq.console.console_server import ConsoleServer  # noqa: E402
+from pyromq.console.security import console_accounts  # noqa: E402
 
 PASSWORD = "correct horse"
 
@@ -27,9 +27,10 @@ PASSWORD = "correct horse"
 class Browser:
     """Asks the console as a browser does: keeps cookies, follows redirects, sends the token of the page it is on."""
 
-    def __init__(self, client, console):
+    def __init__(self, client, console, app):
         self.client = client
         self.console = console
+        self.app = app
         self.form_at = "/new-topic"  # a page with a form
 
     async def get(self, url, status=200):
@@ -61,13 +62,13 @@ async def browsing(config, *, clock=None):
         async with httpx.AsyncClient(
             transport=transport, base_url="http://127.0.0.1:8876", follow_redirects=True
         ) as client:
-            yield Browser(client, console)
+            yield Browser(client, console, app)
 
 
 @asynccontextmanager
 async def served(console, **options):
     """A console in this process, on a port that browsers reach; gives its address."""
-    server = Server(console, **options)
+    server = ConsoleServer(console, **options)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         running = asyncio.create_task(server.serve(sockets=[listener]))
         try:
@@ -80,7 +81,9 @@ async def served(console, **options):
 @pytest.fixture(autouse=True)
 def cheap_passwords(monkeypatch):
     """Hash passwords by the least that argon2 allows: a tenth of a second each otherwise, for hundreds of them."""
-    monkeypatch.setattr(accounts, "PasswordHasher", partial(PasswordHasher, time_cost=1, memory_cost=8, parallelism=1))
+    monkeypatch.setattr(
+        console_accounts, "PasswordHasher", partial(PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
+    )
 
 
 @pytest.fixture

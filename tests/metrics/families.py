@@ -1,7 +1,7 @@
 """Every metric there is, of servers."""
 
 from pyromq.broker.metrics import families as broker
-from pyromq.console import metrics as console
+from pyromq.console import console_metrics as console
 from pyromq.metrics import endpoint, server
 from pyromq.nameserver import name_server_metrics
 

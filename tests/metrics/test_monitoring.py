@@ -10,9 +10,9 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.console import metrics as console_metrics
-from pyromq.console.cluster.history import History
-from pyromq.console.metrics import ConsoleMetrics
+from pyromq.console import console_metrics
+from pyromq.console.cluster.cluster_history import ClusterHistory
+from pyromq.console.console_metrics import ConsoleMetrics
 from pyromq.message import Message
 from pyromq.metrics.endpoint import MetricsEndpoint
 from pyromq.nameserver.config import NameServerConfig
@@ -115,7 +115,7 @@ async def _use(namesrv):
 
 async def test_promtool_takes_what_the_console_tells():
     refusals = RejectionLog(FakeClock())
-    console = ConsoleMetrics(History(sample_seconds=10), refusals)
+    console = ConsoleMetrics(ClusterHistory(sample_seconds=10), refusals)
     console.note_request("/topics/{name}", 200, 0.02)
     refusals.counts["slowConnections"] += 1
     async with MetricsEndpoint([console]) as endpoint:

@@ -1,4 +1,4 @@
-"""The console as an ASGI application: its pages, its files, and what every answer says to browsers."""
+"""The console as an ASGI application: pages, static files, security headers, metrics of requests."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pyromq.console.console import Console
-from pyromq.console.metrics import NO_PAGE
+from pyromq.console.console_metrics import NO_PAGE
 from pyromq.console.pages import PAGES
-from pyromq.console.view.request_context import RequestContext
-from pyromq.console.view.routing import COOKIE, NOBODY_WAITS, error_page, known
+from pyromq.console.view.request_context import RequestContext, page_templates
+from pyromq.console.view.routing import CLIENT_CLOSED_REQUEST, COOKIE, error_page, session_of
 from pyromq.errors import MQError, QueryNotFound, UsageError
 from pyromq.remoting.rejection_log import FAILED
 
 STATIC = Path(__file__).with_name("static")
 
-# Nothing from elsewhere, no script or style in a page itself, no frame around it, no form to elsewhere.
+# Only the console's own files; no inline script or style, no framing, no forms to other sites.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -44,11 +44,11 @@ HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
 }
 
-FAULT = "This page cannot be shown: the console has a fault, which its log describes."
+FAULT = "This page cannot be shown because of an error in the console; see its log."
 
 
 def make_app(console: Console) -> Starlette:
-    """Return the application of a console, which it opens and closes with itself."""
+    """Return the application, which opens the console at its start and closes it at its end."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -62,17 +62,20 @@ def make_app(console: Console) -> Starlette:
     pages = {route.app if isinstance(route, Mount) else route.endpoint: route.path for route in routes}
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Measuring, console=console, pages=pages), Middleware(Guarding, console=console)],
-        exception_handlers={HTTPException: _not_found, UsageError: _unusable},
+        middleware=[
+            Middleware(RequestMetrics, console=console, pages=pages),
+            Middleware(RequestGuard, console=console),
+        ],
+        exception_handlers={HTTPException: _not_found, UsageError: _bad_request},
         lifespan=lifespan,
     )
     app.state.console = console
-    console.templates.globals["asset"] = _assets()
+    app.state.templates = page_templates(_assets())
     return app
 
 
-class Measuring:
-    """Notes of each request its status, and how long it took until an answer began; `pages`: paths by endpoint."""
+class RequestMetrics:
+    """Records the status of each request and the time until its response starts; `pages`: paths by endpoint."""
 
     def __init__(self, app: ASGIApp, console: Console, pages: Mapping[object, str]) -> None:
         self._app = app
@@ -100,8 +103,8 @@ class Measuring:
         try:
             await self._app(scope, receive, send_noted)
         except ClientDisconnect:
-            note(NOBODY_WAITS)
-        except Exception as error:  # noqa: BLE001  any fault of a page: logged, but not so often that it fills a disk
+            note(CLIENT_CLOSED_REQUEST)
+        except Exception as error:  # noqa: BLE001  an error in a page: logged, limited so that logs do not fill a disk
             address = self._console.address_of(HTTPConnection(scope))
             self._console.refusals.note(
                 FAILED, address, "a request of %s for %s failed", address, scope["path"], error=error
@@ -110,8 +113,8 @@ class Measuring:
                 await PlainTextResponse(FAULT, 500)(scope, receive, send_noted)
 
 
-class Guarding:
-    """Refuses what asks for another host, or comes from another site's form; adds headers and the session's cookie."""
+class RequestGuard:
+    """Refuses requests for other hosts and forms of other sites; adds security headers and the session cookie."""
 
     def __init__(self, app: ASGIApp, console: Console) -> None:
         self._app = app
@@ -150,9 +153,9 @@ class Guarding:
         if name not in {"localhost", config.host.lower(), *(each.lower() for each in config.names)} and not _is_ip(
             name
         ):
-            return f"this console does not answer as {name[:100]!r}: whoever runs it can allow that name (--name)"
+            return f"the console does not accept host name {name[:100]!r}: its operator can allow it with --name"
         if method == "POST" and connection.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return "this form is of another site"
+            return "the form belongs to another site"
         return None
 
     def _cookie(self, key: str) -> str:
@@ -161,7 +164,7 @@ class Guarding:
 
 
 def _is_ip(name: str) -> bool:
-    """Whether it is an address: no name that somebody could let lead here."""
+    """Whether the host is an IP address. Unlike a name, it cannot be pointed at this console through DNS."""
     try:
         ip_address(name)
     except ValueError:
@@ -170,7 +173,7 @@ def _is_ip(name: str) -> bool:
 
 
 def _assets() -> dict[str, str]:
-    """Return the address of each file by its name, with its content's hash, so that browsers may keep it for ever."""
+    """Return the address of each static file by name, with a hash of its content: browsers may cache it for ever."""
     return {
         path.name: f"/static/{path.name}?{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
         for path in sorted(STATIC.iterdir())
@@ -180,20 +183,20 @@ def _assets() -> dict[str, str]:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = f"there is no page at {request.url.path[:200]}"
+    text = f"page {request.url.path[:200]} does not exist"
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        text = f"the page at {request.url.path[:200]} is not asked by {request.method[:20]}"
-    return _shown(request, QueryNotFound(text), error.status_code)
+        text = f"page {request.url.path[:200]} does not accept method {request.method[:20]}"
+    return _error_response(request, QueryNotFound(text), error.status_code)
 
 
-async def _unusable(request: Request, error: Exception) -> Response:
+async def _bad_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, MQError)
-    return _shown(request, error, 400)
+    return _error_response(request, error, 400)
 
 
-def _shown(request: Request, error: MQError, status: int) -> Response:
+def _error_response(request: Request, error: MQError, status: int) -> Response:
     console: Console = request.app.state.console
-    session, account = known(request, console)
+    session, account = session_of(request, console)
     if session is None:
         return PlainTextResponse(str(error), status)
     page = error_page(RequestContext(request, console, session, account, {}), error)

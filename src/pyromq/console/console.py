@@ -1,4 +1,4 @@
-"""The console's own state: accounts, sessions, audit log, saved searches, clients by account, the last hour."""
+"""The console's state: accounts, sessions, audit log, saved searches, clients by account, history of the last hour."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-import jinja2
 from starlette.requests import HTTPConnection
 
 from pyromq.client.cluster.environment import connections_of
 from pyromq.clock import Clock, SystemClock
-from pyromq.console.cluster.clients import Clients
-from pyromq.console.cluster.history import History, keep_sampling
+from pyromq.console.cluster.cluster_clients import ClusterClients
+from pyromq.console.cluster.cluster_history import ClusterHistory, keep_sampling
 from pyromq.console.cluster.redrives import Redrives
-from pyromq.console.config import ConsoleConfig
-from pyromq.console.metrics import ConsoleMetrics
-from pyromq.console.search.saved import SavedSearches
-from pyromq.console.security.accounts import Account, Accounts
-from pyromq.console.security.addresses import client_address
-from pyromq.console.security.audit_log import AuditLog
-from pyromq.console.security.sessions import Sessions, Tries
-from pyromq.console.view.chart import bar, chart, spark
-from pyromq.console.view.request_context import address
-from pyromq.console.view.texts import FILTERS
+from pyromq.console.console_config import ConsoleConfig
+from pyromq.console.console_metrics import ConsoleMetrics
+from pyromq.console.search.saved_searches import SavedSearches
+from pyromq.console.security.client_address import client_address
+from pyromq.console.security.console_accounts import ConsoleAccount, ConsoleAccounts
+from pyromq.console.security.console_audit_log import ConsoleAuditLog
+from pyromq.console.security.sessions import Sessions, SignInFailures
 from pyromq.errors import UsageError
 from pyromq.remoting.rejection_log import RejectionLog
 
@@ -33,7 +29,10 @@ Keys = tuple[str, str] | None
 
 
 class Console:
-    """Open between entering and leaving. Raises `UsageError` for an address that accounts and TLS must protect."""
+    """The state of one console, an async context manager. It samples the cluster while it is open.
+
+    Raises `UsageError` if the address needs accounts or TLS, or if the data folder cannot be created or written.
+    """
 
     def __init__(self, config: ConsoleConfig, clock: Clock | None = None) -> None:
         self.config = config
@@ -41,36 +40,35 @@ class Console:
         try:
             config.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise UsageError(f"the console's folder {config.data} cannot be made: {error.strerror}") from error
-        self.accounts = Accounts(config.data / "accounts.json")
-        check_openness(config, has_accounts=bool(self.accounts.all()))
-        self.audit = AuditLog(config.data / "audit.log", self.clock)
+            raise UsageError(f"the console's folder {config.data} cannot be created: {error.strerror}") from error
+        self.accounts = ConsoleAccounts(config.data / "accounts.json")
+        check_protection(config, has_accounts=bool(self.accounts.all()))
+        self.audit = ConsoleAuditLog(config.data / "audit.log", self.clock)
         self.redrives = Redrives(self.clock, self.audit)
         self.saved = SavedSearches(config.data / "searches.json")
         self.sessions = Sessions(self.clock, hours=config.session_hours)
-        self.tries = Tries(self.clock)
-        self.history = History(sample_seconds=config.sample_seconds)
+        self.sign_in_failures = SignInFailures(self.clock)
+        self.history = ClusterHistory(sample_seconds=config.sample_seconds)
         self.refusals = RejectionLog(self.clock)
         self.metrics = ConsoleMetrics(self.history, self.refusals)
-        self.templates = _templates()
-        self._clients: dict[Keys, Clients] = {}
+        self._clients: dict[Keys, ClusterClients] = {}
         self._sampling: asyncio.Task[None] | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether there are no accounts: who reaches it may do everything."""
+        """Whether there are no accounts: every visitor may do everything."""
         return not self.accounts.all()
 
     def address_of(self, connection: HTTPConnection) -> str:
-        """Return the address of a browser, behind the proxy too; "" if it is not known."""
+        """Return the browser's address, also behind the proxy; "" if unknown."""
         return client_address(connection, self.config.proxies if self.config.behind_tls else ())
 
     @property
     def namesrv(self) -> str:
         return self.config.namesrv or "127.0.0.1:9876"
 
-    def clients_of(self, account: Account | None) -> Clients:
-        """Return the clients that act as this account's account of the brokers, or else as the console's own."""
+    def clients_of(self, account: ConsoleAccount | None) -> ClusterClients:
+        """Return clients with the account's broker keys, or with the console's own if it has none."""
         keys: Keys = None
         if account is not None and account.access_key and account.secret_key:
             keys = (account.access_key, account.secret_key)
@@ -79,7 +77,7 @@ class Console:
             if keys is not None:
                 given = connections_of(connections)
                 connections = replace(given, signer=None, access_key=keys[0], secret_key=keys[1])
-            self._clients[keys] = Clients(self.config, connections, self.clock)
+            self._clients[keys] = ClusterClients(self.config, connections, self.clock)
         return self._clients[keys]
 
     async def __aenter__(self) -> Self:
@@ -102,30 +100,17 @@ class Console:
         self.audit.close()
 
 
-def check_openness(config: ConsoleConfig, *, has_accounts: bool) -> None:
-    """Raise `UsageError` where strangers could reach a console that asks nobody who they are, or in clear text."""
+def check_protection(config: ConsoleConfig, *, has_accounts: bool) -> None:
+    """Raise `UsageError` if other machines could connect without signing in, or without HTTPS."""
     if config.is_loopback:
         return
     if not has_accounts:
         raise UsageError(
-            f"the console would be open to everybody who reaches {config.host}: make an account first, with "
+            f"without accounts, everyone who can connect to {config.host} could use the console: create one with "
             f"`pyromq console account set NAME --role admin --data {config.data}`"
         )
     if not config.speaks_https:
         raise UsageError(
-            f"passwords would go to {config.host} in clear text: give --tls-cert, or --behind-tls where a proxy before "
-            "the console speaks TLS"
+            f"browsers would send passwords to {config.host} in clear text: give --cert, or --behind-tls if a reverse "
+            "proxy provides HTTPS"
         )
-
-
-def _templates() -> jinja2.Environment:
-    found = jinja2.Environment(
-        loader=jinja2.PackageLoader("pyromq.console"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters.update(FILTERS)
-    found.globals.update(address=address, chart=chart, spark=spark, bar=bar)
-    return found

@@ -11,8 +11,8 @@ from tests.console.browser.conftest import Page
 from tests.console.conftest import served
 from tests.console.test_many import Counting, fill
 
-from pyromq.console.config import ConsoleConfig
 from pyromq.console.console import Console
+from pyromq.console.console_config import ConsoleConfig
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.testing import Cluster
 

@@ -6,10 +6,10 @@ import pytest
 from tests.console.browser.conftest import Page
 from tests.console.conftest import served
 from tests.console.search.test_leaving import RUNNING, wait_for
-from tests.console.test_metrics import of
+from tests.console.test_console_metrics import of
 
-from pyromq.console.config import ConsoleConfig
 from pyromq.console.console import Console
+from pyromq.console.console_config import ConsoleConfig
 from pyromq.message import Message
 from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint

@@ -6,7 +6,7 @@ import pytest
 from tests.console.conftest import browsing
 
 from pyromq import AsyncBatchTransactions, Message
-from pyromq.console.config import ConsoleConfig
+from pyromq.console.console_config import ConsoleConfig
 from pyromq.remoting.bodies import BatchAttempt
 from pyromq.testing import Cluster
 

@@ -7,7 +7,7 @@ import zlib
 import pytest
 from tests.console.odd_messages import odd_messages
 
-from pyromq.console.search import scanning
+from pyromq.console.search import queue_scan as scanning
 from pyromq.message import Message, StoredMessage
 from pyromq.names import dead_letter_topic
 from pyromq.sys_flag import SysFlag

@@ -5,12 +5,12 @@ import asyncio
 import httpx
 import pytest
 from tests.console.conftest import served
-from tests.console.test_metrics import of
+from tests.console.test_console_metrics import of
 from tests.metrics.scrape import get, samples
 from tests.waiting import PATIENCE_SECONDS
 
-from pyromq.console.config import ConsoleConfig
 from pyromq.console.console import Console
+from pyromq.console.console_config import ConsoleConfig
 from pyromq.message import Message
 from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint

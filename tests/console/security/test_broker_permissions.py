@@ -4,8 +4,8 @@ import pytest
 from tests.console.conftest import PASSWORD, browsing
 
 from pyromq import ConnectionConfig
-from pyromq.console.config import ConsoleConfig
-from pyromq.console.security.accounts import Accounts
+from pyromq.console.console_config import ConsoleConfig
+from pyromq.console.security.console_accounts import ConsoleAccounts
 from pyromq.message import Message
 from pyromq.testing import Cluster
 
@@ -35,7 +35,7 @@ async def browser(guarded, tmp_path):
     """A console whose own keys may everything; those of vera, rosa and wim may little, otto's are the operators'."""
     data = tmp_path / "console"
     data.mkdir()
-    accounts = Accounts(data / "accounts.json")
+    accounts = ConsoleAccounts(data / "accounts.json")
     for name, role, key in (
         ("vera", "viewer", "readers"),
         ("rosa", "admin", "readers"),

@@ -13,7 +13,7 @@ pytest.importorskip("starlette", reason="the console needs its extra: pip instal
 
 from tests.console.conftest import browsing
 
-from pyromq.console.config import ConsoleConfig
+from pyromq.console.console_config import ConsoleConfig
 
 pytestmark = pytest.mark.interop
 

@@ -18,7 +18,7 @@ from pyromq.errors import UsageError
 from pyromq.extras import install_command
 
 if TYPE_CHECKING:
-    from pyromq.console.security.accounts import Accounts
+    from pyromq.console.security.console_accounts import ConsoleAccounts
     from pyromq.metrics.config import MetricsConfig
 
 DEFAULT_DATA = Path("pyromq-console")
@@ -81,8 +81,8 @@ def console(
     if ctx.invoked_subcommand is not None:
         return
     check_installed()
-    from pyromq.console.config import ConsoleConfig
-    from pyromq.console.server import serve
+    from pyromq.console.console_config import ConsoleConfig
+    from pyromq.console.console_server import serve
 
     logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     config = ConsoleConfig(
@@ -147,12 +147,12 @@ def delete_account(name: str, data: Path) -> None:
     click.echo(f"account {name} is deleted")
 
 
-def _accounts(data: Path) -> Accounts:
+def _accounts(data: Path) -> ConsoleAccounts:
     check_installed()
-    from pyromq.console.security.accounts import Accounts
+    from pyromq.console.security.console_accounts import ConsoleAccounts
 
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Accounts(data / "accounts.json")
+    return ConsoleAccounts(data / "accounts.json")
 
 
 def _metrics(port: int | None, host: str | None) -> MetricsConfig | None:

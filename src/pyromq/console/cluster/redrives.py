@@ -20,7 +20,7 @@ from pyromq.client.admin.messages.dead_letters import (
     RedriveOrder,
 )
 from pyromq.clock import Clock
-from pyromq.console.security.audit_log import DONE, FAILED, AuditEntry, AuditLog
+from pyromq.console.security.console_audit_log import DONE, FAILED, AuditEntry, ConsoleAuditLog
 from pyromq.errors import MQError, UsageError
 from pyromq.message import MessageQueue
 
@@ -30,7 +30,7 @@ MOST_OUTCOMES = 10_000  # kept of one run; all are counted
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RedriveOutcome:
     """What became, or would become, of one dead letter; `place` is where it lies, `copy` where its copy does."""
 
     message_id: str
@@ -43,7 +43,7 @@ class Outcome:
     error: str
 
     @classmethod
-    def of(cls, redriven: Redriven) -> Outcome:
+    def of(cls, redriven: Redriven) -> RedriveOutcome:
         letter, message = redriven.letter, redriven.letter.message
         copy = None
         if redriven.queue is not None and redriven.queue_offset is not None:
@@ -61,7 +61,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RedriveRequest:
     """Who asked for which redrive; `choice` is the form as it was filled in, `address` where it came from."""
 
     group: str
@@ -73,17 +73,17 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Run:
+class RedriveRun:
     """One redrive. `error` is why it ended before its time."""
 
     id: str
-    asked: Asked
+    asked: RedriveRequest
     began_ms: int
     ended_ms: int | None = None
     error: str = ""
     is_stopped: bool = False  # it ends after the message it is at
     fates: Counter[Fate] = field(default_factory=Counter)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[RedriveOutcome] = field(default_factory=list)
 
     @property
     def group(self) -> str:
@@ -98,18 +98,18 @@ class Run:
 class Redrives:
     """All redrives of this console. `close` stops those under way."""
 
-    def __init__(self, clock: Clock, audit: AuditLog) -> None:
+    def __init__(self, clock: Clock, audit: ConsoleAuditLog) -> None:
         self._clock = clock
         self._audit = audit
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, RedriveRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._numbers = count(1)
 
-    def begin(self, dead_letters: AsyncDeadLetters, asked: Asked) -> Run:
+    def begin(self, dead_letters: AsyncDeadLetters, asked: RedriveRequest) -> RedriveRun:
         """Begin one, and note it in the audit log until it ends. Raises `UsageError` where too many are under way."""
         if len(self._tasks) >= MOST_AT_ONCE:
             raise UsageError(f"{MOST_AT_ONCE} redrives are under way already; wait for one, or stop it")
-        run = Run(str(next(self._numbers)), asked, self._clock.now_ms())
+        run = RedriveRun(str(next(self._numbers)), asked, self._clock.now_ms())
         details = {"group": asked.group, **asked.choice, "redrive": run.id}
         noted = self._audit.asked("redrive", account=asked.account, address=asked.address, details=details)
         self._runs[run.id] = run
@@ -121,10 +121,10 @@ class Redrives:
         task.add_done_callback(lambda _: self._tasks.pop(run.id, None))
         return run
 
-    def find(self, run_id: str) -> Run | None:
+    def find(self, run_id: str) -> RedriveRun | None:
         return self._runs.get(run_id)
 
-    def of(self, group: str) -> list[Run]:
+    def of(self, group: str) -> list[RedriveRun]:
         """Return a group's redrives, latest first."""
         return [each for each in self._runs.values() if each.group == group][::-1]
 
@@ -134,14 +134,14 @@ class Redrives:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, run: Run, dead_letters: AsyncDeadLetters, noted: AuditEntry) -> None:
+    async def _run(self, run: RedriveRun, dead_letters: AsyncDeadLetters, noted: AuditEntry) -> None:
         asked = run.asked
         try:
             async with aclosing(dead_letters.redrive(asked.group, asked.wanted, asked.order)) as outcomes:
                 async for each in outcomes:
                     run.fates[each.fate] += 1
                     if len(run.outcomes) < MOST_OUTCOMES:
-                        run.outcomes.append(Outcome.of(each))
+                        run.outcomes.append(RedriveOutcome.of(each))
                     if run.is_stopped:
                         run.error = "it was stopped"
                         break

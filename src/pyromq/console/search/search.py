@@ -11,9 +11,17 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from pyromq.client.admin.side_by_side import each_of
-from pyromq.console.cluster.clients import Clients
+from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.search.query import Query
-from pyromq.console.search.scanning import Everything, Found, Keeping, Match, Scan, bounds_between, narrowed
+from pyromq.console.search.queue_scan import (
+    Match,
+    MatchAll,
+    Projection,
+    QueueScan,
+    ScanResult,
+    bounds_between,
+    narrowed,
+)
 from pyromq.errors import MQError, NoPermission, QueryNotFound, TopicNotFound, UndecodableBody
 from pyromq.filter.sql import SqlFilter, check_sql
 from pyromq.message import MessageQueue, StoredMessage, encode_properties
@@ -38,10 +46,10 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Result(Generic[T]):
+class SearchResult(Generic[T]):
     """What was found, and how: `said` is for people. `failed` are topics that could not be looked at, and why."""
 
-    found: Found[T]
+    found: ScanResult[T]
     said: str
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -49,21 +57,21 @@ class Result(Generic[T]):
 class Search(Generic[T]):
     """Runs one query. Of each message that is found, what `keeping` says is kept."""
 
-    def __init__(self, clients: Clients, query: Query, keeping: Keeping[T], *, seconds: float) -> None:
+    def __init__(self, clients: ClusterClients, query: Query, keeping: Projection[T], *, seconds: float) -> None:
         self._clients = clients
         self._query = query
         self._keeping = keeping
         self._seconds = seconds
 
-    async def run(self) -> Result[T]:
+    async def run(self) -> SearchResult[T]:
         """Return what is found. Raises `UsageError`, `SubscriptionParseFailed` and what the brokers say."""
         query = self._query
         if query.by in ("any", "id") and OF_AN_ID.match(query.text):
             found = await self._by_id(query.text.upper())
             if found or query.by == "id":
-                return Result(await self._kept(found), "by its id")
+                return SearchResult(await self._kept(found), "by its id")
         elif query.by == "id":
-            return Result(Found(), "an id has 32 or 56 hex digits")
+            return SearchResult(ScanResult(), "an id has 32 or 56 hex digits")
         if query.by in ("any", "key") and query.text:
             result = await self._by_key(query.text)
             if result.found.kept or query.by == "key":
@@ -78,9 +86,9 @@ class Search(Generic[T]):
         full = [each for each in snapshot.topics.values() if each.messages and each.name not in NO_MESSAGES]
         return [each.name for each in sorted(full, key=lambda each: (each.kind != "normal", each.messages))]
 
-    async def _kept(self, messages: list[StoredMessage]) -> Found[T]:
+    async def _kept(self, messages: list[StoredMessage]) -> ScanResult[T]:
         kept = await asyncio.to_thread(self._keeping.all, messages)
-        return Found(kept, why="enough" if len(kept) < len(messages) else "")
+        return ScanResult(kept, why="enough" if len(kept) < len(messages) else "")
 
     async def _by_id(self, message_id: str) -> list[StoredMessage]:
         admin = await self._clients.admin()
@@ -105,7 +113,7 @@ class Search(Generic[T]):
             found[message.offset_message_id] = await _named(self._clients, message)
         return sorted(found.values(), key=lambda each: each.store_ms, reverse=True)
 
-    async def _by_key(self, key: str) -> Result[T]:
+    async def _by_key(self, key: str) -> SearchResult[T]:
         admin, query = await self._clients.admin(), self._query
         failed: dict[str, str] = {}
 
@@ -124,9 +132,9 @@ class Search(Generic[T]):
 
         found = [message for messages in await each_of(look, await self.topics()) for message in messages]
         found.sort(key=lambda each: each.store_ms, reverse=True)
-        return Result(await self._kept(found[: query.limit]), "by their key", failed)
+        return SearchResult(await self._kept(found[: query.limit]), "by their key", failed)
 
-    async def _scan(self) -> Result[T]:
+    async def _scan(self) -> SearchResult[T]:
         query, reader = self._query, await self._clients.reader()
         match, tag, sql = wanted(query)
         failed: dict[str, str] = {}
@@ -150,23 +158,23 @@ class Search(Generic[T]):
             }
         bounds = narrowed(bounds, query.before)
         seconds, keeping = self._seconds, self._keeping
-        scan = Scan(reader, bounds, match, keeping=keeping, limit=query.limit, seconds=seconds, tag=tag, sql=sql)
+        scan = QueueScan(reader, bounds, match, keeping=keeping, limit=query.limit, seconds=seconds, tag=tag, sql=sql)
         found = await scan.run()
         where = f"topic {query.topic}" if query.topic else counted(len(topics), "topic")
-        return Result(found, f"of {where}, {counted(found.read, 'message')} read", failed)
+        return SearchResult(found, f"of {where}, {counted(found.read, 'message')} read", failed)
 
 
 def wanted(query: Query) -> tuple[Match, str, str | None]:
     """Return what to compare messages with here, and the tag and the expression that brokers compare them with."""
     if query.by == "sql" and query.text:
         match = SqlMatch(query.text)
-        return (match, "*", None) if match.of_body else (Everything(), "*", query.text)
+        return (match, "*", None) if match.of_body else (MatchAll(), "*", query.text)
     if query.by == "tag" and query.text:
-        return Everything(), query.text, None
-    return (TextMatch(query.text) if query.text else Everything()), "*", None
+        return MatchAll(), query.text, None
+    return (TextMatch(query.text) if query.text else MatchAll()), "*", None
 
 
-async def _named(clients: Clients, message: StoredMessage) -> StoredMessage:
+async def _named(clients: ClusterClients, message: StoredMessage) -> StoredMessage:
     """Return a message that was found by its address, with its broker's name."""
     if not message.broker_name:
         snapshot = await clients.snapshot()

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from pyromq.clock import Clock
-from pyromq.console.security.addresses import counted_address
+from pyromq.console.security.client_address import counted_address
 
 MOST_SESSIONS = 10_000
 MOST_TRIED = 10_000  # addresses, and names with them, whose failures are remembered
@@ -27,7 +27,7 @@ class Notice:
 
 
 @dataclass(slots=True)
-class Session:
+class BrowserSession:
     """One browser. `name` is None where nobody signed in, because there are no accounts."""
 
     key: str
@@ -43,26 +43,26 @@ class Sessions:
     def __init__(self, clock: Clock, *, hours: float) -> None:
         self._clock = clock
         self._seconds = hours * 3600
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, BrowserSession] = {}
 
-    def begin(self, name: str | None) -> Session:
+    def begin(self, name: str | None) -> BrowserSession:
         now = self._clock.monotonic()
         if len(self._sessions) >= MOST_SESSIONS:
             self._sessions = {key: each for key, each in self._sessions.items() if each.ends > now}
         while len(self._sessions) >= MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]  # the oldest
-        session = Session(secrets.token_urlsafe(32), name, secrets.token_urlsafe(32), now + self._seconds)
+        session = BrowserSession(secrets.token_urlsafe(32), name, secrets.token_urlsafe(32), now + self._seconds)
         self._sessions[session.key] = session
         return session
 
-    def find(self, key: str | None) -> Session | None:
+    def find(self, key: str | None) -> BrowserSession | None:
         session = self._sessions.get(key or "")
         if session is not None and session.ends <= self._clock.monotonic():
             del self._sessions[session.key]
             return None
         return session
 
-    def end(self, session: Session) -> None:
+    def end(self, session: BrowserSession) -> None:
         self._sessions.pop(session.key, None)
 
     def end_all_of(self, name: str) -> None:
@@ -77,7 +77,7 @@ class _Failures:
     next: float  # no further try before
 
 
-class Tries:
+class SignInFailures:
     """Failed sign-ins. After five of a name from an address, each further one waits, twice as long each time.
 
     A name is never refused to all addresses: whoever knows it could keep its owner out. An address is refused for all

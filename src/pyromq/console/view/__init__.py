@@ -1,1 +1,1 @@
-"""What every page is made of: the visit, its routes, tables, charts, texts."""
+"""What every page is made of: the context, its routes, tables, charts, texts."""

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
-from pyromq.console.cluster.history import Point
+from pyromq.clock import utc_time
+from pyromq.console.cluster.cluster_history import Point
+from pyromq.console.view.texts import number
+
+MOST_COLUMNS = 60
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+STEPS = ((MINUTE_MS, "minute"), (10 * MINUTE_MS, "ten minutes"), (HOUR_MS, "hour"), (6 * HOUR_MS, "six hours"))
+LONG_STEPS = ((DAY_MS, "day"), (7 * DAY_MS, "week"), (30 * DAY_MS, "thirty days"), (365 * DAY_MS, "year"))
 
 WIDTH, HEIGHT = 640, 150
 LEFT, RIGHT, TOP, BOTTOM = 56, 8, 10, 26
@@ -15,7 +23,7 @@ SPAN_MS = 3_600_000  # at most; a shorter past is drawn as wide, so that somethi
 SPARK_WIDTH, SPARK_HEIGHT = 96, 22
 
 
-class Line:
+class ChartLine:
     """One line: its name in the legend, its class (`one`, `two`), its points."""
 
     def __init__(self, name: str, points: Sequence[Point], style: str = "one") -> None:
@@ -26,7 +34,7 @@ class Line:
         return [point.value for point in self.points if point.value is not None]
 
 
-def chart(title: str, lines: Sequence[Line], text: Callable[[float | None], str]) -> Markup:
+def chart(title: str, lines: Sequence[ChartLine], text: Callable[[float | None], str]) -> Markup:
     """Return a figure with its title, legend, axes; the last values are written out, and all are in its label."""
     times = [point.time_ms for line in lines for point in line.points]
     known = [value for line in lines for value in line.known]
@@ -70,7 +78,7 @@ def bar(share: float, label: str) -> Markup:
     ).format(level, label, share * 100)
 
 
-def _legend(line: Line, text: Callable[[float | None], str]) -> Markup:
+def _legend(line: ChartLine, text: Callable[[float | None], str]) -> Markup:
     last = line.known[-1] if line.known else None
     return Markup("<span class='legend {}'>{} <b>{}</b></span>").format(line.style, line.name, text(last))
 
@@ -102,7 +110,7 @@ def _clock(begin: int, end: int) -> Markup:
     return Markup("").join(parts)
 
 
-def _path(line: Line, begin: int, end: int, top: float) -> Markup:
+def _path(line: ChartLine, begin: int, end: int, top: float) -> Markup:
     pieces = _pieces(line.points, begin, end, top, (LEFT, WIDTH - RIGHT), (TOP, HEIGHT - BOTTOM))
     return Markup('<path class="line {}" d="{}"><title>{}</title></path>').format(line.style, pieces, line.name)
 
@@ -131,3 +139,50 @@ def _round_up(value: float) -> float:
     while step > value:
         step /= 10
     return next(step * each for each in (1, 2, 5, 10) if step * each >= value)
+
+
+def columns(noun: str, times: Sequence[int]) -> Markup:
+    """Return a figure of how many times (ms) are in each minute, hour or day; "" where there are none."""
+    if not times:
+        return Markup("")
+    first, last = min(times), max(times)
+    steps = (*STEPS, *LONG_STEPS)
+    step, name = next((each for each in steps if (last - first) / each[0] < MOST_COLUMNS), steps[-1])
+    counts = Counter(each // step for each in times)
+    begin, end = min(counts), max(counts)
+    top = max(counts.values())
+    title = f"{noun} each {name}"
+    wide = (WIDTH - LEFT - RIGHT) / max(end - begin + 1, 12)
+    parts = [grid(top, number, shares=(0.0, 1.0))]
+    for at, count in sorted(counts.items()):
+        height = count / top * (HEIGHT - TOP - BOTTOM)
+        parts.append(
+            Markup(
+                '<rect class=column x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}: {}</title></rect>'
+            ).format(
+                LEFT + (at - begin) * wide + 0.5,
+                HEIGHT - BOTTOM - height,
+                max(wide - 1, 0.5),
+                height,
+                _utc(at * step, step),
+                number(count),
+            )
+        )
+    right = LEFT + (end + 1 - begin) * wide
+    parts.append(_label(LEFT, "start", _utc(begin * step, step)))
+    if right > 260:  # else it would lie over the first
+        parts.append(_label(right, "end", _utc(end * step, step)))
+    label = f"{title}: {number(top)} at most, from {_utc(begin * step, step)} to {_utc(end * step, step)}"
+    return Markup(
+        "<figure class=chart><figcaption><span class=chart-title>{}</span>"
+        '<span class=muted>UTC</span></figcaption><svg viewBox="0 0 {} {}" role=img aria-label="{}">{}</svg></figure>'
+    ).format(title, WIDTH, HEIGHT, label, Markup("").join(parts))
+
+
+def _label(x: float, style: str, text: str) -> Markup:
+    return Markup('<text x="{:.1f}" y="{}" class="axis-x {}">{}</text>').format(x, HEIGHT - 6, style, text)
+
+
+def _utc(ms: int, step: int) -> str:
+    at = utc_time(ms)
+    return at.strftime("%Y-%m-%d" if step >= DAY_MS else "%Y-%m-%d %H:%M") if at is not None else f"{ms} ms"

@@ -1,36 +1,40 @@
-"""One request of one person: who, what was asked, and how to answer."""
+"""The request that a page answers, and the templates that pages are rendered with."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
+import jinja2
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from pyromq.console.cluster.clients import Clients
-from pyromq.console.cluster.history import History
-from pyromq.console.security.accounts import Account, Role
-from pyromq.console.security.sessions import Notice, Session
+from pyromq.console.cluster.cluster_clients import ClusterClients
+from pyromq.console.cluster.cluster_history import ClusterHistory
+from pyromq.console.console import Console
+from pyromq.console.security.console_accounts import ConsoleAccount, Role
+from pyromq.console.security.sessions import BrowserSession, Notice
 from pyromq.console.view import texts
+from pyromq.console.view.chart import bar, chart, spark
 from pyromq.errors import MQError, UsageError
-
-if TYPE_CHECKING:
-    from pyromq.console.console import Console
-from typing import NamedTuple
 
 T = TypeVar("T")
 
-MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1  # ids of queues and offsets in requests
+MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1  # the largest queue id and offset in the protocol
 
 
 class RequestContext:
-    """What pages get. `form` is empty where nothing was sent; `outcome` and `result` go to the audit log."""
+    """A request with its session and account. `form` is empty for a GET; `error` and `result` go to the audit log."""
 
     def __init__(
-        self, request: Request, console: Console, session: Session, account: Account | None, form: Mapping[str, str]
+        self,
+        request: Request,
+        console: Console,
+        session: BrowserSession,
+        account: ConsoleAccount | None,
+        form: Mapping[str, str],
     ) -> None:
         self.request = request
         self.console = console
@@ -42,7 +46,7 @@ class RequestContext:
 
     @property
     def role(self) -> Role:
-        """Without any accounts whoever reaches the console may do everything."""
+        """The visitor's role. Without accounts every visitor is an administrator."""
         return self.account.rank if self.account is not None else Role.ADMIN
 
     @property
@@ -50,12 +54,17 @@ class RequestContext:
         return self.account.name if self.account is not None else "anybody"
 
     @property
+    def templates(self) -> jinja2.Environment:
+        found: jinja2.Environment = self.request.app.state.templates
+        return found
+
+    @property
     def query(self) -> Mapping[str, str]:
         return self.request.query_params
 
     @property
     def path(self) -> Mapping[str, str]:
-        """The parts of the address that have names."""
+        """The named parts of the path."""
         return self.request.path_params
 
     rate_text = staticmethod(texts.rate)
@@ -63,21 +72,21 @@ class RequestContext:
     seconds_text = staticmethod(texts.duration)
 
     @property
-    def history(self) -> History:
+    def history(self) -> ClusterHistory:
         return self.console.history
 
     def may(self, role: str) -> bool:
         return self.role >= Role.of(role)
 
-    async def clients(self) -> Clients:
-        """Return the clients that act as this account's account of the brokers, or else as the console's own."""
+    def clients(self) -> ClusterClients:
+        """Return clients with the account's broker keys, or with the console's own if it has none."""
         return self.console.clients_of(self.account)
 
     def show(self, template: str, *, status: int = 200, **values: Any) -> Response:
-        """Return a page."""
+        """Render a page."""
         notices, self.session.notices = self.session.notices, []
-        page = self.console.templates.get_template(template).render(
-            visit=self,
+        page = self.templates.get_template(template).render(
+            context=self,
             may=self.may,
             csrf=self._hidden_fields,
             notices=notices,
@@ -89,17 +98,18 @@ class RequestContext:
         return HTMLResponse(page, status)
 
     def failed(self, error: MQError) -> MQError:
-        """Note that a change failed, for the audit log, where its page is shown again with what was typed."""
+        """Record for the audit log that a change failed, if the handler shows its form again instead of raising."""
         self.error = error
         return error
 
     def done(self, text: str, url: str, *, link: str | None = None, link_text: str = "") -> Response:
-        """Tell at the next page that something happened, and go there."""
+        """Redirect to `url`, where `text` is shown as a notice. It is the result in the audit log."""
         self.result = text
         self.session.notices.append(Notice("done", text, link, link_text))
         return RedirectResponse(url, 303)
 
-    def tell(self, kind: str, text: str) -> None:
+    def notify(self, kind: str, text: str) -> None:
+        """Show a notice on the next page; `kind` as in `Notice`."""
         self.session.notices.append(Notice(kind, text))
 
     def go(self, url: str) -> Response:
@@ -107,31 +117,31 @@ class RequestContext:
 
     @property
     def here(self) -> str:
-        """The address of this page, query and all."""
+        """The path and query of this page."""
         query = self.request.url.query
         return self.request.url.path + (f"?{query}" if query else "")
 
     def back(self, otherwise: str = "/") -> str:
-        """Return where the form was, if it is an address of ours."""
+        """Return the page of the form; `otherwise` if the form names none of this console."""
         return local_path(self.form.get("back", ""), otherwise)
 
     def whole(self, name: str, *, least: int = 0, most: int | None = None) -> int:
-        """Return a whole number of the form. Raises `UsageError`."""
+        """Return an integer field of the form. Raises `UsageError` if it is malformed or out of range."""
         text = self.form.get(name, "").strip().replace(",", "")
         return whole(name.replace("_", " "), text, least=least, most=most)
 
     def _hidden_fields(self) -> Markup:
-        """Return what every form has: the session's token, and where it is shown again if something fails."""
+        """Return the hidden fields of every form: the session's token, and the page to return to after an error."""
         return Markup('<input type=hidden name=csrf value="{}"><input type=hidden name=back value="{}">').format(
             self.session.csrf, self.here
         )
 
-    def _menu(self) -> list[Entry]:
+    def _menu(self) -> list[MenuEntry]:
         return [each for each in MENU if not each.admin_only or self.role is Role.ADMIN]
 
 
 async def or_error(question: Awaitable[T]) -> T | MQError:
-    """Return the answer, or why there is none: one part of a page that fails leaves the others."""
+    """Return the result, or the `MQError` raised: a page shows its other parts if one part fails."""
     try:
         return await question
     except MQError as error:
@@ -139,9 +149,9 @@ async def or_error(question: Awaitable[T]) -> T | MQError:
 
 
 def whole(name: str, text: str, *, least: int = 0, most: int | None = None) -> int:
-    """Return a whole number that a form or an address has. Raises `UsageError`."""
+    """Return an integer field of a form or query. Raises `UsageError` if it is malformed or out of range."""
     if not text.isdecimal() or len(text) > 19:
-        raise UsageError(f"{name}: {text[:40]!r} is no whole number")
+        raise UsageError(f"{name}: {text[:40]!r} is not a whole number")
     if int(text) < least or (most is not None and int(text) > most):
         bounds = f"{least} to {most}" if most is not None else f"{least} or more"
         raise UsageError(f"{name}: {text} is not {bounds}")
@@ -149,21 +159,35 @@ def whole(name: str, text: str, *, least: int = 0, most: int | None = None) -> i
 
 
 def local_path(text: str, otherwise: str = "/") -> str:
-    """Return an address of this console as it is, and `otherwise` for one that leads elsewhere."""
+    """Return `text` if it is a path of this console, else `otherwise`: redirects must not leave the console."""
     parts = urlsplit(text)
     elsewhere = parts.scheme or parts.netloc or not text.startswith("/") or text[1:2] in ("/", "\\")
     return otherwise if elsewhere or any(ord(each) < 33 for each in text) else text
 
 
 def address(*parts: str, **query: object) -> str:
-    """Return an address of the console: parts are quoted, and of the query what is not empty is in it."""
+    """Return a path of the console with quoted parts and the non-empty query fields."""
     path = "/" + "/".join(quote(part, safe="") for part in parts)
     pairs = {name: str(value) for name, value in query.items() if value not in (None, "")}
     return path + (f"?{urlencode(pairs)}" if pairs else "")
 
 
-class Entry(NamedTuple):
-    """`path` is the page's address; every page below it belongs to the entry. `key` follows a g."""
+def page_templates(assets: Mapping[str, str]) -> jinja2.Environment:
+    """Return the environment of the templates; `assets` are the addresses of static files by name."""
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("pyromq.console"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters.update(texts.FILTERS)
+    found.globals.update(address=address, chart=chart, spark=spark, bar=bar, asset=assets)
+    return found
+
+
+class MenuEntry(NamedTuple):
+    """A menu entry for the page at `path` and all pages below it. `key`, pressed after g, opens the page."""
 
     path: str
     text: str
@@ -172,14 +196,14 @@ class Entry(NamedTuple):
 
 
 MENU = (
-    Entry("/", "Overview", "o"),
-    Entry("/topics", "Topics", "t"),
-    Entry("/messages", "Messages", "m"),
-    Entry("/groups", "Groups", "g"),
-    Entry("/dead-letters", "Dead letters", "d"),
-    Entry("/delayed", "Delayed", "y"),
-    Entry("/transactions", "Transactions", "x"),
-    Entry("/brokers", "Brokers", "b"),
-    Entry("/accounts", "Accounts", "a", admin_only=True),
-    Entry("/audit", "Audit log", "l", admin_only=True),
+    MenuEntry("/", "Overview", "o"),
+    MenuEntry("/topics", "Topics", "t"),
+    MenuEntry("/messages", "Messages", "m"),
+    MenuEntry("/groups", "Groups", "g"),
+    MenuEntry("/dead-letters", "Dead letters", "d"),
+    MenuEntry("/delayed", "Delayed", "y"),
+    MenuEntry("/transactions", "Transactions", "x"),
+    MenuEntry("/brokers", "Brokers", "b"),
+    MenuEntry("/accounts", "Accounts", "a", admin_only=True),
+    MenuEntry("/audit", "Audit log", "l", admin_only=True),
 )

@@ -1,6 +1,6 @@
-"""Routes of pages and of changes: who may come, the form's token, the audit log, and what an error looks like.
+"""Routes of pages and changes: they check roles and form tokens, write the audit log and show errors.
 
-A page that nobody waits for any more is not made to its end; a change is.
+If the browser disconnects, a page is cancelled; a change runs to its end.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from starlette.routing import Route
 from starlette.types import Message, Receive
 
 from pyromq.console.console import Console
-from pyromq.console.security.accounts import Account, Role
-from pyromq.console.security.audit_log import DONE, FAILED, REFUSED
-from pyromq.console.security.sessions import Session
+from pyromq.console.security.console_accounts import ConsoleAccount, Role
+from pyromq.console.security.console_audit_log import DONE, FAILED, REFUSED
+from pyromq.console.security.sessions import BrowserSession
 from pyromq.console.view.request_context import RequestContext, address
 from pyromq.errors import (
     AccessDenied,
@@ -36,11 +36,11 @@ from pyromq.errors import (
 Handler = Callable[[RequestContext], Coroutine[Any, Any, Response]]
 
 COOKIE = "pyromq-console"
-MOST_FORM_BYTES = 64 << 10  # every form without a body: whoever reaches the port may send so much to the sign-in
-MOST_MESSAGE_FORM_BYTES = 20 << 20  # a form with a message: 4 MiB as hex, and room
-MOST_ENCODED_BYTES = 1 << 20  # percent-encoded (browsers send messages as multipart): decoding a megabyte takes 0.5 s
-MOST_FIELDS = 1000  # of one form
-NOBODY_WAITS = 499  # as nginx logs it; nobody is there to read it
+MOST_FORM_BYTES = 64 << 10  # forms without a message; visitors may send this much before signing in
+MOST_MESSAGE_FORM_BYTES = 20 << 20  # forms with a message: a body of 4 MiB as hex takes 8 MiB
+MOST_ENCODED_BYTES = 1 << 20  # percent-encoded forms: decoding a megabyte takes 0.5 s; messages come as multipart
+MOST_FIELDS = 1000  # fields of one form
+CLIENT_CLOSED_REQUEST = 499  # as in nginx's logs: the browser has disconnected
 SECRETS = frozenset({"csrf", "password", "secret_key", "body", "back", "password_again"})
 _STATUS = (
     ((TopicNotFound, GroupNotFound, QueryNotFound), 404),
@@ -52,64 +52,67 @@ _STATUS = (
 
 
 def view(path: str, handler: Handler, *, needs: Role = Role.VIEWER) -> Route:
-    """Return the route of a page that shows something."""
+    """Return the route of a page that changes nothing."""
 
     async def endpoint(request: Request) -> Response:
         console: Console = request.app.state.console
-        session, account = known(request, console)
+        session, account = session_of(request, console)
         if session is None:
             return RedirectResponse(address("sign-in", next=request.url.path + _query(request)), 303)
-        visit = RequestContext(request, console, session, account, {})
-        if visit.role < needs:
-            return refused(visit, needs)
+        context = RequestContext(request, console, session, account, {})
+        if context.role < needs:
+            return refused(context, needs)
         try:
-            return await _while_waited_for(request, asyncio.create_task(handler(visit)))
+            return await _unless_disconnected(request, asyncio.create_task(handler(context)))
         except MQError as error:
-            return error_page(visit, error)
+            return error_page(context, error)
 
     return Route(path, endpoint, methods=["GET"], name=handler.__name__)
 
 
 def change(path: str, handler: Handler, *, needs: Role, what: str, most_form_bytes: int = MOST_FORM_BYTES) -> Route:
-    """Return the route of a form that changes something; `what` names it in the audit log."""
+    """Return the route of a form that changes something; `what` is its name in the audit log."""
 
     async def endpoint(request: Request) -> Response:
         console: Console = request.app.state.console
-        session, account = known(request, console)
+        session, account = session_of(request, console)
         if session is None:
             return RedirectResponse(address("sign-in"), 303)
         is_allowed = RequestContext(request, console, session, account, {}).role >= needs
         form = await read_form(request, most_form_bytes if is_allowed else MOST_FORM_BYTES)
-        visit = RequestContext(request, console, session, account, form)
+        context = RequestContext(request, console, session, account, form)
         if not compare_digest(form.get("csrf", "").encode(), session.csrf.encode()):
-            return _forged(visit)
-        details = {**visit.path, **{name: text for name, text in form.items() if name not in SECRETS}}
-        noted = console.audit.asked(what, account=visit.name, address=console.address_of(request), details=details)
-        if visit.role < needs:
+            return _wrong_token(context)
+        details = {**context.path, **{name: text for name, text in form.items() if name not in SECRETS}}
+        noted = console.audit.asked(what, account=context.name, address=console.address_of(request), details=details)
+        if context.role < needs:
             console.audit.ended(noted, REFUSED, error=f"needs the role {needs.text}")
-            return refused(visit, needs)
+            return refused(context, needs)
         try:
-            response = await handler(visit)
+            response = await handler(context)
         except MQError as error:
             console.audit.ended(noted, FAILED, error=str(error))
-            visit.tell("failed", str(error))
-            return RedirectResponse(visit.back(), 303)
+            context.notify("failed", str(error))
+            return RedirectResponse(context.back(), 303)
         except BaseException as error:
             console.audit.ended(noted, FAILED, error=repr(error))
             raise
         finally:
             console.clients_of(account).forget()
-        if visit.error is not None:
-            console.audit.ended(noted, FAILED, error=str(visit.error), result=visit.result)
+        if context.error is not None:
+            console.audit.ended(noted, FAILED, error=str(context.error), result=context.result)
         else:
-            console.audit.ended(noted, DONE, result=visit.result)
+            console.audit.ended(noted, DONE, result=context.result)
         return response
 
     return Route(path, endpoint, methods=["POST"], name=handler.__name__)
 
 
-def known(request: Request, console: Console) -> tuple[Session | None, Account | None]:
-    """Return who is there; without accounts everybody has a session, made at the first page."""
+def session_of(request: Request, console: Console) -> tuple[BrowserSession | None, ConsoleAccount | None]:
+    """Return the session and account of a request, (None, None) if the visitor must sign in.
+
+    Without accounts every visitor gets a session at the first page.
+    """
     session = console.sessions.find(request.cookies.get(COOKIE))
     if console.is_open:
         if session is None or session.name is not None:
@@ -121,9 +124,9 @@ def known(request: Request, console: Console) -> tuple[Session | None, Account |
 
 
 async def read_form(request: Request, most_bytes: int) -> Mapping[str, str]:
-    """Return the fields of a form, each once. No more than `most_bytes` of it are kept.
+    """Return the fields of a form, reading at most `most_bytes`.
 
-    Raises `UsageError` for a form that is larger, has files, or cannot be read.
+    Raises `UsageError` if the form is larger, contains files or is malformed.
     """
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         most_bytes = min(most_bytes, MOST_ENCODED_BYTES)
@@ -136,7 +139,7 @@ async def read_form(request: Request, most_bytes: int) -> Mapping[str, str]:
 
 
 def _at_most(receive: Receive, most_bytes: int) -> Receive:
-    """Return a `receive` that raises `UsageError` for a body of more bytes."""
+    """Return a `receive` that raises `UsageError` if the body exceeds `most_bytes`."""
     read = 0
 
     async def counted() -> Message:
@@ -150,36 +153,36 @@ def _at_most(receive: Receive, most_bytes: int) -> Receive:
     return counted
 
 
-def error_page(visit: RequestContext, error: MQError) -> Response:
-    """Return the page of an error: what was said by whom, as it was said."""
+def error_page(context: RequestContext, error: MQError) -> Response:
+    """Return the page of an error, with its original text."""
     status = next((code for kinds, code in _STATUS if isinstance(error, kinds)), 500)
-    return visit.show("error.html", status=status, error=error, kind=type(error).__name__)
+    return context.show("error.html", status=status, error=error, kind=type(error).__name__)
 
 
-def refused(visit: RequestContext, needs: Role) -> Response:
-    return visit.show("refused.html", status=403, needs=needs.text)
+def refused(context: RequestContext, needs: Role) -> Response:
+    return context.show("refused.html", status=403, needs=needs.text)
 
 
-async def _while_waited_for(request: Request, made: asyncio.Task[Response]) -> Response:
-    """Return the answer; if the browser goes before that, end the work."""
-    gone = asyncio.create_task(_gone(request))
+async def _unless_disconnected(request: Request, page: asyncio.Task[Response]) -> Response:
+    """Return the page's response. If the browser disconnects first, cancel the task."""
+    disconnected = asyncio.create_task(_disconnected(request))
     try:
-        await asyncio.wait((made, gone), return_when=asyncio.FIRST_COMPLETED)
-        return await made if made.done() else Response(status_code=NOBODY_WAITS)
+        await asyncio.wait((page, disconnected), return_when=asyncio.FIRST_COMPLETED)
+        return await page if page.done() else Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
-        for each in (made, gone):
+        for each in (page, disconnected):
             each.cancel()
-        await asyncio.gather(made, gone, return_exceptions=True)
+        await asyncio.gather(page, disconnected, return_exceptions=True)
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _forged(visit: RequestContext) -> Response:
-    visit.tell("failed", "This form was not sent: it is from another session. Here it is again; nothing was changed.")
-    return RedirectResponse(visit.back(), 303)
+def _wrong_token(context: RequestContext) -> Response:
+    context.notify("failed", "Nothing was changed: the form is from another session. Send it again from this page.")
+    return RedirectResponse(context.back(), 303)
 
 
 def _query(request: Request) -> str:

@@ -168,7 +168,9 @@ async def test_searches_are_saved_and_deleted(browser, sent):
 
 
 async def test_new_messages_are_followed(browser, sent, cluster):
-    from pyromq.console.pages.messages import _events
+    from starlette.requests import Request
+
+    from pyromq.console.pages.message_pages import _events
     from pyromq.console.search.query import Query
     from pyromq.console.view.request_context import RequestContext
 
@@ -176,8 +178,8 @@ async def test_new_messages_are_followed(browser, sent, cluster):
     session = next(iter(browser.console.sessions._sessions.values()))
     reader = await browser.console.clients_of(None).reader()
     ends = {queue: most for queue, (_, most) in (await reader.bounds(["orders"])).items()}
-    visit = RequestContext(None, browser.console, session, None, {})
-    events = _events(visit, reader, Query(topic="orders", text="new", by="text"), ends)
+    context = RequestContext(Request({"type": "http", "app": browser.app}), browser.console, session, None, {})
+    events = _events(context, reader, Query(topic="orders", text="new", by="text"), ends)
     assert b"retry" in await anext(events)
     producer = await cluster.producer("late")
     await producer.send(Message("orders", b"something old", keys="other"))

@@ -11,8 +11,8 @@ from tests.waiting import REQUEST_SECONDS
 
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.clock import SystemClock
-from pyromq.console.search import scanning
-from pyromq.console.search.scanning import Everything, Keeping, Scan, narrowed
+from pyromq.console.search import queue_scan as scanning
+from pyromq.console.search.queue_scan import MatchAll, Projection, QueueScan, narrowed
 from pyromq.console.search.search import TextMatch
 from pyromq.message import Message, encode_properties
 from pyromq.record import decode_all
@@ -22,7 +22,7 @@ TOPICS = {"orders": 3, "invoices": 2}  # with their queues
 COUNT = 700
 WORDS = ("alpha", "beta", "gamma", "überall", "needle", "\\u00fc", "a" * 40)
 WINDOWS = 8, 100  # first, largest
-WHOLE = Keeping(lambda message: message, lambda message: len(message.stored_body))
+WHOLE = Projection(lambda message: message, lambda message: len(message.stored_body))
 
 
 def drawn_message(random, number):
@@ -96,7 +96,7 @@ def expected_page(bounds, messages, accepts, *, limit, window):
 
 async def scanned(namesrv, bounds, match, limit):
     async with AsyncQueueReader("tests", namesrv, verify_checksums=False, timeout=REQUEST_SECONDS) as reader:
-        return await Scan(reader, bounds, match, keeping=WHOLE, limit=limit, seconds=REQUEST_SECONDS).run()
+        return await QueueScan(reader, bounds, match, keeping=WHOLE, limit=limit, seconds=REQUEST_SECONDS).run()
 
 
 def place(message):
@@ -157,7 +157,7 @@ def test_an_id_is_text_as_well(cluster, stored, data):
 def test_of_everything_the_newest_of_all_queues_come_first(cluster, stored):
     bounds, messages, _ = stored
     page, _ = expected_page(bounds, messages, lambda each: True, limit=50, window=50)
-    found = asyncio.run(scanned(cluster.namesrv, bounds, Everything(), 50))
+    found = asyncio.run(scanned(cluster.namesrv, bounds, MatchAll(), 50))
     assert [place(each) for each in found.kept] == [place(each) for each in page]
     assert {each.topic for each in found.kept} == set(TOPICS)
     assert found.read == 50 * sum(TOPICS.values())
@@ -168,7 +168,7 @@ def test_when_the_time_is_up_before_anything_is_read_the_next_page_begins_where_
 
     async def without_time():
         async with AsyncQueueReader("tests", cluster.namesrv, verify_checksums=False) as reader:
-            return await Scan(reader, bounds, TextMatch("k1"), keeping=WHOLE, limit=20, seconds=-1).run()
+            return await QueueScan(reader, bounds, TextMatch("k1"), keeping=WHOLE, limit=20, seconds=-1).run()
 
     found = asyncio.run(without_time())
     assert (found.kept, found.read, found.why) == ([], 0, "time")

@@ -12,9 +12,9 @@ from contextlib import AsyncExitStack, contextmanager
 import uvicorn
 
 from pyromq.console.app import make_app
-from pyromq.console.config import ConsoleConfig
-from pyromq.console.connections import Connections
+from pyromq.console.browser_connections import BrowserConnections
 from pyromq.console.console import Console
+from pyromq.console.console_config import ConsoleConfig
 from pyromq.errors import UsageError
 from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
@@ -34,7 +34,7 @@ async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends
         listener = stack.enter_context(_listen(config))
         if config.metrics is not None:
             tell("metrics", await _tell_metrics(stack, console, config.metrics))
-        server = Server(console)
+        server = ConsoleServer(console)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, server.stop)
@@ -55,19 +55,19 @@ async def _tell_metrics(stack: AsyncExitStack, console: Console, config: Metrics
     return f"http://{endpoint.address}/metrics"
 
 
-class Server(uvicorn.Server):
+class ConsoleServer(uvicorn.Server):
     """Serves the sockets it is given. Signals are left to its caller: uvicorn would raise them again when it ends."""
 
     def __init__(self, console: Console, *, most_connections: int | None = None) -> None:
         super().__init__(_settings(console))
-        self._connections = Connections(self, console, most=most_connections)
+        self._connections = BrowserConnections(self, console, most=most_connections)
         self._listener: HandingListener | None = None
 
     def stop(self) -> None:
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=[])  # `Connections` accepts instead: asyncio has no limit of connections
+        await super().startup(sockets=[])  # `BrowserConnections` accepts instead: asyncio has no limit of connections
         self._connections.start()
         for each in sockets or ():
             each.setblocking(False)
@@ -88,7 +88,7 @@ def _settings(console: Console) -> uvicorn.Config:
     config = console.config
     return uvicorn.Config(
         make_app(console),
-        log_level="error",  # `Connections` tells of warnings, so seldom that nobody fills a disk with them
+        log_level="error",  # `BrowserConnections` tells of warnings, so seldom that nobody fills a disk with them
         access_log=False,
         server_header=False,
         proxy_headers=False,

@@ -6,9 +6,8 @@ from starlette.responses import Response
 
 from pyromq.client.admin.doctor.diagnosis import diagnose
 from pyromq.client.admin.doctor.finding import Finding
-from pyromq.console.cluster.broker_line import BrokerLine
-from pyromq.console.cluster.snapshot import GroupView, Snapshot
-from pyromq.console.view.chart import Line
+from pyromq.console.cluster.cluster_snapshot import BrokerFigures, ClusterSnapshot, GroupView
+from pyromq.console.view.chart import ChartLine
 from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import view
 from pyromq.errors import MQError
@@ -18,50 +17,50 @@ SHOWN = 8  # groups and topics
 DISK_WARNING = 0.85
 
 
-async def overview(visit: RequestContext) -> Response:
-    clients = await visit.clients()
+async def overview(context: RequestContext) -> Response:
+    clients = context.clients()
     snapshot = await clients.snapshot()
-    history = visit.history
+    history = context.history
     topics = [each for each in snapshot.topics.values() if each.kind == "normal"]
     busiest = sorted(topics, key=lambda each: (-(history.rate("sent", each.name) or 0), -each.messages, each.name))
-    return visit.show(
+    return context.show(
         "overview.html",
         snapshot=snapshot,
-        brokers=[BrokerLine(each) for each in snapshot.brokers.values()],
+        brokers=[BrokerFigures(each) for each in snapshot.brokers.values()],
         problems=_problems(snapshot),
         topics=topics,
         busiest=busiest[:SHOWN],
         behind=_behind(snapshot)[:SHOWN],
         groups=[each for each in snapshot.groups.values() if not each.is_system],
         lag=sum(each.lag for each in snapshot.groups.values()),
-        into=Line("in", history.rates("sent")),
-        out=Line("out", history.rates("consumed"), "two"),
-        behind_line=Line("lag", history.values("lag")),
+        into=ChartLine("in", history.rates("sent")),
+        out=ChartLine("out", history.rates("consumed"), "two"),
+        behind_line=ChartLine("lag", history.values("lag")),
     )
 
 
-async def doctor(visit: RequestContext) -> Response:
+async def doctor(context: RequestContext) -> Response:
     """What `pyromq doctor` finds, asked now; a page of its own, for it takes as long as a dead broker's deadline."""
-    topic = visit.query.get("topic") or None
-    config = visit.console.config
+    topic = context.query.get("topic") or None
+    config = context.console.config
     try:
         found = await diagnose(
             config.namesrv,
             topic,
-            clock=visit.console.clock,
+            clock=context.console.clock,
             connections=config.connections,
             seconds=config.doctor_seconds,
         )
     except MQError as error:
         found = [Finding("doctor", False, str(error))]
-    return visit.show("doctor.html", findings=found, topic=topic or "")
+    return context.show("doctor.html", findings=found, topic=topic or "")
 
 
-def _problems(snapshot: Snapshot) -> list[tuple[str, str, str]]:
+def _problems(snapshot: ClusterSnapshot) -> list[tuple[str, str, str]]:
     """Return what needs a look, worst first: how bad, what, and where."""
     found = [("bad", f"Broker {each.name}: {each.error}", "/doctor") for each in snapshot.silent]
     for broker in snapshot.brokers.values():
-        line = BrokerLine(broker)
+        line = BrokerFigures(broker)
         if line.refusal:
             found.append(("bad", f"Broker {broker.name} takes no messages: {line.refusal}", "/doctor"))
         elif line.disk is not None and line.disk >= DISK_WARNING:
@@ -82,7 +81,7 @@ def _problems(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     return sorted(found, key=lambda each: ("bad", "warn", "note").index(each[0]))
 
 
-def _behind(snapshot: Snapshot) -> list[GroupView]:
+def _behind(snapshot: ClusterSnapshot) -> list[GroupView]:
     """Return the groups that lack messages, those that wait longest first."""
     late = [each for each in snapshot.groups.values() if each.lag > 0]
     return sorted(late, key=lambda each: (-each.delay_ms, -each.lag, each.name))

@@ -17,8 +17,8 @@ from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
 from pyromq.client.producer.producer import AsyncProducer
 from pyromq.clock import Clock
-from pyromq.console.cluster.snapshot import BrokerView, Snapshot, take
-from pyromq.console.config import ConsoleConfig
+from pyromq.console.cluster.cluster_snapshot import BrokerView, ClusterSnapshot, take
+from pyromq.console.console_config import ConsoleConfig
 from pyromq.names import INNER_PRODUCER_GROUP, TOOLS_GROUP
 from pyromq.net.connection_config import ConnectionConfig
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 TIMEOUT = 5.0
 
 
-class Clients:
+class ClusterClients:
     """Made once for each account of the brokers. Asking for one raises `NoNameServer` while none can be reached."""
 
     def __init__(self, config: ConsoleConfig, connections: ConnectionConfig | None, clock: Clock) -> None:
@@ -37,8 +37,8 @@ class Clients:
         self._stack = AsyncExitStack()
         self._started: dict[type, Any] = {}
         self._starting = asyncio.Lock()
-        self._snapshot: Snapshot | None = None
-        self._taking: asyncio.Task[Snapshot] | None = None
+        self._snapshot: ClusterSnapshot | None = None
+        self._taking: asyncio.Task[ClusterSnapshot] | None = None
         self._seen: dict[str, BrokerView] = {}
 
     async def close(self) -> None:
@@ -82,7 +82,7 @@ class Clients:
             INNER_PRODUCER_GROUP, self._config.namesrv, ledger=broker, timeout=TIMEOUT, config=config
         )
 
-    async def snapshot(self, *, fresh: bool = False) -> Snapshot:
+    async def snapshot(self, *, fresh: bool = False) -> ClusterSnapshot:
         """Return what the cluster is like, asked a second or two ago at most; with `fresh`, after this call."""
         known = self._snapshot
         if (
@@ -97,7 +97,7 @@ class Clients:
             self._taking = asyncio.create_task(self._take())
         return await asyncio.shield(self._taking)
 
-    async def snapshot_with(self, name: str, among: Callable[[Snapshot], Container[str]]) -> Snapshot:
+    async def snapshot_with(self, name: str, among: Callable[[ClusterSnapshot], Container[str]]) -> ClusterSnapshot:
         """Return one that has the name, if need be a fresh one: what was made a moment ago is there."""
         snapshot = await self.snapshot()
         return snapshot if name in among(snapshot) else await self.snapshot(fresh=True)
@@ -106,7 +106,7 @@ class Clients:
         """Let the next snapshot be a new one: something was changed."""
         self._snapshot = None
 
-    async def _take(self) -> Snapshot:
+    async def _take(self) -> ClusterSnapshot:
         now = self._clock.now_ms()
         snapshot = await take(await self.admin(), now)
         for name, broker in snapshot.brokers.items():

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from pyromq.client.admin.admin import AsyncAdmin
-from pyromq.console.cluster.broker_line import BrokerLine
-from pyromq.console.cluster.clients import Clients
-from pyromq.console.cluster.snapshot import MASTER, BrokerView
-from pyromq.console.security.accounts import Role
+from pyromq.console.cluster.cluster_clients import ClusterClients
+from pyromq.console.cluster.cluster_snapshot import MASTER, BrokerFigures, BrokerView
+from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
@@ -27,21 +26,21 @@ class Replica:
 
     broker_id: int
     address: str
-    line: BrokerLine | None
+    line: BrokerFigures | None
     error: str = ""
 
 
-async def broker(visit: RequestContext) -> Response:
-    clients = await visit.clients()
-    admin, found = await clients.admin(), await _find(clients, visit.path["name"])
+async def broker(context: RequestContext) -> Response:
+    clients = context.clients()
+    admin, found = await clients.admin(), await _find(clients, context.path["name"])
     replicas = await asyncio.gather(*(_replica(admin, found, each) for each in found.addresses))
-    line = next((each.line for each in replicas if each.line is not None), BrokerLine(found))
+    line = next((each.line for each in replicas if each.line is not None), BrokerFigures(found))
     table = None
     figures = await or_error(admin.overviews.figures(found.address or "")) if found.address else None
     if figures is not None and not isinstance(figures, MQError):
         table = Table[TopicFigures](
             figures.topics,
-            visit.query,
+            context.query,
             columns={
                 "topic": lambda each: each.name.casefold(),
                 "queues": lambda each: (each.read_queues, each.name),
@@ -51,33 +50,33 @@ async def broker(visit: RequestContext) -> Response:
             sort="-messages",
             text=lambda each: each.name,
         )
-    return visit.show(
+    return context.show(
         "broker.html", broker=found, line=line, replicas=replicas, table=table, figures=figures, page="state"
     )
 
 
-async def settings(visit: RequestContext) -> Response:
-    clients = await visit.clients()
-    admin, found = await clients.admin(), await _find(clients, visit.path["name"])
-    broker_id = _broker_id(visit.query.get("id", ""), found)
+async def settings(context: RequestContext) -> Response:
+    clients = context.clients()
+    admin, found = await clients.admin(), await _find(clients, context.path["name"])
+    broker_id = _broker_id(context.query.get("id", ""), found)
     table = Table[tuple[str, str]](
         sorted((await admin.broker_config(found.addresses[broker_id])).items()),
-        {"rows": "500", **visit.query},
+        {"rows": "500", **context.query},
         columns={"setting": lambda each: each[0].casefold(), "value": lambda each: (each[1].casefold(), each[0])},
         sort="setting",
         text=" ".join,
     )
-    return visit.show("broker_settings.html", broker=found, broker_id=broker_id, table=table, page="settings")
+    return context.show("broker_settings.html", broker=found, broker_id=broker_id, table=table, page="settings")
 
 
-async def change_form(visit: RequestContext) -> Response:
+async def change_form(context: RequestContext) -> Response:
     """One setting: its value, a field for another, and with that in the address what would change."""
-    clients, query = await visit.clients(), visit.query
-    admin, found = await clients.admin(), await _find(clients, visit.path["name"])
+    clients, query = context.clients(), context.query
+    admin, found = await clients.admin(), await _find(clients, context.path["name"])
     broker_id = _broker_id(query.get("id", ""), found)
     name = query.get("setting", "")
     before = _value(await admin.broker_config(found.addresses[broker_id]), name, found)
-    return visit.show(
+    return context.show(
         "broker_change.html",
         broker=found,
         broker_id=broker_id,
@@ -87,10 +86,10 @@ async def change_form(visit: RequestContext) -> Response:
     )
 
 
-async def save(visit: RequestContext) -> Response:
+async def save(context: RequestContext) -> Response:
     """Change one setting, if it still is what was shown; what the broker says of it afterwards is what is told."""
-    clients, form = await visit.clients(), visit.form
-    admin, found = await clients.admin(), await _find(clients, visit.path["name"])
+    clients, form = context.clients(), context.form
+    admin, found = await clients.admin(), await _find(clients, context.path["name"])
     broker_id = _broker_id(form.get("id", ""), found)
     at, name, value = found.addresses[broker_id], form.get("setting", ""), form.get("value", "").strip()
     before = _value(await admin.broker_config(at), name, found)
@@ -104,10 +103,10 @@ async def save(visit: RequestContext) -> Response:
             f"Broker {found.name} has taken {value!r} for {name}, and still says {now!r}: "
             "some settings hold from its next start on."
         )
-    return visit.done(text, address("brokers", found.name, "settings", id=broker_id or None, filter=name))
+    return context.done(text, address("brokers", found.name, "settings", id=broker_id or None, filter=name))
 
 
-async def _find(clients: Clients, name: str) -> BrokerView:
+async def _find(clients: ClusterClients, name: str) -> BrokerView:
     snapshot = await clients.snapshot_with(name, lambda each: each.brokers)
     if name not in snapshot.brokers:
         there = ", ".join(sorted(snapshot.brokers)[:20]) or "none"
@@ -135,11 +134,11 @@ def _value(config: dict[str, str], name: str, broker: BrokerView) -> str:
 async def _replica(admin: AsyncAdmin, broker: BrokerView, broker_id: int) -> Replica:
     at = broker.addresses[broker_id]
     if broker_id == MASTER:  # whom the snapshot has asked
-        line = BrokerLine(broker) if broker.runtime else None
+        line = BrokerFigures(broker) if broker.runtime else None
         return Replica(broker_id, at, line, broker.error or "")
     try:
         async with asyncio.timeout(REPLICA_SECONDS):
-            return Replica(broker_id, at, BrokerLine(broker, await admin.broker_runtime(at)))
+            return Replica(broker_id, at, BrokerFigures(broker, await admin.broker_runtime(at)))
     except TimeoutError:
         error: MQError = Unavailable(f"{at} does not answer within {REPLICA_SECONDS:g} s")
     except MQError as failure:
@@ -147,9 +146,29 @@ async def _replica(admin: AsyncAdmin, broker: BrokerView, broker_id: int) -> Rep
     return Replica(broker_id, at, None, str(error))
 
 
+async def brokers(context: RequestContext) -> Response:
+    snapshot = await context.clients().snapshot()
+    table = Table[BrokerFigures](
+        [BrokerFigures(each) for each in snapshot.brokers.values()],
+        context.query,
+        columns={
+            "name": lambda each: each.broker.name.casefold(),
+            "in": lambda each: each.in_per_second or 0.0,
+            "out": lambda each: each.out_per_second or 0.0,
+            "disk": lambda each: each.disk or 0.0,
+            "log": lambda each: each.log_bytes or 0,
+            "oldest": lambda each: each.oldest_ms or 0,
+        },
+        sort="name",
+        text=lambda each: " ".join((each.broker.name, each.broker.cluster, *each.broker.addresses.values())),
+    )
+    return context.show("brokers.html", table=table, snapshot=snapshot)
+
+
 ROUTES = [
     view("/brokers/{name}", broker),
     view("/brokers/{name}/settings", settings),
     view("/brokers/{name}/change", change_form, needs=Role.ADMIN),
     change("/brokers/{name}/change", save, needs=Role.ADMIN, what="change setting"),
+    view("/brokers", brokers),
 ]

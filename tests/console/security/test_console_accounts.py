@@ -9,12 +9,12 @@ import httpx
 import pytest
 from tests.console.conftest import PASSWORD, browsing
 
-from pyromq.console.console import Console, check_openness
-from pyromq.console.security import accounts as accounts_of
+from pyromq.console.console import Console, check_protection
+from pyromq.console.security import console_accounts as accounts_of
 from pyromq.console.security import sessions
-from pyromq.console.security.accounts import Accounts, Role
-from pyromq.console.security.audit_log import AuditLog
-from pyromq.console.security.sessions import Tries
+from pyromq.console.security.console_accounts import ConsoleAccounts, Role
+from pyromq.console.security.console_audit_log import ConsoleAuditLog
+from pyromq.console.security.sessions import SignInFailures
 from pyromq.errors import UsageError
 from pyromq.testing import FakeClock
 
@@ -28,7 +28,7 @@ def clock():
 async def signed(config, cluster, clock):
     """A console with an account of each role; nobody is signed in."""
     config.data.mkdir(parents=True)
-    accounts = Accounts(config.data / "accounts.json")
+    accounts = ConsoleAccounts(config.data / "accounts.json")
     for role in Role:
         accounts.save(role.text, role=role.text, password=PASSWORD)
     async with browsing(config, clock=clock) as browser:
@@ -37,7 +37,7 @@ async def signed(config, cluster, clock):
 
 def test_passwords_are_hashed_at_the_cost_that_argon2_advises(tmp_path, monkeypatch):
     monkeypatch.setattr(accounts_of, "PasswordHasher", argon2.PasswordHasher)  # others in tests are cheap
-    account = Accounts(tmp_path / "accounts.json").save("ann", role="viewer", password=PASSWORD)
+    account = ConsoleAccounts(tmp_path / "accounts.json").save("ann", role="viewer", password=PASSWORD)
     assert account.password_hash.startswith("$argon2id$v=19$m=65536,t=3,p=4$")
 
 
@@ -145,7 +145,7 @@ async def test_one_customers_ipv6_addresses_count_together(proxied):
 
 def test_tries_are_bounded_doubled_and_forgotten(clock, monkeypatch):
     monkeypatch.setattr(sessions, "MOST_TRIED", 250)
-    tries = Tries(clock)
+    tries = SignInFailures(clock)
     for number in range(100):
         assert tries.pause("198.51.100.7", f"name{number}") == 0
         tries.failed("198.51.100.7", f"name{number}")
@@ -160,7 +160,7 @@ def test_tries_are_bounded_doubled_and_forgotten(clock, monkeypatch):
 
 
 async def test_failures_of_long_ago_are_forgotten(clock):
-    tries = Tries(clock)
+    tries = SignInFailures(clock)
     for _ in range(8):
         tries.failed("198.51.100.7", "anna")
     await clock.advance(3600)
@@ -275,10 +275,10 @@ async def test_the_audit_log_has_every_change_and_no_secret(browser, tmp_path):
 
 
 def test_files_are_for_their_owner(tmp_path):
-    accounts = Accounts(tmp_path / "accounts.json")
+    accounts = ConsoleAccounts(tmp_path / "accounts.json")
     accounts.save("anna", role="admin", password=PASSWORD, access_key="ak", secret_key="sk-12345678")
     assert stat.S_IMODE((tmp_path / "accounts.json").stat().st_mode) == 0o600
-    again = Accounts(tmp_path / "accounts.json")
+    again = ConsoleAccounts(tmp_path / "accounts.json")
     assert again.signed_in("anna", PASSWORD).access_key == "ak"
     assert again.signed_in("anna", PASSWORD + "x") is None
     assert PASSWORD not in (tmp_path / "accounts.json").read_text()
@@ -298,41 +298,41 @@ def test_files_are_for_their_owner(tmp_path):
 )
 def test_accounts_that_cannot_be_are_refused(tmp_path, fields):
     with pytest.raises(UsageError):
-        Accounts(tmp_path / "accounts.json").save(**fields)
+        ConsoleAccounts(tmp_path / "accounts.json").save(**fields)
     assert not (tmp_path / "accounts.json").exists()
 
 
 def test_a_file_that_is_none_is_named(tmp_path):
     (tmp_path / "accounts.json").write_text("{")
     with pytest.raises(UsageError, match=r"accounts\.json cannot be read"):
-        Accounts(tmp_path / "accounts.json")
+        ConsoleAccounts(tmp_path / "accounts.json")
 
 
 def test_an_audit_log_goes_on_where_it_was_and_survives_a_torn_line(tmp_path, clock):
-    log = AuditLog(tmp_path / "audit.log", clock)
+    log = ConsoleAuditLog(tmp_path / "audit.log", clock)
     log.ended(log.asked("a", account="x", address="y", details={}), "done")
     log.asked("b", account="x", address="y", details={})
     log.close()
     with (tmp_path / "audit.log").open("ab") as file:
         file.write(b'{"id": "torn')
-    again = AuditLog(tmp_path / "audit.log", clock)
+    again = ConsoleAuditLog(tmp_path / "audit.log", clock)
     assert [(each.what, each.outcome) for each in again.recent()] == [("b", "asked"), ("a", "done")]
     again.close()
 
 
 def test_strangers_are_let_in_only_with_accounts_and_tls(config):
-    check_openness(config, has_accounts=False)
+    check_protection(config, has_accounts=False)
     outside = replace(config, host="0.0.0.0")
     with pytest.raises(UsageError, match="make an account first"):
-        check_openness(outside, has_accounts=False)
+        check_protection(outside, has_accounts=False)
     with pytest.raises(UsageError, match="clear text"):
-        check_openness(outside, has_accounts=True)
-    check_openness(replace(outside, behind_tls=True), has_accounts=True)
+        check_protection(outside, has_accounts=True)
+    check_protection(replace(outside, behind_tls=True), has_accounts=True)
 
 
 async def test_an_account_acts_with_its_own_keys(config):
     config.data.mkdir(parents=True)
-    Accounts(config.data / "accounts.json").save(
+    ConsoleAccounts(config.data / "accounts.json").save(
         "anna", role="admin", password=PASSWORD, access_key="anna-key", secret_key="anna-secret"
     )
     console = Console(config)

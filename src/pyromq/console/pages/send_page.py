@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from pyromq.console.search.bodies import FORMS, BodyView, encoded
 from pyromq.console.search.query import moment
-from pyromq.console.security.accounts import Role
+from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, address, whole
 from pyromq.console.view.routing import MOST_MESSAGE_FORM_BYTES, change, view
 from pyromq.errors import MQError, UsageError
@@ -19,15 +19,15 @@ MOST_COPIED = 4 << 20  # bytes of a body: what brokers take of one message by de
 NO_PROPERTY = RESERVED_PROPERTIES  # what producers and brokers write themselves
 
 
-async def form(visit: RequestContext) -> Response:
+async def form(context: RequestContext) -> Response:
     """An empty form, or with `topic`, `broker`, `queue`, `offset` one that is filled with that message."""
-    query = visit.query
+    query = context.query
     if not query.get("broker"):
-        return await _shown(visit, {"topic": query.get("topic", ""), "form": "text"})
+        return await _shown(context, {"topic": query.get("topic", ""), "form": "text"})
     queue_id = whole("queue", query.get("queue", ""), most=MAX_INT)
     offset = whole("offset", query.get("offset", ""), most=MAX_LONG)
     queue = MessageQueue(query.get("topic", ""), query["broker"], queue_id)
-    message = await (await (await visit.clients()).admin()).view_at(queue, offset)
+    message = await (await context.clients().admin()).view_at(queue, offset)
     body = await asyncio.to_thread(BodyView, message)
     if body.size > MOST_COPIED:
         raise UsageError(f"this message cannot be copied here: its body has {body.size:,} bytes, over {MOST_COPIED:,}")
@@ -42,7 +42,7 @@ async def form(visit: RequestContext) -> Response:
         **_body_fields(body),
         "copy_of": message.message_id,
     }
-    return await _shown(visit, fields)
+    return await _shown(context, fields)
 
 
 def _body_fields(body: BodyView) -> dict[str, str]:
@@ -54,23 +54,23 @@ def _body_fields(body: BodyView) -> dict[str, str]:
     return {"form": "hex", "body": body.data.hex()}
 
 
-async def send(visit: RequestContext) -> Response:
-    form = visit.form
+async def send(context: RequestContext) -> Response:
+    form = context.form
     try:
         message = message_of(form)
-        result = await (await (await visit.clients()).producer()).send(message)
+        result = await (await context.clients().producer()).send(message)
     except MQError as error:
-        return await _shown(visit, form, error=visit.failed(error))
+        return await _shown(context, form, error=context.failed(error))
     queue = result.queue
     link = address("message", queue.topic, queue.broker_name, str(queue.queue_id), str(result.queue_offset))
     if message.is_timed or message.delay_level:
-        return visit.done(
+        return context.done(
             f"Message {result.message_id} is stored; it waits for its time.", address("messages", topic=message.topic)
         )
     text = f"Message {result.message_id} is stored in queue {queue.queue_id} of {queue.topic} at {queue.broker_name}"
     if result.status is not SendStatus.OK:
         text += f", but less safely: {result.status.value}"
-    return visit.done(
+    return context.done(
         f"{text}, offset {result.queue_offset}.",
         address("messages", topic=message.topic),
         link=link,
@@ -100,11 +100,11 @@ def message_of(fields: Mapping[str, str]) -> Message:
     )
 
 
-async def _shown(visit: RequestContext, values: Mapping[str, str], *, error: MQError | None = None) -> Response:
-    snapshot = await (await visit.clients()).snapshot()
+async def _shown(context: RequestContext, values: Mapping[str, str], *, error: MQError | None = None) -> Response:
+    snapshot = await context.clients().snapshot()
     names = sorted(each.name for each in snapshot.topics.values() if each.kind == "normal")
     status = 400 if error is not None else 200
-    return visit.show("send.html", status=status, fields=values, error=error, topic_names=names, forms=FORMS)
+    return context.show("send.html", status=status, fields=values, error=error, topic_names=names, forms=FORMS)
 
 
 ROUTES = [

@@ -13,10 +13,10 @@ from tests.certificates import Authority
 from tests.console.conftest import PASSWORD, served
 from tests.waiting import PATIENCE_SECONDS, until
 
-from pyromq.console.config import ConsoleConfig
-from pyromq.console.connections import SLOW, TOO_MANY, WAIT_SECONDS
+from pyromq.console.browser_connections import SLOW, TOO_MANY, WAIT_SECONDS
 from pyromq.console.console import Console
-from pyromq.console.security.accounts import Accounts
+from pyromq.console.console_config import ConsoleConfig
+from pyromq.console.security.console_accounts import ConsoleAccounts
 from pyromq.testing import FakeClock
 
 HEAD = b"POST /sign-in HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
@@ -28,7 +28,7 @@ async def console(tmp_path):
     """A console with an account, whose cluster does not answer: strangers come no further than signing in."""
     data = tmp_path / "console"
     data.mkdir()
-    Accounts(data / "accounts.json").save("anna", role="admin", password=PASSWORD)
+    ConsoleAccounts(data / "accounts.json").save("anna", role="admin", password=PASSWORD)
     console = Console(ConsoleConfig("127.0.0.1:1", data), FakeClock())
     yield console
     console.audit.close()

@@ -13,16 +13,18 @@ from starlette.responses import Response, StreamingResponse
 
 from pyromq.client.consumer.pulling import PullResult
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
-from pyromq.console.search.bodies import BodyExcerpt
-from pyromq.console.search.exports import MOST_EXPORTED, csv_head, csv_line, json_line
+from pyromq.console.search.bodies import BodyExcerpt, BodyView
+from pyromq.console.search.message_files import MOST_EXPORTED, csv_head, csv_line, json_line
 from pyromq.console.search.query import LIMITS, WAYS, Query
-from pyromq.console.search.scanning import Keeping, Match
-from pyromq.console.search.search import Result, Search, wanted
-from pyromq.console.security.accounts import Role
-from pyromq.console.view.request_context import RequestContext, address
+from pyromq.console.search.queue_scan import Match, Projection
+from pyromq.console.search.search import Search, SearchResult, wanted
+from pyromq.console.security.console_accounts import Role
+from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, address, whole
 from pyromq.console.view.routing import change, view
 from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
-from pyromq.message import MessageQueue, StoredMessage
+from pyromq.message import MessageQueue, Property, StoredMessage
+
+LIFE_SECONDS = 10.0  # it asks for every group of the topic
 
 TAIL_SECONDS = 0.5  # between two looks
 MOST_TAILED = 100  # messages of one look: more scroll by unread
@@ -33,19 +35,19 @@ FIELDS = ("topic", "q", "by", "since", "until", "queue", "limit")
 _tails = asyncio.Semaphore(MOST_TAILS)
 
 
-async def messages(visit: RequestContext) -> Response:
-    clients = await visit.clients()
+async def messages(context: RequestContext) -> Response:
+    clients = context.clients()
     snapshot = await clients.snapshot()
-    kept = {name: value for name in FIELDS if (value := visit.query.get(name, ""))}
-    query, result, error = Query(), None, None  # type: Query, Result[Row] | None, MQError | None
+    kept = {name: value for name in FIELDS if (value := context.query.get(name, ""))}
+    query, result, error = Query(), None, None  # type: Query, SearchResult[MessageRow] | None, MQError | None
     try:
-        query = Query.of(visit.query)
+        query = Query.of(context.query)
         if query.topic or query.text:
-            with visit.console.metrics.searching():
-                result = await Search(clients, query, ROWS, seconds=visit.console.config.search_seconds).run()
+            with context.console.metrics.searching():
+                result = await Search(clients, query, ROWS, seconds=context.console.config.search_seconds).run()
     except (UsageError, SubscriptionParseFailed) as wrong:  # of what was typed: it is shown beside the form
         error = wrong
-    return visit.show(
+    return context.show(
         "messages.html",
         status=400 if error else 200,
         snapshot=snapshot,
@@ -57,12 +59,12 @@ async def messages(visit: RequestContext) -> Response:
         ways=WAYS,
         limits=LIMITS,
         topic_names=sorted(each.name for each in snapshot.topics.values() if each.kind != "system"),
-        saved=visit.console.saved.of(visit.name),
+        saved=context.console.saved.of(context.name),
         next_link=_older(kept, result),
     )
 
 
-class Row:
+class MessageRow:
     """A message in a list: its head, and the beginning of its body."""
 
     def __init__(self, message: StoredMessage) -> None:
@@ -78,21 +80,21 @@ class Row:
         return ROW_BYTES + 2 * len(self.message.property_text)
 
 
-ROWS = Keeping(Row, lambda row: row.size)
+ROWS = Projection(MessageRow, lambda row: row.size)
 
 
-async def export(visit: RequestContext) -> Response:
+async def export(context: RequestContext) -> Response:
     """Everything that a search finds, up to a bound, as a file."""
-    form = visit.query.get("format", "jsonl")
+    form = context.query.get("format", "jsonl")
     if form not in ("jsonl", "csv"):
         raise UsageError(f"format={form[:20]!r}: there is jsonl and csv")
-    query = replace(Query.of(visit.query), limit=MOST_EXPORTED)
+    query = replace(Query.of(context.query), limit=MOST_EXPORTED)
     if not query.topic and not query.text:
         raise UsageError("name a topic, or what to look for")
-    lines = Keeping(json_line if form == "jsonl" else csv_line, len)
-    seconds = 10 * visit.console.config.search_seconds
-    with visit.console.metrics.searching():
-        result = await Search(await visit.clients(), query, lines, seconds=seconds).run()
+    lines = Projection(json_line if form == "jsonl" else csv_line, len)
+    seconds = 10 * context.console.config.search_seconds
+    with context.console.metrics.searching():
+        result = await Search(context.clients(), query, lines, seconds=seconds).run()
     found = result.found
     kind = "application/x-ndjson" if form == "jsonl" else "text/csv; charset=utf-8"
     headers = {
@@ -104,33 +106,33 @@ async def export(visit: RequestContext) -> Response:
     return Response(b"".join(head + found.kept), media_type=kind, headers=headers)
 
 
-async def tail(visit: RequestContext) -> Response:
+async def tail(context: RequestContext) -> Response:
     """New messages of a topic as they come: server-sent events, each a row of the table."""
-    query = Query.of(visit.query)
+    query = Query.of(context.query)
     if not query.topic:
         raise UsageError("name the topic to follow")
-    reader = await (await visit.clients()).reader()
+    reader = await context.clients().reader()
     ends = {queue: most for queue, (_, most) in (await reader.bounds([query.topic])).items()}
     if _tails.locked():
         raise UsageError(f"{MOST_TAILS} browsers follow topics already; close one first")
-    return StreamingResponse(_events(visit, reader, query, ends), media_type="text/event-stream")
+    return StreamingResponse(_events(context, reader, query, ends), media_type="text/event-stream")
 
 
 async def _events(
-    visit: RequestContext, reader: AsyncQueueReader, query: Query, ends: dict[MessageQueue, int]
+    context: RequestContext, reader: AsyncQueueReader, query: Query, ends: dict[MessageQueue, int]
 ) -> AsyncIterator[bytes]:
     match, tag, sql = wanted(query)
-    template = visit.console.templates.get_template("message_row.html")
+    template = context.templates.get_template("message_row.html")
     async with _tails:
         yield b"retry: 2000\n\n"
-        while visit.console.sessions.find(visit.session.key) is not None:
+        while context.console.sessions.find(context.session.key) is not None:
             try:
                 bounds = await reader.bounds([query.topic])
             except MQError as error:
                 yield _event("trouble", {"text": str(error)})
                 await asyncio.sleep(4 * TAIL_SECONDS)
                 continue
-            found: list[Row] = []
+            found: list[MessageRow] = []
             try:
                 for queue, (_, most) in bounds.items():
                     at = ends.setdefault(queue, 0)
@@ -150,41 +152,74 @@ async def _events(
             await asyncio.sleep(TAIL_SECONDS)
 
 
-def _rows(result: PullResult, match: Match) -> list[Row]:
-    return [Row(each) for each in result.messages if match.accepts(each)]
+def _rows(result: PullResult, match: Match) -> list[MessageRow]:
+    return [MessageRow(each) for each in result.messages if match.accepts(each)]
 
 
 def _event(kind: str, data: object) -> bytes:
     return f"event: {kind}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-def _older(kept: dict[str, str], result: Result[Row] | None) -> str:
+def _older(kept: dict[str, str], result: SearchResult[MessageRow] | None) -> str:
     if result is None or not result.found.before:
         return ""
     return address("messages", **kept, before=result.found.before)
 
 
-async def find(visit: RequestContext) -> Response:
+async def find(context: RequestContext) -> Response:
     """The box above every page: a topic's or a group's name leads there, anything else is looked for in messages."""
-    text = visit.query.get("q", "").strip()
-    snapshot = await (await visit.clients()).snapshot()
+    text = context.query.get("q", "").strip()
+    snapshot = await context.clients().snapshot()
     if text in snapshot.topics:
-        return visit.go(address("topics", text))
+        return context.go(address("topics", text))
     if text in snapshot.groups:
-        return visit.go(address("groups", text))
-    return visit.go(address("messages", q=text))
+        return context.go(address("groups", text))
+    return context.go(address("messages", q=text))
 
 
-async def save(visit: RequestContext) -> Response:
-    name, query = visit.form.get("name", ""), visit.form.get("query", "")
-    visit.console.saved.save(visit.name, name, query)
-    return visit.done(f"Search {name.strip()} is saved.", visit.back("/messages"))
+async def save(context: RequestContext) -> Response:
+    name, query = context.form.get("name", ""), context.form.get("query", "")
+    context.console.saved.save(context.name, name, query)
+    return context.done(f"Search {name.strip()} is saved.", context.back("/messages"))
 
 
-async def forget(visit: RequestContext) -> Response:
-    name = visit.form.get("name", "")
-    visit.console.saved.delete(visit.name, name)
-    return visit.done(f"Search {name} is deleted.", visit.back("/messages"))
+async def forget(context: RequestContext) -> Response:
+    name = context.form.get("name", "")
+    context.console.saved.delete(context.name, name)
+    return context.done(f"Search {name} is deleted.", context.back("/messages"))
+
+
+async def message(context: RequestContext) -> Response:
+    found = await stored(context)
+    admin = await context.clients().admin()
+    try:
+        async with asyncio.timeout(LIFE_SECONDS):
+            life = await admin.message_life(found.message_id, found.original_topic)
+        error = None
+    except (MQError, TimeoutError) as failed:
+        life, error = [], str(failed) or f"no answer within {LIFE_SECONDS:g} s"
+    body = await asyncio.to_thread(BodyView, found)
+    return context.show("message.html", message=found, body=body, life=life, life_error=error, names=Property)
+
+
+async def body(context: RequestContext) -> Response:
+    """The body as a file, byte for byte."""
+    found = await stored(context)
+    view_of = await asyncio.to_thread(BodyView, found)
+    name = quote(f"{found.topic}-{found.queue_id}-{found.queue_offset}.{'json' if view_of.kind == 'json' else 'bin'}")
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{name}"}
+    return Response(view_of.data, media_type="application/octet-stream", headers=headers)
+
+
+async def stored(context: RequestContext) -> StoredMessage:
+    """Return the message at the place that the address names."""
+    at = context.path
+    queue = MessageQueue(at["topic"], at["broker"], whole("queue", at["queue"], most=MAX_INT))
+    offset = whole("offset", at["offset"], most=MAX_LONG)
+    return await (await context.clients().admin()).view_at(queue, offset)
+
+
+_PLACE = "/message/{topic}/{broker}/{queue}/{offset}"
 
 
 ROUTES = [
@@ -194,4 +229,6 @@ ROUTES = [
     view("/messages/tail", tail),
     change("/messages/save", save, needs=Role.VIEWER, what="save search"),
     change("/messages/forget", forget, needs=Role.VIEWER, what="delete search"),
+    view(_PLACE, message),
+    view(_PLACE + "/body", body),
 ]

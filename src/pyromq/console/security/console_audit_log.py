@@ -33,7 +33,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
-class AuditLog:
+class ConsoleAuditLog:
     """Appends to one file, which nothing here ever shortens."""
 
     def __init__(self, path: Path, clock: Clock) -> None:

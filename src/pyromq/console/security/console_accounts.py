@@ -41,7 +41,7 @@ class Role(IntEnum):
             raise UsageError(f"{text!r} is no role; there is {', '.join(each.text for each in cls)}") from None
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True):
+class ConsoleAccount(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody who may sign in. With keys, the console acts at brokers as that account of theirs."""
 
     name: str
@@ -58,28 +58,28 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         return f"Account({self.name!r}, {self.role})"
 
 
-class Accounts:
+class ConsoleAccounts:
     """The accounts of one file, read when made, written at every change before it is in force."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._hasher = PasswordHasher()
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, ConsoleAccount] = {}
         if path.exists():
             try:
-                found = msgspec.json.decode(path.read_bytes(), type=list[Account])
+                found = msgspec.json.decode(path.read_bytes(), type=list[ConsoleAccount])
                 self._accounts = {each.name: each for each in found if each.rank}
             except (msgspec.DecodeError, UsageError) as error:
                 raise UsageError(f"the console's accounts in {path} cannot be read: {error}") from error
 
-    def all(self) -> list[Account]:
+    def all(self) -> list[ConsoleAccount]:
         """Return the accounts by name."""
         return [self._accounts[name] for name in sorted(self._accounts)]
 
-    def find(self, name: str) -> Account | None:
+    def find(self, name: str) -> ConsoleAccount | None:
         return self._accounts.get(name)
 
-    def signed_in(self, name: str, password: str) -> Account | None:
+    def signed_in(self, name: str, password: str) -> ConsoleAccount | None:
         """Return the account of this name and password; None where there is none. Takes some 50 ms of a processor."""
         account, nobody = self._accounts.get(name), self._nobody
         known = account.password_hash if account is not None else nobody
@@ -102,7 +102,7 @@ class Accounts:
         password: str | None = None,
         access_key: str | None = None,
         secret_key: str | None = None,
-    ) -> Account:
+    ) -> ConsoleAccount:
         """Create an account or change what is given of it; keys that are "" are taken away. Raises `UsageError`."""
         known = self._accounts.get(name)
         _check_name(name)
@@ -117,7 +117,7 @@ class Accounts:
             raise UsageError("an account of the brokers has an access key and a secret key: give both, or neither")
         if rank is not Role.ADMIN:
             self._keep_an_admin(name)
-        account = Account(
+        account = ConsoleAccount(
             name=name,
             role=rank.text,
             password_hash=self._hasher.hash(password) if password else (known.password_hash if known else ""),
@@ -140,7 +140,7 @@ class Accounts:
         if was_admin and not any(each.rank is Role.ADMIN for each in others):
             raise UsageError(f"account {name} is the last administrator; make another one first")
 
-    def _write(self, accounts: dict[str, Account]) -> None:
+    def _write(self, accounts: dict[str, ConsoleAccount]) -> None:
         body = msgspec.json.format(msgspec.json.encode([accounts[name] for name in sorted(accounts)]), indent=2)
         draft = self._path.with_suffix(".tmp")
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from pyromq.client.admin.messages.delay_levels import DelayLevel
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages, DelayedMessage
 from pyromq.console.search.query import moment
-from pyromq.console.security.accounts import Role
-from pyromq.console.view.columns import columns
+from pyromq.console.security.console_accounts import Role
+from pyromq.console.view.chart import columns
 from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
@@ -27,20 +27,20 @@ PAGE = 50
 MOST_DRAWN = 2000  # messages in the chart, next ones first: four answers of a broker
 
 
-async def delayed(visit: RequestContext) -> Response:
-    clients = await visit.clients()
+async def delayed(context: RequestContext) -> Response:
+    clients = context.clients()
     client, admin = await clients.delayed(), await clients.admin()
     counted, levels = await asyncio.gather(or_error(client.counts()), or_error(admin.delay_levels.all()))
     counts = {} if isinstance(counted, MQError) else counted
     lines = [] if isinstance(levels, MQError) else _added_up(levels)
     table = Table[tuple[str, int]](
         list(counts.items()),
-        visit.query,
+        context.query,
         columns={"topic": lambda each: each[0].casefold(), "waiting": lambda each: (each[1], each[0])},
         sort="topic",
         text=lambda each: each[0],
     )
-    return visit.show(
+    return context.show(
         "delayed.html",
         table=table,
         total=sum(counts.values()),
@@ -48,37 +48,37 @@ async def delayed(visit: RequestContext) -> Response:
         lines=[each for each in lines if each.waiting],
         empty=sum(not each.waiting for each in lines),
         level_error=levels if isinstance(levels, MQError) else None,
-        now_ms=visit.console.clock.now_ms(),
+        now_ms=context.console.clock.now_ms(),
         snapshot=await clients.snapshot(),
     )
 
 
-async def of_level(visit: RequestContext) -> Response:
+async def of_level(context: RequestContext) -> Response:
     """What is due next in one level."""
-    text = visit.path["level"]
+    text = context.path["level"]
     if not text.isdecimal() or len(text) > 4:
         raise UsageError(f"delay level {text[:20]!r} is no whole number")
-    clients = await visit.clients()
+    clients = context.clients()
     levels = (await clients.admin()).delay_levels
     lines = _added_up([each for each in await levels.all() if each.level == int(text)])
     if not lines:
         raise UsageError(f"no broker has delay level {text}")
-    return visit.show(
+    return context.show(
         "delay_level.html",
         line=lines[0],
         rows=await levels.waiting(int(text), PAGE),
-        now_ms=visit.console.clock.now_ms(),
+        now_ms=context.console.clock.now_ms(),
         snapshot=await clients.snapshot(),
     )
 
 
-async def of_topic(visit: RequestContext) -> Response:
+async def of_topic(context: RequestContext) -> Response:
     """What is due next, from a time on; `begin` and `skip` are where an earlier page ended."""
-    topic = visit.path["topic"]
-    clients = await visit.clients()
+    topic = context.path["topic"]
+    clients = context.clients()
     client = await clients.delayed()
-    begin_ms = moment(visit.query.get("begin", "")) or 0
-    skip = visit.query.get("skip", "")
+    begin_ms = moment(context.query.get("begin", "")) or 0
+    skip = context.query.get("skip", "")
     skipped = int(skip) if skip.isdecimal() and len(skip) < 6 else 0
     found = await _waiting(client, topic, begin_ms, most=skipped + MOST_DRAWN + 1)
     is_cut, found = len(found) > skipped + MOST_DRAWN, found[skipped : skipped + MOST_DRAWN]
@@ -88,7 +88,7 @@ async def of_topic(visit: RequestContext) -> Response:
         due = rows[-1].due_ms
         same = sum(each.due_ms == due for each in rows) + (skipped if due == begin_ms else 0)
         next_link = address("delayed", topic, begin=due, skip=same)
-    return visit.show(
+    return context.show(
         "delayed_of_topic.html",
         topic=topic,
         total=(await client.counts()).get(topic, 0),
@@ -96,19 +96,19 @@ async def of_topic(visit: RequestContext) -> Response:
         drawn=len(found),
         is_cut=is_cut,
         chart_of_due=columns("Messages due", [each.due_ms for each in found]),
-        begin=visit.query.get("begin", ""),
+        begin=context.query.get("begin", ""),
         next_link=next_link,
-        now_ms=visit.console.clock.now_ms(),
+        now_ms=context.console.clock.now_ms(),
         snapshot=await clients.snapshot(),
     )
 
 
-async def cancel(visit: RequestContext) -> Response:
-    handle = visit.form.get("recall_handle", "")
+async def cancel(context: RequestContext) -> Response:
+    handle = context.form.get("recall_handle", "")
     if not handle:
         raise UsageError("nothing was cancelled: the message has no handle")
-    message_id = await (await (await visit.clients()).delayed()).cancel(handle)
-    return visit.done(f"Message {message_id} is cancelled: it is not delivered.", visit.back("/delayed"))
+    message_id = await (await context.clients().delayed()).cancel(handle)
+    return context.done(f"Message {message_id} is cancelled: it is not delivered.", context.back("/delayed"))
 
 
 @dataclass(frozen=True, slots=True)

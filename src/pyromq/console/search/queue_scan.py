@@ -43,7 +43,7 @@ class Match(Protocol):
     def accepts(self, message: StoredMessage) -> bool: ...
 
 
-class Everything:
+class MatchAll:
     """Matches every message."""
 
     words = ()
@@ -53,7 +53,7 @@ class Everything:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping(Generic[T]):
+class Projection(Generic[T]):
     """What is kept of each message that is found: what `make` makes of it, in a thread, and how many bytes that has."""
 
     make: Callable[[StoredMessage], T]
@@ -73,7 +73,7 @@ class Keeping(Generic[T]):
 
 
 @dataclass(slots=True)
-class Found(Generic[T]):
+class ScanResult(Generic[T]):
     """Newest first. `read` messages were looked at; `before` is where to go on, "" where everything was read.
 
     `why` is why it ended before: `enough`, or `time`.
@@ -87,7 +87,7 @@ class Found(Generic[T]):
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _QueueCursor:
     """One queue: everything from `at` on was read, and everything from `planned` on is on its way."""
 
     number: int
@@ -109,7 +109,7 @@ class _Hit(Generic[T]):
 
     store_ms: int
     offset: int
-    place: _Place
+    place: _QueueCursor
     kept: T
     size: int
 
@@ -122,7 +122,7 @@ class _Hit(Generic[T]):
 class _Window(Generic[T]):
     """Queue offsets of a place, `end` not included; the last one of a round `ends_round`."""
 
-    place: _Place
+    place: _QueueCursor
     begin: int
     end: int
     ends_round: bool
@@ -131,7 +131,7 @@ class _Window(Generic[T]):
     read: int = 0
 
 
-class Scan(Generic[T]):
+class QueueScan(Generic[T]):
     """One search in queues that were asked for their bounds."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Scan(Generic[T]):
         bounds: dict[MessageQueue, Bounds],
         match: Match,
         *,
-        keeping: Keeping[T],
+        keeping: Projection[T],
         limit: int,
         seconds: float,
         tag: str = "*",
@@ -152,10 +152,10 @@ class Scan(Generic[T]):
         self._limit = limit
         self._ends = time.monotonic() + seconds
         self._tag, self._sql = tag, sql
-        is_filtered = tag != "*" or sql is not None or not isinstance(match, Everything)
+        is_filtered = tag != "*" or sql is not None or not isinstance(match, MatchAll)
         size = FIRST_WINDOW if is_filtered else max(limit, 1)
         self._places = [
-            _Place(number, queue, least, most, size, most)
+            _QueueCursor(number, queue, least, most, size, most)
             for number, (queue, (least, most)) in enumerate(bounds.items())
             if least < most
         ]
@@ -163,10 +163,10 @@ class Scan(Generic[T]):
         self._left_out = NOTHING_LEFT_OUT  # no older message may be on the page than the newest that has no room
         self._read = 0
 
-    async def run(self) -> Found[T]:
+    async def run(self) -> ScanResult[T]:
         began = time.monotonic()
         await self._read_all()
-        found = Found([hit.kept for hit in self._newest], self._read, seconds=time.monotonic() - began)
+        found = ScanResult([hit.kept for hit in self._newest], self._read, seconds=time.monotonic() - began)
         left = [each for each in self._places if each.end_of_next_page > each.least]
         if left:
             found.before = ",".join(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-from pyromq.console.cluster.history import History
+from pyromq.console.cluster.cluster_history import ClusterHistory
 from pyromq.metrics.exposition import Exposition, Family, Kind, Telling, label_text
 from pyromq.metrics.histogram import Histogram
 from pyromq.metrics.server import tell_info
@@ -48,7 +48,7 @@ class SignInRefusal(Enum):
 class ConsoleMetrics:
     """One console. It is ready while the cluster answers it."""
 
-    def __init__(self, history: History, refusals: RejectionLog) -> None:
+    def __init__(self, history: ClusterHistory, refusals: RejectionLog) -> None:
         self._common = label_text(node_type="console")
         self._history = history
         self._refusals = refusals

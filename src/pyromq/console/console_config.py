@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from pyromq.console.security.addresses import check_networks
+from pyromq.console.security.client_address import check_networks
 from pyromq.errors import UsageError
 from pyromq.metrics.config import MetricsConfig
 from pyromq.net.connection_config import ConnectionConfig

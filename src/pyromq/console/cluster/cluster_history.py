@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pyromq.clock import Clock
-from pyromq.console.cluster.clients import Clients
-from pyromq.console.cluster.snapshot import Snapshot
+from pyromq.console.cluster.cluster_clients import ClusterClients
+from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot
 from pyromq.errors import MQError
 from pyromq.logs import logger_of
 
@@ -32,7 +32,7 @@ class Point:
     value: float | None
 
 
-class History:
+class ClusterHistory:
     """What snapshots said, one after the other."""
 
     def __init__(self, *, sample_seconds: float) -> None:
@@ -42,7 +42,7 @@ class History:
         self._columns: dict[tuple[str, str], array[float]] = {}
         self._count = 0  # samples so far; sample n is in row n % rows
 
-    def add(self, snapshot: Snapshot) -> None:
+    def add(self, snapshot: ClusterSnapshot) -> None:
         row = self._count % self._rows
         self._times.append((snapshot.at_ms, snapshot.silence))
         self._count += 1
@@ -126,7 +126,9 @@ class History:
             del self._columns[key]
 
 
-async def keep_sampling(history: History, clients: Clients, clock: Clock, *, sample_seconds: float) -> None:
+async def keep_sampling(
+    history: ClusterHistory, clients: ClusterClients, clock: Clock, *, sample_seconds: float
+) -> None:
     """Note a snapshot every `sample_seconds`, for ever; where the cluster does not answer, nothing."""
     told = False
     while True:

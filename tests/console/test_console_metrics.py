@@ -8,8 +8,8 @@ from tests.console.conftest import PASSWORD, browsing
 from tests.metrics.scrape import get, samples
 from tests.waiting import PATIENCE_SECONDS, until
 
-from pyromq.console.config import ConsoleConfig
-from pyromq.console.security.accounts import Accounts
+from pyromq.console.console_config import ConsoleConfig
+from pyromq.console.security.console_accounts import ConsoleAccounts
 from pyromq.message import Message
 from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
@@ -60,7 +60,7 @@ async def test_addresses_that_lead_nowhere_make_no_series_of_their_own(browser, 
 
 async def test_refused_sign_ins_are_counted_by_why(config, cluster):
     config.data.mkdir(parents=True)
-    Accounts(config.data / "accounts.json").save("anna", role="admin", password=PASSWORD)
+    ConsoleAccounts(config.data / "accounts.json").save("anna", role="admin", password=PASSWORD)
     async with browsing(config, clock=cluster.clock) as browser:
         for _ in range(5):
             await browser.sign_in("anna", "wrong", status=401)
@@ -108,7 +108,7 @@ async def test_it_is_not_ready_while_nobody_answers(config):
 
 
 async def test_an_error_of_ours_is_counted_as_well(browser, endpoint, monkeypatch):
-    monkeypatch.setattr(browser.console.templates, "get_template", {}.__getitem__)
+    monkeypatch.setattr(browser.app.state.templates, "get_template", {}.__getitem__)
     await browser.get("/topics", status=500)
     told = samples((await get(endpoint, "/metrics")).body)
     assert told[of("pyromq_console_requests_refused_total", reason="failedRequests")] == 1

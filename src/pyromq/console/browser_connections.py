@@ -29,7 +29,7 @@ SWEEP_SECONDS = 1.0  # between two looks for connections that have waited too lo
 SLOW, TOO_MANY = "slowConnections", "tooManyConnections"  # reasons, beside those of `refusals`
 
 
-class Connections:
+class BrowserConnections:
     """The open connections of one console: at most `most`. Accepted sockets are handed to `take`."""
 
     def __init__(self, server: uvicorn.Server, console: Console, *, most: int | None = None) -> None:
@@ -115,7 +115,7 @@ class Connections:
 class HttpConnection(H11Protocol):
     """A connection that uvicorn serves. It tells its owner when it waits for its browser."""
 
-    owner: Connections
+    owner: BrowserConnections
     opening: asyncio.Task[None]
     _piece = 0  # bytes of a body since the last progress
 

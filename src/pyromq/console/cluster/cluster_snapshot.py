@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 
 from pyromq.client.admin.admin import AsyncAdmin
 from pyromq.errors import AccessDenied, MQError, NoPermission
@@ -103,7 +104,7 @@ class GroupView:
 
 
 @dataclass(slots=True)
-class Snapshot:
+class ClusterSnapshot:
     """What was found at `at_ms` (wall clock), after `took_seconds`."""
 
     at_ms: int
@@ -126,7 +127,7 @@ class Snapshot:
         return [self.groups[name] for name in self.topics[topic].groups] if topic in self.topics else []
 
 
-async def take(admin: AsyncAdmin, at_ms: int) -> Snapshot:
+async def take(admin: AsyncAdmin, at_ms: int) -> ClusterSnapshot:
     """Ask all brokers at once. A broker that does not answer is in it, with its error.
 
     Raises `NoNameServer`, and what a name server answers that says no.
@@ -139,7 +140,7 @@ async def take(admin: AsyncAdmin, at_ms: int) -> Snapshot:
         for name, each in sorted(table.brokers.items())
     }
     found = await asyncio.gather(*(_look(admin, each) for each in brokers.values()))
-    snapshot = Snapshot(at_ms, brokers)
+    snapshot = ClusterSnapshot(at_ms, brokers)
     for name, figures in zip(brokers, found, strict=True):
         if figures is not None:
             _add_topics(snapshot.topics, name, figures)
@@ -205,7 +206,7 @@ def _add_groups(groups: dict[str, GroupView], figures: FiguresTable) -> None:
             known.delay_ms = max(known.delay_ms, at.delay_ms)
 
 
-def _join(snapshot: Snapshot) -> None:
+def _join(snapshot: ClusterSnapshot) -> None:
     own = {*snapshot.brokers, *(each.cluster for each in snapshot.brokers.values())}
     for name, topic in snapshot.topics.items():
         topic.kind = kind_of(name, own)
@@ -215,3 +216,44 @@ def _join(snapshot: Snapshot) -> None:
                 snapshot.topics[topic_name].groups.append(name)
         letters = snapshot.topics.get(DEAD_LETTER_PREFIX + name)
         snapshot.groups[name].dead_letters = letters.messages if letters is not None else 0
+
+
+class BrokerFigures:
+    """A broker's figures; None for what it does not say. `runtime` is what it said, of its master by default."""
+
+    def __init__(self, broker: BrokerView, runtime: Mapping[str, str] | None = None) -> None:
+        self.broker = broker
+        self.runtime = runtime = broker.runtime if runtime is None else runtime
+        self.version = runtime.get("brokerVersionDesc", "")
+        self.in_per_second = _first(runtime.get("putTps"))
+        self.out_per_second = _first(runtime.get("getTransferedTps", runtime.get("getTransferredTps")))
+        self.disk = _first(runtime.get("commitLogDiskRatio"))
+        self.started_ms = int(_first(runtime.get("bootTimestamp")) or 0)
+        self.refusal = runtime.get("sendRefusal")
+        self.log_begin = _whole(runtime.get("commitLogMinOffset"))
+        self.log_end = _whole(runtime.get("commitLogMaxOffset"))
+        self.oldest_ms = _whole(runtime.get("earliestMessageTimeStamp"))
+        self.undispatched = _whole(runtime.get("dispatchBehindBytes"))
+
+    @property
+    def log_bytes(self) -> int | None:
+        """How much of the commit log is kept."""
+        if self.log_begin is None or self.log_end is None:
+            return None
+        return self.log_end - self.log_begin
+
+
+def _first(text: str | None) -> float | None:
+    """Return the first of numbers such as `10.5 9.2 8.1`."""
+    try:
+        value = float((text or "").split()[0])
+    except (ValueError, IndexError):
+        return None
+    return value if isfinite(value) else None
+
+
+def _whole(text: str | None) -> int | None:
+    try:
+        return int(text or "")
+    except ValueError:
+        return None

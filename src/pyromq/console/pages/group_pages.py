@@ -9,25 +9,28 @@ from starlette.responses import Response
 
 from pyromq.client.admin.admin import AsyncAdmin
 from pyromq.client.admin.offsets import QueueProgress
-from pyromq.console.cluster.clients import Clients
+from pyromq.console.cluster.cluster_clients import ClusterClients
+from pyromq.console.cluster.cluster_snapshot import GroupView
 from pyromq.console.search.query import moment
-from pyromq.console.security.accounts import Role
-from pyromq.console.view.chart import Line
+from pyromq.console.security.console_accounts import Role
+from pyromq.console.view.chart import ChartLine
 from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
 from pyromq.errors import ConsumerNotOnline, GroupNotFound, MQError, UsageError
 from pyromq.message import MessageQueue
 from pyromq.plural import counted
-from pyromq.remoting.bodies import ConsumerRunning
+from pyromq.remoting.bodies import ConsumerRunning, GroupConfig
+
+SHOWS = ("all", "behind", "nobody online", "members differ", "system")
 
 MEMBER_SECONDS = 2.0  # that members have to say which queues are theirs
 PLACES = {"begin": "the first message", "end": "the end", "time": "a time", "offset": "an offset"}
 
 
-async def group(visit: RequestContext) -> Response:
-    name = visit.path["name"]
-    clients = await visit.clients()
+async def group(context: RequestContext) -> Response:
+    name = context.path["name"]
+    clients = context.clients()
     admin = await clients.admin()
     snapshot = await clients.snapshot_with(name, lambda each: each.groups)
     if name not in snapshot.groups and not snapshot.silent:
@@ -42,14 +45,14 @@ async def group(visit: RequestContext) -> Response:
     if not isinstance(progress, MQError):
         table = Table[QueueProgress](
             progress,
-            visit.query,
+            context.query,
             columns={"queue": lambda each: each.queue, "lag": lambda each: (each.lag, each.queue)},
             sort="queue",
             text=lambda each: " ".join((each.queue.topic, each.queue.broker_name, *owners.get(each.queue, []))),
         )
     locks = {} if isinstance(state, MQError) or state.locks is None else {each.queue: each for each in state.locks}
-    history = visit.history
-    return visit.show(
+    history = context.history
+    return context.show(
         "group.html",
         name=name,
         group=snapshot.groups.get(name),
@@ -60,16 +63,16 @@ async def group(visit: RequestContext) -> Response:
         configs=configs,
         owners=owners,
         locks=locks,
-        lag_line=Line("lag", history.values("lag", name)),
-        delay_line=Line("oldest waits", history.values("delay", name), "two"),
-        out_line=Line("consumed", history.rates("consumed", name)),
+        lag_line=ChartLine("lag", history.values("lag", name)),
+        delay_line=ChartLine("oldest waits", history.values("delay", name), "two"),
+        out_line=ChartLine("consumed", history.rates("consumed", name)),
     )
 
 
-async def reset_form(visit: RequestContext) -> Response:
+async def reset_form(context: RequestContext) -> Response:
     """Where a group goes on now and where it would: queue by queue, before anything is changed."""
-    name, query = visit.path["name"], visit.query
-    clients = await visit.clients()
+    name, query = context.path["name"], context.query
+    clients = context.clients()
     snapshot = await clients.snapshot()
     view_of = snapshot.groups.get(name)
     topics = sorted(view_of.topics) if view_of is not None else []
@@ -81,7 +84,7 @@ async def reset_form(visit: RequestContext) -> Response:
         except MQError as wrong:
             error = wrong
     members = view_of.members if view_of is not None else set()
-    return visit.show(
+    return context.show(
         "group_reset.html",
         status=400 if error else 200,
         name=name,
@@ -97,7 +100,7 @@ async def reset_form(visit: RequestContext) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class OffsetMove:
     """Where a group goes on in a queue, and where it would; `end` is the offset of the next message."""
 
     queue: MessageQueue
@@ -111,7 +114,7 @@ class Move:
         return (self.now or 0) - self.then
 
 
-async def preview(clients: Clients, group: str, topic: str, to: str, at: str) -> list[Move]:
+async def preview(clients: ClusterClients, group: str, topic: str, to: str, at: str) -> list[OffsetMove]:
     """Return what resetting would do, in order of queues. Raises `UsageError` and what brokers say."""
     if to not in PLACES:
         raise UsageError(f"to={to[:20]!r}: there is {', '.join(PLACES)}")
@@ -131,14 +134,14 @@ async def preview(clients: Clients, group: str, topic: str, to: str, at: str) ->
         places = {queue: min(max(offset, least), most) for queue, (least, most) in bounds.items()}
     else:
         places = {queue: least if to == "begin" else most for queue, (least, most) in bounds.items()}
-    return [Move(queue, committed[queue], places[queue], bounds[queue][1]) for queue in sorted(bounds)]
+    return [OffsetMove(queue, committed[queue], places[queue], bounds[queue][1]) for queue in sorted(bounds)]
 
 
-async def reset(visit: RequestContext) -> Response:
+async def reset(context: RequestContext) -> Response:
     """Members that are online are told by the broker, which knows times only; without any, offsets are stored."""
-    name, form = visit.path["name"], visit.form
+    name, form = context.path["name"], context.form
     topic, to, at = form.get("topic", ""), form.get("to", ""), form.get("at", "")
-    clients = await visit.clients()
+    clients = context.clients()
     admin = await clients.admin()
     moves = await preview(clients, name, topic, to, at)
     if await _is_online(admin, name):
@@ -156,31 +159,31 @@ async def reset(visit: RequestContext) -> Response:
     told = ", ".join(
         f"{queue.broker_name}:{queue.queue_id} → {offset}" for queue, offset in sorted(offsets.items())[:16]
     )
-    return visit.done(
+    return context.done(
         f"Group {name} goes on elsewhere in {counted(len(offsets), 'queue')} of {topic}; {how}. {told}",
         address("groups", name),
     )
 
 
-async def alter(visit: RequestContext) -> Response:
-    name = visit.path["name"]
-    admin = await (await visit.clients()).admin()
+async def alter(context: RequestContext) -> Response:
+    name = context.path["name"]
+    admin = await context.clients().admin()
     await admin.alter_group(
         name,
-        retries=visit.whole("retries", most=10_000),
-        retry_queues=visit.whole("retry_queues", least=1, most=1000),
-        enabled="enabled" in visit.form,
-        broadcast="broadcast" in visit.form,
+        retries=context.whole("retries", most=10_000),
+        retry_queues=context.whole("retry_queues", least=1, most=1000),
+        enabled="enabled" in context.form,
+        broadcast="broadcast" in context.form,
     )
-    return visit.done(f"Settings of group {name} are changed.", address("groups", name))
+    return context.done(f"Settings of group {name} are changed.", address("groups", name))
 
 
-async def delete(visit: RequestContext) -> Response:
-    name = visit.path["name"]
-    if visit.form.get("name") != name:
+async def delete(context: RequestContext) -> Response:
+    name = context.path["name"]
+    if context.form.get("name") != name:
         raise UsageError(f"nothing was deleted: type the group's name, {name}, to delete it")
-    await (await (await visit.clients()).admin()).delete_group(name)
-    return visit.done(f"Group {name} is deleted.", "/groups")
+    await (await context.clients().admin()).delete_group(name)
+    return context.done(f"Group {name} is deleted.", "/groups")
 
 
 async def _owners(admin: AsyncAdmin, group: str) -> dict[MessageQueue, list[str]]:
@@ -205,10 +208,65 @@ async def _is_online(admin: AsyncAdmin, group: str) -> bool:
         return False
 
 
+async def groups(context: RequestContext) -> Response:
+    snapshot = await context.clients().snapshot()
+    show = context.query.get("show") if context.query.get("show") in SHOWS else "all"
+    rate = context.history.rate
+    table = Table[GroupView](
+        [each for each in snapshot.groups.values() if _is_shown(each, show or "all")],
+        context.query,
+        columns={
+            "name": lambda each: each.name.casefold(),
+            "members": lambda each: (len(each.members), each.name),
+            "lag": lambda each: (each.lag, each.name),
+            "delay": lambda each: (each.delay_ms, each.name),
+            "rate": lambda each: (rate("consumed", each.name) or 0.0, each.name),
+            "letters": lambda each: (each.dead_letters, each.name),
+            "topics": lambda each: (len(each.topics), each.name),
+        },
+        sort="name",
+        text=lambda each: f"{each.name} {' '.join(each.topics)}",
+    )
+    return context.show("groups.html", table=table, show=show, shows=SHOWS, snapshot=snapshot)
+
+
+async def new_group(context: RequestContext) -> Response:
+    return context.show("group_new.html")
+
+
+async def create(context: RequestContext) -> Response:
+    name = context.form.get("name", "").strip()
+    config = GroupConfig(
+        name=name,
+        retry_max_times=context.whole("retries", most=10_000),
+        retry_queues=context.whole("retry_queues", least=1, most=1000),
+        broadcast_enabled="broadcast" in context.form,
+    )
+    await (await context.clients().admin()).create_group(config)
+    return context.done(f"Group {name} is created.", address("groups", name))
+
+
+def _is_shown(group: GroupView, show: str) -> bool:
+    match show:
+        case "behind":
+            return group.lag > 0 and not group.is_system
+        case "nobody online":
+            return not group.members and bool(group.topics) and not group.is_system
+        case "members differ":
+            return group.differs
+        case "system":
+            return group.is_system
+        case _:
+            return not group.is_system
+
+
 ROUTES = [
     view("/groups/{name}", group),
     view("/groups/{name}/reset", reset_form, needs=Role.OPERATOR),
     change("/groups/{name}/reset", reset, needs=Role.OPERATOR, what="reset offsets"),
     change("/groups/{name}/alter", alter, needs=Role.ADMIN, what="change group"),
     change("/groups/{name}/delete", delete, needs=Role.ADMIN, what="delete group"),
+    view("/groups", groups),
+    view("/new-group", new_group, needs=Role.ADMIN),
+    change("/new-group", create, needs=Role.ADMIN, what="create group"),
 ]

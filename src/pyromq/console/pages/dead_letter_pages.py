@@ -1,0 +1,299 @@
+"""Dead letters: groups that have some, and those of one group: why they died, where they come from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+
+from starlette.responses import Response
+
+from pyromq.client.admin.messages.dead_letters import DeadLetter, DeadLetterFilter, Fate, RedriveOrder
+from pyromq.console.cluster.cluster_snapshot import TopicView
+from pyromq.console.cluster.redrives import MOST_OUTCOMES, RedriveOutcome, RedriveRequest, RedriveRun
+from pyromq.console.pages.message_pages import MessageRow
+from pyromq.console.search.query import LIMITS, moment
+from pyromq.console.search.queue_scan import Projection, QueueScan, ScanResult, bounds_between, narrowed
+from pyromq.console.security.console_accounts import Role
+from pyromq.console.view.request_context import RequestContext, address
+from pyromq.console.view.routing import change, view
+from pyromq.console.view.table import Table
+from pyromq.errors import MQError, QueryNotFound, TopicNotFound, UsageError
+from pyromq.message import MessageQueue, StoredMessage
+from pyromq.names import DEAD_LETTER_PREFIX, check_group, dead_letter_topic
+
+HOW = ("to", "to_topic", "most", "rate", "again")
+MOST_TRIED = 200  # outcomes of a dry run: each asks brokers whether a copy was sent before
+DEFAULTS = {"to": "group", "most": "1000", "rate": "100"}  # a redrive nobody thought about floods nobody
+
+CHOICE = ("id", "topic", "reason", "tag", "key", "since", "until")  # which dead letters are meant, in the address
+PAGE = 50
+
+
+async def dead_letters(context: RequestContext) -> Response:
+    snapshot = await context.clients().snapshot()
+    table = Table[TopicView](
+        [each for each in snapshot.topics.values() if each.kind == "dead letters" and each.messages],
+        context.query,
+        columns={
+            "group": lambda each: each.name.casefold(),
+            "letters": lambda each: (each.messages, each.name),
+            "last": lambda each: (each.last_store_ms, each.name),
+        },
+        sort="-last",
+        text=_group_of,
+    )
+    return context.show("dead_letters.html", table=table, snapshot=snapshot, group_of=_group_of)
+
+
+async def of_group(context: RequestContext) -> Response:
+    """Latest first, a page of them; how many were read for it is bounded by time."""
+    group = context.path["group"]
+    check_group(group)
+    clients = context.clients()
+    snapshot = await clients.snapshot()
+    found, error = ScanResult[LetterRow](), None
+    try:
+        wanted = wanted_letters(context.query)
+        found = await _found(context, group, wanted)
+    except UsageError as wrong:  # of what was typed: it is shown beside the form
+        error = wrong
+    except TopicNotFound:
+        pass  # it never had a dead letter
+    kept = {name: context.query.get(name, "") for name in (*CHOICE, "limit")}
+    return context.show(
+        "dead_letters_of_group.html",
+        status=400 if error else 200,
+        group=group,
+        topic=dead_letter_topic(group),
+        view=snapshot.topics.get(dead_letter_topic(group)),
+        is_known=group in snapshot.groups,
+        members=snapshot.groups[group].members if group in snapshot.groups else (),
+        snapshot=snapshot,
+        rows=found.kept,
+        found=found,
+        kept=kept,
+        is_narrowed=any(kept[name] for name in CHOICE),
+        error=error,
+        limits=LIMITS,
+        redrive_link=address("dead-letters", group, "redrive", **{name: kept[name] for name in CHOICE}),
+        next_link=address("dead-letters", group, **kept, before=found.before) if found.before else "",
+        runs=context.console.redrives.of(group),
+    )
+
+
+class LetterRow(MessageRow):
+    """A dead letter in a list."""
+
+    def __init__(self, group: str, message: StoredMessage) -> None:
+        super().__init__(message)
+        self.letter = DeadLetter(group, self.message)
+        died = str(message.store_ms)  # with it, it is found without reading all
+        self.redrive_link = address(
+            "dead-letters", group, "redrive", id=message.offset_message_id, since=died, until=died
+        )
+
+
+def wanted_letters(query: Mapping[str, str]) -> DeadLetterFilter:
+    """Return which dead letters an address or a form means. Raises `UsageError`."""
+    text = {name: query.get(name, "").strip() for name in CHOICE}
+    return DeadLetterFilter(
+        ids=frozenset([text["id"].upper()] if text["id"] else []),
+        topic=text["topic"] or None,
+        tag=text["tag"] or None,
+        key=text["key"] or None,
+        reason=text["reason"] or None,
+        since_ms=moment(text["since"]) or 0,
+        until_ms=moment(text["until"]),
+    )
+
+
+class _Match:
+    """Compares as a redrive does."""
+
+    words = ()
+
+    def __init__(self, group: str, wanted: DeadLetterFilter) -> None:
+        self._group, self._wanted = group, wanted
+
+    def accepts(self, message: StoredMessage) -> bool:
+        return self._wanted.accepts(DeadLetter(self._group, message))
+
+
+async def _found(context: RequestContext, group: str, wanted: DeadLetterFilter) -> ScanResult[LetterRow]:
+    reader = await context.clients().reader()
+    bounds = await bounds_between(reader, [dead_letter_topic(group)], wanted.since_ms or None, wanted.until_ms)
+    bounds = narrowed(bounds, context.query.get("before", ""))
+    limit = context.query.get("limit", "")
+    scan = QueueScan(
+        reader,
+        bounds,
+        _Match(group, wanted),
+        keeping=Projection(partial(LetterRow, group), lambda row: row.size),
+        limit=int(limit) if limit in map(str, LIMITS) else PAGE,
+        seconds=context.console.config.search_seconds,
+    )
+    with context.console.metrics.searching():
+        return await scan.run()
+
+
+def _group_of(topic: TopicView) -> str:
+    return topic.name.removeprefix(DEAD_LETTER_PREFIX)
+
+
+async def dry_run(context: RequestContext) -> Response:
+    """What a redrive would do with the first dead letters that are meant; nothing is sent."""
+    group = context.path["group"]
+    check_group(group)
+    fields = {name: context.query.get(name, "") for name in (*CHOICE, *HOW)}
+    fields |= {name: value for name, value in DEFAULTS.items() if not fields[name]}
+    outcomes: list[RedriveOutcome] = []
+    why, error = "", None
+    try:
+        order = replace(order_of(fields), dry_run=True)
+        why = await _try(context, group, wanted_letters(fields), order, outcomes)
+    except MQError as wrong:
+        error = wrong
+    fates = Counter(each.fate for each in outcomes)
+    snapshot = await context.clients().snapshot()
+    would = fates[Fate.WOULD_BE_SENT]
+    # Exactly what the dry run found, where it came to its end: not what died meanwhile.
+    sent_form = fields if why else {**fields, "most": str(would)}
+    return context.show(
+        "redrive.html",
+        status=400 if isinstance(error, UsageError) else 200,
+        group=group,
+        fields=fields,
+        choice={name: fields[name] for name in CHOICE if fields[name]},
+        outcomes=outcomes,
+        fates=fates,
+        would=would,
+        why=why,
+        error=error,
+        sent_form=sent_form,
+        members=snapshot.groups[group].members if group in snapshot.groups else (),
+        most=MOST_OUTCOMES,
+        link=place_link,
+    )
+
+
+async def redrive(context: RequestContext) -> Response:
+    group = context.path["group"]
+    fields = {name: context.form.get(name, "").strip() for name in (*CHOICE, *HOW)}
+    asked = RedriveRequest(
+        group,
+        wanted_letters(fields),
+        order_of(fields),
+        account=context.name,
+        address=context.console.address_of(context.request),
+        choice={name: value for name, value in fields.items() if value},
+    )
+    run = context.console.redrives.begin(await context.clients().dead_letters(), asked)
+    context.result = f"redrive {run.id} began"
+    return context.go(address("dead-letters", group, "redrives", run.id))
+
+
+async def progress(context: RequestContext) -> Response:
+    run = _run(context)
+    table = Table[RedriveOutcome](
+        run.outcomes,
+        context.query,
+        columns={"number": lambda each: 0, "fate": lambda each: each.fate.value},
+        sort="number",  # in the order in which they were sent
+        text=lambda each: " ".join((each.message_id, each.keys, each.fate.value, each.error, each.destination)),
+    )
+    return context.show(
+        "redrive_run.html", run=run, table=table, fates=Fate, most=MOST_OUTCOMES, link=place_link, state=_state(run)
+    )
+
+
+async def stop(context: RequestContext) -> Response:
+    run = _run(context)
+    at = address("dead-letters", run.group, "redrives", run.id)
+    if run.ended_ms is not None:
+        raise UsageError(f"redrive {run.id} had ended before: {run.said}")
+    run.is_stopped = True
+    return context.done(f"Redrive {run.id} ends after the message it is at.", at)
+
+
+def order_of(fields: Mapping[str, str]) -> RedriveOrder:
+    """Return how to redrive, as a form says. Raises `UsageError`."""
+    to, most, rate = fields["to"] or "group", fields["most"], fields["rate"]
+    if to not in ("group", "origin", "topic"):
+        raise UsageError(f"to={to[:20]!r}: copies go to the group, to their origin, or to a topic")
+    if to == "topic" and not fields["to_topic"]:
+        raise UsageError("name the topic that the copies go to")
+    if not most.isdecimal() or len(most) > 9 or not 1 <= int(most) <= MOST_OUTCOMES:
+        raise UsageError(f"at most {most[:20]!r} messages: 1 to {MOST_OUTCOMES:,} are sent in one redrive")
+    try:
+        per_second = float(rate) if rate else None
+    except ValueError:
+        raise UsageError(f"rate {rate[:20]!r} is no number of messages a second") from None
+    if per_second is not None and not 0.1 <= per_second <= 100_000:
+        raise UsageError(f"rate {rate[:20]}: 0.1 to 100,000 messages a second")
+    return RedriveOrder(
+        to_origin=to == "origin",
+        to_topic=fields["to_topic"] if to == "topic" else None,
+        most=int(most),
+        per_second=per_second,
+        again=bool(fields["again"]),
+    )
+
+
+def place_link(place: tuple[MessageQueue, int]) -> str:
+    """Return the address of the message at a queue's offset."""
+    queue, offset = place
+    return address("message", queue.topic, queue.broker_name, str(queue.queue_id), str(offset))
+
+
+async def _try(
+    context: RequestContext, group: str, wanted: DeadLetterFilter, order: RedriveOrder, outcomes: list[RedriveOutcome]
+) -> str:
+    """Fill in outcomes; return why it ended before the last: `enough`, `time`, or "" where it did not."""
+    client = await context.clients().dead_letters()
+    try:
+        async with (
+            asyncio.timeout(context.console.config.search_seconds),
+            aclosing(client.redrive(group, wanted, order)) as found,
+        ):
+            async for each in found:
+                if len(outcomes) == MOST_TRIED:
+                    return "enough"
+                outcomes.append(RedriveOutcome.of(each))
+    except TimeoutError:
+        return "time"
+    return ""
+
+
+def _run(context: RequestContext) -> RedriveRun:
+    run = context.console.redrives.find(context.path["run"])
+    if run is None or run.group != context.path["group"]:
+        raise QueryNotFound(
+            f"redrive {context.path['run'][:40]} is not known: the console was started since, or it is too long ago; "
+            "the audit log has it"
+        )
+    return run
+
+
+def _state(run: RedriveRun) -> tuple[str, str]:
+    """Return a badge's kind and text: green only where everything was sent."""
+    if run.ended_ms is None:
+        return "warn", "stopping" if run.is_stopped else "under way"
+    if run.error:
+        return "bad", "ended before its time"
+    if run.fates[Fate.FAILED]:
+        return "bad", "ended, with failures"
+    return ("good", "done") if run.fates[Fate.SENT] else ("", "nothing was to send")
+
+
+ROUTES = [
+    view("/dead-letters", dead_letters),
+    view("/dead-letters/{group}", of_group),
+    view("/dead-letters/{group}/redrive", dry_run, needs=Role.OPERATOR),
+    change("/dead-letters/{group}/redrive", redrive, needs=Role.OPERATOR, what="begin redrive"),
+    view("/dead-letters/{group}/redrives/{run}", progress),
+    change("/dead-letters/{group}/redrives/{run}/stop", stop, needs=Role.OPERATOR, what="stop redrive"),
+]

@@ -16,7 +16,7 @@ import pytest
 from tests.broker.batches.test_batch_transaction_processor import Batches
 
 from pyromq.broker.broker import Broker
-from pyromq.cli.commands.store_commands import _of_tables
+from pyromq.cli.commands.store_commands import _table_findings
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError, StoreCorrupt
 from pyromq.net.channel import connect
@@ -156,7 +156,7 @@ def play(sound, folder, seed):
     path, kind = damage(bad, random)
     what = f"seed {seed}: {kind} of {path.relative_to(bad)}"
     config = settings(bad).store_config
-    findings = [*Checking(config).run().findings, *_of_tables(bad)]
+    findings = [*Checking(config).run().findings, *_table_findings(bad)]
     mended = shutil.copytree(bad, folder / f"{seed}-mended")
     outcome, records = asyncio.run(started(bad, now_ms))
     if traced := [record.getMessage() for record in records if record.exc_info]:

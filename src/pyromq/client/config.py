@@ -74,7 +74,7 @@ class ProducerConfig:
     connections: ConnectionConfig | None = None
     # Namespace of topics and groups, see docs/clients.md. None: from PYROMQ_NAMESPACE; "": none.
     namespace: str | None = None
-    hooks: tuple[SendMessageHook | EndTransactionHook | CheckForbiddenHook, ...] = ()
+    hooks: tuple[SendMessageHook | EndTransactionHook | CheckForbiddenHook, ...] = ()  # around sends, see docs/hooks.md
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -154,7 +154,7 @@ class ConsumerConfig:
     connections: ConnectionConfig | None = None
     # Namespace of topics and groups, see docs/clients.md. None: from PYROMQ_NAMESPACE; "": none.
     namespace: str | None = None
-    hooks: tuple[ConsumeMessageHook | FilterMessageHook, ...] = ()
+    hooks: tuple[ConsumeMessageHook | FilterMessageHook, ...] = ()  # around listeners, see docs/hooks.md
     # Keeps the group's offsets, see docs/clients.md. None: at the brokers, with `broadcast` in files.
     offset_store: OffsetStore | None = None
 

@@ -73,7 +73,7 @@ async def test_wrong_names_and_passwords_are_told_alike_and_slowed_down(signed):
     assert known.replace('value="viewer"', "") == unknown.replace('value="nobody"', "")
     for _ in range(4):
         await signed.sign_in("viewer", "wrong password", status=401)
-    assert "Too many failed tries" in await signed.sign_in("viewer", PASSWORD, status=429)
+    assert "Too many failed sign-ins" in await signed.sign_in("viewer", PASSWORD, status=429)
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ async def test_a_form_without_its_sessions_token_changes_nothing(browser, cluste
     await browser.get("/")
     for token in ("", "x" * 43):
         answer = await browser.client.post("/new-topic", data={"csrf": token, "name": "orders", "queues": "1"})
-        assert "nothing was changed" in answer.text
+        assert "Nothing was changed" in answer.text
     assert "orders" not in await (await cluster.admin()).topics()
     assert browser.console.audit.recent() == []
 
@@ -256,7 +256,7 @@ async def test_signing_out_and_a_new_password_end_sessions(signed):
 async def test_the_first_account_is_an_administrators(browser):
     browser.form_at = "/accounts"
     fields = {"name": "anna", "password": PASSWORD, "password_again": PASSWORD, "back": "/accounts"}
-    assert "the first account is an administrator" in await browser.post("/accounts/save", role="viewer", **fields)
+    assert "the first account must be an administrator" in await browser.post("/accounts/save", role="viewer", **fields)
     assert "<title>Sign in" in await browser.post("/accounts/save", role="admin", **fields)
     await browser.sign_in("anna")
     assert "this is your own account" in await browser.post("/accounts/delete", name="anna", back="/accounts")
@@ -323,7 +323,7 @@ def test_an_audit_log_goes_on_where_it_was_and_survives_a_torn_line(tmp_path, cl
 def test_strangers_are_let_in_only_with_accounts_and_tls(config):
     check_protection(config, has_accounts=False)
     outside = replace(config, host="0.0.0.0")
-    with pytest.raises(UsageError, match="make an account first"):
+    with pytest.raises(UsageError, match="create one with"):
         check_protection(outside, has_accounts=False)
     with pytest.raises(UsageError, match="clear text"):
         check_protection(outside, has_accounts=True)

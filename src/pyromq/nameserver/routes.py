@@ -13,6 +13,7 @@ import msgspec
 
 from pyromq.errors import BrokerError, LimitReached
 from pyromq.logs import logger_of
+from pyromq.nameserver.absent_topics import KEEP_SECONDS, AbsentTopics
 from pyromq.remoting.bodies import (
     MAX_QUEUES,
     BrokerAddresses,
@@ -75,6 +76,7 @@ class RouteTable:
         # By topic and broker name. Most topics of a broker are alike and share a table, so these are never changed.
         self._topics: dict[str, dict[str, QueuesAtBroker]] = {}
         self._filter_servers: dict[str, list[str]] = {}
+        self._absent = AbsentTopics()
 
     def __len__(self) -> int:
         """How many topics there are."""
@@ -136,6 +138,7 @@ class RouteTable:
                     *(len(left_out), broker.name, left_out[0].name),
                     *(left_out[0].read_queues, left_out[0].write_queues, MAX_QUEUES),
                 )
+            self._absent.returned(broker.name)
         self._live[broker.address] = _LiveBroker(broker, now, version, ha_address, connection)
         if registration.filter_servers:
             self._filter_servers[broker.address] = registration.filter_servers
@@ -213,6 +216,7 @@ class RouteTable:
 
     def expire(self, oldest: float) -> list[str]:
         """Remove the brokers last heard before `oldest`; return their addresses."""
+        self._absent.expire(oldest - KEEP_SECONDS)
         gone = [address for address, live in self._live.items() if live.heard < oldest]
         for address in gone:
             self._remove(address)
@@ -237,6 +241,8 @@ class RouteTable:
         del self._brokers[identity.name]
         self._leave_cluster(known)
         if held := self._held.get(identity.name):
+            if live is not None:
+                self._absent.note(identity.name, known.cluster, held, heard=live.heard)
             self._leaving[identity.name] = list(held)
             self.forget_some(identity.name)
 
@@ -309,7 +315,7 @@ class RouteTable:
 
     def cluster_table(self) -> ClusterTable:
         clusters = {cluster: sorted(names) for cluster, names in self._clusters.items()}
-        return ClusterTable(brokers=dict(self._brokers), clusters=clusters)
+        return ClusterTable(brokers=dict(self._brokers), clusters=clusters, absent=self._absent.by_broker())
 
     def topics(self, wanted: Callable[[QueuesAtBroker], bool] | None = None) -> Iterator[str | None]:
         """Yield topic names, and None now and then; with `wanted`, of topics whose first broker's entry fulfils it."""
@@ -339,6 +345,7 @@ class RouteTable:
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Forget a topic, everywhere or at the brokers of one cluster."""
+        self._absent.delete_topic(topic, cluster or None)
         names = self._clusters.get(cluster, set()) if cluster else set(self._topics.get(topic, ()))
         for name in names:
             if topic in self._topics:

@@ -14,6 +14,9 @@ FIRST, SECOND = MessageQueue("x", "b", 0), MessageQueue("x", "b", 1)
 class TwoQueues:
     """Queue 0 holds offsets 5 to 10, stored at BEGAN + 500, + 600, ... ms; queue 1 is empty."""
 
+    def absent(self):
+        return {}
+
     def brokers(self):
         return ["b"]
 

@@ -38,7 +38,7 @@ class Reads:
         await self.cluster.clock.advance(1)
 
     def options(self, **given):
-        chosen = {"subscribe": "orders"} if not given.keys() & {"assign", "subscribePattern"} else {}
+        chosen = {"subscribe": "orders"} if not given.keys() & {"assign", "subscribe", "subscribePattern"} else {}
         return read_options({"namesrvAddr": self.cluster.namesrv} | chosen | given, None)
 
     def planning(self, client, **given):
@@ -105,7 +105,6 @@ AWAY = r"broker broker-b is not registered at .*option {} names it.*those regist
         {"requiredBrokers": "broker-a, broker-b"},
         {"requiredBrokers": "broker-b", "subscribePattern": "ord.*"},
         {"assign": '{"orders":{"broker-a":[0],"broker-b":[0]}}'},
-        {"endingOffsetsByTimestamp": '{"orders":{"broker-b":{"0":99999999999999}}}'},
     ],
 )
 async def test_a_batch_waits_for_brokers_that_its_options_name(reads, caplog, given):
@@ -114,6 +113,51 @@ async def test_a_batch_waits_for_brokers_that_its_options_name(reads, caplog, gi
         await reads.batch(**given, deadlineMs="50")
     caplog.clear()
     assert await reads.over_a_start(caplog, reads.batch(**given)) == {A: (0, 3), B: (0, 3)}
+
+
+LEFT = r"broker broker-b is not registered at .*had topic orders when it left.*retiredBrokers.*failOnDataLoss"
+
+
+@pytest.mark.parametrize("given", [{}, {"subscribePattern": "ord.*"}, {"subscribe": "payments,orders"}])
+async def test_a_batch_waits_for_a_broker_that_left(reads, caplog, given):
+    async with await reads.cluster.admin() as admin:
+        await admin.create_topic("payments", 1)
+    await reads.cluster.stop_broker(1)
+    with pytest.raises(Unavailable, match=LEFT):
+        await reads.batch(**given, deadlineMs="50")
+    some = await reads.batch(**given, deadlineMs="50", failOnDataLoss="false")
+    assert B not in some
+    assert "broker-b is not registered" in caplog.text
+    assert await reads.batch(**given, deadlineMs="50", retiredBrokers="broker-b") == some
+    caplog.clear()
+    assert (await reads.over_a_start(caplog, reads.batch(**given))).items() >= {A: (0, 3), B: (0, 3)}.items()
+
+
+@pytest.mark.parametrize("given", [{"subscribe": "letters"}, {"subscribePattern": "lett.*"}])
+async def test_a_batch_waits_for_a_topic_that_only_the_broker_that_left_has(reads, given):
+    async with await reads.cluster.admin() as admin:
+        await admin.create_topic("letters", 1, broker="broker-b")
+    await reads.cluster.stop_broker(1)
+    with pytest.raises(Unavailable, match=LEFT.replace("orders", "letters")):
+        await reads.batch(**given, deadlineMs="50")
+
+
+async def test_other_topics_do_not_wait_for_a_broker_that_left(reads):
+    async with await reads.cluster.admin() as admin:
+        await admin.create_topic("payments", 1, broker="broker-a")
+    await reads.cluster.stop_broker(1)
+    assert await reads.batch(subscribe="payments", deadlineMs="50") == {MessageQueue("payments", "broker-a", 0): (0, 0)}
+    assert await reads.batch(assign='{"orders":{"broker-a":[0]}}', deadlineMs="50") == {A: (0, 3)}
+
+
+async def test_the_first_run_of_a_query_waits_for_a_broker_that_left_if_it_ends(reads, caplog):
+    await reads.cluster.stop_broker(1)
+    start = await reads.first(startingOffsets="earliest")
+    assert start.positions == {A: 0}
+    assert "broker-b is not registered" in caplog.text
+    with pytest.raises(Unavailable, match=LEFT):
+        await reads.next(start, ends=True, deadlineMs="50")
+    assert (await reads.next(start)).positions == {A: 3}, "one that does not end goes on with the others"
 
 
 async def test_a_batch_does_without_brokers_that_are_retired(reads):

@@ -202,12 +202,24 @@ def test_other_rows_under_a_decided_batch_fail_by_name(spark, files, namesrv, to
     assert seen(topic) == [*ALL_LINES, "9998"]
 
 
+def test_a_copied_checkpoint_writes_to_another_topic_too(spark, files, namesrv, topic, seen, tmp_path):
+    """A copy of a checkpoint has the same query id, so both queries have the same batches."""
+    stream(spark, files, namesrv, tmp_path / "checkpoint", topic=topic, delivery="exactlyOnce")
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    (files / "3.txt").write_text("9999\n")
+    stream(spark, files, namesrv, tmp_path / "checkpoint", topic=topic, delivery="exactlyOnce")
+    with Admin(namesrv) as admin:
+        admin.create_topic(f"{topic}-copy", 1)
+    stream(spark, files, namesrv, tmp_path / "copy", topic=f"{topic}-copy", delivery="exactlyOnce")
+    assert seen(f"{topic}-copy") == ["9999"]
+
+
 def test_a_batch_without_rows_decides_nothing(spark, files, namesrv, topic, seen, tmp_path):
     (files / "2.txt").write_text("")  # the newest file, and so the last batch
     query = stream(spark, files, namesrv, tmp_path / "checkpoint", topic=topic, delivery="exactlyOnce")
     assert seen(topic, 2 * LINES) == ALL_LINES[: 2 * LINES]
     with BatchTransactions("check", namesrv) as batches:
-        found = [batches.lookup(f"spark-query:{query.id}:{number}") for number in range(3)]
+        found = [batches.lookup(f"spark-query:{query.id}:{number}:{topic}") for number in range(3)]
     assert [outcome and outcome.messages for outcome in found] == [LINES, LINES, None]
 
 

@@ -35,6 +35,7 @@ class QueueReader(BlockingClient[AsyncQueueReader]):
 
     topics = blocking(AsyncQueueReader.topics)
     brokers = blocking(AsyncQueueReader.brokers)
+    absent = blocking(AsyncQueueReader.absent)
     queues = blocking(AsyncQueueReader.queues)
     deleted = blocking(AsyncQueueReader.deleted)
     bounds = blocking(AsyncQueueReader.bounds)

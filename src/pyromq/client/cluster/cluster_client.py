@@ -233,9 +233,13 @@ class ClusterClient:
 
     async def masters(self) -> dict[str, str]:
         """Return the addresses of all masters by broker name, fetched from a name server now."""
-        response = await self.name_servers.ask(Cluster())
-        brokers = decode_body(ClusterTable, response.check().body).brokers
+        brokers = (await self.cluster_table()).brokers
         return {name: each.addresses[MASTER] for name, each in sorted(brokers.items()) if MASTER in each.addresses}
+
+    async def cluster_table(self) -> ClusterTable:
+        """Return what a name server knows of the brokers now."""
+        response = await self.name_servers.ask(Cluster())
+        return decode_body(ClusterTable, response.check().body)
 
     def join_everywhere(self) -> None:
         """Send heartbeats to every master, also without a route to it; the first one soon."""

@@ -79,6 +79,17 @@ class AsyncQueueReader(AsyncLifespan):
         """Return the names of all brokers that the name server knows now, in order."""
         return sorted(await self._cluster.masters())
 
+    async def absent(self) -> dict[str, list[str]]:
+        """Return the topics of each broker that left, by broker name; of a namespace, those in it.
+
+        The name server remembers them for a day, and forgets them if it is restarted. Those of RocketMQ tell none.
+        """
+        own = self._names
+        return {
+            broker: [own.unwrap(topic) for topic in topics if not own.name or own.unwrap(topic) != topic]
+            for broker, topics in ((await self._cluster.cluster_table()).absent or {}).items()
+        }
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read now, in order. Raises `TopicNotFound`."""
         return list((await self._route(topic)).readable)

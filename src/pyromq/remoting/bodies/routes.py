@@ -35,7 +35,11 @@ class TopicRoute(Body):
 
 
 class ClusterTable(Body):
-    """All brokers by name, and the broker names of each cluster."""
+    """All brokers by name, and the broker names of each cluster.
+
+    `absent` are the topics of each broker that left; ours, and ignored by Java's clients.
+    """
 
     brokers: dict[str, BrokerAddresses] = field(name="brokerAddrTable", default_factory=dict)
     clusters: dict[str, list[str]] = field(name="clusterAddrTable", default_factory=dict)
+    absent: dict[str, list[str]] | None = field(name="absentTopics", default=None)

@@ -25,7 +25,7 @@ from pyromq.spark.jobs.session import (
     source_options,
 )
 from pyromq.spark.jobs.settings import Mirror, Summary, pairs
-from pyromq.spark.read.bounds import check_registered
+from pyromq.spark.read.bounds import check_absent, check_registered
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.worker_clients import queue_reader, with_retries
 
@@ -101,6 +101,7 @@ def _stored(
     with queue_reader(READER, namesrv, connecting) as reader:
         options = read_options(source_options("mirror", settings.session, settings.stream), STREAM)
         with_retries(options, lambda: check_registered(options, reader, brokers, "the mirror has copied its messages"))
+        with_retries(options, lambda: check_absent(options, reader))
         queues = reader.queues(topic)
         for group in groups:
             offsets = reader.committed(queues, group)

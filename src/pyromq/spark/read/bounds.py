@@ -31,6 +31,8 @@ class QueueClient(Protocol):
 
     def brokers(self) -> list[str]: ...
 
+    def absent(self) -> dict[str, list[str]]: ...
+
     def topics(self) -> list[str]: ...
 
     def deleted(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]: ...
@@ -50,6 +52,7 @@ def plan_ranges(options: ReadOptions, client: QueueClient) -> list[QueueRange]:
     Raises `UsageError` for queues that do not exist or end before they begin, and with failOnDataLoss `DataLoss` for
     offsets that do not exist.
     """
+    check_absent(options, client)
     bounds = client.live_bounds(queue_bounds(options, client))
     starts = beginnings(options, client, bounds, default="earliest")
     ends = _endings(options, client, bounds)
@@ -94,6 +97,29 @@ def check_registered(options: ReadOptions, client: QueueClient, brokers: Iterabl
             f"broker {missing[0]} is not registered at {options.namesrv}, and {why} ({there}); start the broker, or "
             "name it in option retiredBrokers if it is out of service for good"
         )
+
+
+def check_absent(
+    options: ReadOptions, client: QueueClient, known: Collection[tuple[str, str]] = (), *, required: bool = True
+) -> None:
+    """Raise `Unavailable` if a broker that had messages to read has left; log it without failOnDataLoss.
+
+    Brokers that options name, and `known` topics at brokers, are checked elsewhere. With `required` false only log it.
+    """
+    if options.assign is not None:
+        return
+    for broker, topics in sorted(client.absent().items()):
+        selected = options.subscribe or _matches(options, topics)
+        missing = sorted(topic for topic in set(topics).intersection(selected) if (topic, broker) not in known)
+        if not missing or broker in (*options.retired_brokers, *options.required_brokers):
+            continue
+        text = f"broker {broker} is not registered at {options.namesrv}, and had topic {missing[0]} when it left"
+        if required and options.fail_on_data_loss:
+            raise Unavailable(
+                f"{text}; start the broker, name it in option retiredBrokers if it is out of service for good, or set "
+                "failOnDataLoss to false to read the rest"
+            )
+        logger.warning("%s; reading the rest", text)
 
 
 def beginnings(
@@ -188,15 +214,22 @@ def _check_any_broker(options: ReadOptions, client: QueueClient, error: TopicNot
 
 
 def _matching(options: ReadOptions, client: QueueClient, known: Collection[MessageQueue]) -> list[str]:
-    pattern = options.subscribe_pattern
-    assert pattern is not None, "the options have one of the three"
-    names = [name for name in client.topics() if pattern.fullmatch(name) and not is_system_topic(name)]
-    if not pattern.pattern.startswith("%"):  # retry and dead letter topics match only if the pattern names them
-        names = [name for name in names if not name.startswith("%")]
+    names = _matches(options, client.topics())
     if not names and not known:
+        pattern = options.subscribe_pattern
+        assert pattern is not None, "else `_matches` raises"
         error = TopicNotFound(f"no topic matches subscribePattern {pattern.pattern!r}")
         _check_any_broker(options, client, error)
         raise error
+    return names
+
+
+def _matches(options: ReadOptions, topics: Iterable[str]) -> list[str]:
+    pattern = options.subscribe_pattern
+    assert pattern is not None, "the options have one of the three"
+    names = [name for name in topics if pattern.fullmatch(name) and not is_system_topic(name)]
+    if not pattern.pattern.startswith("%"):  # retry and dead letter topics match only if the pattern names them
+        names = [name for name in names if not name.startswith("%")]
     return names
 
 

@@ -19,6 +19,7 @@ from pyromq.spark.read.bounds import (
     Positions,
     QueueClient,
     beginnings,
+    check_absent,
     check_registered,
     deletion,
     queue_bounds,
@@ -77,6 +78,7 @@ class StreamPlanning:
         """Return the first offset of a query without a checkpoint; equal for every call of a run."""
         if self._first is None:
             began = QueryStart(self._clock.now_ms(), tuple(self._client.brokers()))
+            check_absent(self._options, self._client, required=self._ends_here)
             bounds = self._client.live_bounds(queue_bounds(self._options, self._client))
             positions = beginnings(self._options, self._client, bounds, default="latest")
             self._first = StreamOffset(
@@ -103,6 +105,8 @@ class StreamPlanning:
             raise Unavailable(f"a topic was deleted during planning: {error}") from error
 
     def _next(self, start: StreamOffset, limits: MicroBatchLimits) -> StreamOffset:
+        if self._ends_here and self._target is None:
+            check_absent(self._options, self._client, set(map(_place, start.positions)))
         bounds = queue_bounds(self._options, self._client, start.positions)
         bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
         self._latest = {queue: most for queue, (_, most) in bounds.items()}

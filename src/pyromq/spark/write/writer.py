@@ -73,7 +73,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         stream = StreamBatch.of_task(_task())
         if stream is None:
             raise UsageError("Spark does not say which query and batch this is; the sink needs PySpark 4.1 or later")
-        name = _task_name(f"spark-query:{stream.query}:{stream.batch}", self._planned)
+        name = _task_name(f"spark-query:{stream.query}:{stream.batch}:{self._options.topic or '*'}", self._planned)
         return Written(_run_task(self._options, self._ledger, name, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

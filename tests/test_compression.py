@@ -42,10 +42,38 @@ def test_a_byte_more_than_the_limit_is_refused(kind, unpack):
 
 @KINDS
 def test_damaged_and_cut_bodies_are_refused(kind):
-    cut = [] if kind == SysFlag.ZSTD else [b"", packed(kind)[:-5]]  # of which Zstandard's reader takes what there is
-    for raw in (b"no stream", b"\x00" + packed(kind), *cut):
+    for raw in (b"no stream", b"\x00" + packed(kind), b"", packed(kind)[:-5], packed(kind)[:-1]):
         with pytest.raises(UndecodableBody, match=f"body of {len(raw)} bytes cannot be unpacked: "):
             decompress(raw, 1 | kind)
+
+
+@pytest.mark.parametrize("has_checksum", [False, True])
+def test_a_zstandard_body_is_whole_or_refused(has_checksum):
+    codec = pytest.importorskip("zstandard")
+    pieces = codec.ZstdCompressor(write_checksum=has_checksum).compressobj()
+    flushed = [pieces.compress(TEXT) + pieces.flush(codec.COMPRESSOBJ_FLUSH_BLOCK) for _ in range(3)]
+    frame = b"".join([*flushed, pieces.flush()])
+    assert decompress(frame * 2, 1 | SysFlag.ZSTD) == TEXT * 6
+    for end in range(len(frame) - 1):
+        with pytest.raises(UndecodableBody, match="cannot be unpacked"):
+            decompress(frame + frame[: end + 1], 1 | SysFlag.ZSTD)
+
+
+def test_zstandard_bodies_of_countless_blocks_are_refused():
+    pytest.importorskip("zstandard")
+    head, empty = b"\x28\xb5\x2f\xfd\x00\x58", b"\x00\x00\x00"
+    assert decompress(head + empty * 1000 + b"\x01\x00\x00", 1 | SysFlag.ZSTD) == b""
+    with pytest.raises(UndecodableBody, match="more than 100000 blocks"):
+        decompress(head + empty * 100_000 + b"\x01\x00\x00", 1 | SysFlag.ZSTD)
+
+
+def test_a_zstandard_body_that_looks_back_far_is_refused():
+    codec = pytest.importorskip("zstandard")
+    body = codec.ZstdCompressor(
+        compression_params=codec.ZstdCompressionParameters(window_log=25, write_content_size=False)
+    ).compressobj()
+    with pytest.raises(UndecodableBody, match="too much memory"):
+        decompress(body.compress(TEXT) + body.flush(), 1 | SysFlag.ZSTD)
 
 
 @pytest.mark.parametrize("kind", [0x400, 0x500, 0x600, 0x700])

@@ -18,6 +18,7 @@ MAX_BODY_BYTES = 16 << 20
 
 _PIECE = 1 << 16  # bytes unpacked at once where nothing is kept
 _MOST_WINDOW = 1 << 24  # of Zstandard: how far back it may look, for which it takes memory at once
+_MOST_BLOCKS = 100_000  # of Zstandard: 30 ms to count; a body that is compressed at once has 128 at most
 
 
 def compress(body: bytes, level: int = 5) -> bytes:
@@ -63,7 +64,10 @@ def _unpack(
     body: bytes, sys_flag: int, most_bytes: int, keep: Callable[[bytes], None], *, at_once: int | None = None
 ) -> None:
     try:
-        read = _reader(body, sys_flag & SysFlag.COMPRESSION_MASK)
+        kind = sys_flag & SysFlag.COMPRESSION_MASK
+        read = _reader(body, kind)
+        if kind == SysFlag.ZSTD:
+            _check_frames(body)
         left = most_bytes
         while piece := read(min(at_once or left + 1, left + 1)):
             left -= len(piece)
@@ -89,11 +93,37 @@ def _reader(body: bytes, kind: int) -> Callable[[int], bytes]:
             import zstandard  # optional, too: only bodies compressed by clients that chose Zstandard need it
 
             unpacking = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
-            return unpacking.stream_reader(io.BytesIO(body)).read
+            return unpacking.stream_reader(io.BytesIO(body), read_across_frames=True).read
     except ImportError as error:
         codec, package = ("LZ4", "lz4") if kind == SysFlag.LZ4 else ("zstd", "zstandard")
         raise UndecodableBody(f"body is compressed with {codec}; install {package} to read it") from error
     raise UndecodableBody(f"body is compressed in a way that is not known here: sysFlag says {kind:#x}")
+
+
+def _check_frames(body: bytes) -> None:
+    """Raise `ValueError` if a Zstandard frame is cut off: the library's reader takes its start for the whole.
+
+    A frame is a head, blocks, and 4 bytes if the head promises a checksum. A block begins with 3 bytes, little endian:
+    bit 0 for the last block, 2 bits for its kind (1: one byte, repeated), then its size.
+    """
+    import zstandard
+
+    view = memoryview(body)
+    place = blocks = 0
+    while place < len(view) or not blocks:
+        has_checksum = zstandard.get_frame_parameters(view[place:]).has_checksum
+        place += zstandard.frame_header_size(view[place:])
+        is_last = False
+        while not is_last and place + 3 <= len(view):
+            head = int.from_bytes(view[place : place + 3], "little")
+            place += 3 + (1 if head >> 1 & 3 == 1 else head >> 3)
+            is_last = bool(head & 1)
+            blocks += 1
+            if blocks > _MOST_BLOCKS:
+                raise ValueError(f"it has more than {_MOST_BLOCKS} blocks")
+        place += 4 if has_checksum else 0
+        if not is_last or place > len(view):
+            raise ValueError("its end is missing")
 
 
 class _ZlibReader:

@@ -10,6 +10,7 @@ from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
 from pyromq.message import RESERVED_PROPERTIES, SysFlag
 from pyromq.remoting.headers import RecallMessage
+from pyromq.slow_work import run_blocking
 from pyromq.testing import FakeClock
 
 WAITS = ("", "DELAY\x012", "TIMER_DELAY_SEC\x015", "TRAN_MSG\x01true\x02PGROUP\x01p")
@@ -32,8 +33,7 @@ def texts(number):
 
 async def outcome(broker, clock):
     """Return what waits in a broker, and all messages of the topic once everything is due."""
-    for _ in broker.timers.index.catch_up():
-        pass
+    run_blocking(broker.timers.index.catch_up())
     waiting = dict(broker.timers.index.pending), len(broker.half_messages.undecided())
     for _ in range(3):
         await clock.advance(2)

@@ -17,9 +17,9 @@ import pytest
 from pyromq.clock import SystemClock
 from pyromq.message import Property, StoredMessage, decode_properties, pack_address
 from pyromq.record import decode, encode
+from pyromq.slow_work import run_blocking
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
-from pyromq.store.page_load import run_blocking
 
 FOLDER = Path(__file__).parent / "store"
 CLEAN, CRASHED = "store-java", "store-java-crashed"

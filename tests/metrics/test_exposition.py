@@ -1,21 +1,18 @@
 """The text that Prometheus reads: families in one piece, values of strangers as values, a bound of series."""
 
 import pytest
+from tests.slow_work import steps_of
 
 from pyromq.metrics.exposition import Exposition, Family, Kind, label_text
 from pyromq.metrics.histogram import Histogram
+from pyromq.slow_work import run_blocking
 
 SENT = Family("sent_total", Kind.COUNTER, "Messages sent.", ("topic",))
 QUEUED = Family("queued", Kind.GAUGE, "Messages in a queue.", ("queue_id",), detail=True)
 
 
 def text_of(exposition):
-    telling = exposition.text()
-    while True:
-        try:
-            next(telling)
-        except StopIteration as done:
-            return b"".join(done.value).decode()
+    return b"".join(run_blocking(exposition.text())).decode()
 
 
 def test_families_are_told_in_one_piece_with_what_they_mean():
@@ -105,4 +102,4 @@ def test_many_lines_may_be_left_for_a_while_between():
     for number in range(2_500):
         exposition.add(SENT, f'n="{number}"', 0)
 
-    assert sum(1 for _ in exposition.text()) == 3
+    assert sum(1 for _ in steps_of(exposition.text())) == 3

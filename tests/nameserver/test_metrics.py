@@ -3,13 +3,13 @@
 from pyromq.metrics.exposition import Exposition
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer
+from pyromq.slow_work import run_blocking
 
 
 async def test_brokers_and_topics_are_told():
     async with NameServer(NameServerConfig(port=0)) as name_server:
         exposition = Exposition(100)
-        for _ in name_server.metrics().tell(exposition):
-            pass
+        run_blocking(name_server.metrics().tell(exposition))
         text = "".join(line for lines in exposition._lines.values() for line in lines)
 
         labels = f'{{node_type="nameserver",node_id="{name_server.address}"}}'

@@ -6,6 +6,7 @@ from pyromq.errors import BrokerError, LimitReached
 from pyromq.nameserver import routes
 from pyromq.nameserver.routes import BrokerIdentity, RouteTable
 from pyromq.remoting.bodies import BrokerRegistration, DataVersion, TopicConfig, TopicConfigTable
+from pyromq.slow_work import run_blocking
 
 MASTER = BrokerIdentity("c", "a", 0, "10.0.0.1:10911")
 SLAVE = BrokerIdentity("c", "a", 1, "10.0.0.2:10911")
@@ -37,14 +38,6 @@ def register(table, broker, *topics, version=1, now=0, connection=None, ha_addre
 
 def names(found):
     return [name for name in found if name is not None]
-
-
-def counted(steps):
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return done.value
 
 
 def addresses(table, topic):
@@ -213,18 +206,18 @@ def test_filter_servers_are_told_with_the_route_until_they_are_gone(table):
 def test_write_permission_is_wiped_until_the_broker_announces_a_change(table):
     register(table, MASTER, "t", TopicConfig(name="u", permission=4))
     register(table, OTHER, "t")
-    assert counted(table.wipe_write_permission("a")) == 2
+    assert run_blocking(table.wipe_write_permission("a")) == 2
     assert [queues.permission for queues in table.route("t").queues] == [4, 6]
     register(table, MASTER, "t")
     assert table.route("t").queues[0].permission == 4
     register(table, MASTER, "t", version=2)
     assert sorted(queues.permission for queues in table.route("t").queues) == [6, 6]
-    assert counted(table.wipe_write_permission("nobody")) == 0
+    assert run_blocking(table.wipe_write_permission("nobody")) == 0
 
 
 def test_adding_write_permission_lets_everything_be_read_and_written(table):
     register(table, MASTER, TopicConfig(name="t", permission=7), TopicConfig(name="u", permission=0))
-    assert counted(table.add_write_permission("a")) == 2
+    assert run_blocking(table.add_write_permission("a")) == 2
     assert [table.route(topic).queues[0].permission for topic in ("t", "u")] == [6, 6]
 
 

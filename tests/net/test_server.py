@@ -4,38 +4,24 @@ import asyncio
 import logging
 import os
 import socket
-from concurrent.futures import Future
 
 import pytest
 from tests.processes import free_port
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.clock import SystemClock
-from pyromq.errors import BrokerError, ConnectionLost, Unavailable, UsageError
+from pyromq.errors import ConnectionLost, Unavailable, UsageError
 from pyromq.net import server as server_module
 from pyromq.net.channel import connect
 from pyromq.net.server import IDLE_SECONDS, Server
 from pyromq.remoting.command import Reply, encode_request
 from pyromq.remoting.connection_limits import ConnectionLimits
-from pyromq.remoting.dispatch import RETRY, Dispatcher, RetryWhenLoaded, answers
+from pyromq.remoting.dispatch import Dispatcher, answers
 from pyromq.remoting.headers import ConsumerIdsChanged, MaxOffset, MinOffset, OffsetResponse
 
 
 def maximum(number):
     return MaxOffset(topic="t", queue_id=number)
-
-
-class Cold:
-    """Lacks something that comes when the test says so."""
-
-    def __init__(self):
-        self.asked = []
-        self.ready = Future()
-
-    @answers(MaxOffset)
-    def lack(self, header, call):
-        self.asked.append(header.queue_id)
-        raise RetryWhenLoaded(lambda: self.ready, BrokerError("lost for good"))
 
 
 def unread(server):
@@ -305,19 +291,6 @@ async def test_an_answer_after_the_end_of_everything_is_lost_quietly(server, cha
     await asyncio.gather(call, return_exceptions=True)
     offsets.waiting[0].set_result(Reply())
     assert caplog.records == []
-
-
-async def test_what_comes_after_the_end_is_not_asked_again(serve, dial, until):
-    server = await serve(cold := Cold())
-    channel = await dial(server)
-    channel.notify(maximum(5))
-    await until(lambda: cold.asked)
-    await channel.close()
-    await until(lambda: not server.sessions)
-    await server.close()
-    cold.ready.set_result(RETRY)
-    await asyncio.sleep(0)  # the loop's turn in which it would be
-    assert cold.asked == [5]
 
 
 async def test_a_connection_closed_within_a_frame_is_noted(server, until, caplog):

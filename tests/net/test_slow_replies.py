@@ -11,6 +11,7 @@ from pyromq.remoting.bodies import TopicConfig, TopicConfigTable, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.slow_work import breathe, completed, loaded
 from pyromq.testing import FakeClock
 
 
@@ -22,11 +23,11 @@ class Ticking(FakeClock):
         return super().monotonic()
 
 
-def counting(turns, name, steps, outcome=None):
+async def counting(turns, name, steps, outcome=None):
     """An answer that notes each of its steps."""
     for _ in range(steps):
         turns.append(name)
-        yield
+        await breathe()
     if isinstance(outcome, Exception):
         raise outcome
     return Reply(remark=name)
@@ -106,9 +107,8 @@ def test_errors_are_answers(answers):
 def test_what_waits_for_a_future_takes_no_turns_and_goes_on_behind_it(answers):
     awaited = Future()
 
-    def waiting():
-        yield awaited
-        return Reply(remark=awaited.result())
+    async def waiting():
+        return Reply(remark=await completed(awaited))
 
     answered = give(answers, waiting())
     turns = []
@@ -120,6 +120,25 @@ def test_what_waits_for_a_future_takes_no_turns_and_goes_on_behind_it(answers):
     assert answers.alarm.seconds_left <= 0
     assert answers.step() is None
     assert answered.result().remark == "awaited"
+
+
+def test_pages_are_loaded_by_a_thread_before_the_work_goes_on():
+    loading, asked = Future(), []
+
+    def load(pages):
+        asked.append(pages)
+        return loading
+
+    async def reading():
+        await loaded(["page"])
+        return Reply(remark="read")
+
+    slow_replies = SlowReplies(Ticking(), load)
+    answered = give(slow_replies, reading())
+    assert (asked, answered.done(), slow_replies.step()) == ([["page"]], False, None)
+    loading.set_result(None)
+    work_off(slow_replies)
+    assert answered.result().remark == "read"
 
 
 def test_a_body_in_pieces_is_the_body(answers):

@@ -23,7 +23,6 @@ from pyromq.broker.transactions.half_messages import HalfMessages
 from pyromq.errors import BrokerError
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC
-from pyromq.net.slow_replies import SlowReplies
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.command import Call
 from pyromq.remoting.headers import EndTransaction
@@ -72,7 +71,7 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
         topics = Topics(config, JsonFile(root / "config/topics.json"), clock)
         put_message = PutMessage(store, statistics, config)
         file = JsonFile(root / "config/delayOffset.json")
-        cold_reads = LoadedAtOnce(store, clock)
+        cold_reads = LoadedAtOnce(store.disk, clock)
         levels = DelayLevels(store, put_message, file, statistics=statistics, cold_reads=cold_reads, clock=clock)
         levels.load()
         halves = HalfMessages(store, put_message, topics=topics, offsets=offsets, clock=clock)
@@ -83,8 +82,6 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
             halves,
             confirmation=Confirmation(store, clock),
             store=store,
-            cold_reads=cold_reads,
-            slow_replies=SlowReplies(clock),
             permissions=Permissions(),
         )
         yield Parts(store, offsets, levels, halves, transacting)

@@ -15,11 +15,11 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import StoreCorrupt
+from pyromq.slow_work import run_blocking
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.checking import Checking
 from pyromq.store.offline.stopped_store import Cure
-from pyromq.store.page_load import run_blocking
 
 from ..store.making import (
     NOON_MS,

@@ -52,6 +52,7 @@ from pyromq.remoting.bodies import (
 )
 from pyromq.remoting.bodies.body import Body
 from pyromq.remoting.bodies.registration import MAX_REGISTRATION_BYTES, read_plain
+from pyromq.slow_work import run_blocking
 
 QUEUE = MessageQueue("t", "b", 0)
 MQ = '{"brokerName":"b","queueId":0,"topic":"t"}'
@@ -235,14 +236,6 @@ def test_changed_registration_gives_a_value_or_a_protocol_error(data):
             pass
 
 
-def read_by_steps(reading):
-    while True:
-        try:
-            next(reading)
-        except StopIteration as done:
-            return done.value
-
-
 @pytest.fixture
 def always_long(monkeypatch):
     """Every registration is read topic by topic, but for a short rest."""
@@ -263,12 +256,12 @@ def test_a_long_registration_reads_as_a_short_one(always_long, indent):
     raw = encode_body(LONG)
     if indent is not None:
         raw = msgspec.json.format(raw, indent=indent)
-    assert read_by_steps(read_plain(raw)) == LONG
+    assert run_blocking(read_plain(raw)) == LONG
 
 
 def test_a_long_registration_of_rocketmq_5_is_read(always_long):
     raw = encode_body(LONG).replace(b'"order":false', b'"attributes":{"+cleanup.policy":"DELETE"},"order":false')
-    assert read_by_steps(read_plain(raw)) == LONG
+    assert run_blocking(read_plain(raw)) == LONG
 
 
 @given(st.data())
@@ -277,7 +270,7 @@ def test_a_changed_long_registration_gives_a_value_or_a_protocol_error(data):
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
     before, registration.SHORT_BYTES = registration.SHORT_BYTES, 400
     try:
-        read_by_steps(read_plain(bytes(raw)))
+        run_blocking(read_plain(bytes(raw)))
     except ProtocolError:
         pass
     finally:
@@ -288,5 +281,5 @@ def test_a_changed_long_registration_gives_a_value_or_a_protocol_error(data):
 def test_what_is_no_registration_is_refused_at_once(filling):
     began = time.process_time()
     with pytest.raises(ProtocolError):
-        read_by_steps(read_plain(b'{"topicConfigSerializeWrapper":{"topicConfigTable":{' + filling * 300_000 + b"}}}"))
+        run_blocking(read_plain(b'{"topicConfigSerializeWrapper":{"topicConfigTable":{' + filling * 300_000 + b"}}}"))
     assert time.process_time() - began < 0.5

@@ -11,6 +11,8 @@ from random import Random
 from types import FrameType
 from typing import Any
 
+from tests.slow_work import steps_of
+
 from pyromq.broker.delays.timer_records import delivered_from
 from pyromq.errors import BrokerError, MessageRefused, MQError, StoreError, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag, decode_properties, encode_properties
@@ -324,7 +326,7 @@ class Life:
             due, key = int(properties["TIMER_OUT_MS"]), properties["UNIQ_KEY"]
             handle = RecallHandle(properties["REAL_TOPIC"], "broker", due, key)
             try:
-                for _ in self.parts.timers.cancel(handle, born_address=ADDRESS):
+                for _ in steps_of(self.parts.timers.cancel(handle, born_address=ADDRESS)):
                     pass
             except StoreNotWritable:
                 raise

@@ -10,10 +10,10 @@ from pyromq.errors import MessageRefused, StoreNotWritable
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
+from pyromq.slow_work import run_blocking
 from pyromq.store.index.record_keys import key_hashes
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore
-from pyromq.store.page_load import run_blocking
 from pyromq.store.queue.consume_queue import FILLER_SIZE
 
 EVER = (0, (1 << 63) - 1)

@@ -16,7 +16,6 @@ from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.end_transaction_processor import EndTransactionProcessor
 from pyromq.broker.transactions.half_messages import HalfMessages
-from pyromq.net.slow_replies import SlowReplies
 from pyromq.permissions.permissions import Permissions
 from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.json_file import JsonFile
@@ -70,7 +69,7 @@ class Parts:
         self.offsets = ConsumerOffsets(self.tables[0])
         self.topics = Topics(config, self.tables[1], time)
         put_message = PutMessage(store, statistics, config)
-        cold_reads = ColdReads(store, time)
+        cold_reads = ColdReads(disk, time)
         self.levels = DelayLevels(
             store, put_message, self.tables[2], statistics=statistics, cold_reads=cold_reads, clock=time
         )
@@ -85,8 +84,6 @@ class Parts:
             self.halves,
             confirmation=confirmation,
             store=store,
-            cold_reads=cold_reads,
-            slow_replies=SlowReplies(time),
             permissions=Permissions(),
         )
         needed = (self.levels, self.timers.index, self.halves)

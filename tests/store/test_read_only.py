@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from pyromq.errors import StoreNotWritable
+from pyromq.slow_work import run_blocking
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.message_store import MessageStore
-from pyromq.store.page_load import run_blocking
 from pyromq.testing import SimulatedDisk
 
 from .making import ADDRESS, NOON_MS, SMALL, TOPIC, StoppedClock, bodies, fill, message

@@ -11,8 +11,8 @@ import pytest
 from tests.store.making import StoppedClock, bodies, fill, message, opened, small_store
 
 from pyromq.errors import StoreNotWritable, UsageError
+from pyromq.slow_work import run_blocking
 from pyromq.store.message_store import MessageStore
-from pyromq.store.page_load import run_blocking
 from pyromq.store.retention import DiskUse, measured
 
 HOUR_MS = 3_600_000

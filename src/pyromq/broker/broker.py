@@ -66,7 +66,10 @@ def _parts(state: SharedState) -> list[BrokerModule]:
                 periodic(STORE_TICK_SECONDS, state.store.tick),
             ]
         ),
-        BrokerModule(steps=[Step(each.step, each.alarm) for each in (state.indexing, state.slow_replies)]),
+        BrokerModule(
+            steps=[Step(each.step, each.alarm) for each in (state.indexing, state.slow_replies)],
+            close=state.slow_replies.close,
+        ),
         producing(state),
         consuming(state, _soon),
         members(state),
@@ -78,7 +81,6 @@ def _parts(state: SharedState) -> list[BrokerModule]:
         state.store,
         [part.log_needed_from for part in parts if part.log_needed_from is not None],
         cold_reads=state.cold_reads,
-        slow_replies=state.slow_replies,
         clock=state.clock,
     )
     return [
@@ -114,6 +116,7 @@ class Broker:
                 *(answerer for part in self._parts for answerer in part.answerers),
                 guard=next((part.guard for part in self._parts if part.guard is not None), None),
                 refusals=state.refusals,
+                compute=state.slow_replies.give,
             ),
             self._clock,
             limits=self.config.limits_of_connections,
@@ -142,8 +145,6 @@ class Broker:
         return BrokerMetrics(self._state, self._server.sessions)
 
     async def __aenter__(self) -> Self:
-        run_soon = asyncio.get_running_loop().call_soon_threadsafe
-        self._state.slow_replies.run_soon = self._state.cold_reads.run_soon = run_soon
         try:
             self.store.open()
             for part in self._parts:

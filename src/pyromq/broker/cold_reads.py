@@ -1,97 +1,57 @@
-"""What lies on the disk and not in memory: loaded by threads, so that nobody else waits for it.
-
-A page that is not in memory is read when it is touched, and whoever touches it stands still: on the loop that would
-be every client. So whoever is about to touch records there asks first whether they are in memory. If not, a pull's
-answer waits until they are, a long answer goes on then, any other request is asked again, and a step runs again.
-"""
+"""Reads of records that are not resident: threads load their pages, so that no page fault blocks the event loop."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import TypeVar
 
 from pyromq.broker.pending_replies import PendingReplies
 from pyromq.clock import Clock
-from pyromq.net.alarm import Alarm
-from pyromq.remoting.command import Answered, Reply
-from pyromq.remoting.dispatch import RETRY, RetryWhenLoaded
-from pyromq.store.message_store import MessageStore
-from pyromq.store.page_load import FilePiece, PageLoad, PagesToLoad
+from pyromq.net.alarm import Alarm, soon_in_this_loop
+from pyromq.remoting.command import Answered
+from pyromq.slow_work import MAX_ROUNDS, FilePiece, PagesToLoad
+from pyromq.store.disk import Disk
 
-THREADS = 4  # reads of the disk at a time, for requests
-STEP_THREADS = 2  # and for what the broker does by itself: what is due does not queue behind requests
-MOST_ROUNDS = 4  # of loading in a row: an entry, a record's head, the rest; what goes meanwhile is waited for
-LOADED_AT_ONCE = 256  # records of one long answer: so that others' turn comes in between
-
-T = TypeVar("T")
-Working = Generator[Future[Answered] | None, None, T]  # part of a long answer
+THREADS = 4  # loads at a time for requests
+STEP_THREADS = 2  # loads at a time for background tasks: scheduled deliveries do not wait behind client requests
 
 
 class ColdReads:
-    """Owns the threads, which are made when they are needed.
+    """Owns the threads, which start when they are needed."""
 
-    `run_soon` runs a function in the loop's thread; it is called by others.
-    """
-
-    def __init__(self, store: MessageStore, clock: Clock) -> None:
+    def __init__(self, disk: Disk, clock: Clock) -> None:
         self.waiting = PendingReplies(clock)
-        self.run_soon: Callable[[Callable[[], None]], object] = lambda work: work()
-        self._disk = store.disk
-        self._residency = store.residency
+        self._disk = disk
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cold-reads")
         self._step_threads = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="cold-steps")
 
-    def when_loaded(self, unread: Sequence[memoryview | FilePiece], reply: Callable[[], Answered]) -> Future[Answered]:
-        """Resolve to what `reply` returns, in a thread, once all of this is in memory."""
-        return self.waiting.add(self._threads.submit(self._load, unread, reply))
+    def load(self, pages: PagesToLoad) -> Future[None]:
+        """Load pages for a slow reply."""
+        return self.waiting.add(self._threads.submit(self._disk.load, pages))
 
-    def loaded(self, work: PageLoad[T]) -> Working[T]:
-        """Do, as part of a long answer, what touches records."""
-        while True:
-            try:
-                unread = next(work)
-            except StopIteration as done:
-                found: T = done.value
-                return found
-            for first in range(0, len(unread), LOADED_AT_ONCE):
-                yield self.when_loaded(unread[first : first + LOADED_AT_ONCE], Reply)
-            if not unread:
-                yield None
+    def when_loaded(self, pages: Sequence[memoryview | FilePiece], reply: Callable[[], Answered]) -> Future[Answered]:
+        """Return a future for what `reply` returns, called in a thread after the pages are loaded."""
+        return self.waiting.add(self._threads.submit(self._load, pages, reply))
 
-    def need_record(self, log_offset: int) -> None:
-        """Have the call that is being answered asked again, once the record that begins there is in memory.
-
-        Call it before anything is changed. Raises `RetryWhenLoaded` unless the record is in memory. The call is refused
-        when repeated loads do not bring the record: reading it from the map might end the process.
-        """
-        self.need(self._residency.record_to_load(log_offset), log_offset)
-
-    def need(self, unread: PagesToLoad, log_offset: int) -> None:
-        """The same of anything that leads to that record; nothing is lacking where `unread` is empty."""
-        if unread:
-            in_vain = self._residency.unreadable(log_offset)
-            raise RetryWhenLoaded(partial(self.when_loaded, unread, lambda: RETRY), in_vain)
-
-    def fetch(self, unread: PagesToLoad, alarm: Alarm) -> Future[None]:
-        """Load something for a step, and let its alarm ring when that is there."""
-        loading = self._step_threads.submit(self._disk.load, unread)
-        loading.add_done_callback(lambda _: self.run_soon(lambda: alarm.ring_within(0)))
+    def fetch(self, pages: PagesToLoad, alarm: Alarm) -> Future[None]:
+        """Load pages for a background task; its alarm rings when they are loaded."""
+        run_soon = soon_in_this_loop()
+        loading = self._step_threads.submit(self._disk.load, pages)
+        loading.add_done_callback(lambda _: run_soon(lambda: alarm.ring_within(0)))
         return loading
 
     def close(self) -> None:
-        """End the threads; what they were at is answered before."""
+        """End the threads after their current work."""
         self._threads.shutdown()
         self._step_threads.shutdown()
 
-    def _load(self, unread: Sequence[memoryview | FilePiece], reply: Callable[[], Answered]) -> Answered:
-        self._disk.load(unread)
+    def _load(self, pages: Sequence[memoryview | FilePiece], reply: Callable[[], Answered]) -> Answered:
+        self._disk.load(pages)
         return reply()
 
 
 class Fetching:
-    """What a step needs from the disk before it goes on. Its alarm rings when that is there."""
+    """The pages that a background task needs before it continues. Its alarm rings when they are loaded."""
 
     def __init__(self, cold_reads: ColdReads, alarm: Alarm) -> None:
         self._cold_reads = cold_reads
@@ -105,18 +65,18 @@ class Fetching:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether something was loaded so often in a row that it is not going to stay: the step should wait for it."""
-        return self._rounds >= MOST_ROUNDS
+        """Whether repeated loads did not keep the pages in memory: the task must read them and block."""
+        return self._rounds >= MAX_ROUNDS
 
-    def lacks(self, unread: PagesToLoad) -> bool:
-        """Begin to load this, and tell whether the step has to wait for it: not for nothing, nor in vain."""
-        if not unread or self.is_in_vain:
+    def lacks(self, pages: PagesToLoad) -> bool:
+        """Start loading these pages. Return True if the task must wait, False for no pages or after too many loads."""
+        if not pages or self.is_in_vain:
             self.went_on()
             return False
         self._rounds += 1
-        self._loading = self._cold_reads.fetch(unread, self._alarm)
+        self._loading = self._cold_reads.fetch(pages, self._alarm)
         return True
 
     def went_on(self) -> None:
-        """Some of the step's work is done: what it lacks now is something else."""
+        """Note progress of the task: the next pages are other ones."""
         self._rounds = 0

@@ -6,17 +6,16 @@ What waits in the log to be delivered or decided stays, whatever the disk says.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.net.alarm import Alarm
-from pyromq.net.slow_replies import SlowReplies, SlowReply
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CleanQueues, DeleteExpiredLog, DeleteExpiredLogResponse
+from pyromq.slow_work import loaded
 from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
@@ -40,13 +39,10 @@ class LogCleaning:
         needed: Sequence[Callable[[], int]],
         *,
         cold_reads: ColdReads,
-        slow_replies: SlowReplies,
         clock: Clock,
     ) -> None:
         self.alarm = Alarm(clock)
         self._fetching = Fetching(cold_reads, self.alarm)
-        self._cold_reads = cold_reads
-        self._long_answers = slow_replies
         self._retention = store.retention
         self._retention.keep_from = lambda: min(needed_from() for needed_from in needed)
 
@@ -57,16 +53,12 @@ class LogCleaning:
         return IDLE_SECONDS if self._retention.step(STEP_SECONDS) else PAUSE_SECONDS
 
     @answers(DeleteExpiredLog)
-    def delete_expired(self, header: DeleteExpiredLog, call: Call) -> Reply | Future[Reply]:
+    async def delete_expired(self, header: DeleteExpiredLog, call: Call) -> Reply:
         """Let log files go that have expired, at any hour, now and in the next rounds."""
-        return self._long_answers.give(self._deleted(header, call), call)
-
-    def _deleted(self, header: DeleteExpiredLog, call: Call) -> SlowReply:
         hours = header.older_than_hours
         if hours is not None and hours < 0:
             raise UsageError(f"olderThanHours is {hours}; it must be 0 or more")
-        if unread := self._retention.to_load():
-            yield self._cold_reads.when_loaded(unread, Reply)
+        await loaded(self._retention.to_load())
         files = self._retention.expire_now(None if hours is None else hours * _HOUR_MS)
         logger.info("%s lets expired messages go: %d log files now", call.peer.address, files)
         return Reply(DeleteExpiredLogResponse(files=files, kept_from=self._retention.keep_from()))

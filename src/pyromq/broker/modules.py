@@ -35,6 +35,7 @@ from pyromq.message import Property, StoredMessage
 from pyromq.names import NOT_FOR_CLIENTS, REPLY_SUFFIX, SYSTEM_TOPIC_PREFIX
 from pyromq.permissions.acl_folder import AclFolder
 from pyromq.permissions.acl_watch import LOOK_SECONDS, AclWatch
+from pyromq.slow_work import NotInMemory
 from pyromq.store.worker import worker
 
 EXPIRE_CLIENTS_SECONDS = 10.0
@@ -93,8 +94,6 @@ def timers(state: SharedState) -> BrokerModule:
     timers = state.timers
     listing = TimerListProcessor(
         timers,
-        state.slow_replies,
-        cold_reads=state.cold_reads,
         broker_name=state.config.name,
         clock=state.clock,
     )
@@ -127,8 +126,6 @@ def transactions(state: SharedState) -> BrokerModule:
                 half_messages,
                 confirmation=state.confirmation,
                 store=state.store,
-                cold_reads=state.cold_reads,
-                slow_replies=state.slow_replies,
                 permissions=state.permissions,
             )
         ],
@@ -150,7 +147,6 @@ def batch_transactions(state: SharedState) -> BrokerModule:
                 admission=state.admission,
                 confirmation=state.confirmation,
                 config=state.config,
-                slow_replies=state.slow_replies,
                 permissions=state.permissions,
             )
         ],
@@ -216,7 +212,6 @@ def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], objec
         topics=topics,
         groups=groups,
         statistics=statistics,
-        cold_reads=cold_reads,
     )
 
     async def stop() -> None:
@@ -230,10 +225,8 @@ def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], objec
                 topics,
                 offsets=offsets,
                 connections=connections,
-                cold_reads=cold_reads,
-                slow_replies=state.slow_replies,
             ),
-            QueueLockProcessor(state.queue_locks, state.slow_replies),
+            QueueLockProcessor(state.queue_locks),
             retrying,
         ],
         express=express_pulls(state, pulling),
@@ -254,7 +247,6 @@ def members(state: SharedState) -> BrokerModule:
         topics=state.topics,
         config=state.config,
         clock=state.clock,
-        slow_replies=state.slow_replies,
     )
     connections = state.connections
     steps = [
@@ -267,7 +259,6 @@ def members(state: SharedState) -> BrokerModule:
 def administration(state: SharedState) -> BrokerModule:
     store, topics, groups, config = state.store, state.topics, state.groups, state.config
     offsets, connections, statistics = state.offsets, state.connections, state.statistics
-    slow_replies = state.slow_replies
     configuring = SettingsProcessor(
         config, state.settings, topics=topics, announce_all=state.registering.announce_all, clock=state.clock
     )
@@ -281,12 +272,9 @@ def administration(state: SharedState) -> BrokerModule:
                 connections=connections,
                 statistics=statistics,
                 config=config,
-                slow_replies=slow_replies,
                 announce=state.registering.announce,
             ),
-            GroupProcessor(
-                groups, offsets, delay_levels=state.delay_levels, statistics=statistics, slow_replies=slow_replies
-            ),
+            GroupProcessor(groups, offsets, delay_levels=state.delay_levels, statistics=statistics),
             configuring,
             MemberCallProcessor(
                 store,
@@ -294,8 +282,6 @@ def administration(state: SharedState) -> BrokerModule:
                 offsets=offsets,
                 connections=connections,
                 broker_name=config.name,
-                cold_reads=state.cold_reads,
-                slow_replies=slow_replies,
             ),
             _tracking(state),
             _summing(state),
@@ -306,8 +292,8 @@ def administration(state: SharedState) -> BrokerModule:
                 state.offsets,
                 queue_locks=state.queue_locks,
                 confirmation=state.confirmation,
+                slow_replies=state.slow_replies,
                 cold_reads=state.cold_reads,
-                slow_replies=slow_replies,
                 statistics=statistics,
                 delay_levels=state.delay_levels,
                 refusals=state.refusals,
@@ -328,9 +314,7 @@ def _tracking(state: SharedState) -> ConsumeStatsProcessor:
         groups=state.groups,
         offsets=state.offsets,
         connections=state.connections,
-        cold_reads=state.cold_reads,
         config=state.config,
-        slow_replies=state.slow_replies,
     )
 
 
@@ -339,9 +323,7 @@ def _querying(state: SharedState) -> QueryMessageProcessor:
         state.store,
         state.indexing,
         state.connections,
-        cold_reads=state.cold_reads,
         limits=state.config.limits,
-        slow_replies=state.slow_replies,
     )
 
 
@@ -352,8 +334,6 @@ def _summing(state: SharedState) -> FiguresProcessor:
         groups=state.groups,
         offsets=state.offsets,
         connections=state.connections,
-        cold_reads=state.cold_reads,
-        slow_replies=state.slow_replies,
         clock=state.clock,
     )
 
@@ -387,7 +367,7 @@ def _topic_at(log_offset: int, state: SharedState) -> str | None:
 
     `NO_QUEUE`, on which only administrators have rights, for what no queue leads to.
     """
-    state.cold_reads.need_record(log_offset)
+    state.store.residency.need_record(log_offset)
     try:
         message = state.store.message_at(log_offset, check_crc=False)
     except StoreError:  # a record begins there, and cannot be read
@@ -407,5 +387,6 @@ def _is_queued(message: StoredMessage, state: SharedState) -> bool:
     if place is None:
         return False
     queue, queue_offset = place
-    state.cold_reads.need(queue.entry_to_load(queue_offset), message.log_offset)
+    if to_load := queue.entry_to_load(queue_offset):
+        raise NotInMemory(to_load, state.store.residency.unreadable(message.log_offset))
     return state.store.reading.log_offset_of(place) == message.log_offset

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from enum import Enum
 
 from pyromq.console.cluster.cluster_history import ClusterHistory
-from pyromq.metrics.exposition import Exposition, Family, Kind, Telling, label_text
+from pyromq.metrics.exposition import Exposition, Family, Kind, label_text
 from pyromq.metrics.histogram import Histogram
 from pyromq.metrics.server import tell_info
 from pyromq.remoting.rejection_log import RejectionLog
+from pyromq.slow_work import breathe
 
 REQUESTS = Family(
     "pyromq_console_requests_total",
@@ -74,7 +75,7 @@ class ConsoleMetrics:
         finally:
             self._searches -= 1
 
-    def tell(self, exposition: Exposition) -> Telling:
+    async def tell(self, exposition: Exposition) -> None:
         common = self._common
         tell_info(exposition, common)
         exposition.add(SEARCHES, common, self._searches)
@@ -84,10 +85,10 @@ class ConsoleMetrics:
             exposition.add(CUT, f"{common},{label_text(reason=kind)}", count)
         for (page, status), count in sorted(self._requests.items()):
             exposition.add(REQUESTS, f"{common},{label_text(page=page, status=str(status))}", count)
-        yield None
+        await breathe()
         for page, histogram in sorted(self._seconds.items()):
             histogram.tell(exposition, SECONDS, f"{common},{label_text(page=page)}")
-            yield None
+            await breathe()
 
     def faults(self) -> dict[str, str]:
         return {"cluster": self._history.fault}

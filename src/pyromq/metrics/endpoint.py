@@ -12,14 +12,16 @@ import resource
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.metrics.config import MetricsConfig
-from pyromq.metrics.exposition import CONTENT_TYPE, Exposition, Family, Kind, Source, Telling
+from pyromq.metrics.exposition import CONTENT_TYPE, Exposition, Family, Kind, Source
 from pyromq.net.listening import listen_failure
 from pyromq.net.tasks import Tasks
+from pyromq.slow_work import SlowWork
+from pyromq.store.disk import LOCAL_DISK
 
 CPU = Family(
     "process_cpu_seconds_total", Kind.COUNTER, "Time of the processor that this process has used.", unit="seconds"
@@ -32,6 +34,8 @@ STARTED = Family("process_start_time_seconds", Kind.GAUGE, "When this process be
 PROCESS_FAMILIES = (CPU, MEMORY, DESCRIPTORS, MOST_DESCRIPTORS, STARTED)
 
 logger = logger_of(__name__)
+
+T = TypeVar("T")
 
 SLICE_SECONDS = 0.001  # between two turns of the loop; one is as long where there is much to do
 
@@ -204,17 +208,15 @@ class Scraping:
             begun = time.monotonic()
             exposition = Exposition(self._series_limit)
             for source in self._sources:
-                await _in_slices(source.tell(exposition))
-            chunks: list[bytes] = []
-            await _in_slices(_into(chunks, exposition))
+                await in_slices(source.tell(exposition))
+            chunks = await in_slices(exposition.text())
             self._tell_left_out(exposition)
             own = Exposition(len(SCRAPE_FAMILIES))
             own.add(SERIES, "", len(exposition))
             own.add(LIMIT, "", self._series_limit)
             own.add(LEFT_OUT, "", int(exposition.left_out))
             own.add(SECONDS, "", round(time.monotonic() - begun, 6))
-            await _in_slices(_into(chunks, own))
-            return chunks
+            return chunks + await in_slices(own.text())
 
     def _tell_left_out(self, exposition: Exposition) -> None:
         if exposition.left_out and not self._was_left_out:
@@ -226,15 +228,17 @@ class Scraping:
         self._was_left_out = exposition.left_out
 
 
-def _into(chunks: list[bytes], exposition: Exposition) -> Telling:
-    chunks += yield from exposition.text()
-
-
-async def _in_slices(telling: Telling) -> None:
+async def in_slices(work: SlowWork[T]) -> T:
+    """Run slow work in this event loop: other tasks run after each slice, and threads load pages."""
     end = time.monotonic() + SLICE_SECONDS
-    for work in telling:
-        if work is not None:
-            await asyncio.get_running_loop().run_in_executor(None, work)
+    while True:
+        try:
+            awaited = work.send(None)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        if awaited is not None:
+            await asyncio.to_thread(LOCAL_DISK.load, awaited)
         elif time.monotonic() < end:
             continue
         else:
@@ -245,7 +249,10 @@ async def _in_slices(telling: Telling) -> None:
 class ProcessMetrics:
     """This process. Where there is no /proc, some figures are not told."""
 
-    def tell(self, exposition: Exposition) -> Telling:
+    async def tell(self, exposition: Exposition) -> None:
+        self._tell(exposition)
+
+    def _tell(self, exposition: Exposition) -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         exposition.add(CPU, "", used.ru_utime + used.ru_stime)
         exposition.add(MOST_DESCRIPTORS, "", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -258,7 +265,6 @@ class ProcessMetrics:
             exposition.add(STARTED, "", round(time.time() - age, 2))
         except (OSError, ValueError, IndexError, AttributeError):
             pass
-        yield None
 
     def faults(self) -> dict[str, str]:
         return {}

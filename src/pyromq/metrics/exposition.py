@@ -7,17 +7,18 @@ rocketmq_topic_number{cluster="DefaultCluster",node_type="broker",node_id="broke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from typing import Protocol
 
+from pyromq.slow_work import breathe
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _CHUNK_LINES = 1_000  # put together at once
 
 # Of a source: it yields wherever it may be left for a while, or what a thread has to do before it goes on.
-Telling = Generator[Callable[[], object] | None, None, None]
 
 
 class Kind(Enum):
@@ -44,7 +45,7 @@ class Family:
 class Source(Protocol):
     """Who has figures to tell: a broker, a name server."""
 
-    def tell(self, exposition: Exposition) -> Telling:
+    async def tell(self, exposition: Exposition) -> None:
         """Add all samples. What they speak of may change meanwhile."""
 
     def faults(self) -> dict[str, str]:
@@ -100,8 +101,8 @@ class Exposition:
         self._details += len(lines)
         self._lines.setdefault(family, []).extend(lines)
 
-    def text(self) -> Generator[None, None, list[bytes]]:
-        """Return the text in pieces; it may be left for a while after each."""
+    async def text(self) -> list[bytes]:
+        """Return the text in pieces."""
         room = self.most - self._count
         chunks: list[bytes] = []
         for family, lines in self._lines.items():
@@ -114,7 +115,7 @@ class Exposition:
             chunks.append(f"# HELP {family.name} {family.meaning}\n# TYPE {family.name} {kind}\n".encode())
             for first in range(0, len(lines), _CHUNK_LINES):
                 chunks.append("".join(lines[first : first + _CHUNK_LINES]).encode())
-                yield
+                await breathe()
         return chunks
 
 

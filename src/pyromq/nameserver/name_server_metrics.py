@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
-from pyromq.metrics.exposition import Exposition, Family, Kind, Telling, label_text
+from pyromq.metrics.exposition import Exposition, Family, Kind, label_text
 from pyromq.metrics.server import tell_server
 from pyromq.nameserver.routes import RouteTable
 from pyromq.remoting.rejection_log import RejectionLog
@@ -24,11 +24,10 @@ class NameServerMetrics:
         self._refusals = refusals
         self._sessions = sessions
 
-    def tell(self, exposition: Exposition) -> Telling:
+    async def tell(self, exposition: Exposition) -> None:
         tell_server(exposition, self._common, connections=len(self._sessions), refusals=self._refusals)
         exposition.add(BROKERS, self._common, len(list(self._routes.addresses())))
         exposition.add(TOPICS, self._common, len(self._routes))
-        yield None
 
     def faults(self) -> dict[str, str]:
         return {"name server": ""}

@@ -76,8 +76,8 @@ class NameServer:
         # Beside the key-value settings: what administrators change. A name server without that file keeps neither.
         kept = self.config.kv_path.with_name("namesrv.properties") if self.config.kv_path is not None else None
         self._configuring = ConfiguringNameServer(self.config, JsonFile(kept) if kept is not None else None)
-        self._long_answers = SlowReplies(self._clock)
-        self._registering = RegisteringBrokers(self.routes, self._kv, self._clock, self._long_answers)
+        self._slow_replies = SlowReplies(self._clock)
+        self._registering = RegisteringBrokers(self.routes, self._kv, self._clock)
         self._refusals = refusals = RejectionLog(self._clock)
         guard = None
         if self.config.permissions_path is not None:
@@ -88,11 +88,12 @@ class NameServer:
             guard = ChangeGuard(permissions, refusals)
         dispatcher = Dispatcher(
             self._registering,
-            QueryingRoutes(self.routes, self._kv, self.config, self._long_answers),
+            QueryingRoutes(self.routes, self._kv, self.config),
             AnsweringKv(self._kv),
             self._configuring,
             guard=guard,
             refusals=refusals,
+            compute=self._slow_replies.give,
         )
         config = self.config
         self._server = Server(
@@ -131,7 +132,7 @@ class NameServer:
         await self._server.start()
         self._tasks.start(every(self.config.scan_interval_ms / 1000, self._expire, self._clock), name="expire brokers")
         for step, alarm in (
-            (self._long_answers.step, self._long_answers.alarm),
+            (self._slow_replies.step, self._slow_replies.alarm),
             (self._registering.forget_some, self._registering.alarm),
         ):
             self._tasks.start(alarm.run(step), name=step.__qualname__)
@@ -140,6 +141,7 @@ class NameServer:
     async def __aexit__(self, *_: object) -> None:
         await self._tasks.stop()
         await self._server.close(DRAIN_SECONDS)
+        self._slow_replies.close()
         self._kv.close()
         if self._watch is not None:
             self._watch.close()

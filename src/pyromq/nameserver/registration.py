@@ -11,7 +11,6 @@ from pyromq.logs import logger_of
 from pyromq.nameserver.kv import ORDER_TOPICS, KvTable
 from pyromq.nameserver.routes import MASTER, BrokerIdentity, RouteTable
 from pyromq.net.alarm import Alarm
-from pyromq.net.slow_replies import SlowReplies, SlowReply
 from pyromq.remoting.bodies import (
     REQUEST,
     BrokerRegistration,
@@ -32,6 +31,7 @@ from pyromq.remoting.headers import (
     UnregisterBroker,
 )
 from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.slow_work import completed
 
 logger = logger_of(__name__)
 
@@ -39,36 +39,32 @@ logger = logger_of(__name__)
 class RegisteringBrokers:
     """Brokers: announcements, goodbyes, and the connection whose end is a goodbye too."""
 
-    def __init__(self, routes: RouteTable, kv: KvTable, clock: Clock, slow_replies: SlowReplies) -> None:
+    def __init__(self, routes: RouteTable, kv: KvTable, clock: Clock) -> None:
         self.alarm = Alarm(clock)  # rings when `forget_some` has something to do
         self._routes = routes
         self._kv = kv
         self._clock = clock
-        self._long_answers = slow_replies
-        self._registering: Future[None] | None = None  # ends when the next one may be taken in
+        self._registering: Future[bool] | None = None  # done when the next registration may begin
 
     @answers(RegisterBroker)
-    def register(self, header: RegisterBroker, call: Call) -> Reply | Future[Reply]:
+    async def register(self, header: RegisterBroker, call: Call) -> Reply:
+        """Take in registrations one at a time: a broker's older one must not replace its newer one."""
         if header.body_crc and zlib.crc32(call.body) & 0x7FFFFFFF != header.body_crc:
             raise BrokerError("crc32 not match")
-        return self._long_answers.give(self._taken_in(header, call), call)
-
-    def _taken_in(self, header: RegisterBroker, call: Call) -> SlowReply:
-        """One at a time: a broker's older announcement must not outlive its newer one."""
         while self._registering is not None:
-            yield self._registering
+            await completed(self._registering)
         self._registering = Future()
         try:
-            return (yield from self._registered(header, call))
+            return await self._registered(header, call)
         finally:
             done, self._registering = self._registering, None
-            done.set_result(None)
+            done.set_result(True)
 
-    def _registered(self, header: RegisterBroker, call: Call) -> SlowReply:
+    async def _registered(self, header: RegisterBroker, call: Call) -> Reply:
         broker = BrokerIdentity(header.cluster, header.broker_name, header.broker_id, header.broker_address)
         registration = BrokerRegistration()
         if call.body:
-            registration = yield from read_compressed(call.body) if header.compressed else read_plain(call.body)
+            registration = await (read_compressed if header.compressed else read_plain)(call.body)
             call.body = b""  # megabytes, and entering the topics takes its time
         if broker.address not in self._routes.addresses():
             logger.info("broker %s (%s) registers", broker.address, broker.name)
@@ -76,7 +72,7 @@ class RegisteringBrokers:
             return Reply()
         if self._forget not in call.peer.on_close:
             call.peer.on_close += (self._forget,)
-        yield from self._routes.registering(
+        await self._routes.registering(
             broker,
             registration,
             now=self._clock.monotonic(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 
 import msgspec
 
@@ -11,7 +10,7 @@ from pyromq.errors import TopicNotFound
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.kv import ORDER_TOPICS, KvTable
 from pyromq.nameserver.routes import RouteTable
-from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import QueuesAtBroker, TopicList, encode_body
 from pyromq.remoting.codes import UNIT, UNIT_SUBSCRIPTION
 from pyromq.remoting.command import Call, Reply
@@ -31,13 +30,13 @@ from pyromq.remoting.headers import (
     WipeWritePermission,
     WipeWritePermissionResponse,
 )
+from pyromq.slow_work import breathe
 
 
 class QueryingRoutes:
     """Routes, clusters and names of topics; topics that go, write permissions that are taken and given back."""
 
-    def __init__(self, routes: RouteTable, kv: KvTable, config: NameServerConfig, slow_replies: SlowReplies) -> None:
-        self._long_answers = slow_replies
+    def __init__(self, routes: RouteTable, kv: KvTable, config: NameServerConfig) -> None:
         self._routes = routes
         self._kv = kv
         self._config = config
@@ -55,16 +54,16 @@ class QueryingRoutes:
         return Reply(body=encode_body(route))
 
     @answers(Cluster)
-    def cluster(self, header: Cluster, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(in_pieces(self._routes.cluster_table()), call)
+    async def cluster(self, header: Cluster, call: Call) -> Reply:
+        return await in_pieces(self._routes.cluster_table())
 
     @answers(TopicNames)
-    def topics(self, header: TopicNames, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(_topic_list(self._routes.topics()), call)
+    async def topics(self, header: TopicNames, call: Call) -> Reply:
+        return await _topic_list(self._routes.topics())
 
     @answers(TopicNamesOfCluster)
-    def topics_of_cluster(self, header: TopicNamesOfCluster, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(_topic_list(self._routes.topics_of(header.cluster)), call)
+    async def topics_of_cluster(self, header: TopicNamesOfCluster, call: Call) -> Reply:
+        return await _topic_list(self._routes.topics_of(header.cluster))
 
     @answers(SystemTopicNames)
     def system_topics(self, header: SystemTopicNames, call: Call) -> Reply:
@@ -72,20 +71,20 @@ class QueryingRoutes:
         return Reply(body=encode_body(TopicList(topics=names, broker_address=address)))
 
     @answers(UnitTopicNames)
-    def unit_topics(self, header: UnitTopicNames, call: Call) -> Reply | Future[Reply]:
-        return self._those(lambda queues: bool(queues.sys_flag & UNIT), call)
+    async def unit_topics(self, header: UnitTopicNames, call: Call) -> Reply:
+        return await self._those(lambda queues: bool(queues.sys_flag & UNIT))
 
     @answers(UnitSubscriptionTopicNames)
-    def unit_subscription_topics(self, header: UnitSubscriptionTopicNames, call: Call) -> Reply | Future[Reply]:
-        return self._those(lambda queues: bool(queues.sys_flag & UNIT_SUBSCRIPTION), call)
+    async def unit_subscription_topics(self, header: UnitSubscriptionTopicNames, call: Call) -> Reply:
+        return await self._those(lambda queues: bool(queues.sys_flag & UNIT_SUBSCRIPTION))
 
     @answers(UnitSubscriptionOnlyTopicNames)
-    def unit_subscription_only(self, header: UnitSubscriptionOnlyTopicNames, call: Call) -> Reply | Future[Reply]:
+    async def unit_subscription_only(self, header: UnitSubscriptionOnlyTopicNames, call: Call) -> Reply:
         both = UNIT | UNIT_SUBSCRIPTION
-        return self._those(lambda queues: queues.sys_flag & both == UNIT_SUBSCRIPTION, call)
+        return await self._those(lambda queues: queues.sys_flag & both == UNIT_SUBSCRIPTION)
 
-    def _those(self, wanted: Callable[[QueuesAtBroker], bool], call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(_topic_list(self._routes.topics(wanted)), call)
+    async def _those(self, wanted: Callable[[QueuesAtBroker], bool]) -> Reply:
+        return await _topic_list(self._routes.topics(wanted))
 
     @answers(DeleteTopicName)
     def delete_topic(self, header: DeleteTopicName, call: Call) -> Reply:
@@ -93,27 +92,21 @@ class QueryingRoutes:
         return Reply()
 
     @answers(WipeWritePermission)
-    def wipe(self, header: WipeWritePermission, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._wiping(header.broker_name), call)
-
-    def _wiping(self, broker_name: str) -> SlowReply:
-        count = yield from self._routes.wipe_write_permission(broker_name)
+    async def wipe(self, header: WipeWritePermission, call: Call) -> Reply:
+        count = await self._routes.wipe_write_permission(header.broker_name)
         return Reply(WipeWritePermissionResponse(count=count))
 
     @answers(AddWritePermission)
-    def add(self, header: AddWritePermission, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._adding(header.broker_name), call)
-
-    def _adding(self, broker_name: str) -> SlowReply:
-        count = yield from self._routes.add_write_permission(broker_name)
+    async def add(self, header: AddWritePermission, call: Call) -> Reply:
+        count = await self._routes.add_write_permission(header.broker_name)
         return Reply(AddWritePermissionResponse(count=count))
 
 
-def _topic_list(names: Iterator[str | None]) -> SlowReply:
+async def _topic_list(names: Iterator[str | None]) -> Reply:
     listed = []
     for name in names:
         if name is None:
-            yield None
+            await breathe()
         else:
             listed.append(name)
-    return (yield from in_pieces(TopicList(topics=listed)))
+    return await in_pieces(TopicList(topics=listed))

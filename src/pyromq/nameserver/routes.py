@@ -6,7 +6,7 @@ Source: RocketMQ 4.9.8, RouteInfoManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -25,6 +25,7 @@ from pyromq.remoting.bodies import (
     TopicRoute,
 )
 from pyromq.remoting.codes import Permission
+from pyromq.slow_work import breathe, run_blocking
 
 logger = logger_of(__name__)
 
@@ -94,10 +95,9 @@ class RouteTable:
         connection: object = None,
     ) -> None:
         """Take in an announcement, at once."""
-        for _ in self.registering(broker, registration, now=now, ha_address=ha_address, connection=connection):
-            pass
+        run_blocking(self.registering(broker, registration, now=now, ha_address=ha_address, connection=connection))
 
-    def registering(
+    async def registering(
         self,
         broker: BrokerIdentity,
         registration: BrokerRegistration,
@@ -105,7 +105,7 @@ class RouteTable:
         now: float,
         ha_address: str | None = None,
         connection: object = None,
-    ) -> Iterator[None]:
+    ) -> None:
         """Take in an announcement. A master's topics replace its old ones when their version or its address is new.
 
         Topics missing from the announcement stay, as upstream. Topics missing here are entered in any case: a broker
@@ -116,7 +116,7 @@ class RouteTable:
         self._check_room(broker, registration, connection)
         while broker.name in self._leaving:
             self.forget_some(broker.name)
-            yield None
+            await breathe()
         known = self._live.get(broker.address)
         self._clusters.setdefault(broker.cluster, set()).add(broker.name)
         is_new = self._enter_address(broker) or known is None or known.identity != broker
@@ -131,7 +131,7 @@ class RouteTable:
                 elif changed or broker.name not in self._topics.get(topic.name, ()):
                     self._enter_topic(broker.name, topic, entries)
                 if number % AT_ONCE == 0:
-                    yield None
+                    await breathe()
             if left_out:
                 logger.warning(
                     "%d topics of broker %s are left out: %s has %d queues to read and %d to write; the limit is %d",
@@ -351,15 +351,15 @@ class RouteTable:
             if topic in self._topics:
                 self._forget_topic_at(topic, name)
 
-    def wipe_write_permission(self, broker_name: str) -> Generator[None, None, int]:
+    async def wipe_write_permission(self, broker_name: str) -> int:
         """Take the write bit from all topics of a broker, until it announces a change; return how many topics."""
-        return self._change_permission(broker_name, lambda permission: permission & ~Permission.WRITE)
+        return await self._change_permission(broker_name, lambda permission: permission & ~Permission.WRITE)
 
-    def add_write_permission(self, broker_name: str) -> Generator[None, None, int]:
+    async def add_write_permission(self, broker_name: str) -> int:
         """Let all topics of a broker be read and written; return how many topics."""
-        return self._change_permission(broker_name, lambda _: Permission.READ | Permission.WRITE)
+        return await self._change_permission(broker_name, lambda _: Permission.READ | Permission.WRITE)
 
-    def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> Generator[None, None, int]:
+    async def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
         count = 0
         for number, topic in enumerate(list(self._held.get(broker_name, ()))):
             queues = self._topics.get(topic, {})
@@ -368,7 +368,7 @@ class RouteTable:
                 self._topics[topic] = queues | {broker_name: changed}
                 count += 1
             if number % AT_ONCE == 0:
-                yield None
+                await breathe()
         return count
 
     def addresses(self) -> Iterable[str]:

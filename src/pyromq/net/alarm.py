@@ -16,6 +16,14 @@ RETRY_SECONDS = 1.0  # after a failure
 _LONGEST_SLEEP = 3600.0  # event loops refuse an infinite delay
 
 
+def soon_in_this_loop() -> Callable[[Callable[[], None]], object]:
+    """Return what runs a function in the running event loop, called by any thread; without a loop it runs at once."""
+    try:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:
+        return lambda work: work()
+
+
 class Alarm:
     """Runs an action when it is due. `ring_within` makes it due; it may be called before `run`."""
 

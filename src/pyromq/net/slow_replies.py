@@ -1,14 +1,9 @@
-"""Replies that take longer than a slice, computed in slices between other requests.
-
-A slow reply is a generator that yields wherever it may be interrupted and returns the reply. It may yield a future, and
-then continues when that is done. Tables may change meanwhile, so it copies what it iterates over before the first
-`yield`.
-"""
+"""Replies that take longer than a slice: coroutines, computed in slices between other requests (`pyromq.slow_work`)."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,11 +12,14 @@ import msgspec
 
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, MQError
-from pyromq.net.alarm import Alarm
+from pyromq.net.alarm import Alarm, soon_in_this_loop
 from pyromq.remoting.bodies import body_pieces
-from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.command import Answered, Call, Reply
+from pyromq.remoting.dispatch import Outcome, SlowReply
 from pyromq.remoting.frame import MAX_FRAME_BYTES
+from pyromq.remoting.later import Later
 from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.slow_work import PagesToLoad, breathe
 
 SLICE_SECONDS = 0.001  # of work between two turns of the event loop: other requests wait as long
 CHUNK_PIECES = 1_000  # of a body, joined at once
@@ -29,26 +27,27 @@ MOST_BYTES = MAX_FRAME_BYTES - (64 << 10)  # of a body: leaves room for the head
 MAX_UNSENT_BYTES = 4 << 20  # of a connection whose next slow reply is computed
 UNSENT_SECONDS = 0.01  # between checks whether such a connection has read
 
-SlowReply = Generator[Future[Any] | None, None, Reply]
-
 
 class _Started(NamedTuple):
     work: SlowReply
     peer: RemotingSession
-    answered: Future[Reply]
+    answered: Future[Answered]
+
+
+def _without_pages(pages: PagesToLoad) -> Future[None]:
+    raise AssertionError("this server reads no pages")
 
 
 class SlowReplies:
     """The slow replies of one server. `alarm` rings when `step` has something to do.
 
     Connections take turns. A connection with many unsent bytes waits, so each holds the memory of about one reply.
-    `run_soon` runs a function in the event loop; threads that complete futures call it. The owner sets it once the
-    event loop runs.
+    `load` loads pages in a thread.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, load: Callable[[PagesToLoad], Future[None]] = _without_pages) -> None:
         self.alarm = Alarm(clock)
-        self.run_soon: Callable[[Callable[[], None]], object] = lambda work: work()
+        self._load = load
         self._clock = clock
         self._started: dict[RemotingSession, deque[_Started]] = {}  # by connection, in order of their turns
         self._spent = 0.0  # seconds on replies finished by `give` since the last step
@@ -57,18 +56,20 @@ class SlowReplies:
         """Return the number of unfinished replies."""
         return sum(map(len, self._started.values()))
 
-    def give(self, work: SlowReply, call: Call) -> Reply | Future[Reply]:
-        """Return the reply if one slice suffices, otherwise a future for it. Errors are raised, or set on the future.
+    def give(self, work: SlowReply, call: Call) -> Outcome:
+        """Return the outcome if one slice suffices, otherwise a future for it. Errors are raised, or set on the future.
 
         While other replies are unfinished it waits for its turn: of many at once, few may begin.
         """
-        outcome: Reply | Future[Any] | None = None
+        awaited: Future[Any] | None = None
         if not self._started and self._spent < SLICE_SECONDS:
-            outcome = self._advance(work)
-        if isinstance(outcome, Reply):
-            return outcome
+            try:
+                awaited = self._advance(work)
+            except StopIteration as done:
+                outcome: Outcome = done.value
+                return outcome
         started = _Started(work, call.peer, Future())
-        self._suspend(started, outcome)
+        self._suspend(started, awaited)
         return started.answered
 
     def step(self) -> float | None:
@@ -77,19 +78,25 @@ class SlowReplies:
         started = self._next()
         if started is not None:
             try:
-                outcome = self._advance(started.work)
+                awaited = self._advance(started.work)
+            except StopIteration as done:
+                _complete(started.answered, done.value)
             except MQError as error:
                 started.answered.set_exception(error.with_traceback(None))  # its frames hold the reply
             except Exception as error:  # noqa: BLE001  the waiting session logs it
                 started.answered.set_exception(error)
             else:
-                if isinstance(outcome, Reply):
-                    started.answered.set_result(outcome)
-                else:
-                    self._suspend(started, outcome, first=True)
+                self._suspend(started, awaited, first=True)
         if not self._started:
             return None
         return 0 if started is not None else UNSENT_SECONDS
+
+    def close(self) -> None:
+        """End unfinished replies; their connections are closed."""
+        for waiting in self._started.values():
+            for started in waiting:
+                started.work.close()
+        self._started.clear()
 
     def _next(self) -> _Started | None:
         """Take a reply of the next connection whose unsent bytes are within the limit."""
@@ -104,20 +111,19 @@ class SlowReplies:
             return started
         return None
 
-    def _advance(self, work: SlowReply) -> Reply | Future[Any] | None:
-        """Compute a slice; return the finished reply, a future to wait for, or None."""
+    def _advance(self, work: SlowReply) -> Future[Any] | None:
+        """Compute a slice; return a future to wait for, or None. Raises `StopIteration` with the outcome."""
         begin = self._clock.monotonic()
         end = begin + SLICE_SECONDS
         try:
             while True:
-                awaited = next(work)
-                if awaited is not None and not awaited.done():
-                    return awaited
+                awaited = work.send(None)
+                if awaited is not None:
+                    future = self._load(awaited) if isinstance(awaited, list) else awaited
+                    if not future.done():
+                        return future
                 if self._clock.monotonic() >= end:
                     return None
-        except StopIteration as done:
-            reply: Reply = done.value
-            return reply
         finally:
             self._spent += self._clock.monotonic() - begin
 
@@ -125,7 +131,8 @@ class SlowReplies:
         if awaited is None:
             self._resume(started, first=first)
         else:
-            awaited.add_done_callback(lambda _: self.run_soon(partial(self._resume, started)))
+            run_soon = soon_in_this_loop()
+            awaited.add_done_callback(lambda _: run_soon(partial(self._resume, started)))
 
     def _resume(self, started: _Started, *, first: bool = True) -> None:
         waiting = self._started.setdefault(started.peer, deque())
@@ -133,7 +140,19 @@ class SlowReplies:
         self.alarm.ring_within(0)
 
 
-def in_pieces(body: msgspec.Struct) -> SlowReply:
+def _complete(answered: Future[Answered], outcome: Outcome) -> None:
+    if isinstance(outcome, Future | Later):
+        outcome.add_done_callback(partial(_copy, answered))
+    else:
+        answered.set_result(outcome)
+
+
+def _copy(answered: Future[Answered], outcome: Future[Answered] | Later) -> None:
+    error = outcome.exception()
+    answered.set_result(outcome.result()) if error is None else answered.set_exception(error)
+
+
+async def in_pieces(body: msgspec.Struct) -> Reply:
     """Compute the reply that has this body."""
     chunks: list[bytes] = []
     pieces: list[str] = []
@@ -142,7 +161,7 @@ def in_pieces(body: msgspec.Struct) -> SlowReply:
         if len(pieces) == CHUNK_PIECES:
             chunks.append("".join(pieces).encode())
             pieces.clear()
-        yield None
+        await breathe()
     chunks.append("".join(pieces).encode())
     if (size := sum(map(len, chunks))) > MOST_BYTES:
         raise BrokerError(f"the answer has {size} bytes, and no client reads more than {MAX_FRAME_BYTES}: ask for less")

@@ -63,7 +63,6 @@ class Call(msgspec.Struct):
     fields: Any = msgspec.field(name="#fields", default=None)  # dict[str, str] | None: undecoded, if a guard needs them
     hooked: Any = msgspec.field(name="#hooked", default=None)  # RemotingRequest | None: as passed to hooks
     peer: Any = msgspec.field(name="#peer", default=None)  # the `RemotingSession` it came by
-    retries: int = msgspec.field(name="#retries", default=0)  # how often it was dispatched again
     account: str | None = msgspec.field(name="#account", default=None)  # whose permissions apply; set by the guard
 
 
@@ -200,7 +199,6 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
                 if not call.flag & RESPONSE:
                     call.body = body
                     call.serialization = JSON
-                    call.retries = 0
                     call.account = None
                     return call
     return _decode_tolerantly(serialization, header, body)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
+from types import CoroutineType
 from typing import Any, Protocol, TypeVar
 
 from pyromq.clock import SystemClock
@@ -14,30 +15,23 @@ from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.header import Header, request_headers
 from pyromq.remoting.later import Later
 from pyromq.remoting.rejection_log import FAILED, UNREADABLE, UNSUPPORTED, RejectionLog
+from pyromq.slow_work import SlowWork, run_blocking
 
-RETRY = Reply()  # the result of a future after which the call is dispatched again
-MAX_RETRIES = 4  # a request is retried after each page load: head and body, twice if they were evicted meanwhile
 MOST_REMARK = 1000  # characters of an error's text in a reply: it may quote long names
 
-Answer = Callable[[Any, Call], "Answered | Future[Answered] | Later"]
-RunAnswer = Callable[[list[Call]], "list[Answered | Future[Answered] | Later]"]
+Outcome = Answered | Future[Answered] | Later
+SlowReply = SlowWork[Outcome]
+Answer = Callable[[Any, Call], "Outcome | SlowReply"]
+RunAnswer = Callable[[list[Call]], "list[Outcome]"]
+Judgement = MQError | None | SlowWork[MQError | None]
 A = TypeVar("A", bound=Callable[..., Any])
-
-
-class RetryWhenLoaded(Exception):
-    """Raised by a guard or an answering method that needs pages which are not resident.
-
-    `fetch` begins to load them; its future resolves to `RETRY`. After `MAX_RETRIES` the call is refused with `in_vain`.
-    The method runs again from its beginning, so it must raise this before it changes anything.
-    """
-
-    def __init__(self, fetch: Callable[[], Future[Answered]], in_vain: MQError) -> None:
-        self.fetch = fetch
-        self.in_vain = in_vain
 
 
 def answers(*requests: type[Header]) -> Callable[[A], A]:
     """Mark a method `(self, header, call) -> Reply | Future[Reply]` as answering these requests.
+
+    A method that waits or takes more than a millisecond is a coroutine function, or returns a coroutine
+    (`pyromq.slow_work`).
 
     It answers their second spellings (subclasses) as well, unless another method is marked with those.
     """
@@ -69,23 +63,34 @@ class Dispatching(Protocol):
     keeps_fields: bool  # whether calls keep their undecoded fields
     refusals: RejectionLog
 
-    def dispatch(self, call: Call) -> Answered | Future[Answered] | Later: ...
+    def dispatch(self, call: Call) -> Outcome: ...
 
-    def dispatch_run(self, calls: list[Call]) -> list[Answered | Future[Answered] | Later] | None: ...
+    def dispatch_run(self, calls: list[Call]) -> list[Outcome] | None: ...
 
     def refused(self, error: MQError, call: Call) -> Reply: ...
 
     def failure(self, error: BaseException, call: Call) -> Reply: ...
 
 
+def _at_once(work: SlowReply, call: Call) -> Outcome:
+    return run_blocking(work)
+
+
 class Dispatcher:
     """The table code -> method of one server or client, collected from the marked methods of the given objects.
 
     `guard` judges calls before they are answered, a burst at once; refused calls reach no method. `refusals` logs
-    requests that cannot be read or answered.
+    requests that cannot be read or answered. `compute` runs the coroutines of slow replies.
     """
 
-    def __init__(self, *answerers: object, guard: Guard | None = None, refusals: RejectionLog | None = None) -> None:
+    def __init__(
+        self,
+        *answerers: object,
+        guard: Guard | None = None,
+        refusals: RejectionLog | None = None,
+        compute: Callable[[SlowReply, Call], Outcome] = _at_once,
+    ) -> None:
+        self._compute = compute
         self.refusals = refusals or RejectionLog(SystemClock())
         self.keeps_fields = guard is not None and guard.reads_fields
         self._guard = guard
@@ -107,7 +112,7 @@ class Dispatcher:
         """The request codes that are answered."""
         return frozenset(self._table)
 
-    def dispatch(self, call: Call) -> Answered | Future[Answered] | Later:
+    def dispatch(self, call: Call) -> Outcome:
         """Return the reply to a call, or a future for it. Never raises.
 
         An `MQError` becomes a reply with its code and text, any other exception a SYSTEM_ERROR.
@@ -125,22 +130,31 @@ class Dispatcher:
             if call.header is None:
                 raise _fault_of(call)
             if self._guard is not None and (error := self._guard.judge([call])[0]) is not None:
-                return self.refused(error, call)  # not raised: error and traceback would refer to each other
-            return answer(call.header, call)
-        except RetryWhenLoaded as lack:
-            return self._retry(lack, call)
-        except ProtocolError as error:
-            text = "request %d of %s cannot be read: %s"
-            self.refusals.note(UNREADABLE, call.peer.address, text, call.code, call.peer.address, error)
-            return refusal(error)
+                if isinstance(error, MQError):
+                    return self.refused(error, call)  # not raised: error and traceback would refer to each other
+                return self._compute(self._answer_when_judged(error, answer, call), call)
+            answered = answer(call.header, call)
+            if type(answered) is CoroutineType:
+                return self._compute(answered, call)
+            return answered  # type: ignore[return-value]  # every coroutine is of that type
         except MQError as error:
             return self.refused(error, call)
         except Exception as error:  # noqa: BLE001  `failure` logs it
             return self.failure(error, call)
 
+    async def _answer_when_judged(self, judging: SlowWork[MQError | None], answer: Answer, call: Call) -> Outcome:
+        if (error := await judging) is not None:
+            return self.refused(error, call)
+        answered = answer(call.header, call)
+        return await answered if isinstance(answered, Coroutine) else answered
+
     def refused(self, error: MQError, call: Call) -> Reply:
-        """Return the reply for an error; a reached limit is counted and logged."""
-        self.refusals.note_limit(error, call.code, call.peer.address)
+        """Return the reply for an error; unreadable requests and reached limits are counted and logged."""
+        if isinstance(error, ProtocolError):
+            text = "request %d of %s cannot be read: %s"
+            self.refusals.note(UNREADABLE, call.peer.address, text, call.code, call.peer.address, error)
+        else:
+            self.refusals.note_limit(error, call.code, call.peer.address)
         return refusal(error)
 
     def failure(self, error: BaseException, call: Call, count: int = 1) -> Reply:
@@ -151,15 +165,7 @@ class Dispatcher:
         remark = bounded(f"{type(error).__name__}: {error}", MOST_REMARK)
         return Reply(code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
-    def _retry(self, lack: RetryWhenLoaded, call: Call) -> Answered | Future[Answered]:
-        if call.retries < MAX_RETRIES:
-            call.retries += 1
-            return lack.fetch()
-        text, address = "request %d from %s failed: %s", call.peer.address
-        self.refusals.note(FAILED, address, text, call.code, address, lack.in_vain, level=logging.ERROR)
-        return refusal(lack.in_vain)
-
-    def dispatch_run(self, calls: list[Call]) -> list[Answered | Future[Answered] | Later] | None:
+    def dispatch_run(self, calls: list[Call]) -> list[Outcome] | None:
         """Return the replies to calls of one code, in order; None if codes differ or no method answers runs."""
         answer = self._run_table.get(calls[0].code)
         if answer is None or not _is_run(calls):
@@ -168,7 +174,7 @@ class Dispatcher:
             return self._judged(self._guard, calls, answer)
         return self._answer_run(calls, answer)
 
-    def _judged(self, guard: Guard, calls: list[Call], answer: RunAnswer) -> list[Answered | Future[Answered] | Later]:
+    def _judged(self, guard: Guard, calls: list[Call], answer: RunAnswer) -> list[Outcome]:
         """Answer the calls that the guard allows, and refuse the others."""
         try:
             errors = guard.judge(calls)
@@ -176,9 +182,12 @@ class Dispatcher:
             return [self.failure(error, calls[0], len(calls))] * len(calls)
         passed = [call for call, error in zip(calls, errors, strict=True) if error is None]
         answered = iter(self._answer_run(passed, answer) if passed else [])
-        return [next(answered) if error is None else refusal(error) for error in errors]
+        return [
+            next(answered) if error is None else refusal(error) if isinstance(error, MQError) else self.dispatch(call)
+            for call, error in zip(calls, errors, strict=True)
+        ]
 
-    def _answer_run(self, calls: list[Call], answer: RunAnswer) -> list[Answered | Future[Answered] | Later]:
+    def _answer_run(self, calls: list[Call], answer: RunAnswer) -> list[Outcome]:
         try:
             return answer(calls)
         except Exception as error:  # noqa: BLE001  `failure` logs it
@@ -231,5 +240,5 @@ class Guard(Protocol):
     reads_fields: bool
     is_compiled: bool
 
-    def judge(self, calls: Sequence[Call]) -> Sequence[MQError | None]:
-        """Return for each call the error to refuse it with, or None."""
+    def judge(self, calls: Sequence[Call]) -> Sequence[Judgement]:
+        """Return for each call the error to refuse it with, or None; a coroutine if that needs a record on disk."""

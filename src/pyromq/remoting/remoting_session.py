@@ -32,7 +32,7 @@ from pyromq.remoting.command import (
     write_reply,
 )
 from pyromq.remoting.connection_limits import Budget, Writer
-from pyromq.remoting.dispatch import RETRY, Dispatching
+from pyromq.remoting.dispatch import Dispatching
 from pyromq.remoting.frame import JSON, MAX_FRAME_BYTES, Frame, FrameSplitter, run_length
 from pyromq.remoting.header import Filled, Header
 from pyromq.remoting.hooks import Completed, HookedCalls, RemotingHook
@@ -373,16 +373,13 @@ class RemotingSession:
         if future.cancelled():
             return
         dispatcher, error = self._dispatcher, future.exception()
-        reply: Answered | Future[Answered] | Later
-        if error is not None:
-            reply = dispatcher.refused(error, call) if isinstance(error, MQError) else dispatcher.failure(error, call)
-        elif (reply := future.result()) is RETRY:
-            if self._budget is not None and self._budget.is_over:
-                return
-            reply = dispatcher.dispatch(call)
-            if isinstance(reply, Future | Later):
-                self._reply(call, reply)
-                return
+        reply: Answered
+        if error is None:
+            reply = future.result()
+        elif isinstance(error, MQError):
+            reply = dispatcher.refused(error, call)
+        else:
+            reply = dispatcher.failure(error, call)
         if self._hooks:
             self._hooks.after_answer(call, reply)
         if self.closed or call.flag & ONE_WAY:

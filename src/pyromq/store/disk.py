@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyromq import speedups
 from pyromq.errors import StoreError
-from pyromq.store.page_load import FilePiece
+from pyromq.slow_work import FilePiece
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups import records

@@ -17,6 +17,7 @@ from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.record import IPV4_BYTES, decode_labels, mark_addresses
+from pyromq.slow_work import SlowWork, breathe
 from pyromq.store.batch_appends import BatchAppends
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
@@ -27,7 +28,6 @@ from pyromq.store.index.key_index import KeyIndex, KeyMatches
 from pyromq.store.index.record_keys import is_found_by
 from pyromq.store.log.commit_log import CommitLog, LogTail
 from pyromq.store.log.residency import Residency
-from pyromq.store.page_load import PageLoad
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries
 from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueTable
@@ -368,15 +368,15 @@ class MessageStore:
         if self.config.index_enabled:
             self._index.follow(self._log, budget_seconds)
 
-    def search_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> PageLoad[KeyMatches]:
+    def search_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> SlowWork[KeyMatches]:
         """Find the log offsets of indexed messages by key or unique id and store time, newest first."""
         has_key = partial(self._has_key, topic, key)
         return self._index.search(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms, has_key=has_key)
 
-    def _has_key(self, topic: str, key: str, log_offset: int) -> PageLoad[bool]:
+    async def _has_key(self, topic: str, key: str, log_offset: int) -> bool:
         """Whether a record has this topic and key: other keys may have the same hash."""
-        yield from self.residency.load_record(log_offset)
-        yield []  # a record may have thousands of keys
+        await self.residency.load_record(log_offset)
+        await breathe()  # a record may have thousands of keys
         record = self._log.record_at(log_offset)
         try:
             return record is not None and is_found_by(decode_labels(record, 0), topic, key)

@@ -20,13 +20,13 @@ from typing import NamedTuple
 from pyromq.clock import Clock
 from pyromq.logs import logger_of
 from pyromq.plural import counted
+from pyromq.slow_work import PagesToLoad
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.residency import Residency
 from pyromq.store.log.segment import Segment
-from pyromq.store.page_load import PagesToLoad
 from pyromq.store.queue.consume_queue import ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
 from pyromq.store.worker import Worker, worker

@@ -21,8 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from pyromq.slow_work import FilePiece
 from pyromq.store.disk import Content
-from pyromq.store.page_load import FilePiece
 
 SECTOR = 512  # what a disk writes whole
 BLOCK = 4096  # what a file system gives to a file

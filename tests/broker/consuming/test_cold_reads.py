@@ -1,7 +1,6 @@
 """Who waits for whom at the threads that read the disk."""
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 from tests.waiting import PATIENCE_SECONDS
@@ -32,7 +31,7 @@ def disk():
 
 @pytest.fixture
 def cold_reads(disk, clock):
-    cold_reads = ColdReads(SimpleNamespace(disk=disk, residency=None), clock)
+    cold_reads = ColdReads(disk, clock)
     yield cold_reads
     disk.may_load.set()
     cold_reads.close()

@@ -1,11 +1,12 @@
 """When messages were stored: how many records are read from the disk for that."""
 
 import pytest
+from tests.slow_work import steps_of
 
 from pyromq.broker.consuming import store_times
 from pyromq.broker.consuming.store_times import StoreTimes
+from pyromq.slow_work import run_blocking
 from pyromq.store.log import residency
-from pyromq.store.page_load import run_blocking
 
 
 @pytest.fixture
@@ -22,10 +23,10 @@ def test_what_two_read_at_once_counts_for_both(cold, monkeypatch):
     monkeypatch.setattr(store_times, "MOST_COLD", 3)
     times = StoreTimes(cold)
     founds = [{}, {}, {}]
-    first, second = (times.look("orders", {number: 0}, founds[number]) for number in range(2))
+    first, second = (steps_of(times.look("orders", {number: 0}, founds[number])) for number in range(2))
     next(first)
     for _ in second:
         next(first, None)
-    run_blocking(first)
+    list(first)
     run_blocking(times.look("orders", {2: 0, 3: 0}, founds[2]))
     assert [len(found) for found in founds] == [1, 1, 1]

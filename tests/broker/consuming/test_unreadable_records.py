@@ -3,8 +3,8 @@
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.remoting.dispatch import MAX_RETRIES
 from pyromq.remoting.headers import SendMessageBack
+from pyromq.slow_work import MAX_ROUNDS
 from pyromq.store.disk import LocalDisk
 from pyromq.store.log import residency
 
@@ -47,6 +47,6 @@ async def test_who_sends_a_message_back_that_cannot_be_read_is_refused(broker, o
         f"the record at log offset {at} cannot be read from the disk ({place}):"
         " look for errors of the disk in the kernel's log (dmesg), and restore the file from a copy"
     )
-    assert disk.loads == MAX_RETRIES
+    assert disk.loads == MAX_ROUNDS
     disk.fails = False
     await orders.ask(SendMessageBack(offset=at, group="g", delay_level=0))

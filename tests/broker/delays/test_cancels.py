@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 from tests.broker.delays.test_timer_recovery import Run
 from tests.broker.folders import killed
+from tests.slow_work import steps_of
 
 from pyromq.broker.delays import timer_index, timer_scheduler
 from pyromq.errors import RecallRefused
@@ -119,7 +120,7 @@ def test_following_cancels_after_a_crash_is_done_in_steps(config, disk):
     left = killed(config)
     run.crash()
     again = Run(left, disk=disk)
-    most, steps = most_read(again.timers.index.catch_up(), disk)
+    most, steps = most_read(steps_of(again.timers.index.catch_up()), disk)
     assert most <= STEP_BYTES
     assert steps >= COUNT // 2 // 2  # two cancels at a time
     assert again.timers.index.pending == {"orders": COUNT // 2}
@@ -179,8 +180,9 @@ def test_a_crash_in_the_middle_of_a_cancel_leaves_all_or_nothing_of_it(config, s
         run.park(due, "same")
     run.save()
     before = run.store.max_log_offset
-    for _ in zip(range(steps), run.cancelling(due, "same"), strict=False):
-        pass
+    if steps:
+        for _ in zip(range(steps), run.cancelling(due, "same"), strict=False):
+            pass
     is_stored = run.store.max_log_offset > before
     if run.timers.unsaved() is None:  # a snapshot of the middle is taken, and saved
         run.timers.index.write()

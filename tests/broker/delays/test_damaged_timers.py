@@ -6,11 +6,10 @@ from random import Random
 import pytest
 from tests.broker.delays.test_timer_recovery import Run
 
-from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.delays.timer_processors import TimerListProcessor
-from pyromq.net.slow_replies import SlowReplies
 from pyromq.remoting.bodies import TimerList, decode_body
 from pyromq.remoting.headers import ListTimers
+from pyromq.slow_work import run_blocking
 from pyromq.store.json_file import verified
 from pyromq.store.offline.checking import Checking
 
@@ -56,11 +55,8 @@ def delivered(config, now):
 
 
 def listed(run):
-    cold_reads = ColdReads(run.store, run.clock)
-    listing = TimerListProcessor(
-        run.timers, SlowReplies(run.clock), cold_reads=cold_reads, broker_name=run.config.name, clock=run.clock
-    )
-    reply = listing.list(ListTimers(topic="orders", count=100, begin_ms=0, after=-1), None)
+    listing = TimerListProcessor(run.timers, broker_name=run.config.name, clock=run.clock)
+    reply = run_blocking(listing.list(ListTimers(topic="orders", count=100, begin_ms=0, after=-1), None))
     return [timer.message_id for timer in decode_body(TimerList, reply.body).timers]
 
 

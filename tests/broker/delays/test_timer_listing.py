@@ -5,12 +5,11 @@ import random
 import pytest
 from tests.broker.delays.test_timer_recovery import Run
 from tests.seed import seed_of_the_day
+from tests.slow_work import steps_of
 
-from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.delays import timer_index
 from pyromq.broker.delays import timer_processors as timer_answers
 from pyromq.broker.delays.timer_processors import TimerListProcessor
-from pyromq.net.slow_replies import SlowReplies
 from pyromq.remoting.bodies import TimerCounts, TimerList, decode_body
 from pyromq.remoting.headers import ListTimers
 from pyromq.store.timers import timer_bucket
@@ -36,10 +35,7 @@ def small_steps(monkeypatch):
 
 
 def listing(run):
-    cold_reads = ColdReads(run.store, run.clock)
-    return TimerListProcessor(
-        run.timers, SlowReplies(run.clock), cold_reads=cold_reads, broker_name="broker-a", clock=run.clock
-    )
+    return TimerListProcessor(run.timers, broker_name="broker-a", clock=run.clock)
 
 
 def page(count=100, *, begin_ms=0, after=-1):
@@ -48,6 +44,7 @@ def page(count=100, *, begin_ms=0, after=-1):
 
 def finish(work, *, between=lambda: None):
     """Work an answer out; return it, and in how many steps."""
+    work = steps_of(work)
     steps = 0
     try:
         while True:
@@ -78,11 +75,11 @@ def test_a_bucket_is_listed_in_steps_and_as_it_is_at_once(run, small_steps, monk
         run.cancel(first + number, f"K{number:03}")
     run.work()
     run.timers.index.buckets[first // HOUR_MS].release()
-    in_steps, steps = finish(listing(run)._listed(page()))
+    in_steps, steps = finish(listing(run).list(page(), None))
     assert steps >= 10 + 8 + 1  # entries, messages, and all but the last of what is finished, two at a time
     for module, name in ((timer_bucket, "_AT_ONCE"), (timer_answers, "MESSAGES_AT_ONCE")):
         monkeypatch.setattr(module, name, 1_000)
-    at_once, few = finish(listing(run)._listed(page()))
+    at_once, few = finish(listing(run).list(page(), None))
     assert (in_steps, few) == (at_once, 1)  # entries; not 50 messages
     assert keys(in_steps) == [f"K{number:03}" for number in range(20) if number not in (3, 4, 11)]
 
@@ -91,7 +88,7 @@ def test_pages_end_where_they_did(run, small_steps):
     park_some(run, spread=HOUR_MS // 5)
     found, place = [], (0, -1)
     while place[0] is not None:
-        body, _ = finish(listing(run)._listed(page(3, begin_ms=place[0], after=place[1])))
+        body, _ = finish(listing(run).list(page(3, begin_ms=place[0], after=place[1]), None))
         found.append(keys(body))
         reply = decode_body(TimerList, body)
         place = (reply.next_ms, reply.next_after)
@@ -105,7 +102,7 @@ def test_counting_catches_up_in_steps_after_a_crash(config, small_steps):
     run.flush()
     run.crash()
     run = Run(config)
-    body, steps = finish(listing(run)._counted())
+    body, steps = finish(listing(run).count(None, None))
     assert steps >= 10
     assert decode_body(TimerCounts, body).counts["orders"].count == 20
     run.crash()
@@ -126,7 +123,7 @@ def test_an_hour_that_is_dropped_meanwhile_is_left_and_stays_gone(run, small_ste
             run.save()
             assert sorted(run.timers.index.buckets) == [later // HOUR_MS]
 
-    body, _ = finish(listing(run)._listed(page()), between=drop)
+    body, _ = finish(listing(run).list(page(), None), between=drop)
     assert keys(body)[-1] == "later"
     assert not [path for path in (run.config.data / "timers").iterdir() if path.name.endswith(f"-{0}.entries")]
 

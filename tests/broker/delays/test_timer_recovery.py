@@ -11,6 +11,7 @@ import pytest
 from tests.broker.consuming.cold import LoadedAtOnce
 from tests.broker.folders import killed
 from tests.seed import seed_of_the_day
+from tests.slow_work import steps_of
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
@@ -47,7 +48,7 @@ class Run:
             PutMessage(self.store, Statistics("c", self.clock), config),
             config.data / "timers",
             config=config,
-            cold_reads=LoadedAtOnce(self.store, self.clock),
+            cold_reads=LoadedAtOnce(self.store.disk, self.clock),
             clock=self.clock,
         )
         self.timers.load()
@@ -67,10 +68,10 @@ class Run:
 
     def cancelling(self, due_ms, key):
         """The steps of a cancel."""
-        return self.timers.cancel(RecallHandle("orders", "broker-a", due_ms, key), born_address=bytes(8))
+        return steps_of(self.timers.cancel(RecallHandle("orders", "broker-a", due_ms, key), born_address=bytes(8)))
 
     def catch_up(self):
-        for _ in self.timers.index.catch_up():
+        for _ in steps_of(self.timers.index.catch_up()):
             pass
 
     def work(self):

@@ -49,7 +49,7 @@ def alone_in(clock):
         store = MessageStore(config.store_config, clock, store_address=bytes(8), disk=disk)
         store.open()
         put_message = PutMessage(store, Statistics("c", clock), config)
-        cold_reads = LoadedAtOnce(store, clock)
+        cold_reads = LoadedAtOnce(store.disk, clock)
         folder = config.data / "timers"
         timers = TimerScheduler(store, put_message, folder, config=config, cold_reads=cold_reads, clock=clock)
         opened.append(Alone(store, timers))

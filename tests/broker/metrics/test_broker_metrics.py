@@ -7,6 +7,7 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.metrics.endpoint import Scraping
 from pyromq.metrics.exposition import Exposition
+from pyromq.slow_work import run_blocking
 from pyromq.store.log import residency
 
 COMMON = 'cluster="DefaultCluster",node_type="broker",node_id="broker-a"'
@@ -123,10 +124,8 @@ async def test_details_are_left_out_before_groups(broker, caller):
     for group in ("a", "b"):
         broker.offsets.commit(group, "wide", 0, 0)
     exposition = Exposition(150)
-    for _ in broker.metrics().tell(exposition):
-        pass
-    for _ in exposition.text():
-        pass
+    run_blocking(broker.metrics().tell(exposition))
+    run_blocking(exposition.text())
     text = "".join(line for lines in exposition._lines.values() for line in lines)
 
     assert exposition.left_out

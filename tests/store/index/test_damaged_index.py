@@ -8,10 +8,10 @@ from random import Random
 import pytest
 from tests.store.making import TOPIC, StoppedClock, fill, message, opened
 
+from pyromq.slow_work import run_blocking
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.checking import Checking
-from pyromq.store.page_load import run_blocking
 
 COUNT = 60  # messages, with 90 keys and as many ids
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.consuming.cold import forget, waits_of_this_thread
+from tests.slow_work import steps_of
 from tests.store.making import NOON_MS, TOPIC, StoppedClock, crashed_copy, files_below, fill, message, opened
 
 from pyromq.errors import StoreCorrupt
@@ -16,11 +17,11 @@ from pyromq.java_hash import java_hash
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import encode, is_of_topic, log_offset_of
+from pyromq.slow_work import PagesToLoad, run_blocking
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.index import index_file
 from pyromq.store.index.record_keys import key_hashes
 from pyromq.store.message_store import MessageStore
-from pyromq.store.page_load import PagesToLoad, run_blocking
 
 EVER = (0, (1 << 63) - 1)
 
@@ -94,7 +95,7 @@ def test_a_query_looks_once_at_a_message_that_has_a_key_a_thousand_times(tmp_pat
         store.append(message(1, topic="TB", KEYS="salary-7"))
         store.append(message(2, topic="TA", KEYS=" ".join(["038DG7D8"] * 3_000)))  # with the same hash
         store.follow_index()
-        search = store.search_by_key("TB", "salary-7", 1, *EVER)
+        search = steps_of(store.search_by_key("TB", "salary-7", 1, *EVER))
         assert sum(1 for _ in search) < 40
         assert found(store, "salary-7", topic="TB") == [b"body 1"]
 
@@ -119,16 +120,16 @@ def test_a_search_says_what_it_is_about_to_read_from_the_disk(tmp_path: Path) ->
     forget((tmp_path / "index").iterdir())
     with opened(tmp_path, index_slots=100_000, index_entries=100_000) as store:
         search = store.search_by_key(TOPIC, "k17", 64, *EVER)
-        loaded, waited = 0, waits_of_this_thread()
-        try:
-            while True:
-                unread = next(search)
-                loaded += len(unread)
-                load_in_thread(unread)
-        except StopIteration as done:
-            matches = done.value
+        pages: PagesToLoad = []
+        waited = waits_of_this_thread()
+
+        def load(some: PagesToLoad) -> None:
+            pages.extend(some)
+            load_in_thread(some)
+
+        matches = run_blocking(search, load)
         assert waits_of_this_thread() == waited
-        if not loaded:
+        if not pages:
             pytest.skip("this file system keeps its files in memory")
         assert [store.message_at(at).body for at in matches.log_offsets] == [b"body 17"]
 
@@ -144,7 +145,7 @@ def test_a_search_through_many_of_another_time_may_be_left_between(
             store.append(message(number, KEYS="same"))
         store.follow_index()
         search = store.search_by_key(TOPIC, "same", 64, NOON_MS + 5_000, NOON_MS + 9_000)
-        assert len(list(search)) >= 3
+        assert len(list(steps_of(search))) >= 3
 
 
 def test_a_search_goes_on_over_files_that_are_deleted_meanwhile(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_a_search_goes_on_over_files_that_are_deleted_meanwhile(tmp_path: Path) 
             store.append(message(number, KEYS="same"))
         store.follow_index()
         files = store._index.files
-        search = store.search_by_key(TOPIC, "same", 64, *EVER)
+        search = steps_of(store.search_by_key(TOPIC, "same", 64, *EVER))
         next(search)  # in the last file
         newest = files[-1]
         for file in files[:]:

@@ -14,12 +14,12 @@ from tests.waiting import PATIENCE_SECONDS
 from pyromq.errors import StoreCorrupt, StoreLocked, UsageError
 from pyromq.message import StoredMessage
 from pyromq.record import decode_all
+from pyromq.slow_work import run_blocking
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.checking import Checking, Report
 from pyromq.store.offline.repairing import Repairing
 from pyromq.store.offline.stopped_store import Cure, check_stopped
-from pyromq.store.page_load import run_blocking
 
 COUNT = 100  # messages of the store that is damaged: five log files, seven files of each queue
 

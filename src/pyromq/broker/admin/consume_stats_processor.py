@@ -1,15 +1,13 @@
 """Answers requests for queue bounds and for groups' progress in topics, of tools that show lag.
 
-A topic may have thousands of queues, so reading is a generator with a slice per queue, and waits for records on disk.
+A topic may have thousands of queues, so reading runs in slices, and waits for records on disk.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 
-from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.store_times import look_at
@@ -20,7 +18,7 @@ from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import TopicNotFound
 from pyromq.message import MessageQueue
-from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import (
     ConsumedQueue,
     ConsumeStats,
@@ -42,8 +40,8 @@ from pyromq.remoting.headers import (
     TopicConsumers,
     TopicStatistics,
 )
+from pyromq.slow_work import breathe
 from pyromq.store.message_store import MessageStore
-from pyromq.store.page_load import PageLoad
 from pyromq.store.queue.reading import Place
 
 Asked = tuple[int, int]  # a message of a topic: queue id and queue offset
@@ -60,81 +58,61 @@ class ConsumeStatsProcessor:
         groups: ConsumerGroups,
         offsets: ConsumerOffsets,
         connections: Connections,
-        cold_reads: ColdReads,
         config: BrokerConfig,
-        slow_replies: SlowReplies,
     ) -> None:
         self._reader = reader
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._connections = connections
-        self._cold_reads = cold_reads
         self._config = config
-        self._slow_replies = slow_replies
 
     @answers(TopicStatistics)
-    def topic(self, header: TopicStatistics, call: Call) -> Reply | Future[Reply]:
-        return self._slow_replies.give(self._of_topic(self._known(header.topic)), call)
-
-    def _of_topic(self, topic: TopicConfig) -> SlowReply:
-        stats = yield from self._cold_reads.loaded(self._reader.of_topic(topic))
-        return (yield from in_pieces(stats))
+    async def topic(self, header: TopicStatistics, call: Call) -> Reply:
+        return await in_pieces(await self._reader.of_topic(self._known(header.topic)))
 
     @answers(ConsumeStatistics)
-    def group(self, header: ConsumeStatistics, call: Call) -> Reply | Future[Reply]:
+    async def group(self, header: ConsumeStatistics, call: Call) -> Reply:
         """Return the group's progress in one topic, or in all topics it has offsets of; an unknown group has none."""
-        return self._slow_replies.give(self._of_group(header), call)
-
-    def _of_group(self, header: ConsumeStatistics) -> SlowReply:
         names = {header.topic} if header.topic else self._offsets.topics_of(header.consumer_group)
         tps, queues = 0.0, {}
         for topic in self._consumed(header.consumer_group, names):
-            stats = yield from self._cold_reads.loaded(self._reader.of_group(header.consumer_group, topic))
+            stats = await self._reader.of_group(header.consumer_group, topic)
             tps += stats.consume_tps
             queues.update(stats.queues)
-        return (yield from in_pieces(ConsumeStats(consume_tps=tps, queues=queues)))
+        return await in_pieces(ConsumeStats(consume_tps=tps, queues=queues))
 
     @answers(BrokerConsumeStatistics)
-    def all_groups(self, header: BrokerConsumeStatistics, call: Call) -> Reply | Future[Reply]:
+    async def all_groups(self, header: BrokerConsumeStatistics, call: Call) -> Reply:
         """Return each group's progress by topic; with `order`, only in ordered topics."""
-        return self._slow_replies.give(self._of_all_groups(header), call)
-
-    def _of_all_groups(self, header: BrokerConsumeStatistics) -> SlowReply:
         listed, lag = [], 0
         topics_by_group = self._offsets.topics_by_group()
         for group in list(self._groups):
             progress = []
             for topic in self._consumed(group.name, topics_by_group.get(group.name, set())):
                 if topic.order or not header.order:
-                    stats = yield from self._cold_reads.loaded(self._reader.of_group(group.name, topic))
+                    stats = await self._reader.of_group(group.name, topic)
                     lag += sum(queue.broker_offset - queue.consumer_offset for queue in stats.queues.values())
                     progress.append(stats)
             listed.append({group.name: progress})
-            yield None
+            await breathe()
         address = self._config.advertised_address
-        return (yield from in_pieces(ConsumeStatsList(broker_address=address, groups=listed, total_lag=lag)))
+        return await in_pieces(ConsumeStatsList(broker_address=address, groups=listed, total_lag=lag))
 
     @answers(ConsumeTimeSpan)
-    def times(self, header: ConsumeTimeSpan, call: Call) -> Reply | Future[Reply]:
-        return self._slow_replies.give(self._times(header.group, self._known(header.topic)), call)
-
-    def _times(self, group: str, topic: TopicConfig) -> SlowReply:
-        spans = yield from self._cold_reads.loaded(self._reader.times(group, topic))
-        return (yield from in_pieces(ConsumeTimeSpans(spans=spans)))
+    async def times(self, header: ConsumeTimeSpan, call: Call) -> Reply:
+        spans = await self._reader.times(header.group, self._known(header.topic))
+        return await in_pieces(ConsumeTimeSpans(spans=spans))
 
     @answers(TopicConsumers)
-    def consumers(self, header: TopicConsumers, call: Call) -> Reply | Future[Reply]:
+    async def consumers(self, header: TopicConsumers, call: Call) -> Reply:
         """Return the groups with members that subscribe to the topic, or with offsets of it."""
-        return self._slow_replies.give(self._consumers(header.topic), call)
-
-    def _consumers(self, topic: str) -> SlowReply:
-        groups = self._offsets.groups_of(topic)
+        groups = self._offsets.groups_of(header.topic)
         for group in list(self._connections.consumer_groups()):
-            if topic in group.subscriptions:
+            if header.topic in group.subscriptions:
                 groups.add(group.name)
-            yield None
-        return (yield from in_pieces(GroupList(groups=sorted(groups))))
+            await breathe()
+        return await in_pieces(GroupList(groups=sorted(groups)))
 
     def _known(self, name: str) -> TopicConfig:
         topic = self._topics.find(name)
@@ -161,13 +139,13 @@ class ConsumeStatsReader:
         self._broker_name = broker_name
         self._clock = clock
 
-    def of_topic(self, topic: TopicConfig) -> PageLoad[TopicStats]:
+    async def of_topic(self, topic: TopicConfig) -> TopicStats:
         """Return bounds and last store time of the topic's write queues."""
         ends = {}
         for queue_id in range(topic.write_queues):
             ends[queue_id] = self._store.max_offset(topic.name, queue_id)
-            yield []
-        stored_ms = yield from self._stored_ms(topic, [(queue_id, end - 1) for queue_id, end in ends.items()])
+            await breathe()
+        stored_ms = await self._stored_ms(topic, [(queue_id, end - 1) for queue_id, end in ends.items()])
         queues = {}
         for queue_id, end in ends.items():
             queues[self._queue(topic, queue_id)] = TopicOffset(
@@ -175,16 +153,16 @@ class ConsumeStatsReader:
                 max_offset=end,
                 last_update_ms=stored_ms.get((queue_id, end - 1), 0),
             )
-            yield []
+            await breathe()
         return TopicStats(queues=queues)
 
-    def of_group(self, group: str, topic: TopicConfig) -> PageLoad[ConsumeStats]:
+    async def of_group(self, group: str, topic: TopicConfig) -> ConsumeStats:
         """Return the group's offset and the end of each of the topic's read queues."""
         offsets = {}
         for queue_id in range(topic.read_queues):
             offsets[queue_id] = self._offsets.find(group, topic.name, queue_id) or 0
-            yield []
-        stored_ms = yield from self._stored_ms(topic, [(queue_id, offset - 1) for queue_id, offset in offsets.items()])
+            await breathe()
+        stored_ms = await self._stored_ms(topic, [(queue_id, offset - 1) for queue_id, offset in offsets.items()])
         queues = {}
         for queue_id, offset in offsets.items():
             queues[self._queue(topic, queue_id)] = ConsumedQueue(
@@ -192,22 +170,18 @@ class ConsumeStatsReader:
                 consumer_offset=offset,
                 last_ms=stored_ms.get((queue_id, offset - 1), 0),
             )
-            yield []
+            await breathe()
         return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)
 
-    def times(self, group: str, topic: TopicConfig) -> PageLoad[list[QueueTimeSpan]]:
+    async def times(self, group: str, topic: TopicConfig) -> list[QueueTimeSpan]:
         """Return by queue the store times of its first, last consumed and last message, and the group's delay."""
-        spans = []
-        for queue_id in range(topic.write_queues):
-            span = yield from self._times(group, topic, queue_id)
-            spans.append(span)
-        return spans
+        return [await self._times(group, topic, queue_id) for queue_id in range(topic.write_queues)]
 
-    def _times(self, group: str, topic: TopicConfig, queue_id: int) -> PageLoad[QueueTimeSpan]:
+    async def _times(self, group: str, topic: TopicConfig, queue_id: int) -> QueueTimeSpan:
         begin, end = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
         offset = self._offsets.find(group, topic.name, queue_id) or 0
         asked = [(queue_id, each) for each in (begin, end - 1, offset - 1, offset)]
-        stored_ms = yield from self._stored_ms(topic, asked)
+        stored_ms = await self._stored_ms(topic, asked)
         first_ms, last_ms = stored_ms.get((queue_id, begin), -1), stored_ms.get((queue_id, end - 1), 0)
         consumed_ms = stored_ms.get((queue_id, offset - 1), 0) if offset > 0 else first_ms
         next_ms = stored_ms.get((queue_id, offset), 0) if offset < end else 0
@@ -222,15 +196,15 @@ class ConsumeStatsReader:
             delay_ms=max(0, self._clock.now_ms() - next_ms) if next_ms else 0,
         )
 
-    def _stored_ms(self, topic: TopicConfig, asked: Iterable[Asked]) -> PageLoad[dict[Asked, int]]:
+    async def _stored_ms(self, topic: TopicConfig, asked: Iterable[Asked]) -> dict[Asked, int]:
         """Return the store times of these messages; messages that do not exist are omitted."""
         known: dict[Asked, Place] = {}
         for queue_id, offset in asked:
-            yield []
+            await breathe()
             if (place := self._store.reading.place(topic.name, queue_id, offset)) is not None:
                 known[queue_id, offset] = place
         found: dict[Asked, int] = {}
-        yield from look_at(self._store, known, found)
+        await look_at(self._store, known, found)
         return found
 
     def _queue(self, topic: TopicConfig, queue_id: int) -> MessageQueue:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
-from pyromq.broker.cold_reads import ColdReads, Working
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.lags import Lag, Lags
 from pyromq.broker.consuming.store_times import StoreTimes
@@ -12,7 +9,7 @@ from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
-from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import (
     ConsumedTopicFigures,
     FiguresTable,
@@ -23,6 +20,7 @@ from pyromq.remoting.bodies import (
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import BrokerFigures
+from pyromq.slow_work import breathe
 from pyromq.store.message_store import MessageStore
 
 
@@ -37,8 +35,6 @@ class FiguresProcessor:
         groups: ConsumerGroups,
         offsets: ConsumerOffsets,
         connections: Connections,
-        cold_reads: ColdReads,
-        slow_replies: SlowReplies,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -46,32 +42,27 @@ class FiguresProcessor:
         self._groups = groups
         self._offsets = offsets
         self._connections = connections
-        self._cold_reads = cold_reads
         self._times = StoreTimes(store)
         self._lags = Lags(store, offsets, self._times)
-        self._slow_replies = slow_replies
         self._clock = clock
 
     @answers(BrokerFigures)
-    def figures(self, header: BrokerFigures, call: Call) -> Reply | Future[Reply]:
+    async def figures(self, header: BrokerFigures, call: Call) -> Reply:
         """Return the totals of every topic and group, built-in ones included, sorted by name."""
-        return self._slow_replies.give(self._figures(), call)
-
-    def _figures(self) -> SlowReply:
         self._times.begin_round()
         topics = []
         for topic in sorted(self._topics, key=lambda each: each.name):
-            topics.append((yield from self._topic(topic)))
-            yield None
+            topics.append(await self._topic(topic))
+            await breathe()
         groups = []
         enabled = {group.name: group.consume_enabled for group in self._groups}
         of_groups = self._offsets.topics_by_group()
         for name in sorted(enabled.keys() | of_groups.keys()):  # groups without settings may have offsets
-            progress = yield from self._in_topics(name, of_groups.get(name, set()))
+            progress = await self._in_topics(name, of_groups.get(name, set()))
             groups.append(self._group(name, progress, enabled=enabled.get(name, True)))
-        return (yield from in_pieces(FiguresTable(topics=topics, groups=groups)))
+        return await in_pieces(FiguresTable(topics=topics, groups=groups))
 
-    def _topic(self, topic: TopicConfig) -> Working[TopicFigures]:
+    async def _topic(self, topic: TopicConfig) -> TopicFigures:
         """Return a topic's totals. Queues that are no longer read count: their messages still exist."""
         name, messages, sent = topic.name, 0, 0
         last: dict[int, int] = {}
@@ -82,19 +73,19 @@ class FiguresProcessor:
                 messages += end - self._store.min_offset(name, queue_id)
                 last[queue_id] = end - 1
         stored_ms: dict[int, int] = {}
-        yield from self._cold_reads.loaded(self._times.look(name, last, stored_ms))
+        await self._times.look(name, last, stored_ms)
         last_ms = max(stored_ms.values(), default=0)
         return TopicFigures(
             name, topic.read_queues, topic.write_queues, topic.permission, topic.order, messages, sent, last_ms
         )
 
-    def _in_topics(self, group: str, names: set[str]) -> Working[list[ConsumedTopicFigures]]:
+    async def _in_topics(self, group: str, names: set[str]) -> list[ConsumedTopicFigures]:
         found = []
         for name in sorted(names):
             topic = self._topics.find(name)
             if topic is not None and self._connections.subscribes(group, name):
-                found.append((yield from self._progress(group, topic)))
-            yield None
+                found.append(await self._progress(group, topic))
+            await breathe()
         return found
 
     def _group(self, name: str, progress: list[ConsumedTopicFigures], *, enabled: bool) -> GroupFigures:
@@ -107,8 +98,8 @@ class FiguresProcessor:
             topics=progress,
         )
 
-    def _progress(self, group: str, topic: TopicConfig) -> Working[ConsumedTopicFigures]:
+    async def _progress(self, group: str, topic: TopicConfig) -> ConsumedTopicFigures:
         lag, stored = Lag(group, topic.name), self._offsets.of_topic(group, topic.name)
-        yield from self._cold_reads.loaded(self._lags.look(lag, topic.read_queues))
+        await self._lags.look(lag, topic.read_queues)
         consumed = sum(stored.get(queue_id, 0) for queue_id in range(topic.read_queues))
         return ConsumedTopicFigures(topic.name, consumed, lag.count, lag.age_ms(self._clock.now_ms()))

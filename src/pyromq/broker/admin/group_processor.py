@@ -11,7 +11,7 @@ from pyromq.broker.statistics import Statistics
 from pyromq.errors import BrokerError
 from pyromq.logs import logger_of
 from pyromq.names import retry_topic
-from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import (
     MAX_QUEUES,
     REQUEST,
@@ -33,6 +33,7 @@ from pyromq.remoting.headers import (
     DeleteGroup,
     SaveGroup,
 )
+from pyromq.slow_work import breathe
 from pyromq.store.table_file import when_saved
 
 logger = logger_of(__name__)
@@ -51,13 +52,11 @@ class GroupProcessor:
         *,
         delay_levels: DelayLevels,
         statistics: Statistics,
-        slow_replies: SlowReplies,
     ) -> None:
         self._groups = groups
         self._offsets = offsets
         self._delay_levels = delay_levels
         self._statistics = statistics
-        self._slow_replies = slow_replies
 
     @answers(SaveGroup)
     def save_group(self, header: SaveGroup, call: Call) -> Future[Reply]:
@@ -79,50 +78,41 @@ class GroupProcessor:
         return Reply() if saved is None else when_saved(saved, Reply())
 
     @answers(AllGroups)
-    def groups(self, header: AllGroups, call: Call) -> Reply | Future[Reply]:
-        return self._slow_replies.give(in_pieces(self._groups.table()), call)
+    async def groups(self, header: AllGroups, call: Call) -> Reply:
+        return await in_pieces(self._groups.table())
 
     @answers(AllConsumerOffsets)
-    def offsets(self, header: AllConsumerOffsets, call: Call) -> Reply | Future[Reply]:
-        return self._slow_replies.give(self._all_offsets(), call)
-
-    def _all_offsets(self) -> SlowReply:
+    async def offsets(self, header: AllConsumerOffsets, call: Call) -> Reply:
         offsets = {}
         for number, key in enumerate(sorted(self._offsets.keys())):
             if queues := self._offsets.queues_at(key):
                 offsets[key] = queues
             if number % KEYS_AT_ONCE == 0:
-                yield None
-        return (yield from in_pieces(ConsumerOffsetTable(offsets=offsets)))
+                await breathe()
+        return await in_pieces(ConsumerOffsetTable(offsets=offsets))
 
     @answers(AllDelayOffsets)
     def delay_offsets(self, header: AllDelayOffsets, call: Call) -> Reply:
         return Reply(body=encode_body(DelayOffsetTable(offsets=self._delay_levels.offsets())))
 
     @answers(CloneGroupOffset)
-    def clone_offsets(self, header: CloneGroupOffset, call: Call) -> Reply | Future[Reply]:
+    async def clone_offsets(self, header: CloneGroupOffset, call: Call) -> Reply:
         """Copy the offsets of one topic, or of all topics except the source group's retry topic."""
-        return self._slow_replies.give(self._cloning(header), call)
-
-    def _cloning(self, header: CloneGroupOffset) -> SlowReply:
         topics = {header.topic} if header.topic else self._offsets.topics_of(header.source_group)
         for topic in topics - {retry_topic(header.source_group)}:
             self._offsets.clone(header.source_group, header.destination_group, topic)
-            yield None
+            await breathe()
         return Reply()
 
     @answers(CorrectionOffsets)
-    def correction_offsets(self, header: CorrectionOffsets, call: Call) -> Reply | Future[Reply]:
+    async def correction_offsets(self, header: CorrectionOffsets, call: Call) -> Reply:
         """Return by queue the lowest offset of the groups that are not filtered.
 
         The largest number stands for a queue where the compared group's offset is lower.
 
         Source: RocketMQ 4.9.8, AdminBrokerProcessor.queryCorrectionOffset.
         """
-        return self._slow_replies.give(self._corrected(header), call)
-
-    def _corrected(self, header: CorrectionOffsets) -> SlowReply:
-        yield None  # lets requests of other connections go first
+        await breathe()  # lets requests of other connections go first
         filtered = {group for group in (header.filter_groups or "").split(",") if group}
         corrected = self._offsets.lowest_except(header.topic, filtered)
         for queue_id, offset in self._offsets.of_topic(header.compare_group, header.topic).items():

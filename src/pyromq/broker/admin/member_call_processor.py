@@ -9,18 +9,16 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from pyromq.broker.cold_reads import ColdReads, Working
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.members.connections import Connections, Member
 from pyromq.broker.topics import Topics
 from pyromq.errors import BrokerError, ConsumerNotOnline, ConsumeTimeout, DeadlineExceeded, MQError
 from pyromq.message import MessageQueue
 from pyromq.message_id import parse_offset_id
-from pyromq.net.slow_replies import SlowReplies, SlowReply
 from pyromq.remoting.bodies import REQUEST, ConsumerStatus, QueueOffset, ResetOffsets, decode_body, encode_body
 from pyromq.remoting.codes import RELAY_VERSION, STATUS_VERSION, Language
-from pyromq.remoting.command import Call, Reply, Response
-from pyromq.remoting.dispatch import answers
+from pyromq.remoting.command import Answered, Call, Reply, Response
+from pyromq.remoting.dispatch import Outcome, SlowReply, answers
 from pyromq.remoting.headers import (
     ConsumeDirectly,
     ConsumerRunningState,
@@ -29,6 +27,7 @@ from pyromq.remoting.headers import (
     ResetClientOffset,
     ResetOffset,
 )
+from pyromq.slow_work import breathe
 from pyromq.store.message_store import MessageStore
 
 RELAY_SECONDS = 10.0
@@ -47,32 +46,32 @@ class MemberCallProcessor:
         offsets: ConsumerOffsets,
         connections: Connections,
         broker_name: str,
-        cold_reads: ColdReads,
-        slow_replies: SlowReplies,
     ) -> None:
         self._store = store
         self._topics = topics
         self._offsets = offsets
         self._connections = connections
         self._broker_name = broker_name
-        self._cold_reads = cold_reads
-        self._slow_replies = slow_replies
 
     @answers(ConsumerRunningState)
-    def running_state(self, header: ConsumerRunningState, call: Call) -> Future[Reply]:
+    def running_state(self, header: ConsumerRunningState, call: Call) -> Future[Answered]:
         return self._relay(header)
 
     @answers(ConsumeDirectly)
-    def consume_directly(self, header: ConsumeDirectly, call: Call) -> Future[Reply]:
+    def consume_directly(self, header: ConsumeDirectly, call: Call) -> Outcome | SlowReply:
         """Have a member consume one stored message now, named by its offset id."""
-        body = call.body
-        if header.message_id:
-            log_offset = parse_offset_id(header.message_id).log_offset
-            self._cold_reads.need_record(log_offset)
-            record = self._store.record_at(log_offset)
-            if record is None:
-                raise BrokerError(f"can not find message by the offset, {log_offset}")
-            body = bytes(record)
+        if not header.message_id:
+            return self._consume(header, call.body)
+        log_offset = parse_offset_id(header.message_id).log_offset
+        return self._store.residency.when_resident(log_offset, partial(self._consume_stored, header, log_offset))
+
+    def _consume_stored(self, header: ConsumeDirectly, log_offset: int) -> Outcome:
+        record = self._store.record_at(log_offset)
+        if record is None:
+            raise BrokerError(f"can not find message by the offset, {log_offset}")
+        return self._consume(header, bytes(record))
+
+    def _consume(self, header: ConsumeDirectly, body: bytes) -> Outcome:
         relayed = ConsumeDirectly(
             consumer_group=header.consumer_group,
             client_id=header.client_id,
@@ -82,11 +81,8 @@ class MemberCallProcessor:
         return self._relay(relayed, body)
 
     @answers(ResetOffset)
-    def reset_offset(self, header: ResetOffset, call: Call) -> Reply | Future[Reply]:
+    async def reset_offset(self, header: ResetOffset, call: Call) -> Reply:
         """Have all members reset to a time; without force no offset moves forward. Members commit, not the broker."""
-        return self._slow_replies.give(self._reset(header, call), call)
-
-    def _reset(self, header: ResetOffset, call: Call) -> SlowReply:
         topic = self._topics.find(header.topic)
         if topic is None:
             raise BrokerError(f"[reset-offset] reset offset failed, no topic in this broker, topic={header.topic}")
@@ -94,8 +90,8 @@ class MemberCallProcessor:
         queues = {}
         for queue_id in range(topic.write_queues):
             queue = MessageQueue(topic.name, self._broker_name, queue_id)
-            queues[queue] = yield from self._reset_to(header, queue_id, bool(members))
-            yield None
+            queues[queue] = await self._reset_to(header, queue_id, bool(members))
+            await breathe()
         if not members:
             raise ConsumerNotOnline(
                 f"Consumer not online, so can not reset offset. Group: {header.group} Topic: {header.topic} "
@@ -108,7 +104,7 @@ class MemberCallProcessor:
             member.session.notify(order, told)
         return Reply(body=encode_body(ResetOffsets(offsets=queues)))
 
-    def _reset_to(self, header: ResetOffset, queue_id: int, is_online: bool) -> Working[int]:
+    async def _reset_to(self, header: ResetOffset, queue_id: int, is_online: bool) -> int:
         """Return the offset to reset to. New members have stored none yet: with force they are reset too."""
         present = self._offsets.find(header.group, header.topic, queue_id)
         if present is None and not (header.force and is_online):
@@ -116,8 +112,7 @@ class MemberCallProcessor:
         if header.timestamp == END:
             wanted = self._store.max_offset(header.topic, queue_id)
         else:
-            search = self._store.search_by_time(header.topic, queue_id, header.timestamp)
-            wanted = yield from self._cold_reads.loaded(search)
+            wanted = await self._store.search_by_time(header.topic, queue_id, header.timestamp)
         return wanted if header.force or present is None else min(wanted, present)
 
     @answers(ConsumerStatusOfGroup)
@@ -138,7 +133,7 @@ class MemberCallProcessor:
                 raise BrokerError(f"the client does not support this feature. version={member.version}")
         return members
 
-    def _relay(self, header: ConsumerRunningState | ConsumeDirectly, body: bytes = b"") -> Future[Reply]:
+    def _relay(self, header: ConsumerRunningState | ConsumeDirectly, body: bytes = b"") -> Future[Answered]:
         """Call one member and relay its response."""
         group, client_id = header.consumer_group, header.client_id
         consumers = self._connections.consumers(group)
@@ -150,7 +145,7 @@ class MemberCallProcessor:
                 f"The Consumer <{client_id}> Version <{found[0].version}> too low to finish, "
                 "please upgrade it to V3_1_8_SNAPSHOT"
             )
-        relayed: Future[Reply] = Future()
+        relayed: Future[Answered] = Future()
 
         def answered(result: Response | MQError) -> None:
             if isinstance(result, Response):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
-from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.indexing import Indexing
 from pyromq.broker.limits import BrokerLimits
 from pyromq.broker.members.connections import Connections
 from pyromq.errors import BrokerError, QueryNotFound
 from pyromq.filter.filter import Filter, filter_of
-from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import QueueEntriesBody, QueueEntryBody, Subscription, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import QueryMessage, QueryMessageResponse, QueueEntries, ViewMessage
+from pyromq.slow_work import breathe, completed, loaded
 from pyromq.store.message_store import MessageStore, QueueEntry
 
 MAX_MATCHES = 64  # maxMsgsNumBatch
@@ -32,34 +30,24 @@ class QueryMessageProcessor:
         indexing: Indexing,
         connections: Connections,
         *,
-        cold_reads: ColdReads,
         limits: BrokerLimits,
-        slow_replies: SlowReplies,
     ) -> None:
         self._store = store
         self._indexing = indexing
         self._connections = connections
-        self._cold_reads = cold_reads
         self._limits = limits
-        self._slow_replies = slow_replies
 
     @answers(QueryMessage)
-    def by_key(self, header: QueryMessage, call: Call) -> Reply | Future[Reply]:
+    async def by_key(self, header: QueryMessage, call: Call) -> Reply:
         """Return the newest records of the topic with the key or unique key, in log order.
 
         `maxQueryBytes` limits them, but one is always returned; the remark says how many are omitted.
         """
-        return self._slow_replies.give(self._by_key(header), call)
-
-    def _by_key(self, header: QueryMessage) -> SlowReply:
         if (indexed := self._indexing.when_indexed()) is not None:
-            yield indexed
-            indexed.result()
+            await completed(indexed)
         wanted = min(UNIQUE_KEY_MATCHES if header.by_unique_key else header.max_count, MAX_MATCHES)
-        search = self._store.search_by_key(header.topic, header.key, wanted, header.begin_ms, header.end_ms)
-        found = yield from self._cold_reads.loaded(search)
-        if heads := self._store.residency.heads_to_load(found.log_offsets):
-            yield self._cold_reads.when_loaded(heads, Reply)
+        found = await self._store.search_by_key(header.topic, header.key, wanted, header.begin_ms, header.end_ms)
+        await loaded(self._store.residency.heads_to_load(found.log_offsets))
         records = [self._store.record_at(offset) for offset in sorted(found.log_offsets)]
         there = [record for record in records if record is not None]
         if not there:
@@ -70,33 +58,23 @@ class QueryMessageProcessor:
         answer = QueryMessageResponse(
             index_last_ms=found.last_update_ms, index_last_log_offset=found.last_update_log_offset
         )
-        return (yield from self._in_memory(Reply(answer, fitting, remark=remark)))
+        await breathe()  # lets requests of other connections go first
+        if not self._store.disk.is_loaded(fitting):
+            await loaded([*fitting])
+        return Reply(answer, fitting, remark=remark)
 
     @answers(ViewMessage)
-    def by_log_offset(self, header: ViewMessage, call: Call) -> Reply | Future[Reply]:
-        return self._slow_replies.give(self._by_log_offset(header.offset), call)
-
-    def _by_log_offset(self, log_offset: int) -> SlowReply:
-        yield None  # lets requests of other connections go first
-        yield from self._cold_reads.loaded(self._store.residency.load_record(log_offset))
-        record = self._store.record_at(log_offset)
+    async def by_log_offset(self, header: ViewMessage, call: Call) -> Reply:
+        await breathe()  # lets requests of other connections go first
+        await self._store.residency.load_record(header.offset)
+        record = self._store.record_at(header.offset)
         if record is None:
-            raise BrokerError(f"can not find message by the offset, {log_offset}")
+            raise BrokerError(f"can not find message by the offset, {header.offset}")
         return Reply(body=[record])
 
-    def _in_memory(self, reply: Reply) -> SlowReply:
-        """Return the reply once its records are resident."""
-        yield None  # lets requests of other connections go first
-        if isinstance(reply.body, list) and not self._store.disk.is_loaded(reply.body):
-            yield self._cold_reads.when_loaded(reply.body, lambda: reply)
-        return reply
-
     @answers(QueueEntries)
-    def entries(self, header: QueueEntries, call: Call) -> Reply | Future[Reply]:
+    async def entries(self, header: QueueEntries, call: Call) -> Reply:
         """Return entries of a consume queue; with a group, also whether its subscription accepts each."""
-        return self._slow_replies.give(self._entries(header), call)
-
-    def _entries(self, header: QueueEntries) -> SlowReply:
         topic, queue_id = header.topic, header.queue_id
         if queue_id not in self._store.queue_ids(topic):
             raise BrokerError(f"{queue_id}@{topic} is not exist!")
@@ -109,17 +87,16 @@ class QueryMessageProcessor:
         entries: list[QueueEntryBody] = []
         end = min(header.index + min(header.count, MOST_ENTRIES), last)
         reads_records = wanted is not None and wanted.accepts_record is not None
-        unread_of = self._store.reading.to_load if reads_records else self._store.reading.pages_to_verify
+        to_load = self._store.reading.to_load if reads_records else self._store.reading.pages_to_verify
         for index in range(header.index, end, ENTRIES_AT_ONCE):
             count = min(ENTRIES_AT_ONCE, end - index)
-            if unread := unread_of(topic, queue_id, index, count):
-                yield self._cold_reads.when_loaded(unread, Reply)
+            await loaded(to_load(topic, queue_id, index, count))
             for entry in self._store.entries(topic, queue_id, index, count):
                 accepted = wanted is not None and self._passes(entry, wanted)
                 entries.append(QueueEntryBody(entry.log_offset, entry.size, entry.tags_code, accepted=accepted))
-            yield None
+            await breathe()
         body = QueueEntriesBody(min_index=first, max_index=last, entries=entries, subscription=subscription)
-        return (yield from in_pieces(body))
+        return await in_pieces(body)
 
     def _passes(self, entry: QueueEntry, wanted: Filter) -> bool:
         if wanted.accepts_code is not None and not wanted.accepts_code(entry.tags_code):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future
 
 from pyromq import speedups
 from pyromq.broker.cold_reads import ColdReads
@@ -18,7 +17,7 @@ from pyromq.broker.statistics_course import Span
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, ConsumerNotOnline
 from pyromq.names import SCHEDULE_TOPIC
-from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.net.slow_replies import SlowReplies, in_pieces
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.bodies import (
     BrokerStats,
@@ -44,6 +43,7 @@ from pyromq.remoting.headers import (
     ProducerConnections,
 )
 from pyromq.remoting.rejection_log import RejectionLog
+from pyromq.slow_work import breathe
 from pyromq.store.message_store import MessageStore
 from pyromq.store.retention import around
 
@@ -84,11 +84,8 @@ class RuntimeInfoProcessor:
         self._clock = clock
 
     @answers(BrokerState)
-    def state(self, header: BrokerState, call: Call) -> Reply | Future[Reply]:
-        return self._slow_replies.give(self._state(), call)
-
-    def _state(self) -> SlowReply:
-        earliest_ms = yield from self._cold_reads.loaded(stored_time(self._store, self._store.min_log_offset))
+    async def state(self, header: BrokerState, call: Call) -> Reply:
+        earliest_ms = await stored_time(self._store, self._store.min_log_offset)
         table = self._counters() | self._store_figures() | self._queue_figures() | self._delay_figures()
         table["earliestMessageTimeStamp"] = str(-1 if earliest_ms is None else earliest_ms)
         table |= {f"pyromqRefused.{reason}": str(count) for reason, count in self._refusals.counts.items()}  # ours
@@ -97,16 +94,16 @@ class RuntimeInfoProcessor:
         return Reply(body=encode_body(KeyValues(table=dict(sorted(table.items())))))
 
     @answers(BrokerStatistics)
-    def statistic(self, header: BrokerStatistics, call: Call) -> Reply | Future[Reply]:
+    async def statistic(self, header: BrokerStatistics, call: Call) -> Reply:
         if header.stats_name in (FALL_SIZE, FALL_TIME):
-            return self._slow_replies.give(self._fall(header), call)
+            return await self._fall(header)
         course = self._statistics.course(header.stats_name, header.stats_key)
         if course is None:
             raise BrokerError(f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
         body = BrokerStats(minute=_item(course.minute), hour=_item(course.hour), day=_item(course.day))
         return Reply(body=encode_body(body))
 
-    def _fall(self, header: BrokerStatistics) -> SlowReply:
+    async def _fall(self, header: BrokerStatistics) -> Reply:
         """Return a group's lag in a queue now, in log bytes or in ms; upstream only logs it.
 
         Each span has the same value, which is no sum. Source: BrokerStatsManager.recordDiskFallBehindSize.
@@ -122,17 +119,14 @@ class RuntimeInfoProcessor:
         if begin is not None and header.stats_name == FALL_SIZE:
             behind = self._store.max_log_offset - begin
         elif begin is not None:
-            stored_ms = yield from self._cold_reads.loaded(stored_time(self._store, begin))
+            stored_ms = await stored_time(self._store, begin)
             behind = 0 if stored_ms is None else max(self._clock.now_ms() - stored_ms, 0)
         item = StatsItem(sum=behind, average=float(behind))
         return Reply(body=encode_body(BrokerStats(minute=item, hour=item, day=item)))
 
     @answers(ConsumerConnections)
-    def consumers(self, header: ConsumerConnections, call: Call) -> Reply | Future[Reply]:
+    async def consumers(self, header: ConsumerConnections, call: Call) -> Reply:
         """Return a group's members; with details also the queue locks, which may outlast the last member."""
-        return self._slow_replies.give(self._consumers(header), call)
-
-    def _consumers(self, header: ConsumerConnections) -> SlowReply:
         group = self._connections.consumers(header.consumer_group)
         locks = self._locks(header.consumer_group) if header.details else None
         if group is None:
@@ -143,7 +137,7 @@ class RuntimeInfoProcessor:
         for session, member in list(group.by_session.items()):
             wanted = group.wanted_by.get(session, {}) if header.details else None
             connections.append(_connection(member, wanted))
-            yield None
+            await breathe()
         body = ConsumerConnection(
             connections=connections,
             subscriptions=dict(group.subscriptions),
@@ -152,7 +146,7 @@ class RuntimeInfoProcessor:
             consume_from=group.consume_from,
             locks=locks,
         )
-        return (yield from in_pieces(body))
+        return await in_pieces(body)
 
     def _locks(self, group: str) -> list[LockHolder]:
         return [
@@ -161,30 +155,24 @@ class RuntimeInfoProcessor:
         ]
 
     @answers(ProducerConnections)
-    def producers(self, header: ProducerConnections, call: Call) -> Reply | Future[Reply]:
-        return self._slow_replies.give(self._producers(header.producer_group, call.account), call)
-
-    def _producers(self, group: str, asker: str | None) -> SlowReply:
-        members = self._shown(group, asker)
+    async def producers(self, header: ProducerConnections, call: Call) -> Reply:
+        members = self._shown(header.producer_group, call.account)
         if not members:
-            raise BrokerError(f"the producer group[{group}] not exist")
+            raise BrokerError(f"the producer group[{header.producer_group}] not exist")
         connections = []
         for member in members:
             connections.append(_connection(member))
-            yield None
-        return (yield from in_pieces(ProducerConnection(connections=connections)))
+            await breathe()
+        return await in_pieces(ProducerConnection(connections=connections))
 
     @answers(AllProducers)
-    def all_producers(self, header: AllProducers, call: Call) -> Reply | Future[Reply]:
-        return self._slow_replies.give(self._all_producers(call.account), call)
-
-    def _all_producers(self, asker: str | None) -> SlowReply:
+    async def all_producers(self, header: AllProducers, call: Call) -> Reply:
         groups: dict[str, list[ProducerClient]] = {}
         for group in self._connections.producer_groups():
-            for member in self._shown(group, asker):
+            for member in self._shown(group, call.account):
                 groups.setdefault(group, []).append(_producer(member))
-                yield None
-        return (yield from in_pieces(ProducerTable(groups=groups)))
+                await breathe()
+        return await in_pieces(ProducerTable(groups=groups))
 
     def _shown(self, group: str, asker: str | None) -> list[Member]:
         """Return the members of a producer group that the account may see."""

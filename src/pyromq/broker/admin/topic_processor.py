@@ -13,7 +13,7 @@ from pyromq.broker.topics import Topics, check_changeable
 from pyromq.errors import BrokerError, TopicNotFound
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
-from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import MAX_QUEUES, TopicConfig, TopicList, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -25,6 +25,7 @@ from pyromq.remoting.headers import (
     DeleteTopic,
     TopicSettings,
 )
+from pyromq.slow_work import completed
 from pyromq.store.message_store import MessageStore
 from pyromq.store.table_file import complete_when_saved
 
@@ -46,7 +47,6 @@ class TopicProcessor:
         connections: Connections,
         statistics: Statistics,
         config: BrokerConfig,
-        slow_replies: SlowReplies,
         announce: Callable[[TopicConfig], Future[None]],
     ) -> None:
         self._store = store
@@ -55,7 +55,6 @@ class TopicProcessor:
         self._connections = connections
         self._config = config
         self._statistics = statistics
-        self._slow_replies = slow_replies
         self._announce = announce
 
     @answers(CreateTopic)
@@ -90,32 +89,29 @@ class TopicProcessor:
         return answered
 
     @answers(DeleteTopic)
-    def delete_topic(self, header: DeleteTopic, call: Call) -> Reply | Future[Reply]:
+    async def delete_topic(self, header: DeleteTopic, call: Call) -> Reply:
         """Delete the topic, its queues and groups' offsets in it; its records stay in the log until retention.
 
         The reply comes when no crash can restore them. Until then the topic cannot be created again. Consumers are told
         to reset: otherwise they would skip the first messages of a new topic of that name. Upstream keeps the offsets.
         """
-        check_changeable(self._topics, header.topic)
-        return self._slow_replies.give(self._deleting(header.topic, call.peer.address), call)
-
-    def _deleting(self, name: str, address: str) -> SlowReply:
-        """Delete offsets, settings and queues in this order: a crash leaves none of them for a new topic."""
+        name = header.topic
+        check_changeable(self._topics, name)
+        # Offsets, settings and queues in this order: a crash leaves none of them for a new topic.
         known = self._topics.find(name)
         self._offsets.remove_topic(name)
         saved = self._topics.delete(name, after=self._offsets.unsaved())
         if known is not None:
             self._topics.leaving.add(name)
-            logger.info("topic %s deleted by %s", name, address)
+            logger.info("topic %s deleted by %s", name, call.peer.address)
         try:
             if saved is not None:
-                yield saved
-                saved.result()
+                await completed(saved)
             if known is not None:
                 self._connections.begin_again(name, self._queues(known))
             noted = self._store.delete_topic(name)
             self._statistics.forget_topic(name)
-            yield noted
+            await completed(noted)
         finally:
             if known is not None:
                 self._topics.leaving.discard(name)
@@ -126,8 +122,8 @@ class TopicProcessor:
         return [MessageQueue(topic.name, self._config.name, queue_id) for queue_id in range(count)]
 
     @answers(AllTopics)
-    def topics(self, header: AllTopics, call: Call) -> Reply | Future[Reply]:
-        return self._slow_replies.give(in_pieces(self._topics.table()), call)
+    async def topics(self, header: AllTopics, call: Call) -> Reply:
+        return await in_pieces(self._topics.table())
 
     @answers(TopicSettings)
     def topic(self, header: TopicSettings, call: Call) -> Reply:
@@ -142,14 +138,11 @@ class TopicProcessor:
         return Reply(body=encode_body(TopicList(topics=self._topics.system_topics())))
 
     @answers(CleanTopics)
-    def clean_topics(self, header: CleanTopics, call: Call) -> Reply | Future[Reply]:
+    async def clean_topics(self, header: CleanTopics, call: Call) -> Reply:
         """Delete the queues of deleted topics; queues of system topics stay."""
-        return self._slow_replies.give(self._cleaning(), call)
-
-    def _cleaning(self) -> SlowReply:
         for name in self._store.topics():
             if self._topics.find(name) is None and not self._topics.is_system(name):
-                yield self._store.delete_topic(name)
+                await completed(self._store.delete_topic(name))
         return Reply()
 
 

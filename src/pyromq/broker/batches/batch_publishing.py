@@ -24,9 +24,9 @@ from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, SysFlag
 from pyromq.record import FIXED_SIZE, decode, decode_batch, sys_flag_of
 from pyromq.remoting.bodies import SINGLE_TAG, LedgerNote
+from pyromq.slow_work import PagesToLoad
 from pyromq.store.batch_appends import Shape, members_of
 from pyromq.store.message_store import MessageStore
-from pyromq.store.page_load import PagesToLoad
 
 if TYPE_CHECKING:
     from pyromq.speedups.batches import Members

@@ -14,7 +14,6 @@ from pyromq.broker.put_message import DELAY, TIMER, TRANSACTION, is_too_long, to
 from pyromq.errors import MessageRefused, ProtocolError, QueryNotFound
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage
 from pyromq.names import RETRY_PREFIX, TRACE_TOPIC, check_topic
-from pyromq.net.slow_replies import SlowReplies, SlowReply
 from pyromq.permissions.permissions import Permissions
 from pyromq.record import batch_labels
 from pyromq.remoting.bodies import (
@@ -30,6 +29,7 @@ from pyromq.remoting.bodies import (
 from pyromq.remoting.command import Answered, Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
+from pyromq.slow_work import breathe
 from pyromq.store.batch_appends import members_of
 
 MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of each run
@@ -47,10 +47,8 @@ class BatchTransactionProcessor:
         admission: Admission,
         confirmation: Confirmation,
         config: BrokerConfig,
-        slow_replies: SlowReplies,
         permissions: Permissions,
     ) -> None:
-        self._slow_replies = slow_replies
         self._permissions = permissions
         self._batches = batches
         self._admission = admission
@@ -144,23 +142,20 @@ class BatchTransactionProcessor:
         return self._confirmation.when_safe(Reply(body=encode_body(_told(decision))))
 
     @answers(ListBatches)
-    def list(self, header: ListBatches, call: Call) -> Reply | Future[Reply]:
+    async def list(self, header: ListBatches, call: Call) -> Reply:
         """Return the undecided transactions, oldest first; with a name, that one.
 
         The list has only transactions that the account may decide on, since it shows the attempts' tokens.
         """
-        return self._slow_replies.give(self._listed(header.transaction, call.account), call)
-
-    def _listed(self, transaction: str | None, asker: str | None) -> SlowReply:
         found: list[UndecidedBatch] = []
         count = 0
         for name in self._batches.undecided_names():
-            yield None
+            await breathe()
             undecided = self._batches.undecided(name)
-            if undecided is None or not self._may_decide(asker, undecided):
+            if undecided is None or not self._may_decide(call.account, undecided):
                 continue
             count += 1
-            if len(found) < MOST_LISTED and transaction in (None, name):
+            if len(found) < MOST_LISTED and header.transaction in (None, name):
                 found.append(self._batches.described(name))
         return Reply(body=encode_body(UndecidedBatches(found, count)))
 

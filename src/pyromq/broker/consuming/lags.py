@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.store_times import StoreTimes
+from pyromq.slow_work import breathe
 from pyromq.store.message_store import MessageStore
-from pyromq.store.page_load import PageLoad
 
 STEP = 64  # queues at once; then others may have a turn
 
@@ -45,15 +45,15 @@ class Lags:
         self._offsets = offsets
         self._times = times
 
-    def look(self, lag: Lag, queues: int) -> PageLoad[None]:
+    async def look(self, lag: Lag, queues: int) -> None:
         """Fill in so many queues of a lag; a queue without a stored offset is consumed from its begin."""
         behind = {}
         consumed = self._offsets.of_topic(lag.group, lag.topic)
         for queue_ids in in_steps(queues):
-            yield []
+            await breathe()
             for queue_id in queue_ids:
                 offset = consumed.get(queue_id, 0)
                 count = lag.counts[queue_id] = max(0, self._store.max_offset(lag.topic, queue_id) - offset)
                 if count:
                     behind[queue_id] = offset
-        yield from self._times.look(lag.topic, behind, lag.stored_ms)
+        await self._times.look(lag.topic, behind, lag.stored_ms)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
-from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.store_times import look_at
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.topics import Topics
 from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
 from pyromq.names import check_group
-from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import MAX_QUEUES, ConsumerIds
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -26,6 +23,7 @@ from pyromq.remoting.headers import (
     SearchOffset,
     UpdateConsumerOffset,
 )
+from pyromq.slow_work import breathe
 from pyromq.store.message_store import MessageStore
 
 
@@ -39,11 +37,7 @@ class OffsetProcessor:
         *,
         offsets: ConsumerOffsets,
         connections: Connections,
-        cold_reads: ColdReads,
-        slow_replies: SlowReplies,
     ) -> None:
-        self._cold_reads = cold_reads
-        self._long_answers = slow_replies
         self._store = store
         self._topics = topics
         self._offsets = offsets
@@ -94,33 +88,23 @@ class OffsetProcessor:
         return Reply(OffsetResponse(offset=self._store.min_offset(header.topic, header.queue_id)))
 
     @answers(SearchOffset)
-    def offset_by_time(self, header: SearchOffset, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._offset_by_time(header), call)
-
-    def _offset_by_time(self, header: SearchOffset) -> SlowReply:
-        search = self._store.search_by_time(header.topic, header.queue_id, header.timestamp)
-        offset = yield from self._cold_reads.loaded(search)
+    async def offset_by_time(self, header: SearchOffset, call: Call) -> Reply:
+        offset = await self._store.search_by_time(header.topic, header.queue_id, header.timestamp)
         return Reply(OffsetResponse(offset=offset))
 
     @answers(EarliestStoreTime)
-    def earliest_store_time(self, header: EarliestStoreTime, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._earliest_store_time(header.topic, header.queue_id), call)
-
-    def _earliest_store_time(self, topic: str, queue_id: int) -> SlowReply:
-        """Of the queue's first message; -1 if it has none."""
-        first = self._store.reading.first_from(topic, queue_id, 0)
+    async def earliest_store_time(self, header: EarliestStoreTime, call: Call) -> Reply:
+        """Return the store time of the queue's first message; -1 if it has none."""
+        first = self._store.reading.first_from(header.topic, header.queue_id, 0)
         found: dict[str, int] = {}
         if first is not None:
-            yield from self._cold_reads.loaded(look_at(self._store, {"first": first}, found))
+            await look_at(self._store, {"first": first}, found)
         return Reply(EarliestStoreTimeResponse(timestamp=found.get("first", -1)))
 
     @answers(ConsumerList)
-    def members(self, header: ConsumerList, call: Call) -> Reply | Future[Reply]:
-        return self._long_answers.give(self._members(header.consumer_group), call)
-
-    def _members(self, name: str) -> SlowReply:
-        group = self._connections.consumers(name)
+    async def members(self, header: ConsumerList, call: Call) -> Reply:
+        group = self._connections.consumers(header.consumer_group)
         if group is None:
-            raise BrokerError(f"no consumer for this group, {name}")
-        yield None  # others may be before it
-        return (yield from in_pieces(ConsumerIds(client_ids=[member.client_id for member in group.members])))
+            raise BrokerError(f"no consumer for this group, {header.consumer_group}")
+        await breathe()  # lets requests of other connections go first
+        return await in_pieces(ConsumerIds(client_ids=[member.client_id for member in group.members]))

@@ -12,7 +12,6 @@ Source: RocketMQ 4.9.8, RebalanceLockManager; the tie is ours.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from pyromq.broker.limits import DEFAULT_LIMITS, share
@@ -20,12 +19,13 @@ from pyromq.clock import Clock
 from pyromq.errors import LimitReached
 from pyromq.message import MessageQueue
 from pyromq.net.alarm import Alarm
-from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import REQUEST, LockedQueues, LockHolder, QueueLock, WireQueue, decode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import ConsumerIdsChanged, LockQueues, UnlockQueues
 from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.slow_work import breathe
 
 AT_ONCE = 100  # queues between two looks at the clock
 
@@ -166,16 +166,12 @@ class QueueLocks:
 class QueueLockProcessor:
     """Passes lock requests to the table of locks."""
 
-    def __init__(self, queue_locks: QueueLocks, slow_replies: SlowReplies) -> None:
+    def __init__(self, queue_locks: QueueLocks) -> None:
         self._queue_locks = queue_locks
-        self._long_answers = slow_replies
 
     @answers(LockQueues)
-    def lock(self, header: LockQueues, call: Call) -> Reply | Future[Reply]:
+    async def lock(self, header: LockQueues, call: Call) -> Reply:
         asked = decode_body(QueueLock, call.body, REQUEST)
-        return self._long_answers.give(self._locked(asked, call), call)
-
-    def _locked(self, asked: QueueLock, call: Call) -> SlowReply:
         tied = asked.tied_to_connection
         granted: list[MessageQueue] = []
         left: set[MessageQueue] = set()
@@ -185,9 +181,9 @@ class QueueLockProcessor:
             locked = self._queue_locks.lock(asked.group, asked.client_id, part, asker=call.peer, tied=tied)
             granted += locked
             left |= set(part) - set(locked)
-            yield None
+            await breathe()
         refused = self._refused(asked.group, left) if tied and left else None
-        return (yield from in_pieces(LockedQueues(queues=[WireQueue.of(q) for q in granted], refused=refused)))
+        return await in_pieces(LockedQueues(queues=[WireQueue.of(q) for q in granted], refused=refused))
 
     def _refused(self, group: str, queues: set[MessageQueue]) -> list[LockHolder]:
         holders = self._queue_locks.holders(group)
@@ -197,14 +193,11 @@ class QueueLockProcessor:
         ]
 
     @answers(UnlockQueues)
-    def unlock(self, header: UnlockQueues, call: Call) -> Reply | Future[Reply]:
+    async def unlock(self, header: UnlockQueues, call: Call) -> Reply:
         asked = decode_body(QueueLock, call.body, REQUEST)
-        return self._long_answers.give(self._unlocked(asked), call)
-
-    def _unlocked(self, asked: QueueLock) -> SlowReply:
         for part in _parts(asked):
             self._queue_locks.unlock(asked.group, asked.client_id, part)
-            yield None
+            await breathe()
         return Reply()
 
 

@@ -6,10 +6,9 @@ Source: RocketMQ 4.9.8, SendMessageProcessor.asyncConsumerSendMsgBack.
 from __future__ import annotations
 
 import random
-from concurrent.futures import Future
+from functools import partial
 
 from pyromq.broker.admission import Admission
-from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.members.consumer_groups import ConsumerGroups, max_tries
 from pyromq.broker.put_message import PutMessage
@@ -21,8 +20,8 @@ from pyromq.names import dead_letter_topic, retry_topic
 from pyromq.record import MAX_PROPERTIES_SIZE
 from pyromq.remoting.bodies import GroupConfig
 from pyromq.remoting.codes import UNIT_SUBSCRIPTION, Permission
-from pyromq.remoting.command import Answered, Call, Reply
-from pyromq.remoting.dispatch import answers
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import Outcome, SlowReply, answers
 from pyromq.remoting.headers import SendMessageBack
 from pyromq.store.message_store import MessageStore
 
@@ -44,7 +43,6 @@ class SendBackProcessor:
         topics: Topics,
         groups: ConsumerGroups,
         statistics: Statistics,
-        cold_reads: ColdReads,
     ) -> None:
         self._put_message = put_message
         self._admission = admission
@@ -53,10 +51,9 @@ class SendBackProcessor:
         self._topics = topics
         self._groups = groups
         self._statistics = statistics
-        self._cold_reads = cold_reads
 
     @answers(SendMessageBack)
-    def send_back(self, header: SendMessageBack, call: Call) -> Answered | Future[Answered]:
+    def send_back(self, header: SendMessageBack, call: Call) -> Outcome | SlowReply:
         """Store the message again for the group. Without retry queues a group wants no retries: nothing happens.
 
         Unlike upstream's, the answer waits for the disk as one to a send does: the consumer goes on behind the message.
@@ -66,7 +63,9 @@ class SendBackProcessor:
             return Reply()
         self._check_retry_topic(header, group)
         self._confirmation.refuse_if_overloaded()
-        self._cold_reads.need_record(header.offset)
+        return self._store.residency.when_resident(header.offset, partial(self._send_back, header, call, group))
+
+    def _send_back(self, header: SendMessageBack, call: Call, group: GroupConfig) -> Outcome:
         message = self._store.message_at(header.offset, check_crc=False)  # it goes back as it came
         if message is None:
             raise BrokerError(f"look message by offset failed, {header.offset}")

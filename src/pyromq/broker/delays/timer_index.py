@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,8 +24,8 @@ from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import Buffer, decode
+from pyromq.slow_work import NotInMemory, breathe
 from pyromq.store.message_store import MessageStore
-from pyromq.store.page_load import NotInMemory
 from pyromq.store.timers.bucket_cache import BucketCache
 from pyromq.store.timers.timer_bucket import (
     ENTRY_BYTES,
@@ -192,10 +192,10 @@ class TimerIndex:
         """Do a slice of recovery; return True if it is complete."""
         return self._move(FOLLOWED_RECORDS) and self._check()
 
-    def catch_up(self) -> Iterator[None]:
-        """Complete the recovery, yielding between slices. For queries; usually there is nothing to do."""
+    async def catch_up(self) -> None:
+        """Complete the recovery, in slices. For queries; usually there is nothing to do."""
         while not self.follow():
-            yield
+            await breathe()
 
     def _move(self, effort: int) -> bool:
         """File about `effort` records from the timer topic; return True if none is left."""
@@ -269,7 +269,9 @@ class TimerIndex:
 
     # -- filed messages
 
-    def waiting(self, topic: str, due_ms: int, unique_key: bytes) -> Iterator[tuple[TimerBucket, int] | None]:
+    def waiting(
+        self, topic: str, due_ms: int, unique_key: bytes
+    ) -> Generator[tuple[TimerBucket, int] | None, None, None]:
         """Yield the scheduled messages with that due time and key: several if the send was retried.
 
         Yields None between slices.

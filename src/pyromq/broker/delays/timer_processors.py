@@ -5,27 +5,24 @@ Source: RocketMQ 5.3.3, RecallMessageProcessor and AdminBrokerProcessor.getTimer
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from concurrent.futures import Future
 from heapq import nsmallest
 from itertools import chain
 from zlib import crc32
 
-from pyromq.broker.cold_reads import MOST_ROUNDS, ColdReads, Working
 from pyromq.broker.delays.timer_scheduler import TimerScheduler
 from pyromq.broker.shared_state import SharedState
 from pyromq.clock import Clock
 from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotAvailable, StoreCorrupt, TopicNotFound
 from pyromq.logs import logger_of
 from pyromq.message import Property
-from pyromq.net.slow_replies import SlowReplies, SlowReply, in_pieces
+from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import TimerCount, TimerCounts, TimerEntry, TimerList, encode_body
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.command import Call, Reply
-from pyromq.remoting.dispatch import answers
+from pyromq.remoting.dispatch import Outcome, answers
 from pyromq.remoting.headers import CountTimers, ListTimers, RecallMessage, RecallMessageResponse
 from pyromq.remoting.recall_handle import RecallHandle, decode_handle
-from pyromq.store.page_load import NotInMemory
+from pyromq.slow_work import MAX_ROUNDS, NotInMemory, breathe, loaded
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
 logger = logger_of(__name__)
@@ -41,26 +38,18 @@ Places = list[tuple[int, int]]  # due times (ms), and numbers in the bucket
 class RecallMessageProcessor:
     def __init__(self, state: SharedState) -> None:
         self._confirmation = state.confirmation
-        self._slow_replies = state.slow_replies
         self._timers = state.timers
         self._topics = state.topics
         self._config = state.config
         self._clock = state.clock
 
     @answers(RecallMessage)
-    def cancel(self, header: RecallMessage, call: Call) -> Reply | Future[Reply]:
+    async def cancel(self, header: RecallMessage, call: Call) -> Outcome:
         """Cancel a scheduled message; confirmed like a send. The message is never delivered after the reply."""
-        return self._slow_replies.give(self._cancelled(header, call), call)
-
-    def _cancelled(self, header: RecallMessage, call: Call) -> SlowReply:
         handle = self._handle(header)
         self._confirmation.refuse_if_overloaded()
-        yield from self._timers.cancel(handle, born_address=call.peer.packed_address)
-        reply = Reply(RecallMessageResponse(message_id=handle.unique_key))
-        safe = self._confirmation.when_safe(reply)
-        if isinstance(safe, Future):
-            yield safe
-        return reply  # by now its code says whether the cancel is known to be on disk
+        await self._timers.cancel(handle, born_address=call.peer.packed_address)
+        return self._confirmation.when_safe(Reply(RecallMessageResponse(message_id=handle.unique_key)))
 
     def _handle(self, header: RecallMessage) -> RecallHandle:
         """Check a request in upstream's order, and return its decoded handle."""
@@ -89,41 +78,31 @@ class TimerListProcessor:
     def __init__(
         self,
         timers: TimerScheduler,
-        slow_replies: SlowReplies,
         *,
-        cold_reads: ColdReads,
         broker_name: str,
         clock: Clock,
     ) -> None:
         self._index = timers.index
-        self._cold_reads = cold_reads
-        self._slow_replies = slow_replies
         self._broker_name = broker_name
         self._clock = clock
 
     @answers(CountTimers)
-    def count(self, header: CountTimers, call: Call) -> Reply | Future[Reply]:
+    async def count(self, header: CountTimers, call: Call) -> Reply:
         """Return the number of scheduled messages by topic."""
-        return self._slow_replies.give(self._counted(), call)
-
-    def _counted(self) -> SlowReply:
-        yield from self._index.catch_up()
+        await self._index.catch_up()
         now = self._clock.now_ms()
         counts = {}
         for number, (topic, count) in enumerate(self._index.pending.items()):
             counts[topic] = TimerCount(count, now)
             if not number % TOPICS_AT_ONCE:
-                yield None
-        return (yield from in_pieces(TimerCounts(counts)))
+                await breathe()
+        return await in_pieces(TimerCounts(counts))
 
     @answers(ListTimers)
-    def list(self, header: ListTimers, call: Call) -> Reply | Future[Reply]:
+    async def list(self, header: ListTimers, call: Call) -> Reply:
         """Return a page of a topic's scheduled messages, in order of delivery."""
-        return self._slow_replies.give(self._listed(header), call)
-
-    def _listed(self, header: ListTimers) -> SlowReply:
         index = self._index
-        yield from index.catch_up()
+        await index.catch_up()
         wanted = min(max(header.count, 1), MOST_LISTED)
         place = (header.begin_ms, header.after)
         found: list[TimerEntry] = []
@@ -136,42 +115,40 @@ class TimerListProcessor:
                 return _page(found, (hour * HOUR_MS, -1))
             looked_through += bucket.count
             try:
-                places = yield from self._places(bucket, header.topic, place, most=wanted + 1)
+                places = await self._places(bucket, header.topic, place, most=wanted + 1)
                 for count, (due_ms, number) in enumerate(places, 1):
                     if len(found) == wanted:
                         return _page(found, place)
                     if not index.holds(bucket):
                         break
                     place = (due_ms, number)
-                    entry = yield from self._looked_up(bucket, number, header.topic)
+                    entry = await self._looked_up(bucket, number, header.topic)
                     if entry is not None:
                         found.append(entry)
                     if not count % MESSAGES_AT_ONCE:
-                        yield None
+                        await breathe()
             finally:
                 index.rest(bucket)
         return _page(found, None)
 
-    def _places(
-        self, bucket: TimerBucket, topic: str, after: tuple[int, int], *, most: int
-    ) -> Generator[None, None, Places]:
+    async def _places(self, bucket: TimerBucket, topic: str, after: tuple[int, int], *, most: int) -> Places:
         """Return due times and numbers of the topic's first `most` messages after a place, in order of delivery."""
         first: Places = []
         for places in bucket.waiting_of(crc32(topic.encode()), after[0]):
             first = nsmallest(most, chain(first, (each for each in places if each > after)))
-            yield None
+            await breathe()
             if not self._index.holds(bucket):
                 return []
         return first
 
-    def _looked_up(self, bucket: TimerBucket, number: int, topic: str) -> Working[TimerEntry | None]:
+    async def _looked_up(self, bucket: TimerBucket, number: int, topic: str) -> TimerEntry | None:
         """Return the list entry of a message; None if it is of another topic, damaged or finished."""
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             try:
                 return self._entry(bucket, number, topic, wait=False)
             except NotInMemory as lack:
                 unread = lack.to_load
-            yield self._cold_reads.when_loaded(unread, Reply)
+            await loaded(unread)
             if not self._index.holds(bucket):
                 return None
         return self._entry(bucket, number, topic, wait=True)

@@ -7,7 +7,8 @@ due times in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,9 +34,9 @@ from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.net.alarm import Alarm
 from pyromq.remoting.recall_handle import RecallHandle, encode_handle
+from pyromq.slow_work import FilePiece, NotInMemory, PagesToLoad, breathe
 from pyromq.store.disk import readable
 from pyromq.store.message_store import MessageStore
-from pyromq.store.page_load import FilePiece, NotInMemory, PagesToLoad
 from pyromq.store.timers.due_times import DueTime, DueTimes
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
@@ -151,24 +152,25 @@ class TimerScheduler:
         self.intake.urgent_ms = min(due_ms, now_ms + LIST_MS)
         self.alarm.ring_within((self.intake.urgent_ms - now_ms) / 1000)
 
-    def cancel(self, handle: RecallHandle, *, born_address: bytes) -> Iterator[None]:
+    async def cancel(self, handle: RecallHandle, *, born_address: bytes) -> None:
         """Cancel the scheduled messages with the handle's due time and key, by appending a cancel record.
 
-        Yields between slices. Raises `RecallRefused` if there is no such message, `StoreNotWritable`.
+        Raises `RecallRefused` if there is no such message, `StoreNotWritable`.
         """
-        yield from self.index.catch_up()
-        for found in self.index.waiting(handle.topic, handle.due_ms, handle.unique_key.encode()):
-            if found is not None:
-                break
-            yield
-        else:
-            raise RecallRefused(
-                f"no message {handle.unique_key} waits in topic {handle.topic} for {handle.due_ms}: it was delivered,"
-                " or cancelled before"
-            )
+        await self.index.catch_up()
+        with closing(self.index.waiting(handle.topic, handle.due_ms, handle.unique_key.encode())) as waiting:
+            for found in waiting:
+                if found is not None:
+                    break
+                await breathe()
+            else:
+                raise RecallRefused(
+                    f"no message {handle.unique_key} waits in topic {handle.topic} for {handle.due_ms}: it was"
+                    " delivered, or cancelled before"
+                )
         # No slice ends in between: the message is still scheduled, and `step` delivers nothing before it has followed.
         self._put_message.put_record(cancel_of(handle, now_ms=self._clock.now_ms(), born_address=born_address))
-        yield from self.index.catch_up()
+        await self.index.catch_up()
 
     def unsaved(self) -> Callable[[], None] | None:
         """Return a function, for any thread, that saves the progress whose log is on disk; None if nothing is new."""

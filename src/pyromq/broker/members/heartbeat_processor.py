@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.members.connections import Connections, ConsumerGroup, Member, wanted
 from pyromq.broker.members.consumer_groups import ConsumerGroups
@@ -14,11 +12,11 @@ from pyromq.filter.filter import TAG_TYPES, check_length, filter_of
 from pyromq.filter.subscription_differences import differences, in_words
 from pyromq.logs import logger_of
 from pyromq.names import MAX_GROUP_LENGTH, is_system_group, retry_topic
-from pyromq.net.slow_replies import SlowReplies, SlowReply
 from pyromq.remoting.bodies import REQUEST, ClientCheck, ConsumerEntry, HeartbeatBody, decode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CheckClient, Heartbeat, UnregisterClient
+from pyromq.slow_work import breathe
 
 logger = logger_of(__name__)
 
@@ -34,26 +32,21 @@ class HeartbeatProcessor:
         topics: Topics,
         config: BrokerConfig,
         clock: Clock,
-        slow_replies: SlowReplies,
     ) -> None:
         self._connections = connections
         self._groups = groups
         self._topics = topics
         self._config = config
         self._clock = clock
-        self._slow_replies = slow_replies
 
     @answers(Heartbeat)
-    def note(self, header: Heartbeat, call: Call) -> Reply | Future[Reply]:
+    async def note(self, header: Heartbeat, call: Call) -> Reply:
         """Register the client's producers and consumers; create absent groups and their retry topics.
 
         Raises `BrokerError` for a refused consumer; the client's other groups are registered.
         """
         heartbeat = decode_body(HeartbeatBody, call.body, REQUEST)
         check_heartbeat(heartbeat, self._config.limits.subscription_length)
-        return self._slow_replies.give(self._noted(heartbeat, call), call)
-
-    def _noted(self, heartbeat: HeartbeatBody, call: Call) -> SlowReply:
         member = Member(
             heartbeat.client_id,
             call.peer,
@@ -68,7 +61,7 @@ class HeartbeatProcessor:
             if call.peer.closed:  # a connection closed meanwhile must not be registered
                 return Reply()
             self._connections.register_producer(producer.group, member)
-            yield None
+            await breathe()
         reached: LimitReached | None = None
         for consumer in heartbeat.consumers:
             if call.peer.closed:
@@ -78,7 +71,7 @@ class HeartbeatProcessor:
                     refused[refusal] = None
             except LimitReached as error:
                 reached = error
-            yield None
+            await breathe()
         if reached is not None:
             raise reached
         if refused:

@@ -11,15 +11,15 @@ from pyromq.broker.consuming.store_times import StoreTimes, stored_time
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.metrics import families
 from pyromq.broker.metrics.families import LAG, LAG_LATENCY, QUEUE_LAG, QUEUE_LAG_SECONDS
-from pyromq.broker.metrics.loading import loaded
 from pyromq.broker.metrics.reading_labels import reading_labels, truth
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
-from pyromq.metrics.exposition import Exposition, Telling, label_text
+from pyromq.metrics.exposition import Exposition, label_text
 from pyromq.metrics.server import tell_server
 from pyromq.names import DEAD_LETTER_PREFIX, SCHEDULE_TOPIC, is_system_group, is_system_topic
 from pyromq.remoting.codes import version_name
+from pyromq.slow_work import breathe
 from pyromq.store.message_store import MessageStore
 from pyromq.store.retention import around
 
@@ -54,19 +54,19 @@ class BrokerMetrics:
             "permissions": state.permissions.fault or "",
         }
 
-    def tell(self, exposition: Exposition) -> Telling:
+    async def tell(self, exposition: Exposition) -> None:
         refusals = self._state.refusals
         tell_server(exposition, self._common, connections=len(self._sessions), refusals=refusals)
         self._tell_broker(exposition)
-        yield None
-        yield from self._tell_store(exposition)
-        yield None
+        await breathe()
+        await self._tell_store(exposition)
+        await breathe()
         self._tell_waiting(exposition)
-        yield None
-        yield from self._tell_members(exposition)
-        yield from self._tell_topics(exposition)
-        yield from self._tell_readers(exposition)
-        yield from self._lags.tell(exposition, self._common)
+        await breathe()
+        await self._tell_members(exposition)
+        await self._tell_topics(exposition)
+        await self._tell_readers(exposition)
+        await self._lags.tell(exposition, self._common)
 
     def _tell_broker(self, exposition: Exposition) -> None:
         state, common = self._state, self._common
@@ -78,7 +78,7 @@ class BrokerMetrics:
         exposition.add(families.FAILED_PUTS, common, state.statistics.failed_puts)
         exposition.add(families.EMPTY_PULLS, common, state.statistics.get_misses)
 
-    def _tell_store(self, exposition: Exposition) -> Telling:
+    async def _tell_store(self, exposition: Exposition) -> None:
         store, common = self._state.store, self._common
         stored = f"{common},{_LOCAL}"
         _, used, free = around(store.config.root)
@@ -89,7 +89,7 @@ class BrokerMetrics:
         exposition.add(families.LOG_BYTES, common, store.max_log_offset - store.min_log_offset)
         exposition.add(families.FLUSH_BEHIND, stored, max(0, store.max_log_offset - store.flushed_to))
         exposition.add(families.INDEX_BEHIND, stored, store.index_behind)
-        since = yield from loaded(stored_time(store, store.min_log_offset), store.disk)
+        since = await stored_time(store, store.min_log_offset)
         exposition.add(families.RESERVED, stored, 0 if since is None else self._state.clock.now_ms() - since)
 
     def _tell_waiting(self, exposition: Exposition) -> None:
@@ -110,12 +110,12 @@ class BrokerMetrics:
         for topic, count in state.timers.index.pending.items():
             exposition.add(families.TIMING, f"{common},{label_text(topic=topic)}", count)
 
-    def _tell_members(self, exposition: Exposition) -> Telling:
+    async def _tell_members(self, exposition: Exposition) -> None:
         connections = self._state.connections
         producers: Counter[tuple[str, int]] = Counter()
         for name in connections.producer_groups():
             producers.update((member.language, member.version) for member in connections.producers(name))
-            yield None
+            await breathe()
         for (language, version), count in producers.items():
             exposition.add(families.PRODUCERS, f"{self._common},{_client(language, version)}", count)
         for group in list(connections.consumer_groups()):
@@ -126,9 +126,9 @@ class BrokerMetrics:
                 )
                 client = f"{label_text(consumer_group=group.name)},{_client(language, version)}"
                 exposition.add(families.CONSUMERS, f"{self._common},{client},{labels}", count)
-            yield None
+            await breathe()
 
-    def _tell_topics(self, exposition: Exposition) -> Telling:
+    async def _tell_topics(self, exposition: Exposition) -> None:
         for topic, counter in self._state.statistics.puts_by_topic():
             labels = f"{self._common},{label_text(topic=topic, is_system=truth(is_system_topic(topic)))}"
             exposition.add(families.MESSAGES_IN, labels, counter.count)
@@ -137,19 +137,19 @@ class BrokerMetrics:
                 group = topic.removeprefix(DEAD_LETTER_PREFIX)
                 labels = label_text(consumer_group=group, is_system=truth(is_system_group(group)))
                 exposition.add(families.DEAD_LETTERS, f"{self._common},{labels}", counter.count)
-            yield None
+            await breathe()
 
-    def _tell_readers(self, exposition: Exposition) -> Telling:
+    async def _tell_readers(self, exposition: Exposition) -> None:
         statistics = self._state.statistics
         for (topic, group), counter in statistics.gets_by_group():
             labels = f"{self._common},{reading_labels(group, topic)}"
             exposition.add(families.MESSAGES_OUT, labels, counter.count)
             exposition.add(families.BYTES_OUT, labels, counter.size)
-            yield None
+            await breathe()
         for (topic, group), counter in statistics.send_backs_by_group():
             labels = label_text(consumer_group=group, topic=topic)
             exposition.add(families.SENT_BACK, f"{self._common},{labels}", counter.count)
-            yield None
+            await breathe()
 
 
 def _client(language: str, version: int) -> str:
@@ -168,7 +168,6 @@ class LagSamples:
         connections: Connections,
         clock: Clock,
     ) -> None:
-        self._disk = store.disk
         self._offsets = offsets
         self._times = StoreTimes(store)
         self._lags = Lags(store, offsets, self._times)
@@ -176,27 +175,27 @@ class LagSamples:
         self._connections = connections
         self._clock = clock
 
-    def tell(self, exposition: Exposition, common: str) -> Telling:
+    async def tell(self, exposition: Exposition, common: str) -> None:
         """Add the lags; `common` are the labels of all."""
         self._times.begin_round()
         for key in self._offsets.keys():  # noqa: SIM118  it is no dict
             topic, _, group = key.partition("@")
             config = self._topics.find(topic)
-            yield None
+            await breathe()
             if config is None or exposition.is_full or not self._connections.subscribes(group, topic):
                 continue
             lag = Lag(group, topic)
-            yield from loaded(self._lags.look(lag, config.read_queues), self._disk)
-            yield from self._tell(exposition, common, lag)
+            await self._lags.look(lag, config.read_queues)
+            await self._tell(exposition, common, lag)
 
-    def _tell(self, exposition: Exposition, common: str, lag: Lag) -> Telling:
+    async def _tell(self, exposition: Exposition, common: str, lag: Lag) -> None:
         now = self._clock.now_ms()
         labels = f"{common},{reading_labels(lag.group, lag.topic)}"
         exposition.add(LAG, labels, lag.count)
         exposition.add(LAG_LATENCY, labels, lag.age_ms(now))
         labels = f"{common},{label_text(consumer_group=lag.group, topic=lag.topic)}"
         for queue_ids in in_steps(len(lag.counts)):
-            yield None
+            await breathe()
             if not exposition.wants_details:
                 exposition.left_out = True
                 return

@@ -20,8 +20,10 @@ from pyromq.remoting import headers
 from pyromq.remoting.bodies import REQUEST, HeartbeatBody, QueueLock, decode_body
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import Call
+from pyromq.remoting.dispatch import Judgement
 from pyromq.remoting.header import Header, request_headers
 from pyromq.remoting.rejection_log import RejectionLog
+from pyromq.slow_work import MAX_ROUNDS, NotInMemory, loaded
 
 UndecidedBy = Callable[[str], Undecided | None]  # by a batch transaction's name
 TopicAt = Callable[[int], str | None]  # of the message that begins at a log offset, the one it is meant for; None: none
@@ -202,9 +204,24 @@ class PermissionGuard:
         self._rules = rules
         self._refusals = refusals
 
-    def judge(self, calls: Sequence[Call]) -> Sequence[MQError | None]:
-        """Return for each call the error it is refused with, or None."""
-        return [self._judged(call) for call in calls]
+    def judge(self, calls: Sequence[Call]) -> Sequence[Judgement]:
+        """Return for each call the error it is refused with, or None; a coroutine if a record must be loaded."""
+        return [self._judge(call) for call in calls]
+
+    def _judge(self, call: Call) -> Judgement:
+        try:
+            return self._judged(call)
+        except NotInMemory as lack:
+            return self._judged_when_loaded(call, lack)
+
+    async def _judged_when_loaded(self, call: Call, lack: NotInMemory) -> MQError | None:
+        for _ in range(MAX_ROUNDS):
+            await loaded(lack.to_load)
+            try:
+                return self._judged(call)
+            except NotInMemory as again:
+                lack = again
+        raise lack.unreadable or lack
 
     def _judged(self, call: Call) -> MQError | None:
         try:

@@ -7,9 +7,8 @@ decision takes effect once. The list is ours.
 from __future__ import annotations
 
 from bisect import bisect_right
-from concurrent.futures import Future
+from functools import partial
 
-from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.transactions.half_messages import (
@@ -27,14 +26,14 @@ from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, SysFlag
 from pyromq.message_id import parse_offset_id
 from pyromq.names import HALF_TOPIC, TRANSACTION_GIVE_UP_TOPIC
-from pyromq.net.slow_replies import SlowReplies, SlowReply
 from pyromq.permissions.account import ANY
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, encode_body
 from pyromq.remoting.codes import ONE_WAY
-from pyromq.remoting.command import Answered, Call, Reply
-from pyromq.remoting.dispatch import answers
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import Outcome, SlowReply, answers
 from pyromq.remoting.headers import EndTransaction, ListHalfMessages, ResumeHalfMessage
+from pyromq.slow_work import breathe
 from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
@@ -53,27 +52,25 @@ class EndTransactionProcessor:
         *,
         confirmation: Confirmation,
         store: MessageStore,
-        cold_reads: ColdReads,
-        slow_replies: SlowReplies,
         permissions: Permissions,
     ) -> None:
         self._put_message = put_message
         self._half_messages = half_messages
         self._confirmation = confirmation
         self._store = store
-        self._cold_reads = cold_reads
-        self._slow_replies = slow_replies
         self._permissions = permissions
         self._decided: dict[HalfIdentity | int, int] = {}  # decision by half message
 
     @answers(EndTransaction)
-    def end(self, header: EndTransaction, call: Call) -> Answered | Future[Answered]:
+    def end(self, header: EndTransaction, call: Call) -> Outcome | SlowReply:
         """Commit or roll back a half message; any other decision leaves it undecided, to be checked later."""
         if header.decision not in (SysFlag.COMMIT, SysFlag.ROLLBACK):
             return Reply()
         if not call.flag & ONE_WAY:
             self._confirmation.refuse_if_overloaded()
-        self._cold_reads.need_record(header.log_offset)
+        return self._store.residency.when_resident(header.log_offset, partial(self._end, header, call))
+
+    def _end(self, header: EndTransaction, call: Call) -> Outcome:
         record = self._prepared(header)
         half = self._half_messages.find(record)
         if half is None:
@@ -137,11 +134,13 @@ class EndTransactionProcessor:
         self._half_messages.settle(half, message)
 
     @answers(ResumeHalfMessage)
-    def resume(self, header: ResumeHalfMessage, call: Call) -> Answered | Future[Answered]:
+    def resume(self, header: ResumeHalfMessage, call: Call) -> Outcome | SlowReply:
         """Reset the checks of a half message, or store one that was given up as undecided again."""
         self._confirmation.refuse_if_overloaded()
         log_offset = parse_offset_id(header.message_id or "").log_offset
-        self._cold_reads.need_record(log_offset)
+        return self._store.residency.when_resident(log_offset, partial(self._resume, header, call, log_offset))
+
+    def _resume(self, header: ResumeHalfMessage, call: Call, log_offset: int) -> Outcome:
         record = self._store.message_at(log_offset)
         if record is None:
             raise BrokerError(f"can not find message {header.message_id}")
@@ -157,29 +156,26 @@ class EndTransactionProcessor:
         return self._confirmation.when_safe(Reply())
 
     @answers(ListHalfMessages)
-    def list(self, header: ListHalfMessages, call: Call) -> Reply | Future[Reply]:
+    async def list(self, header: ListHalfMessages, call: Call) -> Reply:
         """Return a page of undecided half messages, oldest first. One checked meanwhile is listed again at the end.
 
         Messages for topics on which the caller's account has no right are omitted.
         """
-        return self._slow_replies.give(self._listed(header, call.account), call)
-
-    def _listed(self, header: ListHalfMessages, asker: str | None) -> SlowReply:
         wanted = min(max(header.count, 1), MOST_LISTED)
         found: list[HalfMessageEntry] = []
         after = header.after
         undecided = self._half_messages.undecided()
         for queue_offset in undecided[bisect_right(undecided, after) :]:
-            yield None
+            await breathe()
             half = self._half_messages.at(queue_offset)
             if half is None or header.producer_group not in (None, half.group):
                 continue
             if len(found) == wanted:
                 return Reply(body=encode_body(HalfMessageList(found, after)))
             after = queue_offset
-            yield from self._cold_reads.loaded(self._store.residency.load_record(half.log_offset))
+            await self._store.residency.load_record(half.log_offset)
             record = self._store.message_at(half.log_offset)
-            if record is not None and self._permissions.lacks(asker, [(_real_topic(record), ANY)]) is None:
+            if record is not None and self._permissions.lacks(call.account, [(_real_topic(record), ANY)]) is None:
                 found.append(_entry(half, record))
         return Reply(body=encode_body(HalfMessageList(found)))
 

@@ -14,6 +14,7 @@ from pyromq.errors import ProtocolError
 from pyromq.remoting.bodies.body import Body, DataVersion
 from pyromq.remoting.bodies.topics import TopicConfig, TopicConfigTable
 from pyromq.remoting.json_quirks import REGISTRATION, REQUEST, decode_body, encode_body
+from pyromq.slow_work import breathe, run_blocking
 
 
 class BrokerRegistration(Body):
@@ -48,19 +49,13 @@ Reading = Generator[None, None, BrokerRegistration]  # yields where it may be in
 
 def decompress_registration(raw: bytes) -> BrokerRegistration:
     """Decode the compressed form without interruption. Raises `ProtocolError`."""
-    reading = read_compressed(raw)
-    while True:
-        try:
-            next(reading)
-        except StopIteration as done:
-            registration: BrokerRegistration = done.value
-            return registration
+    return run_blocking(read_compressed(raw))
 
 
-def read_compressed(raw: bytes) -> Reading:
+async def read_compressed(raw: bytes) -> BrokerRegistration:
     """Decode the compressed form. Raises `ProtocolError`."""
     try:
-        data = yield from _decompressed(raw)
+        data = await _decompressed(raw)
         version, position = _take(data, 0)
         count = _INT.unpack_from(data, position)[0]
         position += _INT.size
@@ -70,7 +65,7 @@ def read_compressed(raw: bytes) -> Reading:
             topic = _topic_of_text(text.decode())
             topics[topic.name] = topic
             if number % _AT_ONCE == 0:
-                yield None
+                await breathe()
         servers, _ = _take(data, position)
         table = TopicConfigTable(data_version=decode_body(DataVersion, version, REQUEST), topics=topics)
         return BrokerRegistration(topics=table, filter_servers=msgspec.json.decode(servers, type=list[str]))
@@ -78,7 +73,7 @@ def read_compressed(raw: bytes) -> Reading:
         raise ProtocolError(f"compressed registration of {len(raw)} bytes cannot be read: {error}") from error
 
 
-def _decompressed(raw: bytes) -> Generator[None, None, bytes]:
+async def _decompressed(raw: bytes) -> bytes:
     stream = zlib.decompressobj()
     parts, size = [], 0
     for position in range(0, len(raw), _FED_BYTES):
@@ -89,11 +84,11 @@ def _decompressed(raw: bytes) -> Generator[None, None, bytes]:
             size += len(parts[-1])
             if size > MAX_REGISTRATION_BYTES:
                 raise ValueError(f"it decompresses to more than {MAX_REGISTRATION_BYTES} bytes")
-            yield None
+            await breathe()
     return b"".join(parts)
 
 
-def read_plain(raw: bytes) -> Reading:
+async def read_plain(raw: bytes) -> BrokerRegistration:
     """Decode the plain form; a long one topic by topic, which must be legal JSON. Raises `ProtocolError`."""
     if len(raw) <= SHORT_BYTES:
         return decode_body(BrokerRegistration, raw, REGISTRATION)
@@ -110,7 +105,7 @@ def read_plain(raw: bytes) -> Reading:
         topics[topic.name] = topic
         position = entry.end()
         if len(topics) % _AT_ONCE == 0:
-            yield None
+            await breathe()
     rest = raw[: begin.end()] + raw[position:]
     if len(rest) > SHORT_BYTES:
         raise ProtocolError(f"registration, byte {position}: this is no topic as brokers write them")

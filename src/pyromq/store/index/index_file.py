@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyromq import speedups
+from pyromq.slow_work import PagesToLoad
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.log.segment import Segment
-from pyromq.store.page_load import PagesToLoad
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.indexing import IndexTail

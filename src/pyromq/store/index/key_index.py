@@ -19,12 +19,12 @@ from pyromq.logs import logger_of
 from pyromq.message import SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import RecordHead, decode_labels, is_of_topic
+from pyromq.slow_work import SlowWork, breathe, loaded
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.index.index_file import IndexFile, index_file_bytes
 from pyromq.store.index.record_keys import index_hash, joined_hash, key_hashes, keys_of
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segment import Segment, sync_all
-from pyromq.store.page_load import PageLoad
 
 _LOOKED_THROUGH = 10_000  # records without keys checked between two files, before all others count as such too
 
@@ -314,7 +314,7 @@ class KeyIndex:
 
     # -- reading
 
-    def search(
+    async def search(
         self,
         topic: str,
         key: str,
@@ -322,8 +322,8 @@ class KeyIndex:
         *,
         begin_ms: int,
         end_ms: int,
-        has_key: Callable[[int], PageLoad[bool]],
-    ) -> PageLoad[KeyMatches]:
+        has_key: Callable[[int], SlowWork[bool]],
+    ) -> KeyMatches:
         """Find up to `max_count` records by key, stored between two times, both included.
 
         `has_key` returns whether the record at a log offset has the key: other keys may have the same hash.
@@ -337,10 +337,10 @@ class KeyIndex:
                     if len(found) >= max_count:
                         break
                     if not isinstance(log_offset, int):
-                        yield log_offset
+                        await (loaded(log_offset) if log_offset else breathe())
                         continue
                     if log_offset != looked_at:  # one record may have many keys of this hash
-                        looked_at, fits = log_offset, (yield from has_key(log_offset))
+                        looked_at, fits = log_offset, await has_key(log_offset)
                     if fits:
                         found.append(log_offset)
             if file.begin_ms < begin_ms or len(found) >= max_count:

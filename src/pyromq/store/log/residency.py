@@ -6,20 +6,23 @@ second; an eviction within that second costs one page fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError
 from pyromq.record import FIXED_SIZE
+from pyromq.slow_work import MAX_ROUNDS, FilePiece, NotInMemory, PagesToLoad, SlowWork, loaded
 from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.page_load import FilePiece, PageLoad, PagesToLoad
 
 RECENT_BYTES = 64 << 20  # bytes at the log's end that count as resident: they were just written
 _BLOCK_BYTES = 1 << 20
 _TRUSTED_SECONDS = 1.0
 _MOST_CHECKED = 64  # blocks checked for one read: a bulk read of one queue may span many
 _MOST_BLOCKS = 65_536  # blocks remembered: 64 GiB of log
+
+T = TypeVar("T")
 
 
 class Residency:
@@ -88,11 +91,27 @@ class Residency:
             " look for errors of the disk in the kernel's log (dmesg), and restore the file from a copy"
         )
 
-    def load_record(self, log_offset: int) -> PageLoad[None]:
-        """Load the record that begins at a log offset."""
-        for _ in range(2):  # head, rest
-            if to_load := self.record_to_load(log_offset):
-                yield to_load
+    async def load_record(self, log_offset: int) -> None:
+        """Load the record that begins at a log offset. Raises `BrokerError` if repeated loads do not bring it."""
+        for _ in range(MAX_ROUNDS):
+            if not (to_load := self.record_to_load(log_offset)):
+                return
+            await loaded(to_load)
+        if self.record_to_load(log_offset):
+            raise self.unreadable(log_offset)  # a read of the mapped file might end the process
+
+    def need_record(self, log_offset: int) -> None:
+        """Raise `NotInMemory` unless the record that begins at a log offset is resident."""
+        if to_load := self.record_to_load(log_offset):
+            raise NotInMemory(to_load, self.unreadable(log_offset))
+
+    def when_resident(self, log_offset: int, answer: Callable[[], T]) -> T | SlowWork[T]:
+        """Return what `answer` returns; if the record is not resident, a coroutine that loads it before."""
+        return self._load_and(log_offset, answer) if self.record_to_load(log_offset) else answer()
+
+    async def _load_and(self, log_offset: int, answer: Callable[[], T]) -> T:
+        await self.load_record(log_offset)
+        return answer()
 
     def _is_resident(self, block: int, now: float) -> bool:
         if self._trusted_until.get(block, 0.0) > now:

@@ -7,8 +7,8 @@ import errno
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from pyromq.slow_work import FilePiece, NotInMemory, PagesToLoad
 from pyromq.store.disk import LOCAL_DISK, Disk, rewrite
-from pyromq.store.page_load import FilePiece, NotInMemory, PagesToLoad
 
 
 class Segment:

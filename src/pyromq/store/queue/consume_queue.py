@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyromq import speedups
 from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
+from pyromq.slow_work import PagesToLoad
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.log.segment import Segment
 from pyromq.store.log.segmented_log import SegmentedLog
-from pyromq.store.page_load import PagesToLoad
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.records import QueueTail

@@ -15,11 +15,11 @@ from operator import add, sub
 import msgspec
 
 from pyromq.filter.filter import Filter
+from pyromq.slow_work import PagesToLoad, loaded
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.residency import RECENT_BYTES, Residency
-from pyromq.store.page_load import PageLoad, PagesToLoad
 from pyromq.store.queue.consume_queue import (
     ENTRY_BYTES,
     FILLER_SIZE,
@@ -188,7 +188,7 @@ class Reading:
         content = queue.content(first, count) if 0 <= first < queue.max_offset else None
         return self.residency.heads_to_load(start for start, _, _ in unpack_entries(content or b""))
 
-    def search_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> PageLoad[int]:
+    async def search_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Find the offset of the first message stored at a time or later, or of the previous one if that is nearer.
 
         The earlier one if both are equally near, the last one if all are older, 0 for an empty queue. Messages may be
@@ -200,7 +200,7 @@ class Reading:
         begin, end = low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
-            if ((yield from self._stored_ms(queue, middle)) or 0) >= timestamp_ms:
+            if (await self._stored_ms(queue, middle) or 0) >= timestamp_ms:
                 high = middle
             else:
                 low = middle + 1
@@ -208,17 +208,17 @@ class Reading:
             return low - 1
         if low == begin:
             return low
-        later_ms = yield from self._stored_ms(queue, low)
-        earlier_ms = yield from self._stored_ms(queue, low - 1)
+        later_ms = await self._stored_ms(queue, low)
+        earlier_ms = await self._stored_ms(queue, low - 1)
         is_nearer = later_ms is None or earlier_ms is None or later_ms - timestamp_ms < timestamp_ms - earlier_ms
         return low if is_nearer else low - 1
 
-    def _stored_ms(self, queue: ConsumeQueue, queue_offset: int) -> PageLoad[int | None]:
-        yield queue.entry_to_load(queue_offset)
+    async def _stored_ms(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
+        await loaded(queue.entry_to_load(queue_offset))
         entry = queue.find(queue_offset)
         if entry is None:
             return None
-        yield self.residency.heads_to_load((entry.log_offset,))
+        await loaded(self.residency.heads_to_load((entry.log_offset,)))
         return self._log.store_ms_at(entry.log_offset)
 
     def _collect(

@@ -10,8 +10,8 @@ import errno
 from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
+from pyromq.slow_work import FilePiece, NotInMemory
 from pyromq.store.disk import LOCAL_DISK, Disk
-from pyromq.store.page_load import FilePiece, NotInMemory
 
 
 class GrowingFile:

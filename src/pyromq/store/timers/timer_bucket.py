@@ -36,8 +36,8 @@ from pyromq.errors import StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage
 from pyromq.record import Buffer, decode
+from pyromq.slow_work import FilePiece, NotInMemory
 from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
-from pyromq.store.page_load import FilePiece, NotInMemory
 from pyromq.store.timers.growing_file import GrowingFile
 
 MISFIT = "its entry is not that of its record"

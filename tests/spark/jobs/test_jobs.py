@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.spark.serving import cluster_in_thread
 from tests.waiting import PATIENCE_SECONDS
 
 pytest.importorskip("pyspark")
@@ -318,6 +319,47 @@ class TestMetrics:
     def test_one_destination_is_needed(self, namesrv, topic, tmp_path):
         with pytest.raises(UsageError, match="give one of"):
             job("metrics", namesrv, **stream(topic, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def two_brokers():
+    with cluster_in_thread(2) as namesrv:
+        yield namesrv
+
+
+@pytest.mark.parametrize("names", ["the same", "others"])
+def test_copies_of_a_queue_stay_together_at_two_brokers(spark, namesrv, two_brokers, topic, tmp_path, names):
+    places = [MessageQueue(topic, broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
+    with Admin(two_brokers) as admin:
+        admin.create_topic(topic, 4)
+        admin.create_topic(f"{topic}-copy", 4)
+    with Producer("jobs-test-2", two_brokers) as producer:
+        for number in range(40):
+            producer.send(Message(topic, b"%d" % number), queue=places[number % 8])
+    target = namesrv if names == "others" else two_brokers
+    with Admin(namesrv) as admin:
+        admin.create_topic(f"{topic}-copy", 4)
+    job("mirror", two_brokers, to_namesrv=target, to_topic=f"{topic}-copy", **stream(topic, tmp_path))
+    found = {}
+    for row in read(spark, target, f"{topic}-copy").collect():
+        at = MessageQueue(topic, row.brokerName, row.queueId)
+        found.setdefault(places[int(row.body) % 8], set()).add(at)
+    assert found == {
+        place: {place._replace(broker_name="broker-a") if names == "others" else place} for place in places
+    }
+
+
+def test_archived_messages_go_to_the_same_queues_of_two_brokers(spark, two_brokers, archived):
+    with Admin(two_brokers) as admin:
+        admin.create_topic("again", 4)
+    values = {"archive": str(archived), "topic": ARCHIVED, "to_topic": "again", "job": "two"}
+    job("replay", two_brokers, same_queues=True, **values)
+    found = {(row.brokerName, row.queueId): row["count"] for row in counted(read(spark, two_brokers, "again"))}
+    assert found == {("broker-a", number): 25 for number in range(4)}
+
+
+def counted(frame):
+    return frame.groupBy("brokerName", "queueId").count().collect()
 
 
 class TestMirror:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow.dataset as ds
+from pyspark.sql import functions as F
 from tests.spark.serving import Served, numbers_seen
 
 from pyromq import Admin, Message, Producer
@@ -98,7 +99,7 @@ def test_every_message_is_in_the_other_topic_once(spark, served, tmp_path, shape
     rows = held(read(spark, served), tmp_path)
     if shape == "mirror":
         values = {"to_namesrv": served.namesrv, "to_topic": topic, "topics": SOURCE, "checkpoint": "-"}
-        rows = copies(rows, build(JOBS["mirror"], values))
+        rows = copies(rows, build(JOBS["mirror"], values), [F.col("queueId")])
     else:
         rows = rows.select("body", "keys")
     options = {"namesrvAddr": served.namesrv, "delivery": "exactlyOnce", "sendBatchBytes": "2k"}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.column import Column
 
 from pyromq.client.blocking.admin import Admin
 from pyromq.client.cluster.namespace import namespace_of
@@ -22,6 +23,7 @@ from pyromq.spark.jobs.session import (
     origin_of,
     own_properties,
     read_copies,
+    same_queue,
     source_options,
 )
 from pyromq.spark.jobs.settings import Mirror, Summary, pairs
@@ -41,7 +43,9 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     if settings.cluster == settings.to_cluster:
         raise UsageError(f"settings cluster and to_cluster are both {settings.cluster!r}; give them different names")
     spark = open_session(settings.session)
-    frame = copies(open_stream(spark, "mirror", settings.session, settings.stream), settings)
+    source = read_options(source_options("mirror", settings.session, settings.stream), STREAM)
+    queue = with_retries(source, lambda: _queue(settings, topics))
+    frame = copies(open_stream(spark, "mirror", settings.session, settings.stream), settings, queue)
     options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery} | COPIES | pairs(settings.to_option)
     summary = run_stream("mirror", frame.writeStream.format("rocketmq").options(**options), settings, tell)
     groups = [group.strip() for group in settings.groups.split(",") if group.strip()]
@@ -52,15 +56,21 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     return Summary(summary.rows, (*summary.notes, *notes))
 
 
-def copies(messages: DataFrame, settings: Mirror) -> DataFrame:
-    """Return the copies for the other cluster, without messages that came from there."""
+def copies(messages: DataFrame, settings: Mirror, queue: Sequence[Column]) -> DataFrame:
+    """Return the copies for these queues of the other cluster, without messages that came from there."""
     origin = F.col("properties")[ORIGIN]
     home = F.coalesce(~origin.startswith(f"{settings.to_cluster}:"), F.lit(True))
     return messages.where(home).select(
         (F.lit(settings.to_topic) if settings.to_topic else F.col("topic")).alias("topic"),
         *copied_columns(origin_of(settings.cluster), own_properties()),
-        F.col("queueId"),
+        *queue,
     )
+
+
+def _queue(settings: Mirror, topics: Sequence[str]) -> list[Column]:
+    connecting, _ = split(pairs(settings.to_option))
+    with queue_reader(READER, settings.to_namesrv, connecting) as reader:
+        return same_queue(reader, {topic: settings.to_topic or topic for topic in topics})
 
 
 def carry_over(

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pyromq.plural import counted
+from pyromq.spark.connection_options import BY_ENVIRONMENT
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import (
     copied_columns,
@@ -18,12 +19,15 @@ from pyromq.spark.jobs.session import (
     origin_of,
     own_properties,
     read_archive,
+    same_queue,
     stored_between,
     write_options,
 )
 from pyromq.spark.jobs.settings import Replay, Summary
+from pyromq.spark.worker_clients import queue_reader
 
 SOURCE = "archive"
+READER = "pyromq-spark-replay"
 
 
 def run(settings: Replay, tell: Tell) -> Summary:
@@ -63,7 +67,8 @@ def _in_order(chosen: DataFrame) -> DataFrame:
 def _messages(chosen: DataFrame, settings: Replay) -> DataFrame:
     columns = copied_columns(origin_of(SOURCE), own_properties())
     if settings.same_queues:
-        columns.append(F.col("queueId"))
+        with queue_reader(READER, settings.session.namesrv, BY_ENVIRONMENT) as reader:
+            columns += same_queue(reader, {settings.topic: settings.to_topic or settings.topic})
     return chosen.select(*columns)
 
 

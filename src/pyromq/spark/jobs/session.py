@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.column import Column
 
+from pyromq.client.blocking.queue_reader import QueueReader
 from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
 from pyromq.extras import install_command
@@ -137,6 +139,22 @@ def copied_columns(origin: Column, properties: Column) -> list[Column]:
         F.col("bornTimestamp"),
         F.col("flag"),
     ]
+
+
+def same_queue(reader: QueueReader, topics: Mapping[str, str]) -> list[Column]:
+    """Return the sink's columns queueId and brokerName of copies. `topics` are the copies' topics by the source's.
+
+    A copy's queue has the number of the source's queue, at the broker of the same name. If there is none, it is at one
+    that depends only on the source broker's name, so that copies of a queue stay together. Raises `TopicNotFound`.
+    """
+    name, chosen = F.col("brokerName"), F.lit(None).cast("string")
+    for source, copy in topics.items():
+        brokers = sorted({queue.broker_name for queue in reader.queues(copy)})
+        place = F.pmod(F.crc32(name.cast("binary")), F.lit(len(brokers))).cast("int") + 1
+        other = F.element_at(F.array(*map(F.lit, brokers)), place)
+        at = F.when(name.isin(brokers), name).otherwise(other)
+        chosen = F.when(F.col("topic") == source, at).otherwise(chosen)
+    return [F.col("queueId"), chosen.alias("brokerName")]
 
 
 def origin_of(cluster: str) -> Column:

@@ -61,7 +61,7 @@ class StreamBatch:
         if checkpoint is None:
             return None
         try:
-            return _content(_root(checkpoint), self)
+            return _content(root_of(checkpoint), self)
         except _UNREADABLE as error:
             logger.warning("checkpoint %s of query %s cannot be read: %s", checkpoint, self.query, error)
             return None
@@ -72,7 +72,7 @@ def planned_batch(checkpoint: str | None) -> tuple[int, str] | None:
     if checkpoint is None:
         return None
     try:
-        root = _root(checkpoint)
+        root = root_of(checkpoint)
         found = root.files.get_file_info(pafs.FileSelector(root.at("offsets")))
         newest = max((int(entry.base_name) for entry in found if entry.base_name.isdecimal()), default=None)
         if newest is None:
@@ -82,6 +82,11 @@ def planned_batch(checkpoint: str | None) -> tuple[int, str] | None:
         logger.warning("checkpoint %s cannot be read: %s", checkpoint, error)
         return None
     return newest, content
+
+
+def root_of(checkpoint: str) -> Root:
+    """Return a checkpoint's folder. Hadoop writes `file:/folder` for a local folder."""
+    return open_root(checkpoint.removeprefix("file:") if re.match("file:/[^/]", checkpoint) else checkpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +121,6 @@ def check_repeated(decided: DecidedWrite, *, content: str | None, rows: int | No
         f"{text}: the rows differ, and none of them is written. Give a job with different rows another jobId. For a"
         " stream whose checkpoint was restored or edited, put the newest one back or begin a new one"
     )
-
-
-def _root(checkpoint: str) -> Root:
-    """Return a checkpoint's folder. Hadoop writes `file:/folder` for a local folder."""
-    return open_root(checkpoint.removeprefix("file:") if re.match("file:/[^/]", checkpoint) else checkpoint)
 
 
 def _content(root: Root, batch: StreamBatch) -> str:

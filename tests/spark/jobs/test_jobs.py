@@ -20,9 +20,14 @@ from pyspark.sql import functions as F
 from pyromq import Admin, Message, Producer
 from pyromq.client.consumer.push.listener import GiveUp
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
+from pyromq.clock import SystemClock
 from pyromq.errors import Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import dead_letter_topic
+from pyromq.net.channel import connect
+from pyromq.remoting.bodies import BrokerRegistration, DataVersion, TopicConfig, TopicConfigTable, encode_body
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.headers import RegisterBroker
 from pyromq.spark.jobs import metrics_job as metrics
 from pyromq.spark.jobs import runner as running
 from pyromq.spark.jobs.runner import Totals
@@ -280,6 +285,27 @@ class TestMetrics:
         assert read(spark, namesrv, target).count() == 2 * windows
 
     @pytest.mark.soak
+    @pytest.mark.parametrize("checkpoint", ["deleted", "restored"])
+    def test_a_folder_that_is_newer_than_the_checkpoint_is_refused(
+        self, spark, namesrv, topic, producer, tmp_path, checkpoint
+    ):
+        """Spark's file sink would skip the batches, without a word."""
+        metrics = {"to": str(tmp_path / "windows"), "window": "1 second", "late": "1 second", **stream(topic, tmp_path)}
+        for number in range(2):
+            send(producer, topic, range(8))
+            job("metrics", namesrv, **metrics)
+            if number == 0:
+                shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+        job("metrics", namesrv, **metrics)
+        shutil.rmtree(tmp_path / "checkpoint")
+        if checkpoint == "restored":
+            shutil.copytree(tmp_path / "backup", tmp_path / "checkpoint")
+        with pytest.raises(
+            UsageError, match=r"windows to batch \d.*is older: its newest batch is (0|none)\. Give another"
+        ):
+            job("metrics", namesrv, **metrics)
+        job("metrics", namesrv, **metrics | {"to": str(tmp_path / "others")})
+
     def test_windows_go_to_prometheus(self, spark, namesrv, topic, producer, tmp_path):
         send(producer, topic, range(40))
         text = tmp_path / "windows.prom"
@@ -360,6 +386,51 @@ def test_archived_messages_go_to_the_same_queues_of_two_brokers(spark, two_broke
 
 def counted(frame):
     return frame.groupBy("brokerName", "queueId").count().collect()
+
+
+def broker_that_left(namesrv, topic):
+    """Register broker-x with this topic, and let its connection end."""
+
+    async def come_and_go():
+        channel = await connect(namesrv, Dispatcher(), SystemClock())
+        table = TopicConfigTable(data_version=DataVersion(), topics={topic: TopicConfig(name=topic)})
+        header = RegisterBroker(broker_name="broker-x", broker_address="127.0.0.1:1", cluster="x", broker_id=0)
+        (await channel.call(header, encode_body(BrokerRegistration(topics=table)), timeout=5)).check()
+        await channel.close()
+
+    asyncio.run(come_and_go())
+
+
+def test_jobs_that_end_fail_without_a_broker_that_left(spark, two_brokers, archived, tmp_path):
+    topic, copy = f"left-{uuid.uuid4().hex[:8]}", f"copy-{uuid.uuid4().hex[:8]}"
+    with Admin(two_brokers) as admin:
+        admin.create_topic(topic, 1)
+        admin.create_topic(copy, 1)
+        admin.create_topic(dead_letter_topic(topic), 1)
+    for each in (topic, dead_letter_topic(topic)):
+        broker_that_left(two_brokers, each)
+        jobs = {
+            "archive": {"to": str(tmp_path / "new"), **stream(topic, tmp_path / "a")},
+            "metrics": {"to_topic": copy, **WINDOWS, **stream(topic, tmp_path / "w")},
+            "mirror": {"to_namesrv": two_brokers, "to_topic": copy, **stream(topic, tmp_path / "m")},
+            "audit": {"archive": str(archived), "topics": topic},
+        }
+        if each != topic:
+            jobs = {"redrive": {"group": topic, "dry_run": True}}
+        for name, values in jobs.items():
+            with pytest.raises(Exception, match=f"broker-x is not registered at .*had topic {each} when it left"):
+                job(name, two_brokers, option=["deadlineMs=50"], **values)
+            job(name, two_brokers, option=["deadlineMs=50", "retiredBrokers=broker-x"], **values)
+
+
+def test_an_audit_of_a_mirror_fails_without_a_broker_that_left(spark, two_brokers):
+    topic = f"left-{uuid.uuid4().hex[:8]}"
+    with Admin(two_brokers) as admin:
+        admin.create_topic(topic, 1)
+    broker_that_left(two_brokers, topic)
+    with pytest.raises(Exception, match="broker-x is not registered"):
+        job("audit", two_brokers, mirror=topic, source_namesrv=two_brokers, option=["deadlineMs=50"])
+    job("audit", two_brokers, mirror=topic, source_namesrv=two_brokers, option=["retiredBrokers=broker-x"])
 
 
 class TestMirror:

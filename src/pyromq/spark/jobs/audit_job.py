@@ -143,7 +143,7 @@ def _row(queue: MessageQueue, counted: Any, bounds: tuple[int, int], settings: A
 def _mirror(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
     """Compare by property ORIGIN of the copies: TOPIC/BROKER/QUEUE/OFFSET at the source."""
     topic = settings.mirror
-    copies = read_copies(spark, settings.session.namesrv, topic)
+    copies = read_copies(spark, settings.session.namesrv, topic, settings.option)
     by_copy = Window.partitionBy(*PLACE, "at").orderBy("queueOffset")
     backwards = F.coalesce(F.col("origin") < F.lag("origin").over(by_copy), F.lit(False))
     counted = {

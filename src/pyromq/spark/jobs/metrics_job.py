@@ -6,14 +6,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from pyromq.errors import UsageError
+from pyromq.logs import logger_of
+from pyromq.spark.archive.files import Root
+from pyromq.spark.batch_content import root_of
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.settings import Metrics, Summary, spark_interval
 from pyromq.spark.monitoring.lag import labels, replace_text
+
+logger = logger_of(__name__)
 
 FIGURES = ("messages", "bytes", "messages_per_second", "delay_p50_ms", "delay_p99_ms")
 
@@ -57,8 +64,34 @@ def windows(messages: DataFrame, settings: Metrics) -> DataFrame:
     )
 
 
+def check_newer(checkpoint: str, folder: str) -> None:
+    """Raise `UsageError` if the folder holds a batch that the checkpoint has not planned.
+
+    The checkpoint is new then, or restored from a backup. Spark's file sink would skip batches of those numbers,
+    whatever their windows. Locations that pyarrow cannot read are not checked.
+    """
+    try:
+        done, planned = _newest(root_of(folder), "_spark_metadata"), _newest(root_of(checkpoint), "offsets")
+    except (OSError, UsageError) as error:
+        logger.warning("whether checkpoint %s belongs to %s is not checked: %s", checkpoint, folder, error)
+        return
+    if done > planned:
+        raise UsageError(
+            f"folder {folder} has windows to batch {done}, and checkpoint {checkpoint} is older: its newest batch is"
+            f" {planned if planned >= 0 else 'none'}. Give another folder, or put the newest checkpoint back"
+        )
+
+
+def _newest(root: Root, folder: str) -> int:
+    """Return the newest batch with a file in this folder; -1 if there is none."""
+    entries = root.files.get_file_info(pafs.FileSelector(root.at(folder), allow_not_found=True))
+    names = [entry.base_name.removesuffix(".compact") for entry in entries]
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
 def _writer(frame: DataFrame, settings: Metrics) -> DataStreamWriter:
     if settings.to:
+        check_newer(settings.stream.checkpoint, settings.to)
         return frame.writeStream.format("parquet").option("path", settings.to)
     if settings.to_prometheus:
         return frame.writeStream.foreachBatch(partial(_write_prometheus, Path(settings.to_prometheus)))

@@ -47,6 +47,8 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     queue = with_retries(source, lambda: _queue(settings, topics))
     frame = copies(open_stream(spark, "mirror", settings.session, settings.stream), settings, queue)
     options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery} | COPIES | pairs(settings.to_option)
+    if settings.to_topic:  # names the write: a copy of the checkpoint may have another topic
+        options["topic"] = settings.to_topic
     summary = run_stream("mirror", frame.writeStream.format("rocketmq").options(**options), settings, tell)
     groups = [group.strip() for group in settings.groups.split(",") if group.strip()]
     if not groups:
@@ -128,7 +130,7 @@ def _first_waiting(
     """Return the first offset of each queue of copies that a group has not consumed."""
     table = spark.createDataFrame(stored, SCHEMA)
     connecting, _ = split(pairs(settings.to_option))
-    copies = read_copies(spark, settings.to_namesrv, copy, connecting=connecting)
+    copies = read_copies(spark, settings.to_namesrv, copy, settings.stream.option, connecting=connecting)
     waiting = copies.join(F.broadcast(table), ["topic", "brokerName", "queueId"]).where("origin >= stored")
     rows = waiting.groupBy("group", "at").agg(F.min("queueOffset").alias("first")).collect()
     return {(row.group, MessageQueue(copy, row.at.brokerName, row.at.queueId)): row.first for row in rows}

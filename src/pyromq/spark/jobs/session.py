@@ -34,6 +34,7 @@ DEFAULTS = {
 }
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
 BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # options that replace startingOffsets
+AWAY = {"retiredbrokers", "deadlinems", "failondataloss"}  # options about brokers that are away
 COPIES = {"verifyTags": "false", "nullBody": "tombstone"}  # sink options that write copies of messages unchanged
 
 
@@ -164,14 +165,22 @@ def origin_of(cluster: str) -> Column:
 
 
 def read_copies(
-    spark: SparkSession, namesrv: str, topic: str, *, connecting: ConnectionOptions = BY_ENVIRONMENT
+    spark: SparkSession,
+    namesrv: str,
+    topic: str,
+    option: tuple[str, ...],
+    *,
+    connecting: ConnectionOptions = BY_ENVIRONMENT,
 ) -> DataFrame:
     """Return the copies in a mirrored topic by their property ORIGIN.
+
+    `option` is the job's setting of this name; its options about brokers that are away count here, too.
 
     Columns at the source: topic, brokerName, queueId, origin (a queue offset); here: at (brokerName, queueId),
     queueOffset.
     """
     options = {"namesrvAddr": namesrv, "subscribe": topic, "columns": "brokerName,queueId,queueOffset,properties"}
+    options |= {name: value for name, value in pairs(option).items() if name.lower() in AWAY}
     options |= dict(connecting.given)
     place = F.split(F.substring_index(F.col("properties")[ORIGIN], ":", -1), "/")
     copies = spark.read.format("rocketmq").options(**options).load().withColumn("place", place)

@@ -11,8 +11,9 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 from pyromq.errors import StoreNotWritable
 from pyromq.store.config import FlushMode
+from pyromq.store.retention import DiskUse
 
-from .making import bodies, message, opened, small_store
+from .making import StoppedClock, bodies, message, opened, small_store
 
 
 def replace(path: Path, *, content: bool = False) -> None:
@@ -109,3 +110,43 @@ def test_deleting_topics_and_rolling_files_is_no_loss(tmp_path: Path) -> None:
         store.delete_topic("orders").result(PATIENCE_SECONDS)
         store.append(message())
         assert store.wait_flushed(store.max_log_offset).result(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("folder", ["commitlog", "index"])
+def test_an_older_file_that_is_deleted_is_named_and_sends_go_on(
+    tmp_path: Path, folder: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock, flush_interval_ms=1) as store:
+        for number in range(60):  # several files
+            store.append(message(number, KEYS="k"))
+        store.follow_index(None)
+        lost = sorted((tmp_path / folder).iterdir())[0]
+        content = lost.read_bytes()
+        lost.unlink()
+        clock.ms += 1_000
+        wait_until(lambda: store.missing_files)
+        assert store.missing_files == (lost,)
+        assert str(lost) in caplog.text
+        store.append(message(60))
+        assert store.wait_flushed(store.max_log_offset).result(PATIENCE_SECONDS)
+        assert len(bodies(store)) == 61
+        lost.write_bytes(content)
+        clock.ms += 1_000
+        wait_until(lambda: not store.missing_files)
+
+
+def test_files_that_retention_deletes_are_not_missing(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    with opened(tmp_path, clock, flush_interval_ms=1) as store:
+        for number in range(60):
+            store.append(message(number))
+        clock.ms += 80 * 3_600_000
+        store.append(message(60))
+        before = store.min_log_offset
+        store.retention.measure = lambda path: DiskUse(path, 80 << 20, 20 << 20)
+        assert store.retention.step(1.0)
+        assert store.min_log_offset > before
+        clock.ms += 1_000
+        assert store.wait_flushed(store.max_log_offset).result(PATIENCE_SECONDS)
+        assert not store.missing_files

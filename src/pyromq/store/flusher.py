@@ -70,7 +70,7 @@ class Flusher:
         self._index = index
         self._checkpoint = checkpoint
         self._directory = directory
-        self._presence = Presence(log.files, directory, disk)
+        self._presence = Presence(log.files, index, directory, disk)
         self._config = config
         self._clock = clock
         self._wake = threading.Event()
@@ -82,6 +82,8 @@ class Flusher:
         self._waiters: deque[_Waiter] = deque()
         self._deletions: list[Future[None]] = []
         self._dropped_at = 0.0
+        self.missing: tuple[Path, ...] = ()  # older files of the store that were deleted while it is open
+        self._looked_at = 0.0
         self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = 0.0
 
     def start(self, flushed_to: int) -> None:
@@ -266,6 +268,7 @@ class Flusher:
 
     def _flush_due(self) -> None:
         self._presence.check()
+        self._look_for_missing()
         self._drop_pages()
         self._flush_log_if_due()
         now = self._clock.monotonic()
@@ -280,6 +283,21 @@ class Flusher:
             self._checkpoint.index_ms = max(self._checkpoint.index_ms, file.end_ms)
         if self._queues.has_deleted or self._deletions:
             self._save_ends()
+
+    def _look_for_missing(self) -> None:
+        """Log each older file that was deleted. Sends go on: the deletion endangers no new message."""
+        now = self._clock.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        missing = tuple(self._presence.missing())
+        if new := [path for path in missing if path not in self.missing]:
+            logger.error(
+                "%s and %d other files were deleted or moved while the broker runs; their content can be read until it"
+                " stops. Put them back before that",
+                *(new[0], len(new) - 1),
+            )
+        self.missing = missing
 
     def _drop_pages(self) -> None:
         """Unmap pages read far from the log's end: the key index reads all of the log."""

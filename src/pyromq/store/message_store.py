@@ -11,6 +11,7 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 
 from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt, StoreNotWritable
@@ -243,6 +244,11 @@ class MessageStore:
     def refusal(self) -> str:
         """Reason why messages are refused; "" if they are accepted."""
         return self._log.refusal
+
+    @property
+    def missing_files(self) -> tuple[Path, ...]:
+        """Older files of the log and the key index that were deleted or moved while the store is open."""
+        return self._flusher.missing
 
     # -- single records
 

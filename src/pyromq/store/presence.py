@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyromq.store.directory import Directory
 from pyromq.store.disk import Disk
+from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.segmented_log import SegmentedLog
 
 
@@ -29,10 +30,11 @@ class FilesLost(OSError):
 
 
 class Presence:
-    """Watches the data folder, its tables and queues, and the newest file of the log. For the flusher only."""
+    """Watches the data folder, its tables and queues, the log and the key index. For the flusher only."""
 
-    def __init__(self, log: SegmentedLog, directory: Directory, disk: Disk) -> None:
+    def __init__(self, log: SegmentedLog, index: KeyIndex, directory: Directory, disk: Disk) -> None:
         self._log = log
+        self._index = index
         self._directory = directory
         self._disk = disk
         self._opened: dict[Path, int] = {}
@@ -51,6 +53,18 @@ class Presence:
                 raise FilesLost(reported) from error
             if not is_unchanged:
                 raise FilesLost(reported)
+
+    def missing(self) -> list[Path]:
+        """Return the older log files and the index files that are deleted or moved. No new message depends on them."""
+        older = [segment.path for segment in self._log.segments[:-1]]
+        gone = [path for path in (*older, *self._index_paths()) if self._disk.size(path) is None]
+        if not gone:
+            return []
+        kept = {*(segment.path for segment in self._log.segments), *self._index_paths()}  # retention deletes files too
+        return [path for path in gone if path in kept]
+
+    def _index_paths(self) -> list[Path]:
+        return [file.file.path for file in list(self._index.files)]
 
     def _watched(self) -> dict[Path, Path]:
         """Return the paths to check, each with the path to report."""

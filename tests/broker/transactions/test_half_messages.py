@@ -10,7 +10,7 @@ from tests.broker.transactions.transactions import COMMIT, ROLLBACK, ROUND, numb
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.limits import BrokerLimits
-from pyromq.broker.transactions.half_messages import GROUP
+from pyromq.broker.transactions.half_messages import GROUP, OPS_PER_HALF
 from pyromq.message import StoredMessage
 from pyromq.names import HALF_TOPIC, OP_TOPIC, TRANSACTION_GIVE_UP_TOPIC
 
@@ -192,3 +192,25 @@ async def test_no_more_messages_may_be_undecided_than_the_setting_says(config, c
     config.limits = BrokerLimits(half_messages=1)
     async with Broker(config, clock) as broker:  # what was confirmed stays
         assert len(broker.half_messages.undecided()) == 3
+
+
+@pytest.mark.parametrize("immune", ["", "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0186400"])
+async def test_the_table_of_op_records_does_not_grow_behind_a_message_without_producer(
+    config, clock, transactions_of, immune
+):
+    config.limits = replace(config.limits, half_messages=2)
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        left_open = await producer.send(b"open", more=immune)
+        for _ in range(10):
+            for _ in range(20):
+                await producer.end(await producer.send(b"done"), COMMIT)
+            await producer.rounds(member=False)
+            broker.half_messages.note_progress()
+            assert broker.half_messages.op_count <= 2 * OPS_PER_HALF
+        assert producer.checked.asked.empty()
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        await producer.end(left_open, COMMIT)
+        assert [each.body for each in queue(broker, "orders", 1)].count(b"open") == 1
+        assert len(broker.half_messages.undecided()) == 0

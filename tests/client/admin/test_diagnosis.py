@@ -1,6 +1,7 @@
 """Diagnosis tells apart what is wrong, and says what to do."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.waiting import until
@@ -142,3 +143,10 @@ async def test_a_data_folder_that_is_open_to_all_users_is_told(cluster):
     (finding,) = [each for each in await diagnose(cluster.namesrv) if each.name.startswith("broker")]
     assert finding.ok
     assert finding.advice == f"every user of its machine can read the data folder {root} (mode 755): chmod it to 700"
+
+
+async def test_a_broker_whose_older_files_were_deleted(cluster, monkeypatch):
+    monkeypatch.setattr(type(cluster.broker.store), "missing_files", (Path("/data/index/1"), Path("/data/index/2")))
+    [finding] = wrong(await diagnose(cluster.namesrv))
+    assert finding.text == f"answers at {cluster.broker.address}, but files of its store were deleted: 2"
+    assert "/data/index/1" in finding.advice

@@ -216,6 +216,7 @@ class RuntimeInfoProcessor:
         total, used, free = around(root)
         mode = root.stat().st_mode & 0o777 if root.is_dir() else 0
         ratio = str(_used_share(used, free))
+        gone = store.missing_files
         return {
             "commitLogMinOffset": str(store.min_log_offset),
             "commitLogMaxOffset": str(store.max_log_offset),
@@ -226,6 +227,7 @@ class RuntimeInfoProcessor:
             "dispatchBehindBytes": str(store.index_behind),  # a queue's entry is written together with its record
             "remainHowManyDataToFlush": _readable(store.max_log_offset - store.flushed_to),
             **({"sendRefusal": store.refusal} if store.refusal else {}),  # ours, as the next
+            **({"pyromqMissingFiles": str(len(gone)), "pyromqMissingFile": str(gone[0])} if gone else {}),
             **({"pyromqOpenDataFolder": f"{root} (mode {mode:o})"} if mode & 0o007 else {}),
         }
 

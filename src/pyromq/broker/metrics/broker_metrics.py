@@ -83,6 +83,7 @@ class BrokerMetrics:
         stored = f"{common},{_LOCAL}"
         _, used, free = around(store.config.root)
         exposition.add(families.TAKES_MESSAGES, common, int(not store.refusal))
+        exposition.add(families.MISSING_FILES, common, len(store.missing_files))
         exposition.add(families.STORAGE, stored, used)
         exposition.add(families.DISK_FREE, common, free)
         exposition.add(families.DISK_USED, common, round(used / ((used + free) or 1), 4))

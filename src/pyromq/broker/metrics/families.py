@@ -76,6 +76,9 @@ GROUPS = Family("rocketmq_consumer_group_number", _GAUGE, "Groups that have sett
 NAME_SERVERS = Family("pyromq_name_servers", _GAUGE, "Name servers that this broker has to register with.")
 REGISTERED = Family("pyromq_name_servers_registered", _GAUGE, "Name servers that know this broker now.")
 TAKES_MESSAGES = Family("pyromq_store_takes_messages", _GAUGE, "1 while messages are stored, 0 while all are refused.")
+MISSING_FILES = Family(
+    "pyromq_store_missing_files", _GAUGE, "Older files of log and key index that were deleted while the broker runs."
+)
 _STORAGE = ("storage_type", "storage_medium")
 STORAGE = Family("rocketmq_storage_size", _GAUGE, "Bytes in use of the disk with the data folder.", _STORAGE, "bytes")
 DISK_FREE = Family("pyromq_disk_free_bytes", _GAUGE, "Bytes that are free there, for this user.", unit="bytes")

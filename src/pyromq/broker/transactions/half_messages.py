@@ -33,6 +33,7 @@ from pyromq.store.message_store import MessageStore
 GROUP = "CID_RMQ_SYS_TRANS"
 DONE = f"{Property.TAGS}\x01d\x02{Property.WAIT}\x01true"  # properties of an op record
 TRANSACTION_BITS = SysFlag.ROLLBACK
+OPS_PER_HALF = 5  # op records in memory per permitted half message; 44 bytes each, so 44 MB by default
 
 
 class HalfIdentity(NamedTuple):
@@ -89,6 +90,11 @@ class HalfMessages:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def op_count(self) -> int:
+        """Number of op records in memory: those since the oldest undecided message."""
+        return len(self._ops)
 
     # -- opening
 
@@ -169,6 +175,17 @@ class HalfMessages:
             self._latest[half.identity] = half.queue_offset
         self._open[half.queue_offset] = half
 
+    def holds_back(self, half: Half) -> bool:
+        """Return whether this message is the oldest and too many op records behind it are kept in memory.
+
+        A copy lets them be forgotten, as a check does. Without that a group without producers could let them grow
+        for 72 hours.
+        """
+        if len(self._ops) <= OPS_PER_HALF * self._most or next(iter(self._open), -1) != half.queue_offset:
+            return False
+        self._worked_through()
+        return len(self._ops) > OPS_PER_HALF * self._most
+
     def _forget(self, half: Half) -> None:
         self._open.pop(half.queue_offset, None)
         if half.identity is not None and self._latest.get(half.identity) == half.queue_offset:
@@ -221,9 +238,9 @@ class HalfMessages:
         self._ops.extend(done)
         self._forget(half)
 
-    def renew(self, half: Half, record: StoredMessage) -> StoredMessage:
-        """Append a copy of the half message `record` with one more check; return the copy."""
-        copy = half_copy(record, checks=half.checks + 1)
+    def renew(self, half: Half, record: StoredMessage, *, checks: int = 1) -> StoredMessage:
+        """Append a copy of the half message `record` that counts `checks` more; return the copy."""
+        copy = half_copy(record, checks=half.checks + checks)
         self.settle(half, copy)
         return copy
 

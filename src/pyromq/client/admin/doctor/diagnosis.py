@@ -202,6 +202,10 @@ async def _check_broker(cluster: ClusterClient, name: str, address: str, *, cloc
         return Finding(name, False, f"answers at {address}, but: {error}", "see the broker's log")
     if refusal := figures.get("sendRefusal"):  # only brokers of pyromq have this key and the next ones
         return Finding(name, False, f"answers at {address}, but takes no messages", refusal)
+    if missing := figures.get("pyromqMissingFile"):
+        text = f"answers at {address}, but files of its store were deleted: {figures.get('pyromqMissingFiles')}"
+        advice = f"put {missing} and the others back before the broker stops: until then it reads them from memory"
+        return Finding(name, False, text, advice)
     if fault := figures.get("pyromqPermissionsFault"):
         advice = "correct that file: the broker reloads it; until then the previous permissions apply"
         return Finding(name, False, f"answers at {address}, but its files of accounts are broken: {fault}", advice)

@@ -119,7 +119,7 @@ class MessageQueue(NamedTuple):
 class Message:
     """A message to send.
 
-    `tags` is one tag; `keys` are words a query finds it by; `properties` are free name-value texts; `delay_level`
+    `tags` is one tag; `keys` are words a query finds it by, as a list or separated by spaces; `properties` are free name-value texts; `delay_level`
     is 1 to 18 (0: none); `deliver_at` (a datetime, or ms since 1970) or `delay` (seconds, or a timedelta) choose any
     time of delivery up to the broker's limit, 30 days by default; `wait_stored` false lets the broker answer before
     flush and replica have confirmed.
@@ -140,7 +140,7 @@ class Message:
 
     def __post_init__(self) -> None:
         if isinstance(self.keys, str):
-            self.keys = (self.keys,) if self.keys else ()
+            self.keys = tuple(self.keys.split(" ")) if self.keys else ()
 
     @classmethod
     def json(cls, topic: str, value: object, **more: Any) -> Self:

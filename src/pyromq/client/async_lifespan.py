@@ -16,8 +16,12 @@ class AsyncLifespan(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
-    async def __aenter__(self) -> Self:
+    async def _enter(self) -> None:
+        """Start as `async with` does."""
         await self.start()
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
         return self
 
     async def __aexit__(

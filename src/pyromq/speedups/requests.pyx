@@ -10,7 +10,7 @@ from cpython.dict cimport PyDict_Next, PyDict_SetItem
 from cpython.exc cimport PyErr_Clear
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
-from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8, PyUnicode_FindChar, PyUnicode_GET_LENGTH
 from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memcmp, memcpy, strlen
 from posix.unistd cimport getpid
@@ -424,8 +424,9 @@ cdef char* _add_keys(char* p, const char* end, tuple keys) noexcept:
     """Write the words that a message is found by; nothing for a single one of no characters."""
     cdef Py_ssize_t number, count = PyTuple_GET_SIZE(keys)
     for number in range(count):
-        if type(<object> PyTuple_GET_ITEM(keys, number)) is not str:
-            return NULL
+        key = <object> PyTuple_GET_ITEM(keys, number)
+        if type(key) is not str or PyUnicode_FindChar(key, c" ", 0, PyUnicode_GET_LENGTH(key), 1) >= 0:
+            return NULL  # the plain path refuses it
     if count == 1 and not <object> PyTuple_GET_ITEM(keys, 0):
         return p
     p = _add_literal(p, end, b"KEYS\\u0001")

@@ -87,6 +87,7 @@ async def test_brokers_reach_the_client_of_the_group(cluster, new_seen, until):
 async def test_a_group_has_one_consumer_of_an_instance(cluster):
     async with AsyncConsumer("one", cluster.namesrv, config=SHARED):
         again = AsyncConsumer("one", cluster.namesrv, config=SHARED)
+        again.subscribe("orders", print)
         with pytest.raises(UsageError, match="consumer of group one with instance 'shop' already"):
             await again.start()
         with pytest.raises(UsageError, match="failed to start"):
@@ -100,7 +101,8 @@ async def test_a_group_has_one_consumer_of_an_instance(cluster):
 async def test_a_failed_start_leaves_no_trace():
     for _ in range(2):
         with pytest.raises(NoNameServer):
-            await AsyncConsumer("one", "127.0.0.1:1", config=SHARED).start()
+            async with AsyncConsumer("one", "127.0.0.1:1", config=SHARED):
+                pass
 
 
 async def test_clients_with_hooks_of_their_own_share_no_connections_and_hooks_need_not_be_hashable(cluster):

@@ -21,6 +21,8 @@ from pyromq.testing import Cluster
         ({"tags": " new"}, "tags=' new': no subscription finds a tag with blanks around it"),
         ({"tags": " "}, "tags=' ': "),
         ({"keys": [5]}, "one of keys=5 is int; keys are texts"),
+        ({"keys": ["k 2"]}, "one of keys='k 2' is str; a space separates keys"),
+        ({"keys": ("a", "b ")}, "one of keys='b ' is str; a space separates keys"),
         ({"keys": 5}, "keys=5 is int; keys are a text or several"),
         ({"keys": None}, "keys=None is NoneType; keys are a text or several"),
         ({"keys": b"order-7"}, "keys=b'order-7' is bytes; keys are a text or several"),

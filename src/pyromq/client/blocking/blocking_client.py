@@ -66,7 +66,7 @@ class BlockingClient(Blocking[C]):
         self._runner.close(self._async.close)
 
     def __enter__(self) -> Self:
-        self.start()
+        self._runner.start(self._async._enter)
         return self
 
     def __exit__(

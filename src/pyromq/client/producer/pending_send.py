@@ -178,10 +178,12 @@ def _check_keys(message: Message) -> None:
     if type(message.keys) is not tuple:
         if isinstance(message.keys, bytes) or not isinstance(message.keys, Iterable):
             raise _wrong("keys", message.keys, "keys are a text or several")
-        message.keys = tuple(message.keys)
+        message.keys = tuple(message.keys.split(" ") if isinstance(message.keys, str) else message.keys)
     for key in message.keys:
         if type(key) is not str and not isinstance(key, str):
             raise _wrong("one of keys", key, "keys are texts")
+        if " " in key:
+            raise _wrong("one of keys", key, "a space separates keys: write `_`, or give several keys")
 
 
 def _check_numbers(message: Message, config: ProducerConfig) -> None:

@@ -252,8 +252,18 @@ async def test_a_consumer_starts_once(cluster):
         consumer.subscribe("orders", print)
 
 
+async def test_a_start_without_a_subscription_is_refused_and_may_be_repeated(cluster):
+    consumer = AsyncConsumer("g", cluster.namesrv)
+    with pytest.raises(UsageError, match=r"group g has no subscription; call subscribe\(\)"):
+        await consumer.start()
+    consumer.subscribe("orders", print)
+    await consumer.start()
+    await consumer.close()
+
+
 async def test_a_failed_start_says_why_and_stays_failed():
     consumer = AsyncConsumer("g", "127.0.0.1:1")
+    consumer.subscribe("orders", print)
     with pytest.raises(NoNameServer):
         await consumer.start()
     with pytest.raises(UsageError, match="failed to start") as caught:

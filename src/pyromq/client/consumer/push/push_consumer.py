@@ -263,11 +263,22 @@ class AsyncConsumer(AsyncLifespan):
         self._subscriptions.remove(self._names.unwrap(topic))
 
     async def start(self) -> None:
-        """Join the group and begin to consume. Raises `NoNameServer` at once if no name server can be reached."""
+        """Join the group and begin to consume. Raises `NoNameServer` at once if no name server can be reached.
+
+        Raises `UsageError` if no topic is subscribed to. A block of `async with` may subscribe after its start.
+        """
+        self._check_new()
+        self.check_subscribed()
+        await self._enter()
+
+    def _check_new(self) -> None:
         if self._state is not State.NEW:
             raise UsageError(f"the consumer of group {self.group} {self._state.value}; one is started once") from (
                 self._failure
             )
+
+    async def _enter(self) -> None:
+        self._check_new()
         self._state = State.STARTING
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         try:
@@ -332,7 +343,9 @@ class AsyncConsumer(AsyncLifespan):
     def check_subscribed(self) -> None:
         """Raise `UsageError` if no topic is subscribed to."""
         if not self._subscriptions.topics:
-            raise UsageError(f"the consumer of group {self.group} has no subscription; call subscribe() first")
+            raise UsageError(
+                f"the consumer of group {self.group} has no subscription; call subscribe() before start(), run() or wait()"
+            )
 
     async def reply(self, request: StoredMessage, body: bytes) -> None:
         """Answer a message sent by a producer's `request`. The sender has the reply when this returns.

@@ -119,10 +119,10 @@ class MessageQueue(NamedTuple):
 class Message:
     """A message to send.
 
-    `tags` is one tag; `keys` are words a query finds it by, as a list or separated by spaces; `properties` are free name-value texts; `delay_level`
-    is 1 to 18 (0: none); `deliver_at` (a datetime, or ms since 1970) or `delay` (seconds, or a timedelta) choose any
-    time of delivery up to the broker's limit, 30 days by default; `wait_stored` false lets the broker answer before
-    flush and replica have confirmed.
+    `tags` is one tag. `keys` are words that a query finds it by: several, or one text with spaces between them.
+    `properties` are free name-value texts. `delay_level` is 1 to 18 (0: none). `deliver_at` (a datetime, or ms since
+    1970) or `delay` (seconds, or a timedelta) choose any time of delivery up to the broker's limit, 30 days by default.
+    With `wait_stored` false the broker answers before flush and replica have confirmed.
     `message_id` (32 hex digits) is filled by the producer, once, and stays the same over retries.
     """
 

@@ -344,7 +344,8 @@ class AsyncConsumer(AsyncLifespan):
         """Raise `UsageError` if no topic is subscribed to."""
         if not self._subscriptions.topics:
             raise UsageError(
-                f"the consumer of group {self.group} has no subscription; call subscribe() before start(), run() or wait()"
+                f"the consumer of group {self.group} has no subscription; call subscribe() before start(), run() or"
+                " wait()"
             )
 
     async def reply(self, request: StoredMessage, body: bytes) -> None:

@@ -201,16 +201,16 @@ async def test_the_table_of_op_records_does_not_grow_behind_a_message_without_pr
     config.limits = replace(config.limits, half_messages=2)
     async with Broker(config, clock) as broker:
         producer = await transactions_of(broker)
-        left_open = await producer.send(b"open", more=immune)
+        left_open = await producer.send(b"open", more=f"\x02PGROUP\x01absent{immune}")
         for _ in range(10):
             for _ in range(20):
                 await producer.end(await producer.send(b"done"), COMMIT)
-            await producer.rounds(member=False)
+            await producer.rounds()
             broker.half_messages.note_progress()
             assert broker.half_messages.op_count <= 2 * OPS_PER_HALF
         assert producer.checked.asked.empty()
     async with Broker(config, clock) as broker:
         producer = await transactions_of(broker)
-        await producer.end(left_open, COMMIT)
+        await producer.end(left_open, COMMIT, producer_group="absent")
         assert [each.body for each in queue(broker, "orders", 1)].count(b"open") == 1
         assert len(broker.half_messages.undecided()) == 0

@@ -330,3 +330,35 @@ def test_a_topic_keeps_its_queues_when_its_broker_announces_too_many(table):
     register(table, MASTER, "orders")
     register(table, MASTER, TopicConfig(name="orders", read_queues=65_537), version=2)
     assert table.route("orders").queues[0].read_queues == 16
+
+
+@pytest.mark.parametrize(
+    "absurd",
+    [
+        {"permission": 1 << 70},
+        {"permission": 1 << 40},
+        {"permission": -1},
+        {"permission": 16},
+        {"sys_flag": 1 << 31},
+        {"sys_flag": -(1 << 40)},
+        {"read_queues": -1},
+        {"name": "a\nb"},
+        {"name": ""},
+    ],
+)
+def test_a_topic_with_an_absurd_value_is_left_out_and_the_others_enter(table, absurd, caplog):
+    topic = TopicConfig(**{"name": "t", **absurd})
+    register(table, MASTER, topic, TopicConfig(name="u", permission=15, sys_flag=-(1 << 31)))
+    assert names(table.topics()) == ["u"]
+    [line] = caplog.messages
+    assert line.startswith("1 topics of broker a are left out") and line.isprintable()
+
+
+@pytest.mark.parametrize(
+    "absurd", [("", "a", "h:1"), ("c", "", "h:1"), ("c", "a", ""), ("c", "a\nb", "h:1"), ("c", "a", "h\0:1")]
+)
+def test_a_broker_without_printable_names_is_refused(table, absurd):
+    cluster, name, address = absurd
+    with pytest.raises(BrokerError, match="printable"):
+        register(table, BrokerIdentity(cluster, name, 0, address), "t")
+    assert table.route("t") is None

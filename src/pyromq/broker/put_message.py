@@ -184,10 +184,13 @@ def is_half(properties: Mapping[str, str], topic: str = "") -> bool:
     return properties.get(Property.TRANSACTION, "").lower() == "true" and not topic.startswith(_SENT_ON)
 
 
-def asks_to_wait(properties: Mapping[str, str]) -> bool:
-    """Whether a message asks for a delay, a time or a transaction; members of batches must not."""
-    asks = properties.get(Property.DELAY, "0") != "0" or not properties.keys().isdisjoint(TIMER_PROPERTIES)
-    return asks or is_half(properties)
+def waits_by(properties: Mapping[str, str]) -> str:
+    """Return the property that asks for a delay, a time or a transaction; "" if none does. No member of a batch may."""
+    if properties.get(Property.DELAY, "0") != "0":
+        return Property.DELAY
+    if is_half(properties):
+        return Property.TRANSACTION
+    return next((name for name in TIMER_PROPERTIES if name in properties), "")
 
 
 def is_too_long(text: str) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from pyromq.errors import BrokerError, LimitReached
+from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
 from pyromq.nameserver.absent_topics import KEEP_SECONDS, AbsentTopics
 from pyromq.remoting.bodies import (
@@ -34,6 +35,7 @@ MOST_TOPICS = 200_000  # some 400 bytes each
 MOST_BROKERS = 1_000
 MOST_FILTER_SERVERS = 16
 MAX_NAME = 255  # characters
+_ALL_PERMISSIONS = Permission.INHERIT | Permission.WRITE | Permission.READ | Permission.PRIORITY
 AT_ONCE = 200  # topics looked at between two turns of the loop: some 200 us
 
 
@@ -110,7 +112,8 @@ class RouteTable:
 
         Topics missing from the announcement stay, as upstream. Topics missing here are entered in any case: a broker
         may have announced one new topic alone, under the version of all, after we had forgotten the others. A topic
-        with more queues than a broker may have is left out: every client would make as many objects. Raises
+        with an absurd value is left out: many queues cost every client as many objects, and Java clients read no route
+        with a number of more than 32 bits. Raises
         `LimitReached` before anything is changed.
         """
         self._check_room(broker, registration, connection)
@@ -126,7 +129,7 @@ class RouteTable:
             entries: dict[tuple[int, ...], dict[str, QueuesAtBroker]] = {}
             left_out: list[TopicConfig] = []
             for number, topic in enumerate(registration.topics.topics.values()):
-                if not (0 <= topic.read_queues <= MAX_QUEUES and 0 <= topic.write_queues <= MAX_QUEUES):
+                if not _is_sound(topic):
                     left_out.append(topic)
                 elif changed or broker.name not in self._topics.get(topic.name, ()):
                     self._enter_topic(broker.name, topic, entries)
@@ -134,9 +137,12 @@ class RouteTable:
                     await breathe()
             if left_out:
                 logger.warning(
-                    "%d topics of broker %s are left out: %s has %d queues to read and %d to write; the limit is %d",
-                    *(len(left_out), broker.name, left_out[0].name),
-                    *(left_out[0].read_queues, left_out[0].write_queues, MAX_QUEUES),
+                    "%d topics of broker %s are left out: %s has %s queues to read and %s to write, permission %s and"
+                    " flag %s; it needs a printable name, 0 to %d queues, a permission of 0 to %d,"
+                    " a flag of 32 bits",
+                    *(len(left_out), broker.name, excerpt(left_out[0].name)),
+                    *(excerpt(left_out[0].read_queues), excerpt(left_out[0].write_queues)),
+                    *(excerpt(left_out[0].permission), excerpt(left_out[0].sys_flag), MAX_QUEUES, _ALL_PERMISSIONS),
                 )
             self._absent.returned(broker.name)
         self._live[broker.address] = _LiveBroker(broker, now, version, ha_address, connection)
@@ -152,6 +158,8 @@ class RouteTable:
                 f"a broker's name, cluster and addresses have at most {MAX_NAME} characters, and it has at most"
                 f" {MOST_FILTER_SERVERS} filter servers"
             )
+        if not all(name and name.isprintable() for name in names):
+            raise BrokerError(f"a broker's name, cluster and addresses need printable characters: {names[:3]!r}")
         topics = registration.topics.topics
         if long := next((name for name in topics if len(name) > MAX_NAME), None):
             raise BrokerError(f"topic {long[:80]}... has {len(long)} characters; {MAX_NAME} is the most")
@@ -374,3 +382,15 @@ class RouteTable:
     def addresses(self) -> Iterable[str]:
         """The live brokers' addresses."""
         return list(self._live)
+
+
+def _is_sound(topic: TopicConfig) -> bool:
+    """Return whether every client can read a route with these settings, and afford it."""
+    return (
+        0 <= topic.read_queues <= MAX_QUEUES
+        and 0 <= topic.write_queues <= MAX_QUEUES
+        and 0 <= topic.permission <= _ALL_PERMISSIONS
+        and -(1 << 31) <= topic.sys_flag < 1 << 31
+        and topic.name != ""
+        and topic.name.isprintable()
+    )

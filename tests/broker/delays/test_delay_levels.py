@@ -353,7 +353,7 @@ async def test_a_batch_cannot_be_delayed(orders):
     header = batch_header()
     members = encode_batch([BatchMember(0, b"1", ""), BatchMember(0, b"2", "DELAY\x011")])
     response = await orders.ask(header, members, code=13)
-    assert "A batch cannot be delayed" in response.remark
+    assert "A batch cannot be delayed" in response.remark and "property DELAY;" in response.remark
     assert await orders.bodies() == []
 
 

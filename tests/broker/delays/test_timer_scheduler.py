@@ -363,7 +363,7 @@ async def test_batches_cannot_wait(orders):
     body = encode_batch([BatchMember(0, b"x", "TIMER_DELAY_SEC\x015")])
     header = batch_header()
     response = await orders.ask(header, body, code=13)
-    assert "batch cannot be delayed" in response.remark
+    assert "batch cannot be delayed" in response.remark and "property TIMER_DELAY_SEC;" in response.remark
 
 
 async def test_nobody_sends_to_the_timer_topic(orders):

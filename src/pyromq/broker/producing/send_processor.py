@@ -18,10 +18,10 @@ from pyromq.broker.put_message import (
     TIMER,
     TRANSACTION,
     PutMessage,
-    asks_to_wait,
     is_half,
     is_too_long,
     too_large,
+    waits_by,
 )
 from pyromq.broker.topics import FAQ, Topics
 from pyromq.errors import GroupNotFound, MessageRefused, MQError
@@ -300,8 +300,11 @@ class SendProcessor:
                 raise MessageRefused(self._illegal if message.stored_body else self._empty)
             # Searched before it is parsed: this runs for every member.
             text = message.property_text
-            if (DELAY in text or TRANSACTION in text or TIMER in text) and asks_to_wait(message.properties):
-                raise MessageRefused(f"{self._illegal} A batch cannot be delayed, nor be part of a transaction.")
+            if (DELAY in text or TRANSACTION in text or TIMER in text) and (name := waits_by(message.properties)):
+                raise MessageRefused(
+                    f"{self._illegal} A batch cannot be delayed, nor be part of a transaction: a member has the"
+                    f" property {name}; send that message alone"
+                )
             messages.append(message)
         if not messages:
             raise MessageRefused("the batch has no messages")

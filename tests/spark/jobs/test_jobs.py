@@ -300,10 +300,11 @@ class TestMetrics:
         shutil.rmtree(tmp_path / "checkpoint")
         if checkpoint == "restored":
             shutil.copytree(tmp_path / "backup", tmp_path / "checkpoint")
-        with pytest.raises(UsageError, match=r"to batch \d.*is older: its newest batch is (0|none)\."):
+        with pytest.raises(UsageError, match=r"to batch \d.*is older: its newest batch is (\d|none)\."):
             job("metrics", namesrv, **metrics)
         job("metrics", namesrv, **metrics | {"to": str(tmp_path / "others")})
 
+    @pytest.mark.soak
     def test_windows_go_to_prometheus(self, spark, namesrv, topic, producer, tmp_path):
         send(producer, topic, range(40))
         text = tmp_path / "windows.prom"

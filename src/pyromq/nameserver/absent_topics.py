@@ -13,7 +13,7 @@ from pyromq.logs import logger_of
 logger = logger_of(__name__)
 
 KEEP_SECONDS = 86_400.0  # a daily job must notice a broker that left since its last run
-MOST_NAMES = 50_000  # topics, each counted at each broker: some 5 MB
+MOST_NAMES = 100_000  # topics, each counted at each broker: some 10 MB
 MOST_BROKERS = 100
 
 

@@ -94,6 +94,15 @@ def steady(bench: Bench) -> None:
     )
 
 
+def sync_flush(bench: Bench) -> None:
+    """Sends that are answered once they are on disk; set TMPDIR to a folder in memory to leave the disk out."""
+    flushed = "SYNC_FLUSH"
+    servers: dict[str, Start] = {OURS: our_server, flushed: partial(our_server, settings={"flushDiskType": flushed})}
+    loads = {"64 connections x 1 in flight": Load(64, 1), "64 x 64": Load(64, 64)}
+    found = bench.comparison.run(Trial(loads), servers)
+    print_found("sends of 128 B a second (p99, CPU each)", found, [(flushed, OURS)])
+
+
 def busy_poll(bench: Bench) -> None:
     if BUSY_POLL not in SETTINGS:
         print(f"The broker does not know `{BUSY_POLL}`: not measured.\n")
@@ -117,7 +126,7 @@ def cost(bench: Bench) -> None:
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    part.__name__.replace("_", "-"): part for part in (sends, same_core, pulls, steady, busy_poll, blocking, cost)
+    part.__name__.replace("_", "-"): part for part in (sends, same_core, pulls, steady, sync_flush, busy_poll, blocking, cost)
 }
 
 WITHOUT_GENERATOR = ("blocking", "cost")

@@ -126,7 +126,8 @@ def cost(bench: Bench) -> None:
 
 
 PARTS: dict[str, Callable[[Bench], None]] = {
-    part.__name__.replace("_", "-"): part for part in (sends, same_core, pulls, steady, sync_flush, busy_poll, blocking, cost)
+    part.__name__.replace("_", "-"): part
+    for part in (sends, same_core, pulls, steady, sync_flush, busy_poll, blocking, cost)
 }
 
 WITHOUT_GENERATOR = ("blocking", "cost")

@@ -94,15 +94,15 @@ class AnotherSigner:
 
 @pytest.mark.skipif(not speedups.is_active, reason=speedups.reason)
 def test_who_writes_frames_of_its_own_signs_them_too():
-    def express(signer):
+    def fast_path(signer):
         nothing = {"wake": lambda: None, "run_soon": lambda *_: None}
         return RemotingSession(
             Dispatcher(), SystemClock(), address=("127.0.0.1", 1), signer=signer, **nothing
-        ).for_express()
+        ).for_fast_path()
 
-    assert express(None)[-1] is None
-    assert express(SIGNER)[-1] is SIGNER.compiled
-    assert express(AnotherSigner()) is None  # which knows no frames
+    assert fast_path(None)[-1] is None
+    assert fast_path(SIGNER)[-1] is SIGNER.compiled
+    assert fast_path(AnotherSigner()) is None  # which knows no frames
 
 
 def test_the_secret_is_not_shown():

@@ -52,7 +52,7 @@ from pyromq.remoting.command import (
 from pyromq.remoting.frame import BINARY, JSON, MAX_FRAME_BYTES, FrameSplitter
 from pyromq.remoting.header import wire_layout
 from pyromq.remoting.signer import AccessKeySigner
-from pyromq.speedups import batches, decoding, permits, records, requests
+from pyromq.speedups import batches, decoding, fast_acl, records, requests
 from pyromq.store.batch_appends import Shape
 
 PIECE = 1000  # rounds by one seed: what is told can be had again quickly
@@ -252,7 +252,7 @@ def replies(random: Random) -> None:
 
 def signed_requests(random: Random) -> None:
     """Requests signed by somebody, some of them damaged: what is let pass is signed by who may."""
-    permits.sha1_forms(random.randrange(8))
+    fast_acl.sha1_forms(random.randrange(8))
     account = Account(random.choice([*SECRETS, "a stranger"]), random.choice(list(SECRETS.values())))
     signer = AccessKeySigner(account.access_key, account.secret_key, random.choice([None, None, "token"]))
     (drawn,) = FrameSplitter().split(Requests(random).any_hot())
@@ -265,7 +265,7 @@ def signed_requests(random: Random) -> None:
         same(_frame_signer(signer).sign(encode_request(call.header, call.body, **asked)), frame, frame)
     ((serialization, header, body),) = FrameSplitter().split(frame)
     address = random.choice([WHITE, ANY_ADDRESS, ANY_ADDRESS])
-    judge, values = _permits(call.code).judge, READERS[call.code].values
+    judge, values = _acl(call.code).judge, READERS[call.code].values
     may = SECRETS.get(account.access_key) == account.secret_key and _may(account.access_key, call.header.topic, None)
     if values(serialization, header) is not None:  # others are not judged here
         same(judge(serialization, header, body, address), address == WHITE or may, frame)
@@ -285,9 +285,9 @@ def _names(code: int) -> list[str]:
 
 
 @cache
-def _permits(code: int) -> permits.Permits:
+def _acl(code: int) -> fast_acl.FastAcl:
     names, in_force = _names(code), SimpleNamespace(white_list=True)
-    return permits.Permits(
+    return fast_acl.FastAcl(
         READERS[code],
         topic=names.index("topic"),
         group=names.index("consumer_group") if "consumer_group" in names else -1,
@@ -303,22 +303,22 @@ def _may(access_key: str, topic: str, group: str | None) -> bool:
 
 
 @cache
-def _frame_signer(signer: AccessKeySigner) -> permits.FrameSigner:
+def _frame_signer(signer: AccessKeySigner) -> fast_acl.FrameSigner:
     added = {"AccessKey": signer.access_key}
     if signer.security_token is not None:
         added["SecurityToken"] = signer.security_token
     as_json = json.dumps({**added, "Signature": ""}, separators=(",", ":")).encode()[1:-2]
-    return permits.FrameSigner(signer.secret_key, list(added.items()), as_json)
+    return fast_acl.FrameSigner(signer.secret_key, list(added.items()), as_json)
 
 
 def signatures(random: Random) -> None:
     """Signatures made together, by whatever the processor has."""
-    permits.sha1_forms(random.randrange(8))
+    fast_acl.sha1_forms(random.randrange(8))
     size = random.choice([0, 40, 100, 1000])
     texts = [random.randbytes(size + random.randrange(70)) for _ in range(random.randrange(17))]
     secrets = [secret.encode() for secret in random.choices(list(SECRETS.values()), k=len(texts))]
     plain = [base64.b64encode(hmac.digest(secret, text, "sha1")) for secret, text in zip(secrets, texts, strict=True)]
-    same(permits.signatures(secrets, texts), plain, b"".join(texts))
+    same(fast_acl.signatures(secrets, texts), plain, b"".join(texts))
 
 
 def words(random: Random) -> None:

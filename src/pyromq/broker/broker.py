@@ -125,7 +125,7 @@ class Broker:
             beside=VIP_CHANNEL if self.config.vip_channel else 0,
             connections=replace(connections, hooks=hooks),
             tls=self.config.tls,
-            express=[express for part in self._parts for express in part.express],
+            fast_path=[handler for part in self._parts for handler in part.fast_path],
             busy_poll_us=self.config.busy_poll_us,
         )
 

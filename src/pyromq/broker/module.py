@@ -22,7 +22,7 @@ from pyromq.remoting.dispatch import Guard
 from pyromq.remoting.hooks import RemotingHook
 
 if TYPE_CHECKING:
-    from pyromq.speedups.express import Express
+    from pyromq.speedups.fast_path import FastHandler
 
 Save = Callable[[], None]
 
@@ -68,7 +68,7 @@ class BrokerModule:
     """
 
     answerers: Sequence[object] = ()  # with methods marked by `@answers`
-    express: Sequence[Express] = ()  # answer hot requests before those, as they would; where compiled parts are active
+    fast_path: Sequence[FastHandler] = ()  # compiled; they answer hot requests before those, with the same replies
     guard: Guard | None = None  # asked before requests are answered; at most one part has one
     hooks: Sequence[RemotingHook] = ()  # told of the calls at the broker's port
     steps: Sequence[Step] = ()

@@ -16,7 +16,7 @@ from pyromq.broker.admin.topic_processor import TopicProcessor
 from pyromq.broker.batches.batch_transaction_processor import BatchTransactionProcessor
 from pyromq.broker.consuming.offset_moved_events import OffsetMovedEvents
 from pyromq.broker.consuming.offset_processor import OffsetProcessor
-from pyromq.broker.consuming.pull_processor import PullProcessor, express_pulls
+from pyromq.broker.consuming.pull_processor import PullProcessor, fast_pulls
 from pyromq.broker.consuming.queue_locks import QueueLockProcessor
 from pyromq.broker.consuming.send_back_processor import SendBackProcessor
 from pyromq.broker.delays.timer_processors import RecallMessageProcessor, TimerListProcessor
@@ -25,7 +25,7 @@ from pyromq.broker.module import BrokerModule, Step, periodic
 from pyromq.broker.permissions.account_processor import AccountProcessor
 from pyromq.broker.permissions.rules import PermissionGuard, Rules
 from pyromq.broker.producing.reply_message_processor import ReplyMessageProcessor
-from pyromq.broker.producing.send_processor import SendProcessor, express_sends
+from pyromq.broker.producing.send_processor import SendProcessor, fast_sends
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.transactions.end_transaction_processor import EndTransactionProcessor
 from pyromq.broker.transactions.transaction_checks import TransactionChecks
@@ -178,7 +178,7 @@ def producing(state: SharedState) -> BrokerModule:
         config=state.config,
         clock=state.clock,
     )
-    return BrokerModule(answerers=[sending, replying], express=express_sends(state, sending))
+    return BrokerModule(answerers=[sending, replying], fast_path=fast_sends(state, sending))
 
 
 def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], object]) -> BrokerModule:
@@ -229,7 +229,7 @@ def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], objec
             QueueLockProcessor(state.queue_locks),
             retrying,
         ],
-        express=express_pulls(state, pulling),
+        fast_path=fast_pulls(state, pulling),
         steps=[
             periodic(EXPIRE_PULLS_SECONDS, long_polls.expire),
             Step(state.queue_locks.tell_refused, state.queue_locks.alarm),

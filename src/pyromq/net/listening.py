@@ -19,7 +19,7 @@ from pyromq.net.tls.server import ServerContext
 from pyromq.remoting.rejection_log import RejectionLog
 
 if TYPE_CHECKING or speedups.is_active:
-    from pyromq.speedups.express import Express
+    from pyromq.speedups.fast_path import FastHandler
     from pyromq.speedups.reactor import Reactor
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,13 +118,13 @@ async def listen(
     refusals: RejectionLog,
     beside: int = 0,
     tls: ServerContext | None = None,
-    express: Sequence[Express] = (),
+    fast_path: Sequence[FastHandler] = (),
     busy_poll_us: int = 0,
     kept_bytes: int = 16 << 20,
 ) -> Listener:
     """Open a port, with the compiled reactor if it is available, otherwise with asyncio's transports.
 
-    `beside` is the distance of a second port for the same protocols; 0: none. `express` answer frequent requests in the
+    `beside` is the distance of a second port for the same protocols; 0: none. `fast_path` answers hot requests in the
     reactor; `kept_bytes` limits the incomplete requests that it keeps. Raises `UsageError` that names a port that
     cannot be opened.
     """
@@ -135,7 +135,7 @@ async def listen(
         reactor = Reactor(
             loop,
             monotonic=clock.monotonic,
-            express=express,
+            fast_path=fast_path,
             busy_poll_us=busy_poll_us,
             kept_bytes=kept_bytes,
             selector=selector_of(loop),

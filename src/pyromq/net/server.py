@@ -24,7 +24,7 @@ from pyromq.remoting.rejection_log import IDLE
 from pyromq.remoting.remoting_session import RemotingSession
 
 if TYPE_CHECKING:
-    from pyromq.speedups.express import Express
+    from pyromq.speedups.fast_path import FastHandler
 
 logger = logger_of(__name__)
 
@@ -37,7 +37,7 @@ WRITE_SECONDS = 1.0  # for writing the output at the end, to peers that may not 
 class Server:
     """Serves one dispatcher on one address. After `start`, `port` is the real port, also for port 0.
 
-    `beside` is the distance of a second port; connections of both ports count together. `express` answer frequent
+    `beside` is the distance of a second port; connections of both ports count together. `fast_path` answers frequent
     requests as the dispatcher would; they are not used with hooks, or with a guard that is not compiled.
     """
 
@@ -52,7 +52,7 @@ class Server:
         connections: ConnectionConfig = PLAIN,
         limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
         tls: ServerTlsConfig | None = None,
-        express: Sequence[Express] = (),
+        fast_path: Sequence[FastHandler] = (),
         busy_poll_us: int = 0,
     ) -> None:
         self.host = host
@@ -69,7 +69,7 @@ class Server:
         self._by_host: Counter[str] = Counter()
         self._on_opened, self._on_lost = self._opened, self._lost  # bound once, not for each connection
         self._tls = tls
-        self._express = express
+        self._fast_path = fast_path
         self._busy_poll_us = busy_poll_us
         self._listener: Listener | None = None
         self._connections: set[Connection] = set()
@@ -89,7 +89,7 @@ class Server:
             tls=context,
             refusals=self._refusals,
             beside=self._beside,
-            express=() if self._config.hooks or not self._dispatcher.allows_express else self._express,
+            fast_path=() if self._config.hooks or not self._dispatcher.allows_fast_path else self._fast_path,
             busy_poll_us=self._busy_poll_us,
             kept_bytes=self._limits.received_bytes // KEPT_SHARE,
         )

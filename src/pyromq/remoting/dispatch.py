@@ -103,7 +103,7 @@ class Dispatcher:
             self._run_table.pop(code, None)  # another method is marked with this second spelling
 
     @property
-    def allows_express(self) -> bool:
+    def allows_fast_path(self) -> bool:
         """Whether compiled parts may answer: there is no guard, or a compiled one."""
         return self._guard is None or self._guard.is_compiled
 

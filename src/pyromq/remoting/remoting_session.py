@@ -309,7 +309,7 @@ class RemotingSession:
             self._pushed_bytes = 0
         return self._pushed_bytes < PUSHED_BYTES
 
-    def for_express(self) -> tuple[dict[int, Any], list[bytes | memoryview], Callable[[], None], Any] | None:
+    def for_fast_path(self) -> tuple[dict[int, Any], list[bytes | memoryview], Callable[[], None], Any] | None:
         """Return calls by opaque, output, `wake` and the signer of frames, for compiled senders.
 
         None with hooks, a signer of another kind, or another serialization: compiled senders support none of them.

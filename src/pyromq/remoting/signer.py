@@ -19,7 +19,7 @@ from pyromq import speedups
 from pyromq.errors import UsageError
 
 if TYPE_CHECKING or speedups.is_active:
-    from pyromq.speedups.permits import FrameSigner
+    from pyromq.speedups.fast_acl import FrameSigner
 
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"

@@ -2,7 +2,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from pyromq.speedups.codec import HeaderReader, ReplyWriter
-from pyromq.speedups.express import Express, Judge
+from pyromq.speedups.fast_path import FastGuard, FastHandler
 from pyromq.speedups.records import Counter, LogTail, QueueTail
 
 MOST_TAGS: int
@@ -21,7 +21,7 @@ class PullPlan:
         facts: list[tuple[dict[str, Any], str, object]],
     ) -> None: ...
 
-class Pulls(Express):
+class Pulls(FastHandler):
     def __init__(
         self,
         reader: HeaderReader,
@@ -41,5 +41,5 @@ class Pulls(Express):
         scanned: int,
         recent_bytes: int,
         warm_bytes: int,
-        judge: Judge | None = None,
+        guard: FastGuard | None = None,
     ) -> None: ...

@@ -14,7 +14,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
 from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter
-from pyromq.speedups.express cimport Express, Judge, Passed
+from pyromq.speedups.fast_path cimport FastGuard, FastHandler, Passed
 from pyromq.speedups.kernels cimport get_u32, get_u64
 from pyromq.speedups.records cimport ENTRY_BYTES, Counter, LogTail, QueueTail, is_own_record
 
@@ -93,7 +93,7 @@ cdef class PullPlan:
         return False
 
 
-cdef class Pulls(Express):
+cdef class Pulls(FastHandler):
     """Answers the pulls of one request code.
 
     `plan_for(values)` returns a plan for the values of a header in its declaration's order, or None where the plain path is
@@ -114,12 +114,12 @@ cdef class Pulls(Express):
     cdef int64_t _max_bytes, _max_count, _bulk_bytes, _bulk_count, _scanned, _recent, _warm
     cdef char _key[MOST_KEY]
     cdef Header _header
-    cdef Judge _judge  # None: everybody may
+    cdef FastGuard _guard  # None: everybody may
     cdef Passed _passed
 
     def __init__(
         self, HeaderReader reader, LogTail log, *, plan_for, version, commit, is_loaded, segment_of, Counter total, ReplyWriter writer,
-        max_bytes, max_count, bulk_bytes, bulk_count, scanned, recent_bytes, warm_bytes, Judge judge=None
+        max_bytes, max_count, bulk_bytes, bulk_count, scanned, recent_bytes, warm_bytes, FastGuard guard=None
     ):
         self.code = reader.code
         self._reader = reader
@@ -139,7 +139,7 @@ cdef class Pulls(Express):
         self._scanned = scanned
         self._recent = recent_bytes
         self._warm = warm_bytes
-        self._judge = judge
+        self._guard = guard
         self._plans = {}
         self._seen = None
 
@@ -148,8 +148,8 @@ cdef class Pulls(Express):
         if version != self._seen:
             self._seen = version
             self._plans.clear()
-        if self._judge is not None:
-            self._judge.begin()
+        if self._guard is not None:
+            self._guard.begin()
         return True
 
     cdef int answer(self, const Frame* frame, int one, const char* born_address, Output output) except -1:
@@ -166,7 +166,7 @@ cdef class Pulls(Express):
         cdef char* target
         if not self._reader.read(frame, header) or header.flag & ONE_WAY:
             return False
-        if self._judge is not None and not self._judge.passing(frame, header, 1, born_address, &self._passed):
+        if self._guard is not None and not self._guard.passing(frame, header, 1, born_address, &self._passed):
             return False
         plan = self._plan(header)
         if plan is None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from selectors import EpollSelector
 from typing import Any
 
-from pyromq.speedups.express import Express
+from pyromq.speedups.fast_path import FastHandler
 
 class Transport(AsyncioTransport):
     heard: float
@@ -19,7 +19,7 @@ class Reactor:
         loop: AbstractEventLoop,
         *,
         monotonic: Callable[[], float],
-        express: Sequence[Express] = (),
+        fast_path: Sequence[FastHandler] = (),
         busy_poll_us: int = 0,
         kept_bytes: int = ...,
         selector: ServingSelector | None = None,

@@ -22,7 +22,7 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from pyromq.speedups.codec cimport Frame, Output, code_of
-from pyromq.speedups.express cimport MOST_AT_ONCE, Express
+from pyromq.speedups.fast_path cimport MOST_AT_ONCE, FastHandler
 from pyromq.speedups.kernels cimport get_u32
 
 cdef extern from "sys/epoll.h" nogil:
@@ -386,9 +386,9 @@ cdef class Transport:
         cdef int count, answered
         cdef bint is_alone = False  # one of this burst had to take the plain path: what is prepared behind such is lost
         cdef double plain_since = 0  # when the protocol got the first part of it
-        cdef Express express
+        cdef FastHandler handler
         cdef Output output = self._output
-        if not self._reactor._express or not self._is_ipv4:
+        if not self._reactor._handlers or not self._is_ipv4:
             self._deliver(data, size)
             return size
         if self._passing:
@@ -415,8 +415,8 @@ cdef class Transport:
                     self._passing = length - (size - at)
                     at = size
                 break
-            express = self._reactor._express_for(&frames[0])
-            if express is not None:
+            handler = self._reactor._handler_for(&frames[0])
+            if handler is not None:
                 if plain >= 0:
                     if not plain_since:
                         plain_since = self._reactor._monotonic()
@@ -427,20 +427,20 @@ cdef class Transport:
                     if self._reactor._monotonic() > plain_since + PLAIN_SECONDS:
                         self._is_behind = True
                         break
-                if express.turn != self._reactor._number:
-                    express.turn = self._reactor._number
-                    express.is_on = express.begin()
+                if handler.turn != self._reactor._number:
+                    handler.turn = self._reactor._number
+                    handler.is_on = handler.begin()
                 answered = 0
-                if express.is_on:
+                if handler.is_on:
                     count = 1
-                    if express.most > 1 and not is_alone:
-                        count = frames_like(frames, express.most, data + size)
-                    answered = express.answer(frames, count, self._address, output)
+                    if handler.most > 1 and not is_alone:
+                        count = frames_like(frames, handler.most, data + size)
+                    answered = handler.answer(frames, count, self._address, output)
                     is_alone = is_alone or answered < count
                 if answered:
                     at = frames[answered - 1].body + frames[answered - 1].body_size - data
-                    if express.has_stirred:
-                        express.has_stirred = False
+                    if handler.has_stirred:
+                        handler.has_stirred = False
                         self._reactor._has_stirred = True
                     if output.end - output.begin > WRITTEN:
                         written += output.end - output.begin
@@ -517,7 +517,7 @@ cdef class Transport:
 
 
 cdef class Reactor:
-    """The connections of a server. `express` answers hot requests; `busy_poll_us`: how long to ask for more before sleeping.
+    """The connections of a server. `fast_path` answers hot requests; `busy_poll_us`: how long to ask for more before sleeping.
     """
 
     cdef object _loop, _monotonic
@@ -527,7 +527,7 @@ cdef class Reactor:
     cdef char* _buffer
     cdef double _turn  # when it began; monotonic seconds
     cdef uint64_t _number  # of turns, and of times that protocols had a part in one
-    cdef list _express
+    cdef list _handlers
     cdef list _behind
     cdef bint _is_called
     cdef epoll_event _left[EVENTS]  # told by the epoll set, not served yet
@@ -549,10 +549,10 @@ cdef class Reactor:
     def __dealloc__(self):
         free(self._buffer)
 
-    def __init__(self, loop, *, monotonic, express=(), int busy_poll_us=0, Py_ssize_t kept_bytes=1 << 24, selector=None):
+    def __init__(self, loop, *, monotonic, fast_path=(), int busy_poll_us=0, Py_ssize_t kept_bytes=1 << 24, selector=None):
         self._loop = loop
         self._monotonic = monotonic
-        self._express = list(express)
+        self._handlers = list(fast_path)
         self._busy_ns = busy_poll_us * 1000
         self._most_kept = kept_bytes
         self._by_fd = []
@@ -610,7 +610,7 @@ cdef class Reactor:
         cdef int64_t busy_until
         cdef int count, number
         cdef Transport transport
-        cdef Express express
+        cdef FastHandler handler
         count = self._left_count
         memcpy(events, self._left, count * sizeof(epoll_event))
         self._left_count = 0
@@ -641,8 +641,8 @@ cdef class Reactor:
                 break
             busy_until = min(started + self._busy_ns, deadline)
             count = 0
-        for express in self._express:
-            express.end_turn()
+        for handler in self._handlers:
+            handler.end_turn()
         return 0
 
     cdef int _serve_behind(self) except -1:
@@ -683,13 +683,13 @@ cdef class Reactor:
             transport.abort()
         return 0
 
-    cdef Express _express_for(self, const Frame* frame):
-        cdef Express express
+    cdef FastHandler _handler_for(self, const Frame* frame):
+        cdef FastHandler handler
         cdef int code
         code = code_of(frame)
-        for express in self._express:
-            if express.code == code:
-                return express
+        for handler in self._handlers:
+            if handler.code == code:
+                return handler
         return None
 
     cdef int _come_back(self, Transport transport) except -1:

@@ -21,7 +21,7 @@ class PropertyWriter:
 class ResultMaker:
     def __init__(self, result_class: type[Any], ok: object) -> None: ...
 
-class ExpressOutbox:
+class FastOutbox:
     def __init__(
         self,
         outbox: object,
@@ -38,7 +38,7 @@ class ExpressOutbox:
     def learn(self, route: object, queue: object, channel: object, writer: RequestWriter) -> None: ...
     def send(self, message: object, retry_codes: frozenset[int], at_once: bool) -> Future[Any] | None: ...
 
-class ExpressSend:
+class FastSend:
     queue: Any
     message_id: str
     body: bytes

@@ -173,7 +173,7 @@ cdef class AnswerReader:
             p += size
             if answer.code == 0:
                 call = waiting.get(answer.opaque)
-                if type(call) is ExpressSend and (<ExpressSend> call).stored(&answer):
+                if type(call) is FastSend and (<FastSend> call).stored(&answer):
                     continue
             complete(self._made(&answer))
         return p - start
@@ -539,7 +539,7 @@ cdef class Lane:
     cdef list places
 
 
-cdef class ExpressOutbox:
+cdef class FastOutbox:
     """The way of a plain message through the `Outbox`, where everything is known: what the outbox did, done again.
 
     Takes no part in decisions: a message that needs one goes the plain way, and so does an answer that is not "stored".
@@ -581,7 +581,7 @@ cdef class ExpressOutbox:
         """Note where messages of a queue go, and how; the route is that which counts now."""
         cdef Lane lane = self._lanes.get(queue.topic)
         cdef Place place
-        parts = channel.session.for_express()
+        parts = channel.session.for_fast_path()
         if parts is None:
             return
         if lane is None or lane.route is not route:
@@ -605,7 +605,7 @@ cdef class ExpressOutbox:
         """Send now and return the future; None, and nothing done, for a message that has to go the plain way."""
         cdef Lane lane
         cdef Place place
-        cdef ExpressSend sent
+        cdef FastSend sent
         cdef int64_t numbers[7]
         cdef PyObject* texts[7]
         cdef Py_ssize_t turn, opaque
@@ -642,7 +642,7 @@ cdef class ExpressOutbox:
                 return None
         self._turns[topic] = turn + 1
         place.session.opaque = opaque
-        sent = ExpressSend.__new__(ExpressSend)
+        sent = FastSend.__new__(FastSend)
         sent.outbox = self
         sent.queue = place.queue
         sent.waiting = place.waiting
@@ -671,7 +671,7 @@ cdef class ExpressOutbox:
             place.channel.flush()
         return sent.future
 
-    cdef object left(self, ExpressSend sent):
+    cdef object left(self, FastSend sent):
         self._outbox.in_flight -= 1
         if self._counts_bytes:
             self._outbox.pending_bytes -= PyBytes_GET_SIZE(<bytes> sent.body)
@@ -680,10 +680,10 @@ cdef class ExpressOutbox:
 
 
 @cython.freelist(256)
-cdef class ExpressSend:
-    """A message on its way by the `ExpressOutbox`, as the session waits for its answer."""
+cdef class FastSend:
+    """A message on its way by the `FastOutbox`, as the session waits for its answer."""
 
-    cdef ExpressOutbox outbox
+    cdef FastOutbox outbox
     cdef dict waiting
     cdef readonly object queue
     cdef readonly object message_id
@@ -734,7 +734,7 @@ cdef class ExpressSend:
             seen |= bit
         if seen & 7 != 7 or queue_id != <int64_t> self.queue.queue_id:
             return False
-        cdef ExpressOutbox outbox = self.outbox
+        cdef FastOutbox outbox = self.outbox
         result = outbox._results.make(
             (outbox._results.ok, self.message_id, offset_id, self.queue, queue_offset, transaction_id, recall_handle)
         )

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
 from pyromq.speedups.codec cimport Header, HeaderReader, ReplyWriter
-from pyromq.speedups.express cimport Express
+from pyromq.speedups.fast_path cimport FastHandler
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record
 
 cdef class SendPlan:

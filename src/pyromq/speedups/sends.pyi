@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyromq.speedups.codec import HeaderReader, ReplyWriter
-from pyromq.speedups.express import Express, Judge
+from pyromq.speedups.fast_path import FastGuard, FastHandler
 from pyromq.speedups.records import Counter, LogTail
 from pyromq.speedups.timed import TimedSends
 
@@ -20,7 +20,7 @@ class SendPlan:
         takes_times: bool,
     ) -> None: ...
 
-class Sends(Express):
+class Sends(FastHandler):
     def __init__(
         self,
         reader: HeaderReader,
@@ -37,5 +37,5 @@ class Sends(Express):
         timed: TimedSends,
         cluster_pair: str,
         max_message_bytes: int,
-        judge: Judge | None = None,
+        guard: FastGuard | None = None,
     ) -> None: ...

@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memchr, memmove
 
 from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter, copy_text
-from pyromq.speedups.express cimport MOST_AT_ONCE, Express, Judge, Passed
+from pyromq.speedups.fast_path cimport MOST_AT_ONCE, FastGuard, FastHandler, Passed
 from pyromq.speedups.kernels cimport ends_with, is_same
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record, put_record, tags_code_of
 from pyromq.speedups.timed cimport TimedSends
@@ -58,7 +58,7 @@ cdef class SendPlan:
         self.tails = [None] * queue_count
 
 
-cdef class Sends(Express):
+cdef class Sends(FastHandler):
     """Stores the sends of one request code.
 
     `plan_for(topic)` returns a plan, or None where the plain path is to answer. It is asked again when `version()` returns
@@ -82,13 +82,13 @@ cdef class Sends(Express):
     cdef char _text[MOST_TEXT + 1]
     cdef Header _headers[MOST_AT_ONCE]
     cdef Passed _passed[MOST_AT_ONCE]
-    cdef Judge _judge  # None: everybody may
+    cdef FastGuard _guard  # None: everybody may
     cdef TimedSends _timed
     cdef char* _wish  # behind the name of the property that asks for a time; NULL without one
 
     def __init__(
         self, HeaderReader reader, LogTail log, *, plan_for, version, dict busy, dict parked, arrived, now_ms, store,
-        writer_for, TimedSends timed, str cluster_pair, Py_ssize_t max_message_bytes, Judge judge=None
+        writer_for, TimedSends timed, str cluster_pair, Py_ssize_t max_message_bytes, FastGuard guard=None
     ):
         self.code = reader.code
         self._reader = reader
@@ -105,8 +105,8 @@ cdef class Sends(Express):
         self._pair = cluster_pair.encode()
         self._joined_pair = b"\x02" + self._pair
         self._most_bytes = max_message_bytes
-        self._judge = judge
-        if judge is not None:
+        self._guard = guard
+        if guard is not None:
             self.most = MOST_AT_ONCE  # signatures of many cost less
         self._plans = {}
         self._seen = None
@@ -124,8 +124,8 @@ cdef class Sends(Express):
             self._writer = self._writer_for()
             self._timed.renew()
         self._timed.begin()
-        if self._judge is not None:
-            self._judge.begin()
+        if self._guard is not None:
+            self._guard.begin()
         self._now = self._now_ms()
         return PyDict_Size(self._busy) == 0 and PyBytes_GET_SIZE(self._store_address) == 8
 
@@ -133,8 +133,8 @@ cdef class Sends(Express):
         cdef int number, readable = 0
         while readable < count and self._read(&frames[readable], &self._headers[readable]):
             readable += 1
-        if self._judge is not None and readable:
-            readable = self._judge.passing(frames, self._headers, readable, born_address, self._passed)
+        if self._guard is not None and readable:
+            readable = self._guard.passing(frames, self._headers, readable, born_address, self._passed)
         for number in range(readable):
             if not self._store_one(&frames[number], number, born_address, output):
                 return number
@@ -160,7 +160,7 @@ cdef class Sends(Express):
         queue_id = header.fields[QUEUE_ID].number
         if not 0 <= queue_id < plan.queue_count:
             return False
-        if not self._fill(&record, header, NULL if self._judge is None else &self._passed[number]):
+        if not self._fill(&record, header, NULL if self._guard is None else &self._passed[number]):
             return False
         record.body = frame.body
         record.body_size = frame.body_size

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyromq import speedups
-from pyromq.broker.permissions.express_permits import express_permits
+from pyromq.broker.permissions.compiled_acl import fast_acl_of
 from pyromq.broker.permissions.rules import PermissionGuard, Rules
 from pyromq.clock import SystemClock
 from pyromq.errors import AccessDenied, ProtocolError
@@ -151,7 +151,7 @@ class Judges:
 
 def _compiled(permissions, code):
     state = SimpleNamespace(permissions=permissions, config=SimpleNamespace(permissions=True))
-    return express_permits(state, request_headers()[code])
+    return fast_acl_of(state, request_headers()[code])
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from pyromq.broker.consuming.long_polls import LongPoll, LongPolls
 from pyromq.broker.consuming.offset_moved_events import OffsetMovedEvents
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
-from pyromq.broker.permissions.express_permits import express_permits
+from pyromq.broker.permissions.compiled_acl import fast_acl_of
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import FAQ, Topics
 from pyromq.clock import Clock
@@ -47,7 +47,7 @@ from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.codec import HeaderReader, ReplyWriter
-    from pyromq.speedups.express import Express
+    from pyromq.speedups.fast_path import FastHandler
     from pyromq.speedups.pulls import MOST_TAGS, PullPlan, Pulls
 if TYPE_CHECKING:
     from pyromq.broker.shared_state import SharedState
@@ -238,7 +238,7 @@ def _template(status: ReadStatus, asked_offset: int) -> ReplyTemplate:
     return (asked_offset and MOVED_ANSWERS.get(status)) or ANSWERS[status]
 
 
-def express_pulls(state: SharedState, pulling: PullProcessor) -> list[Express]:
+def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
     """Return what answers pulls that find messages; nothing where there are no compiled parts."""
     if not speedups.is_active:
         return []
@@ -286,7 +286,7 @@ def express_pulls(state: SharedState, pulling: PullProcessor) -> list[Express]:
             total=statistics.get_total,
             writer=ReplyWriter(template.line, template.binary()),
             **state.store.reading.limits_in_memory(),
-            judge=express_permits(state, request),
+            guard=fast_acl_of(state, request),
         )
         for request in (PullMessage, LitePullMessage)
     ]

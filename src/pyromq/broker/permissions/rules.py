@@ -197,7 +197,7 @@ class PermissionGuard:
     """Asked for every request while permissions are on."""
 
     reads_fields = True
-    is_compiled = speedups.is_active  # by `express_permits`
+    is_compiled = speedups.is_active  # by `fast_acl_of`
 
     def __init__(self, permissions: Permissions, rules: Rules, refusals: RejectionLog) -> None:
         self._authentication = Authentication(permissions)

@@ -12,7 +12,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.delays.timer_records import ScheduledMessage
 from pyromq.broker.members.consumer_groups import ConsumerGroups, max_tries
-from pyromq.broker.permissions.express_permits import express_permits
+from pyromq.broker.permissions.compiled_acl import fast_acl_of
 from pyromq.broker.put_message import (
     DELAY,
     TIMER,
@@ -40,7 +40,7 @@ from pyromq.store.message_store import MessageStore
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.codec import HeaderReader, ReplyWriter
-    from pyromq.speedups.express import Express
+    from pyromq.speedups.fast_path import FastHandler
     from pyromq.speedups.records import Counter
     from pyromq.speedups.sends import SendPlan, Sends
     from pyromq.speedups.timed import TimedSends
@@ -344,7 +344,7 @@ class SendProcessor:
         return f"{self._illegal} The body is empty."
 
 
-def express_sends(state: SharedState, sending: SendProcessor) -> list[Express]:
+def fast_sends(state: SharedState, sending: SendProcessor) -> list[FastHandler]:
     """Return what stores plain sends; nothing where answers wait for the disk, or where there are no compiled parts."""
     if not speedups.is_active or state.confirmation.is_needed:
         return []
@@ -383,7 +383,7 @@ def express_sends(state: SharedState, sending: SendProcessor) -> list[Express]:
             timed=timed,
             cluster_pair=f"{Property.CLUSTER}\x01{state.config.cluster}",
             max_message_bytes=state.config.max_message_bytes,
-            judge=express_permits(state, request),
+            guard=fast_acl_of(state, request),
         )
         for request in (SendMessage, SendMessageV2)
     ]

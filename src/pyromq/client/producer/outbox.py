@@ -29,7 +29,7 @@ from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import SendBatchMessage, SendMessageResponse, SendMessageV2
 
 if TYPE_CHECKING or speedups.is_active:
-    from pyromq.speedups.requests import ExpressOutbox, ExpressSend, ResultMaker
+    from pyromq.speedups.requests import FastOutbox, FastSend, ResultMaker
 
     _results = ResultMaker(SendResult, SendStatus.OK)
 
@@ -57,14 +57,14 @@ class Outbox:
         self._channels: dict[str, tuple[Route, Channel]] = {}  # those used last, by the name of the broker
         self._stalled: dict[str, deque[PendingSend]] = {}
         self._room: list[tuple[int, asyncio.Future[None]]] = []
-        self._express: ExpressOutbox | None = None
+        self._fast_outbox: FastOutbox | None = None
 
-    def open_express(
+    def open_fast_outbox(
         self, ids: UniqueIds, create_future: Callable[[], asyncio.Future[SendResult]]
-    ) -> ExpressOutbox | None:
+    ) -> FastOutbox | None:
         """Open the compiled way for plain messages, if there is one, and return it."""
         if speedups.is_active and not self._config.avoid_slow_brokers:
-            self._express = ExpressOutbox(
+            self._fast_outbox = FastOutbox(
                 self,
                 self._config,
                 clock=self._clock,
@@ -75,9 +75,9 @@ class Outbox:
                 ids=ids,
                 create_future=create_future,
             )
-        return self._express
+        return self._fast_outbox
 
-    def take_over(self, sent: ExpressSend, answer: Response | MQError) -> None:
+    def take_over(self, sent: FastSend, answer: Response | MQError) -> None:
         """Go on with a message that went the compiled way, and has an answer that is not looked at there."""
         queue = sent.queue
         pending = PendingSend(
@@ -212,10 +212,10 @@ class Outbox:
             timeout=pending.deadline - now,
             answered=partial(self._answered, pending),
         )
-        if self._express is not None and pending.choose is None and not pending.is_batch:
+        if self._fast_outbox is not None and pending.choose is None and not pending.is_batch:
             route, writer = self._cluster.routes.find(queue.topic), self._template(pending, queue).request_writer
             if route is not None and writer is not None:
-                self._express.learn(route, queue, channel, writer)
+                self._fast_outbox.learn(route, queue, channel, writer)
 
     def header(self, pending: PendingSend, queue: MessageQueue) -> Filled:
         template = self._template(pending, queue)

@@ -36,7 +36,7 @@ from pyromq.names import check_producer_group
 from pyromq.remoting.bodies import HeartbeatBody, ProducerEntry
 
 if TYPE_CHECKING:
-    from pyromq.speedups.requests import ExpressOutbox
+    from pyromq.speedups.requests import FastOutbox
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,7 +109,7 @@ class AsyncProducer(AsyncLifespan):
             )
         self._requested_topics: set[str] = set()
         self._closing = False
-        self._express: ExpressOutbox | None = None  # the compiled way of plain messages, where there is one
+        self._fast_outbox: FastOutbox | None = None  # the compiled way of plain messages, where there is one
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` at once when no name server can be reached."""
@@ -117,12 +117,12 @@ class AsyncProducer(AsyncLifespan):
         ids = UniqueIds(self._cluster.ip, self._clock)
         self._preparation.begin(ids)
         if self._preparation.hooks is None and not self._names.name and self._batching is None:
-            self._express = self._outbox.open_express(ids, asyncio.get_running_loop().create_future)
+            self._fast_outbox = self._outbox.open_fast_outbox(ids, asyncio.get_running_loop().create_future)
 
     async def close(self) -> None:
         """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
         self._closing = True
-        self._express = None
+        self._fast_outbox = None
         if self._cluster.running:
             await self.flush()
             await self._cluster.close()
@@ -152,9 +152,9 @@ class AsyncProducer(AsyncLifespan):
             and ordering_key is None
             and selector is None
             and timeout is None
-            and self._express is not None
+            and self._fast_outbox is not None
         ):
-            future = self._express.send(message, self.config.retry_codes, False)
+            future = self._fast_outbox.send(message, self.config.retry_codes, False)
             if future is not None:
                 result: SendResult = await future
                 return result
@@ -186,8 +186,8 @@ class AsyncProducer(AsyncLifespan):
         self, message: Message, choose: QueueChooser | None, timeout: float | None
     ) -> asyncio.Future[SendResult]:
         """Begin what `send_soon` does, without its bound: the caller has waited for `room`."""
-        if choose is None and timeout is None and self._express is not None:
-            future = self._express.send(message, _NO_CODES, False)
+        if choose is None and timeout is None and self._fast_outbox is not None:
+            future = self._fast_outbox.send(message, _NO_CODES, False)
             if future is not None:
                 return future
         if (future := self._batched(message, choose, timeout)) is not None:
@@ -200,8 +200,8 @@ class AsyncProducer(AsyncLifespan):
         self, message: Message, choose: QueueChooser | None, timeout: float | None, *, at_once: bool = False
     ) -> asyncio.Future[SendResult]:
         """Begin what `send` waits for. `at_once` writes in this call instead of with what else this turn brings."""
-        if at_once and choose is None and timeout is None and self._express is not None:
-            future = self._express.send(message, self.config.retry_codes, True)
+        if at_once and choose is None and timeout is None and self._fast_outbox is not None:
+            future = self._fast_outbox.send(message, self.config.retry_codes, True)
             if future is not None:
                 return future
         if (future := self._batched(message, choose, timeout)) is not None:

@@ -2,7 +2,7 @@ from libc.stdint cimport uint64_t
 
 from pyromq.speedups.codec cimport Frame, Header, Output
 
-cdef class Express:
+cdef class FastHandler:
     cdef readonly int code
     cdef uint64_t turn  # of the reactor, in which `begin` was asked last
     cdef bint is_on  # what it said
@@ -20,7 +20,7 @@ cdef struct Passed:  # a request that may be answered
     Py_ssize_t copy_size
     int copied
 
-cdef class Judge:
+cdef class FastGuard:
     cdef bint begin(self) except -1
     cdef int passing(
         self, const Frame* frames, const Header* headers, int count, const char* address, Passed* passed

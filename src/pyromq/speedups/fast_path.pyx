@@ -4,7 +4,7 @@
 from pyromq.speedups.codec cimport Frame, Header, Output
 
 
-cdef class Express:
+cdef class FastHandler:
     """Answers frames of one request code, or leaves them to the plain path, which gets what it never touched.
 
     What it knows of topics, groups and permissions was decided in Python; `begin` asks whether that still holds, once in
@@ -29,7 +29,7 @@ cdef class Express:
         return 0
 
 
-cdef class Judge:
+cdef class FastGuard:
     """Says who may ask what answers hot requests. `begin` is asked as often as theirs."""
 
     cdef bint begin(self) except -1:

@@ -1,12 +1,12 @@
 from collections.abc import Callable
 
 from pyromq.speedups.codec import HeaderReader
-from pyromq.speedups.express import Judge
+from pyromq.speedups.fast_path import FastGuard
 
 def sha1_forms(wanted: int) -> int: ...
 def signatures(secrets: list[bytes], contents: list[bytes]) -> list[bytes]: ...
 
-class Permits(Judge):
+class FastAcl(FastGuard):
     def __init__(
         self,
         reader: HeaderReader,

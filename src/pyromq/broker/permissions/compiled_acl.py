@@ -13,13 +13,13 @@ from pyromq.remoting.header import Header, header_layout, wire_layout
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.codec import HeaderReader
-    from pyromq.speedups.permits import Permits
+    from pyromq.speedups.fast_acl import FastAcl
 
 if TYPE_CHECKING:
     from pyromq.broker.shared_state import SharedState
 
 
-def express_permits(state: SharedState, request: type[Header]) -> Permits | None:
+def fast_acl_of(state: SharedState, request: type[Header]) -> FastAcl | None:
     """Return what judges sends or pulls of this spelling; None where permissions are off."""
     if not state.config.permissions:
         return None
@@ -35,7 +35,7 @@ def express_permits(state: SharedState, request: type[Header]) -> Permits | None
         account = permissions.in_force.accounts.get(access_key)
         return account is not None and (is_trace(needs) or account.lacks(needs) is None)
 
-    return Permits(
+    return FastAcl(
         HeaderReader(int(request.code), header_layout(request)),
         topic=names.index("topic"),
         group=names.index("consumer_group") if "consumer_group" in names else -1,

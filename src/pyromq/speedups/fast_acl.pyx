@@ -15,7 +15,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
 from pyromq.speedups.codec cimport Field, Frame, Header, HeaderReader, copy_text, json_text
-from pyromq.speedups.express cimport MOST_AT_ONCE, Judge, Passed
+from pyromq.speedups.fast_path cimport MOST_AT_ONCE, FastGuard, Passed
 from pyromq.speedups.kernels cimport get_u32, is_same, put_u16, put_u32
 
 DEF MOST_OTHERS = 8
@@ -78,7 +78,7 @@ cdef int _prepare(hmac_key* key, bytes secret) except -1:
     return 0
 
 
-cdef class Permit:
+cdef class FastAccount:
     """An account as requests are judged by it: its key, prepared, and what is decided about topics and groups."""
 
     cdef str access_key
@@ -88,7 +88,7 @@ cdef class Permit:
     cdef bytes last
 
 
-cdef class Permits(Judge):
+cdef class FastAcl(FastGuard):
     """Judges requests of one kind. `topic` and `group` are the numbers of those fields; a group of -1: there is none.
 
     `in_force()` returns another object when accounts or rights have changed. `secret_of(access key)` returns a secret key,
@@ -99,8 +99,8 @@ cdef class Permits(Judge):
     cdef HeaderReader _reader
     cdef int _topic, _group
     cdef object _in_force, _secret_of, _may, _trusts, _seen
-    cdef dict _permits, _trusted
-    cdef Permit _last
+    cdef dict _accounts, _trusted
+    cdef FastAccount _last
     cdef bint _has_white_list
     cdef char* _content
     # In which order values are signed, for the fields that came last.
@@ -128,7 +128,7 @@ cdef class Permits(Judge):
         self._secret_of = secret_of
         self._may = may
         self._trusts = trusts
-        self._permits = {}
+        self._accounts = {}
         self._trusted = {}
         self._seen = None
         self._last = None
@@ -155,7 +155,7 @@ cdef class Permits(Judge):
         if in_force is not self._seen:
             self._seen = in_force
             self._has_white_list = bool(in_force.white_list)
-            self._permits.clear()
+            self._accounts.clear()
             self._trusted.clear()
             self._last = None
         return True
@@ -167,7 +167,7 @@ cdef class Permits(Judge):
         cdef hmac_job jobs[MOST_AT_ONCE]
         cdef PyObject* permits[MOST_AT_ONCE]  # they stay until the next turn
         cdef const Field* given[MOST_AT_ONCE]
-        cdef Permit permit
+        cdef FastAccount account
         cdef char* at = self._content
         cdef Py_ssize_t size
         cdef int number
@@ -179,22 +179,22 @@ cdef class Permits(Judge):
             if not self._arrange(&headers[number]):
                 count = number
                 break
-            permit = self._permit(&headers[number].others[self._access_key])
+            account = self._account(&headers[number].others[self._access_key])
             given[number] = &headers[number].others[self._signature]
             size = -1
-            if permit is not None and not given[number].is_escaped and given[number].size == SIGNATURE_SIZE:
+            if account is not None and not given[number].is_escaped and given[number].size == SIGNATURE_SIZE:
                 size = self._write_signed(&frames[number], &headers[number], at, &passed[number])
             if size < 0:
                 count = number
                 break
-            permits[number] = <PyObject*> permit
-            jobs[number].key, jobs[number].text, jobs[number].size = &permit.key, at, size
+            permits[number] = <PyObject*> account
+            jobs[number].key, jobs[number].text, jobs[number].size = &account.key, at, size
             at += size + PADDING
         hmac_texts(jobs, count)
         for number in range(count):
             if not is_same_signature(jobs[number].signature, given[number].at):
                 return number
-            if not self._has_right(<Permit> permits[number], &headers[number]):
+            if not self._has_right(<FastAccount> permits[number], &headers[number]):
                 return number
         return count
 
@@ -301,37 +301,37 @@ cdef class Permits(Judge):
         memcpy(at, frame.body, frame.body_size)
         return at + frame.body_size - start
 
-    cdef Permit _permit(self, const Field* name):
+    cdef FastAccount _account(self, const Field* name):
         """Return what is known of an account; None for an unknown one."""
-        cdef Permit permit = self._last
+        cdef FastAccount account = self._last
         cdef PyObject* found
-        if permit is not None and PyBytes_GET_SIZE(permit.encoded) == name.size and is_same(
-            PyBytes_AS_STRING(permit.encoded), name.at, name.size
+        if account is not None and PyBytes_GET_SIZE(account.encoded) == name.size and is_same(
+            PyBytes_AS_STRING(account.encoded), name.at, name.size
         ):
-            return permit
+            return account
         if name.is_escaped:
             return None
         key = PyBytes_FromStringAndSize(name.at, name.size)
-        found = PyDict_GetItem(self._permits, key)
+        found = PyDict_GetItem(self._accounts, key)
         if found != NULL:
-            permit = <Permit> <object> found
+            account = <FastAccount> <object> found
         else:
             access_key = key.decode("utf-8")
             secret = self._secret_of(access_key)
             if secret is None:  # not remembered: a stranger could fill the memory with names
                 return None
             encoded = (<str> secret).encode()
-            permit = Permit()
-            permit.access_key = access_key
-            permit.encoded = key
-            permit.decided = {}
-            permit.last = b""
-            _prepare(&permit.key, encoded)
-            self._permits[key] = permit
-        self._last = permit
-        return permit
+            account = FastAccount()
+            account.access_key = access_key
+            account.encoded = key
+            account.decided = {}
+            account.last = b""
+            _prepare(&account.key, encoded)
+            self._accounts[key] = account
+        self._last = account
+        return account
 
-    cdef bint _has_right(self, Permit permit, const Header* header) except -1:
+    cdef bint _has_right(self, FastAccount account, const Header* header) except -1:
         """Whether the account may do this to topic and group; asked of Python once for both."""
         cdef const Field* topic = &header.fields[self._topic]
         cdef const Field* group = NULL
@@ -340,8 +340,8 @@ cdef class Permits(Judge):
         cdef PyObject* found
         if topic.is_escaped or size > MOST_NAME:
             return False
-        if self._group < 0 and PyBytes_GET_SIZE(permit.last) == size and is_same(
-            PyBytes_AS_STRING(permit.last) + 2, topic.at, topic.size
+        if self._group < 0 and PyBytes_GET_SIZE(account.last) == size and is_same(
+            PyBytes_AS_STRING(account.last) + 2, topic.at, topic.size
         ):
             return True
         put_u16(name, <uint16_t> topic.size)  # so that no two pairs of names are one text
@@ -352,19 +352,19 @@ cdef class Permits(Judge):
                 return False
             memcpy(name + size, group.at, group.size)
             size += group.size
-        if PyBytes_GET_SIZE(permit.last) == size and memcmp(PyBytes_AS_STRING(permit.last), name, size) == 0:
+        if PyBytes_GET_SIZE(account.last) == size and memcmp(PyBytes_AS_STRING(account.last), name, size) == 0:
             return True
         key = PyBytes_FromStringAndSize(name, size)
-        found = PyDict_GetItem(permit.decided, key)
+        found = PyDict_GetItem(account.decided, key)
         if found != NULL:
             may = <object> found
         else:
-            if len(permit.decided) >= MOST_DECIDED:
-                permit.decided.clear()
+            if len(account.decided) >= MOST_DECIDED:
+                account.decided.clear()
             named = None if group == NULL else group.at[: group.size].decode("utf-8")
-            may = permit.decided[key] = bool(self._may(permit.access_key, topic.at[: topic.size].decode("utf-8"), named))
+            may = account.decided[key] = bool(self._may(account.access_key, topic.at[: topic.size].decode("utf-8"), named))
         if may:
-            permit.last = key
+            account.last = key
         return may
 
 

@@ -94,9 +94,9 @@ async def outcome(send):
 @pytest.mark.skipif(not speedups.is_active, reason=speedups.reason)
 async def test_there_is_a_compiled_way():
     async with peer_and_producer() as (_, producer, _):
-        sent = producer._express.send(Message("t", b"2", keys="k"), frozenset(), False)
+        sent = producer._fast_outbox.send(Message("t", b"2", keys="k"), frozenset(), False)
         assert type(await sent) is SendResult
-        assert producer._express.send(Message("t", b"2", delay_level=1), frozenset(), False) is None
+        assert producer._fast_outbox.send(Message("t", b"2", delay_level=1), frozenset(), False) is None
 
 
 async def test_an_answer_means_what_it_means_to_a_message_with_a_chosen_queue():
@@ -120,9 +120,9 @@ async def test_requests_are_those_of_a_message_with_a_chosen_queue():
         queues = await producer.queues("t")
         await producer.send(message)
         await producer.send(message, queue=queues[peer.sends[0].header.queue_id])
-        express, plain = peer.sends
-        assert (express.header, express.body, express.flag) == (plain.header, plain.body, plain.flag)
-        assert plain.opaque == express.opaque + 1
+        fast, plain = peer.sends
+        assert (fast.header, fast.body, fast.flag) == (plain.header, plain.body, plain.flag)
+        assert plain.opaque == fast.opaque + 1
 
 
 async def test_requests_of_an_account_are_signed_as_those_of_a_message_with_a_chosen_queue():
@@ -132,14 +132,14 @@ async def test_requests_of_an_account_are_signed_as_those_of_a_message_with_a_ch
         for text in (b"2", b"x" * (1 << 18)):
             message = Message("t", text, tags="a", keys=("b", '"'), properties={"größe": "\\"})
             if speedups.is_active:
-                assert type(await producer._express.send(message, frozenset(), False)) is SendResult
+                assert type(await producer._fast_outbox.send(message, frozenset(), False)) is SendResult
             else:
                 await producer.send(message)
             await producer.send(message, queue=queues[peer.sends[0].header.queue_id])
-            express, plain = peer.sends
-            assert (express.fields, express.body, express.flag) == (plain.fields, plain.body, plain.flag)
-            unsigned = {name: value for name, value in express.fields.items() if name not in {"AccessKey", "Signature"}}
-            assert express.fields == {**unsigned, **account.signer.sign(unsigned, express.body)}
+            fast, plain = peer.sends
+            assert (fast.fields, fast.body, fast.flag) == (plain.fields, plain.body, plain.flag)
+            unsigned = {name: value for name, value in fast.fields.items() if name not in {"AccessKey", "Signature"}}
+            assert fast.fields == {**unsigned, **account.signer.sign(unsigned, fast.body)}
             peer.sends.clear()
 
 

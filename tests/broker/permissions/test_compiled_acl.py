@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-permits = pytest.importorskip("pyromq.speedups.permits", reason="the compiled parts are not built")
+permits = pytest.importorskip("pyromq.speedups.fast_acl", reason="the compiled parts are not built")
 
 
 PROCESSOR, AVX2, AVX512 = 1, 2, 4  # what SHA-1 is made by

@@ -56,8 +56,8 @@ async def answers(cluster, **options):
     parts = cluster.broker._parts
     guard = options.pop("guard", None)
     dispatcher = Dispatcher(*(answerer for part in parts for answerer in part.answerers), guard=guard)
-    express = [express for part in parts for express in part.express]
-    server = Server(dispatcher, SystemClock(), express=express, **options)
+    fast_path = [handler for part in parts for handler in part.fast_path]
+    server = Server(dispatcher, SystemClock(), fast_path=fast_path, **options)
     await server.start()
     channel = await connect(f"127.0.0.1:{server.port}", Dispatcher(), SystemClock())
     try:

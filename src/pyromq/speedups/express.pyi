@@ -1,4 +1,0 @@
-class Express:
-    code: int
-
-class Judge: ...

@@ -1,0 +1,4 @@
+class FastHandler:
+    code: int
+
+class FastGuard: ...

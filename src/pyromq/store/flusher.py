@@ -293,9 +293,9 @@ class Flusher:
         missing = tuple(self._presence.missing())
         if new := [path for path in missing if path not in self.missing]:
             logger.error(
-                "%s and %d other files were deleted or moved while the broker runs; their content can be read until it"
+                "files were deleted or moved while the broker runs: %s (%d in all); their content can be read until it"
                 " stops. Put them back before that",
-                *(new[0], len(new) - 1),
+                *(new[0], len(new)),
             )
         self.missing = missing
 

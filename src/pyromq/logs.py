@@ -9,6 +9,7 @@ from types import TracebackType
 from pyromq.clock import Clock, SystemClock
 from pyromq.excerpt import excerpt
 
+PARTIAL_RESULTS = "pyromq.partial_results"  # logger: clients name the brokers that a result lacks
 MOST_LOGGED = 1000  # characters of one argument: errors of ours that give advice have half of it
 _MOST_LINES = 200  # of a traceback; Python shows three levels of a recursion
 TRACEBACK_SECONDS = 3600.0  # a failure that goes on has its traceback in the log once an hour, however logs are rotated

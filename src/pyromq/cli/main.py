@@ -5,13 +5,14 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 130 stopped by Ctrl-C.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from pyromq.extras import install_command
 
@@ -25,6 +26,7 @@ from pyromq.cli.connection_options import connection_options, use
 from pyromq.cli.context_file import CONTEXT, variables_in_use
 from pyromq.cli.render import one_line
 from pyromq.errors import MQError
+from pyromq.logs import PARTIAL_RESULTS
 
 # name -> (module in commands/:attribute, one line of help); modules are imported only when their command runs.
 COMMANDS = {
@@ -113,7 +115,8 @@ def run(arguments: Sequence[str]) -> int:
     arguments, debug = _without_debug(arguments)
     try:
         _check_text(arguments)
-        result = pyromq.main(arguments, prog_name="pyromq", standalone_mode=False)
+        with _LeftOut() as left_out:
+            result = pyromq.main(arguments, prog_name="pyromq", standalone_mode=False)
     except SystemExit as end:  # click exits so on a broken pipe
         return end.code if isinstance(end.code, int) else 1
     except click.ClickException as error:
@@ -126,7 +129,26 @@ def run(arguments: Sequence[str]) -> int:
             raise
         click.echo(f"error: {one_line(error)}", err=True)
         return 1
-    return result if isinstance(result, int) else 0
+    return result if isinstance(result, int) else int(left_out.counted)  # a partial result is no success
+
+
+class _LeftOut(logging.Handler):
+    """Prints which brokers a result lacks, and notes that there was one. Use as a context manager."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.counted = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.counted = True
+        click.echo(record.getMessage(), err=True)
+
+    def __enter__(self) -> Self:
+        logging.getLogger(PARTIAL_RESULTS).addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger(PARTIAL_RESULTS).removeHandler(self)
 
 
 def _open_missing_streams() -> None:

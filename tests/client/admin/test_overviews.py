@@ -154,9 +154,37 @@ async def test_what_is_listed_goes_without_a_broker_out_of_reach_which_is_named_
         assert await admin.delay_levels.all()
         with pytest.raises(ConsumerNotOnline):
             await admin.consumer_connection("g")
+        assert await admin.group_progress("g", partial=True) == []
     assert [record.message for record in caplog.records if "is left out" in record.message] == [
         "broker 127.0.0.1:1 is left out, it cannot be reached: 127.0.0.1:1 refuses connections: nothing listens there"
     ]
+
+
+async def test_a_broker_out_of_reach_is_asked_again_after_a_while(cluster, silent_broker, caplog):
+    async with AsyncAdmin(cluster.namesrv, clock=cluster.clock) as admin:
+        asked = []
+
+        async def ask(address):
+            asked.append(address)
+            if address == "127.0.0.1:1" and asked.count(address) < 3:
+                raise Unavailable("it hangs")
+            return address
+
+        masters = (await admin._cluster.masters()).values()
+        for _ in range(2):
+            assert "127.0.0.1:1" not in await admin._cluster.ask_reachable(masters, ask)
+        assert asked.count("127.0.0.1:1") == 1
+        await cluster.clock.advance(11)
+        assert "127.0.0.1:1" not in await admin._cluster.ask_reachable(masters, ask)
+        await cluster.clock.advance(11)
+        assert "127.0.0.1:1" in await admin._cluster.ask_reachable(masters, ask)
+        with pytest.raises(Unavailable, match="it hangs"):
+            await admin._cluster.ask_reachable(["127.0.0.1:2"], lambda address: hang())
+    assert len([record for record in caplog.records if "127.0.0.1:1 is left out" in record.message]) == 1
+
+
+async def hang():
+    raise Unavailable("it hangs")
 
 
 async def test_what_is_changed_everywhere_is_refused_where_a_broker_is_out_of_reach(cluster, silent_broker):

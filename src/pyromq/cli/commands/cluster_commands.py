@@ -14,7 +14,10 @@ from pyromq.client.admin.servers import RoundTrip
 from pyromq.clock import local_time
 from pyromq.errors import Unavailable, UsageError
 from pyromq.excerpt import escaped
+from pyromq.logs import PARTIAL_RESULTS, logger_of
 from pyromq.plural import counted
+
+partial_results = logger_of(PARTIAL_RESULTS)
 
 T = TypeVar("T")
 
@@ -301,7 +304,7 @@ def answers_of(admin: Admin, broker: str | None, ask: Callable[[str], T]) -> dic
     if unreachable and not found:
         raise next(iter(unreachable.values()))
     for address, reason in unreachable.items():
-        click.echo(f"broker {address} is left out, it cannot be reached: {reason}", err=True)
+        partial_results.warning("broker %s is left out, it cannot be reached: %s", address, reason)
     return found
 
 

@@ -228,7 +228,7 @@ def show(name: str, namesrv: str, output: str) -> None:
     """Show group NAME: its members, their subscriptions, and lag and lock of each queue."""
     with Admin(namesrv, connections=connections()) as admin:
         check_known(admin, name)
-        state, progress = admin.group_state(name), admin.group_progress(name)
+        state, progress = admin.group_state(name), admin.group_progress(name, partial=True)
     record: dict[str, Any] = {
         "group": name,
         "online": len(state.members),
@@ -303,7 +303,7 @@ def progress(name: str, topic: str | None, namesrv: str, output: str) -> None:
     """Show the offsets and lag of group NAME, by queue."""
     with Admin(namesrv, connections=connections()) as admin:
         check_known(admin, name)
-        found = admin.group_progress(name, topic)
+        found = admin.group_progress(name, topic, partial=True)
     rows = [
         {
             "topic": each.queue.topic,

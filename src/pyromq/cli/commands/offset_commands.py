@@ -29,7 +29,7 @@ def offset() -> None:
 def show(topic: str, namesrv: str, output: str) -> None:
     """Show the first and the next offset of each queue of TOPIC."""
     with Admin(namesrv, connections=connections()) as admin:
-        statuses = admin.topic_status(topic)
+        statuses = admin.topic_status(topic, partial=True)
     rows = [
         {
             "broker": status.queue.broker_name,

@@ -280,7 +280,7 @@ def route(name: str, namesrv: str, output: str) -> None:
 def stats(name: str, namesrv: str, output: str) -> None:
     """Show offsets, messages and last write of each queue of topic NAME."""
     with Admin(namesrv, connections=connections()) as admin:
-        statuses = admin.topic_status(name)
+        statuses = admin.topic_status(name, partial=True)
     rows = [
         {
             "broker": status.queue.broker_name,
@@ -303,7 +303,7 @@ def show(name: str, namesrv: str, output: str) -> None:
     """Show the settings of topic NAME and its number of messages."""
     with Admin(namesrv, connections=connections()) as admin:
         config = admin.topic_config(name)
-        statuses = admin.topic_status(name)
+        statuses = admin.topic_status(name, partial=True)
     record = {
         "topic": name,
         "read_queues": config.read_queues,

@@ -92,7 +92,7 @@ class AsyncAdmin(AdminClient):
         self._brokers = ClusterBrokers(self._cluster, timeout=timeout)
         self._kv = ClusterKv(self._brokers)
         self._topics = ClusterTopics(self._cluster, self._brokers, self._kv)
-        self._groups = ClusterGroups(self._brokers, self._topics)
+        self._groups = ClusterGroups(self._cluster, self._brokers, self._topics)
         self._offsets = ClusterOffsets(self._cluster, self._brokers, timeout=timeout)
         clock = self._clock
         self.members = Members(self._cluster, self._brokers, self._groups, self._offsets, timeout=timeout, clock=clock)

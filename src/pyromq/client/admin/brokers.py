@@ -10,13 +10,10 @@ import msgspec
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
 from pyromq.errors import Unavailable, UsageError
-from pyromq.logs import logger_of
 from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, decode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import Cluster
-
-logger = logger_of(__name__)
 
 B = TypeVar("B", bound=msgspec.Struct)
 
@@ -27,7 +24,6 @@ class ClusterBrokers:
     def __init__(self, cluster: ClusterClient, *, timeout: float) -> None:
         self._cluster = cluster
         self._timeout = timeout
-        self._left_out: set[str] = set()
 
     async def table(self) -> ClusterTable:
         """Return all registered brokers by name, and the broker names of each cluster."""
@@ -54,32 +50,23 @@ class ClusterBrokers:
         """Return the response of the broker at `host:port`."""
         return (await self._cluster.ask(address, header, body, timeout=self._timeout)).check()
 
-    async def ask_each(self, addresses: Iterable[str], header: Header, body: bytes = b"") -> list[Response]:
-        """Ask brokers in turn. The first failure is raised, and later brokers are not asked."""
+    async def ask_each(
+        self, addresses: Iterable[str], header: Header, body: bytes = b"", *, partial: bool = False
+    ) -> list[Response]:
+        """Ask brokers in turn. The first failure is raised, and later brokers are not asked.
+
+        With `partial`, brokers out of reach are left out as by `answers`.
+        """
+        if partial:
+            return list((await self.answers(addresses, header)).values())
         return [await self.ask(address, header, body) for address in addresses]
 
     async def answers(self, addresses: Iterable[str], header: Header) -> dict[str, Response]:
-        """Ask brokers in turn and return their responses by address.
+        """Ask all brokers at once and return their responses by address.
 
         A broker out of reach is left out and logged. Raises `Unavailable` if no broker can be reached.
         """
-        found: dict[str, Response] = {}
-        silent: Unavailable | None = None
-        for address in addresses:
-            try:
-                found[address] = await self.ask(address, header)
-            except Unavailable as error:
-                self.leave_out(address, error)
-                silent = error
-        if silent is not None and not found:
-            raise silent
-        return found
-
-    def leave_out(self, address: str, error: Unavailable) -> None:
-        """Log once for each broker that results do not include it."""
-        if address not in self._left_out:
-            self._left_out.add(address)
-            tell_left_out(address, error)
+        return await self._cluster.ask_reachable(addresses, lambda address: self.ask(address, header))
 
     async def ask_name_server(self, header: Header) -> Response:
         """Return the response of the first name server that answers."""
@@ -94,10 +81,6 @@ class ClusterBrokers:
         """Ask all name servers in the order of their addresses; they do not replicate changes."""
         self._cluster.check_running()
         return [response.check() for response in await self._cluster.name_servers.ask_each(header, body)]
-
-
-def tell_left_out(address: str, error: Unavailable) -> None:
-    logger.warning("broker %s is left out, it cannot be reached: %s", address, error)
 
 
 def masters_of(brokers: Iterable[BrokerAddresses]) -> dict[str, str]:

@@ -7,10 +7,10 @@ import msgspec
 from pyromq.client.admin.brokers import ClusterBrokers, masters_of
 from pyromq.client.admin.group_state import GroupState, put_together
 from pyromq.client.admin.topics import ClusterTopics
-from pyromq.errors import AlreadyExists, BrokerError, ConsumerNotOnline, GroupNotFound, TopicNotFound, Unavailable
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.errors import AlreadyExists, BrokerError, ConsumerNotOnline, GroupNotFound, TopicNotFound
 from pyromq.names import check_group, dead_letter_topic, retry_topic
 from pyromq.remoting.bodies import (
-    Connection,
     ConsumerConnection,
     GroupConfig,
     GroupConfigTable,
@@ -24,7 +24,8 @@ from pyromq.remoting.headers import AllGroups, ConsumerConnections, DeleteGroup,
 class ClusterGroups:
     """Groups of a whole cluster, for `AsyncAdmin`."""
 
-    def __init__(self, brokers: ClusterBrokers, topics: ClusterTopics) -> None:
+    def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, topics: ClusterTopics) -> None:
+        self._cluster = cluster
         self._brokers = brokers
         self._topics = topics
 
@@ -113,17 +114,19 @@ class ClusterGroups:
 
     async def producer_connection(self, group: str, topic: str) -> ProducerConnection:
         """Return a producer group's clients at the brokers of a topic. Raises `BrokerError` if there are none."""
-        members: dict[str, Connection] = {}
-        refusal: BrokerError | None = None
-        for address in masters_of((await self._topics.topic_route(topic)).brokers).values():
+
+        async def producers_at(address: str) -> ProducerConnection | BrokerError:
             try:
                 response = await self._brokers.ask(address, ProducerConnections(producer_group=group))
             except BrokerError as error:
-                refusal = error
-                continue
-            found = decode_body(ProducerConnection, response.body)
-            members.update((each.client_id, each) for each in found.connections)
-        if not members and refusal is not None:
+                return error
+            return decode_body(ProducerConnection, response.body)
+
+        addresses = masters_of((await self._topics.topic_route(topic)).brokers).values()
+        answers = (await self._cluster.ask_reachable(addresses, producers_at)).values()
+        found = [each for each in answers if isinstance(each, ProducerConnection)]
+        members = {each.client_id: each for of_broker in found for each in of_broker.connections}
+        if not members and (refusal := next((each for each in answers if isinstance(each, BrokerError)), None)):
             raise refusal
         return ProducerConnection(connections=[members[client_id] for client_id in sorted(members)])
 
@@ -139,19 +142,12 @@ class ClusterGroups:
 
     async def _consumer_connections(self, question: ConsumerConnections) -> list[ConsumerConnection]:
         """Return the answers of brokers with members. Raises `Unavailable` if no broker can be reached."""
-        found = []
-        silent: list[Unavailable] = []
-        masters = await self._brokers.masters()
-        for address in masters.values():
+
+        async def members_at(address: str) -> ConsumerConnection | None:
             try:
-                response = await self._brokers.ask(address, question)
+                return decode_body(ConsumerConnection, (await self._brokers.ask(address, question)).body)
             except ConsumerNotOnline:
-                continue
-            except Unavailable as error:
-                self._brokers.leave_out(address, error)
-                silent.append(error)
-                continue
-            found.append(decode_body(ConsumerConnection, response.body))
-        if len(silent) == len(masters):
-            raise silent[0]
-        return found
+                return None
+
+        masters = (await self._brokers.masters()).values()
+        return [each for each in (await self._cluster.ask_reachable(masters, members_at)).values() if each is not None]

@@ -104,27 +104,22 @@ class Members:
         Raises `ConsumerNotOnline` if the group has no member.
         """
         question = ConsumerStatusOfGroup(topic=topic, group=group, client_address=client_id or "")
-        found: dict[str, dict[MessageQueue, int]] = {}
-        is_online = False
-        silent: list[Unavailable] = []
-        masters = await self._brokers.masters()
-        for address in masters.values():
+
+        async def offsets_at(address: str) -> ConsumerStatus | None:
+            response = await self._cluster.ask(address, question, timeout=RELAY_SECONDS)
             try:
-                response = await self._cluster.ask(address, question, timeout=RELAY_SECONDS)
-                clients = decode_body(ConsumerStatus, response.check().body).clients
-            except Unavailable as error:
-                self._brokers.leave_out(address, error)
-                silent.append(error)
-                continue
+                return decode_body(ConsumerStatus, response.check().body)
             except BrokerError:
-                continue  # brokers have no code of its own for a group without members
-            is_online = True
-            for each, queues in clients.items():
-                found.setdefault(each, {}).update(queues)
-        if len(silent) == len(masters):
-            raise silent[0]
-        if not is_online:
+                return None  # brokers have no code of its own for a group without members
+
+        masters = (await self._brokers.masters()).values()
+        answers = (await self._cluster.ask_reachable(masters, offsets_at)).values()
+        if not any(answer is not None for answer in answers):
             raise ConsumerNotOnline(f"consumer group {group!r} has no member online")
+        found: dict[str, dict[MessageQueue, int]] = {}
+        for answer in filter(None, answers):
+            for each, queues in answer.clients.items():
+                found.setdefault(each, {}).update(queues)
         return found
 
     async def consume(
@@ -181,7 +176,10 @@ class Members:
             return TrackState.PULL
         if members.message_model == "BROADCASTING":
             return TrackState.CONSUME_BROADCASTING
-        offsets = {each.queue: each.consumer_offset for each in await self._offsets.group_progress(group, queue.topic)}
+        offsets = {
+            each.queue: each.consumer_offset
+            for each in await self._offsets.group_progress(group, queue.topic, partial=True)
+        }
         if offsets.get(queue, 0) <= message.queue_offset:
             return TrackState.NOT_CONSUME_YET
         wanted = members.subscriptions.get(queue.topic)

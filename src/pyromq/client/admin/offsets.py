@@ -39,12 +39,17 @@ class ClusterOffsets:
         self._brokers = brokers
         self._offsets = QueueOffsets(cluster, timeout=timeout)
 
-    async def group_progress(self, group: str, topic: str | None = None) -> list[QueueProgress]:
-        """Return a group's progress in each queue it has consumed from, in order; [] if none is known."""
+    async def group_progress(
+        self, group: str, topic: str | None = None, *, partial: bool = False
+    ) -> list[QueueProgress]:
+        """Return a group's progress in each queue it has consumed from, in order; [] if none is known.
+
+        With `partial`, brokers out of reach are left out and logged.
+        """
         masters = await self._brokers.masters()
         question = ConsumeStatistics(consumer_group=group, topic=topic)
         found = []
-        for response in await self._brokers.ask_each(masters.values(), question):
+        for response in await self._brokers.ask_each(masters.values(), question, partial=partial):
             stats = decode_body(ConsumeStats, response.body)
             found += [
                 QueueProgress(queue, each.broker_offset, each.consumer_offset, each.last_ms)

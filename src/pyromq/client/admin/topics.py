@@ -168,11 +168,14 @@ class ClusterTopics:
         """Return the brokers that hold a topic, fetched from a name server now. Raises `TopicNotFound`."""
         return await self._brokers.name_server(RouteOfTopic(topic=name, standard_json_only=True), TopicRoute)
 
-    async def topic_status(self, name: str) -> list[QueueStatus]:
-        """Return the bounds of every queue of a topic, in order. Raises `TopicNotFound`."""
+    async def topic_status(self, name: str, *, partial: bool = False) -> list[QueueStatus]:
+        """Return the bounds of every queue of a topic, in order. Raises `TopicNotFound`.
+
+        With `partial`, brokers out of reach are left out and logged.
+        """
         masters = masters_of((await self.topic_route(name)).brokers)
         found = []
-        for response in await self._brokers.ask_each(masters.values(), TopicStatistics(topic=name)):
+        for response in await self._brokers.ask_each(masters.values(), TopicStatistics(topic=name), partial=partial):
             stats = decode_body(TopicStats, response.body)
             found += [
                 QueueStatus(queue, each.min_offset, each.max_offset, each.last_update_ms)

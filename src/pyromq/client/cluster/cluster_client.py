@@ -6,9 +6,10 @@ Producers, consumers and admin clients send their requests through it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from pyromq.client.cluster.environment import connections_of
 from pyromq.client.cluster.name_servers import NameServers, addresses_of
@@ -18,7 +19,7 @@ from pyromq.client.cluster.shared_connections import Member, SharedConnections, 
 from pyromq.client.retry import Retry
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, NotRunning, ProtocolError, TopicNotFound, Unavailable
-from pyromq.logs import logger_of
+from pyromq.logs import PARTIAL_RESULTS, logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.address_server import REFRESH_SECONDS
 from pyromq.net.channel import Channel
@@ -33,8 +34,12 @@ from pyromq.remoting.headers import Cluster, Heartbeat, RouteOfTopic, Unregister
 from pyromq.remoting.json_quirks import decode_body, encode_body
 
 logger = logger_of(__name__)
+partial_results = logger_of(PARTIAL_RESULTS)
+
+T = TypeVar("T")
 
 API_SECONDS = 3.0  # limit of heartbeats and route requests. Source: ClientConfig.mqClientApiTimeout
+OUT_OF_REACH_SECONDS = 10.0  # before a broker that did not answer is asked for the next partial result
 REFRESH_PAUSE = 0.2  # seconds between two refreshes of a route: failed sends of one topic share one
 
 
@@ -90,6 +95,7 @@ class ClusterClient:
         self._beats: dict[str, asyncio.Future[Response]] = {}  # the latest heartbeat to each broker
         self._silent: set[str] = set()
         self._everywhere = False
+        self._out_of_reach: dict[str, tuple[float, Unavailable]] = {}  # when to ask next, and why, by address
 
     async def start(self) -> None:
         """Connect to a name server and start the background tasks. Raises `NoNameServer` at once if none answers."""
@@ -210,6 +216,36 @@ class ClusterClient:
                 return await channel.call(header, body, timeout=timeout)
         except TimeoutError as error:
             raise DeadlineExceeded(f"{address} did not answer within {timeout:g} s") from error
+
+    async def ask_reachable(self, addresses: Iterable[str], ask: Callable[[str], Awaitable[T]]) -> dict[str, T]:
+        """Call `ask` for brokers, all at once, and return the results by address, in order.
+
+        A broker out of reach is left out and logged. Raises `Unavailable` if no broker can be reached.
+        """
+        wanted = list(addresses)
+        found = dict(zip(wanted, await asyncio.gather(*(self._reach(each, ask) for each in wanted)), strict=True))
+        reached = {address: each for address, each in found.items() if not isinstance(each, Unavailable)}
+        if wanted and not reached:
+            raise next(each for each in found.values() if isinstance(each, Unavailable))
+        return reached
+
+    def leave_out(self, address: str, error: Unavailable) -> None:
+        """Log that results lack a broker: once, until it answers."""
+        if address not in self._out_of_reach:
+            partial_results.warning("broker %s is left out, it cannot be reached: %s", address, error)
+        self._out_of_reach[address] = self._clock.monotonic() + OUT_OF_REACH_SECONDS, error
+
+    async def _reach(self, address: str, ask: Callable[[str], Awaitable[T]]) -> T | Unavailable:
+        again_at, failure = self._out_of_reach.get(address, (0.0, None))
+        if failure is not None and self._clock.monotonic() < again_at:
+            return failure
+        try:
+            answer = await ask(address)
+        except Unavailable as error:
+            self.leave_out(address, error)
+            return error
+        self._out_of_reach.pop(address, None)
+        return answer
 
     async def ask_queue(
         self, queue: MessageQueue, header: Header | Filled, *, timeout: float, broker_id: int = MASTER

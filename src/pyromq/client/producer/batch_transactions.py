@@ -268,12 +268,17 @@ class AsyncBatchTransactions(AsyncLifespan):
             await self.ask(broker, RollBackBatch(transaction=transaction), body)
 
     async def undecided(self, transaction: str | None = None) -> list[UndecidedAttempts]:
-        """Return what nobody has decided on: of each broker at most 200 transactions, oldest first, or only one."""
+        """Return undecided transactions, or the one of a name: of each broker at most 200, oldest first.
+
+        Brokers out of reach are left out and logged. Raises `Unavailable` if no broker can be reached.
+        """
         question = ListBatches(transaction=transaction)
+        names = {address: name for name, address in (await self.runs.cluster.masters()).items()}
+        answers = await self.runs.cluster.ask_reachable(names, lambda address: self.ask(names[address], question))
         found = []
-        for broker in await self.runs.cluster.masters():
-            answer = decode_body(UndecidedBatches, (await self.ask(broker, question)).body)
-            for batch in answer.batches:
+        for address, response in answers.items():
+            broker = names[address]
+            for batch in decode_body(UndecidedBatches, response.body).batches:
                 tokens = {attempt.token: attempt.messages for attempt in batch.attempts}
                 ledger = batch.ledger or broker
                 found.append(UndecidedAttempts(broker, batch.transaction, tokens, batch.silent_ms / 1000, ledger))

@@ -11,11 +11,10 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
 from pyromq.client.admin.admin_client import AdminClient
-from pyromq.client.admin.brokers import tell_left_out
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.producer.recall import recall
-from pyromq.errors import CodeNotSupported, RecallRefused, Unavailable
+from pyromq.errors import CodeNotSupported, RecallRefused
 from pyromq.remoting.bodies import TimerCounts, TimerEntry, TimerList, decode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.headers import CountTimers, ListTimers
@@ -92,32 +91,33 @@ async def count_waiting(cluster: ClusterClient, *, timeout: float) -> dict[str, 
     Raises `Unavailable` if no broker can be reached.
     """
     total: Counter[str] = Counter()
-    silent: list[Unavailable] = []
-    masters = await cluster.masters()
-    for name, address in masters.items():
-        try:
-            response = await _ask(cluster, name, address, CountTimers(), timeout)
-        except Unavailable as error:
-            tell_left_out(address, error)
-            silent.append(error)
-            continue
+    names = {address: name for name, address in (await cluster.masters()).items()}
+    answers = await cluster.ask_reachable(
+        names, lambda address: _ask(cluster, names[address], address, CountTimers(), timeout)
+    )
+    for response in answers.values():
         for topic, each in decode_body(TimerCounts, response.body).counts.items():
             total[topic] += each.count
-    if silent and len(silent) == len(masters):
-        raise silent[0]
     return {topic: total[topic] for topic in sorted(total) if total[topic]}
 
 
 async def list_waiting(
     cluster: ClusterClient, topic: str, *, begin_ms: int = 0, timeout: float
 ) -> AsyncGenerator[DelayedMessage, None]:
-    """Yield a topic's scheduled messages that are due at `begin_ms` or later, in order of delivery."""
+    """Yield a topic's scheduled messages that are due at `begin_ms` or later, in order of delivery.
+
+    Brokers out of reach are left out and logged. Raises `Unavailable` if no broker can be reached.
+    """
     async with AsyncExitStack() as stack:
-        sources = [
-            await stack.enter_async_context(aclosing(_waiting_at(cluster, broker, topic, begin_ms, timeout)))
-            for broker in (await cluster.masters()).items()
-        ]
-        heads = [(await anext(source, None), source) for source in sources]
+        names = {address: name for name, address in (await cluster.masters()).items()}
+        sources = {
+            address: await stack.enter_async_context(
+                aclosing(_waiting_at(cluster, (name, address), topic, begin_ms, timeout))
+            )
+            for address, name in names.items()
+        }
+        firsts = await cluster.ask_reachable(sources, lambda address: anext(sources[address], None))
+        heads = [(first, sources[address]) for address, first in firsts.items()]
         while ahead := [(first.due_ms, number) for number, (first, _) in enumerate(heads) if first is not None]:
             first, source = heads[min(ahead)[1]]
             assert first is not None

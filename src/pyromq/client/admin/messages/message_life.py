@@ -152,12 +152,10 @@ def _waiting(message: StoredMessage) -> LifeEvent:
 async def _groups(cluster: ClusterClient, topic: str) -> list[str]:
     """Return the groups that consume a topic or have offsets in it, sorted."""
     route = await cluster.route(topic)
-    names: set[str] = set()
-    for broker_name in sorted(route.addresses):
-        if (address := route.master(broker_name)) is not None:
-            question = TopicConsumers(topic=topic)
-            names |= set(decode_body(question.reply_body, (await cluster.ask(address, question)).check().body).groups)
-    return sorted(names)
+    masters = [address for name in route.addresses if (address := route.master(name)) is not None]
+    question = TopicConsumers(topic=topic)
+    answers = (await cluster.ask_reachable(masters, lambda address: cluster.ask(address, question))).values()
+    return sorted({name for each in answers for name in decode_body(question.reply_body, each.check().body).groups})
 
 
 async def _of_group(
@@ -184,7 +182,7 @@ async def _of_group(
     if dead or not copies:
         return events
     try:
-        progress = {each.queue: each for each in await offsets.group_progress(group)}
+        progress = {each.queue: each for each in await offsets.group_progress(group, partial=True)}
     except MQError as error:
         return [*events, LifeEvent(None, "not known", group, str(error))]
     last = max((*copies, *retried), key=lambda each: each.store_ms)

@@ -197,11 +197,16 @@ def _looked_at(messages: list[StoredMessage]) -> list[StoredMessage]:
 async def _ask_brokers(
     cluster: ClusterClient, question: QueryMessage, *, timeout: float, route_topic: str
 ) -> list[StoredMessage]:
-    found = []
+    """Return what the brokers of a topic found. Without a message, raises `Unavailable` if a broker is out of reach."""
     route = await cluster.route(route_topic)
-    for broker_name in sorted(route.addresses):
-        if (address := route.replica(broker_name)) is not None:
-            found += await _ask_broker(cluster, question, broker_name, address, timeout=timeout)
+    replicas = {route.replica(name): name for name in sorted(route.addresses)}
+    names = {address: name for address, name in replicas.items() if address is not None}
+    answers = await cluster.ask_reachable(
+        names, lambda address: _ask_broker(cluster, question, names[address], address, timeout=timeout)
+    )
+    found = [message for messages in answers.values() for message in messages]
+    if not found and (silent := names.keys() - answers.keys()):
+        raise Unavailable(f"no message was found, and broker {', '.join(sorted(silent))} cannot be reached")
     return found
 
 

@@ -64,16 +64,22 @@ class AsyncHalfMessages(AdminClient):
     async def undecided(self, group: str | None = None, topic: str | None = None) -> AsyncGenerator[HalfMessage, None]:
         """Yield undecided half messages, of one producer group or topic or of all, oldest first at each broker.
 
-        A half message that is checked meanwhile may be yielded twice.
+        A half message that is checked meanwhile may be yielded twice. Brokers out of reach are left out and logged.
+        Raises `Unavailable` if no broker can be reached.
         """
-        for name, address in (await self._cluster.masters()).items():
-            after: int | None = -1
-            while after is not None:
-                page = await self._page(name, address, ListHalfMessages(count=PAGE, after=after, producer_group=group))
+        names = {address: name for name, address in (await self._cluster.masters()).items()}
+        first = ListHalfMessages(count=PAGE, after=-1, producer_group=group)
+        pages = await self._cluster.ask_reachable(names, lambda address: self._page(names[address], address, first))
+        for address, begin in pages.items():
+            page = begin
+            while True:
                 for entry in page.half_messages:
                     if topic in (None, entry.topic):
-                        yield _half(name, address, entry)
-                after = page.next_after
+                        yield _half(names[address], address, entry)
+                if page.next_after is None:
+                    break
+                question = ListHalfMessages(count=PAGE, after=page.next_after, producer_group=group)
+                page = await self._page(names[address], address, question)
 
     async def find(self, message_id: str) -> HalfMessage:
         """Return the undecided half message with this unique id, or with the offset id of any of its copies.

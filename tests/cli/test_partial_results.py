@@ -1,0 +1,76 @@
+"""Commands while one of two brokers cannot be reached: the other one's answers, a warning, and exit code 1."""
+
+import json
+
+import pytest
+
+from pyromq.nameserver.routes import BrokerIdentity
+from pyromq.remoting.bodies import BrokerRegistration, TopicConfig, TopicConfigTable
+
+SHOWING = [
+    "cluster show",
+    "cluster settings",
+    "topic list",
+    "topic show orders",
+    "topic stats orders",
+    "topic rates",
+    "topic groups orders",
+    "group list",
+    "group show billing",
+    "group progress billing",
+    "group settings billing",
+    "member producers",
+    "offset show orders",
+    "delay list orders",
+    "delay count",
+    "transaction list",
+    "transaction batches",
+    "message find orders --key k1",
+]
+
+
+@pytest.fixture(scope="module")
+def partly(request):
+    """A cluster with a topic at a broker, and the same topic at a registered address where nothing listens."""
+    from tests.cli.conftest import Served
+
+    served = Served()
+    request.addfinalizer(served.close)
+    routes = served.cluster.name_server.routes
+    topics = {"orders": TopicConfig(name="orders", read_queues=4, write_queues=4)}
+    routes.register(
+        BrokerIdentity("DefaultCluster", "gone", 0, "127.0.0.1:1"),
+        BrokerRegistration(topics=TopicConfigTable(topics=topics)),
+        now=1e12,
+    )
+    return served
+
+
+@pytest.fixture
+def cluster(partly, cli, monkeypatch):
+    monkeypatch.setenv("NAMESRV_ADDR", partly.namesrv)
+    return partly
+
+
+def test_setting_up(cluster, cli):
+    assert cli("topic", "create", "orders", "--queues", "4", "--broker", "broker-a").code == 0
+
+
+@pytest.mark.parametrize("command", SHOWING)
+def test_the_others_are_shown_and_the_exit_code_is_one(cluster, cli, command):
+    outcome = cli(*command.split(), "-o", "json")
+    assert outcome.code == 1, outcome
+    assert "127.0.0.1:1" in outcome.err
+    assert outcome.err.count("is left out") <= 1
+    if outcome.out:
+        json.loads(outcome.out)
+
+
+@pytest.mark.parametrize(
+    "command", ["group alter TOOLS_CONSUMER --retries 3", "topic delete orders --yes", "export metrics"]
+)
+def test_what_must_be_complete_fails_by_name(cluster, cli, command):
+    outcome = cli(*command.split())
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[-1].startswith("error: ")
+    assert "127.0.0.1:1" in outcome.err

@@ -26,7 +26,7 @@ from pyromq.cli.connection_options import connection_options, use
 from pyromq.cli.context_file import CONTEXT, variables_in_use
 from pyromq.cli.render import one_line
 from pyromq.errors import MQError
-from pyromq.logs import PARTIAL_RESULTS
+from pyromq.logs import PARTIAL_RESULTS, logger_of
 
 # name -> (module in commands/:attribute, one line of help); modules are imported only when their command runs.
 COMMANDS = {
@@ -144,11 +144,11 @@ class _LeftOut(logging.Handler):
         click.echo(record.getMessage(), err=True)
 
     def __enter__(self) -> Self:
-        logging.getLogger(PARTIAL_RESULTS).addHandler(self)
+        logger_of(PARTIAL_RESULTS).addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        logging.getLogger(PARTIAL_RESULTS).removeHandler(self)
+        logger_of(PARTIAL_RESULTS).removeHandler(self)
 
 
 def _open_missing_streams() -> None:

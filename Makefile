@@ -12,7 +12,7 @@ BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/cons
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: console browser help install demo docs test debug pure check all bench interop soak spark crash kill crashes damage sanitize image wheels size
+.PHONY: console browser help install demo docs test debug pure check all bench interop soak spark crash kill crashes damage sanitize image wheels size walk
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -82,6 +82,9 @@ sanitize: $(BUILT)  ## the compiled parts, each access to memory checked, agains
 
 size:  ## files, lines, imports and lengths of functions by package
 	@python3 scripts/size.py
+
+walk: $(BUILT)  ## files and calls that a send, a pull, a delivery, a close and a message's life pass in plain Python
+	@$(VENV)/bin/python scripts/walk.py $(if $(FILES),--files)
 
 wheels: $(BUILT)  ## dist/: the sources, and a wheel for each CPython on the PATH (or in PYTHONS='...'), built and tried
 	@$(VENV)/bin/python scripts/make_wheels.py $(PYTHONS)

@@ -160,8 +160,8 @@ def unknown_option(name: str, own: type, other: type, *, writes: bool) -> str:
     if (meant := meant_here(name, writes=writes)) is not None:
         return f"option {name!r} does not exist for a {this}: {meant}"
     others = {each.lower(): each for each in names_of(other)}
-    if name.lower() in others:
-        return f"option {others[name.lower()]} is for a {that}, this is a {this}"
+    if name.lower() in others or meant_here(name, writes=not writes) is not None:
+        return f"option {others.get(name.lower(), name)} is for a {that}, this is a {this}"
     known = [*names_of(own), *OPTION_NAMES]
     near = nearest(name, known)
     hint = f"did you mean {near}?" if near else f"known are {', '.join(sorted(known, key=str.lower))}"

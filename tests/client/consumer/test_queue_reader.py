@@ -7,6 +7,9 @@ from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.errors import NoPermission, TopicNotFound
 from pyromq.message import Message, MessageQueue
 from pyromq.names import retry_topic
+from pyromq.nameserver.config import NameServerConfig
+from pyromq.nameserver.nameserver import NameServer
+from pyromq.testing import Cluster
 
 
 @pytest.fixture
@@ -72,3 +75,24 @@ async def test_the_first_message_since_a_time_is_found(cluster, reader):
     assert await reader.first_since(place, stored, (0, 5)) <= 4
     assert await reader.first_since(place, stored + 1_000_000, (0, 5)) == 5
     assert await reader.store_time_at(place, 99) is None
+
+
+async def test_every_name_server_is_asked_for_brokers_that_left():
+    async with Cluster(2) as cluster, NameServer(NameServerConfig(port=0), cluster.clock) as restarted:
+        async with NameServer(NameServerConfig(port=0), cluster.clock) as stopped:
+            pass
+        async with await cluster.admin() as admin:
+            await admin.create_topic("orders", 1)
+        await cluster.stop_broker(1)
+        async with AsyncQueueReader("job", f"{restarted.address};{stopped.address};{cluster.namesrv}") as reader:
+            assert "orders" in (await reader.absent())["broker-b"]
+
+
+async def test_a_broker_that_one_name_server_knows_is_not_absent():
+    async with Cluster(2) as cluster, Cluster(2) as other:
+        async with await cluster.admin() as admin:
+            await admin.create_topic("orders", 1)
+        await cluster.stop_broker(1)
+        async with AsyncQueueReader("job", other.namesrv) as reader:
+            reader._cluster.name_servers.addresses.append(cluster.namesrv)
+            assert await reader.absent() == {}

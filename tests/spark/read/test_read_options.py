@@ -74,6 +74,7 @@ def test_a_mistake_is_named_with_what_to_write(given, text):
         ({"kafka.fetch.min.bytes": "1"}, "kafka.* is for the client of Kafka, which is not used here"),
         ({"topicsPattern": "x.*"}, "that is option subscribePattern"),
         ({"delivery": "exactlyOnce"}, "option delivery is for a write, this is a read"),
+        ({"acks": "all"}, "option acks is for a write, this is a read"),
         ({"tlsServrName": "x"}, "did you mean tlsServerName?"),
         ({"starting_offsets": "earliest"}, "did you mean startingOffsets?"),
         ({"namesrvAddr": "a:1", "endpoints": "b:1"}, "options namesrvAddr and endpoints are the same"),

@@ -277,6 +277,14 @@ class ClusterClient:
         response = await self.name_servers.ask(Cluster())
         return decode_body(ClusterTable, response.check().body)
 
+    async def absent_topics(self) -> dict[str, list[str]]:
+        """Return the topics of each broker that left, by broker name, as any name server remembers them."""
+        found: dict[str, set[str]] = {}
+        for response in await self.name_servers.ask_reachable(Cluster()):
+            for broker, topics in (decode_body(ClusterTable, response.check().body).absent or {}).items():
+                found.setdefault(broker, set()).update(topics)
+        return {broker: sorted(topics) for broker, topics in found.items()}
+
     def join_everywhere(self) -> None:
         """Send heartbeats to every master, also without a route to it; the first one soon."""
         self._everywhere = True

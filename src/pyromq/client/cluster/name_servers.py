@@ -9,6 +9,7 @@ import asyncio
 import os
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 
 from pyromq.errors import (
     DeadlineExceeded,
@@ -133,6 +134,17 @@ class NameServers:
             channel = await self._pool.channel(address)
             responses.append(await channel.call(header, body, timeout=self._timeout))
         return responses
+
+    async def ask_reachable(self, header: Header) -> list[Response]:
+        """Ask all name servers at once and return the responses of those that answer."""
+        asked = await asyncio.gather(*(self._response_of(address, header) for address in self.addresses))
+        return [response for response in asked if response is not None]
+
+    async def _response_of(self, address: str, header: Header) -> Response | None:
+        with suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                return await (await self._pool.channel(address)).call(header, timeout=self._timeout)
+        return None
 
     async def _change_to(self, addresses: list[str]) -> None:
         before, self.addresses = self.addresses, addresses

@@ -82,12 +82,14 @@ class AsyncQueueReader(AsyncLifespan):
     async def absent(self) -> dict[str, list[str]]:
         """Return the topics of each broker that left, by broker name; of a namespace, those in it.
 
-        The name server remembers them for a day, and forgets them if it is restarted. Those of RocketMQ tell none.
+        Name servers remember them for a day and forget them at a restart, so all are asked. RocketMQ's remember none.
         """
+        registered = await self._cluster.masters()
         own = self._names
         return {
             broker: [own.unwrap(topic) for topic in topics if not own.name or own.unwrap(topic) != topic]
-            for broker, topics in ((await self._cluster.cluster_table()).absent or {}).items()
+            for broker, topics in (await self._cluster.absent_topics()).items()
+            if broker not in registered
         }
 
     async def queues(self, topic: str) -> list[MessageQueue]:

@@ -83,7 +83,10 @@ def beginning(job: str, session: SessionSettings, stream: StreamSettings) -> Str
         return StreamOffset({})
     options = read_options(source_options(job, session, stream), STREAM)
     with queue_reader(options.group, options.namesrv, options.connecting) as reader:
-        return with_retries(options, StreamPlanning(options, reader, SystemClock()).first)
+        planning = StreamPlanning(options, reader, SystemClock())
+        if stream.once:
+            planning.end_here()
+        return with_retries(options, planning.first)
 
 
 def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.console.app import make_app
 from pyromq.console.console import Console
 from pyromq.console.console_config import ConsoleConfig

@@ -36,7 +36,7 @@ from late_timer import waited_until
 from pyromq import AsyncProducer, Message
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer
 from pyromq.net.serving_loop import new_serving_loop

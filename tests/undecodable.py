@@ -2,7 +2,7 @@
 
 import zlib
 
-from pyromq.client.producer.producer import AsyncProducer
+from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.message import Message, SysFlag
 from pyromq.names import AUTO_CREATE_TOPIC
 from pyromq.remoting.headers import SendMessageV2

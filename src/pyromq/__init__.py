@@ -10,12 +10,12 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pyromq.client.admin.accounts import Rights as Rights
-    from pyromq.client.admin.admin import AsyncAdmin as AsyncAdmin
-    from pyromq.client.admin.doctor.finding import Finding as Finding
-    from pyromq.client.admin.group_state import GroupState as GroupState
+    from pyromq.client.admin.async_admin import AsyncAdmin as AsyncAdmin
+    from pyromq.client.admin.diagnosis import Finding as Finding
+    from pyromq.client.admin.groups import GroupState as GroupState
     from pyromq.client.admin.members import TrackState as TrackState
-    from pyromq.client.admin.messages.delay_levels import DelayLevel as DelayLevel
     from pyromq.client.admin.messages.delayed_messages import DelayedMessage as DelayedMessage
+    from pyromq.client.admin.messages.delayed_messages import DelayLevel as DelayLevel
     from pyromq.client.admin.messages.message_life import LifeEvent as LifeEvent
     from pyromq.client.admin.offsets import QueueProgress as QueueProgress
     from pyromq.client.admin.overviews import GroupOverview as GroupOverview
@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from pyromq.client.admin.servers import RoundTrip as RoundTrip
     from pyromq.client.admin.topics import QueueStatus as QueueStatus
     from pyromq.client.blocking.admin import Admin as Admin
-    from pyromq.client.blocking.batch_transactions import Attempt as Attempt
-    from pyromq.client.blocking.batch_transactions import BatchTransactions as BatchTransactions
-    from pyromq.client.blocking.batch_transactions import Stream as Stream
-    from pyromq.client.blocking.producer import Producer as Producer
-    from pyromq.client.blocking.pull_consumer import PullConsumer as PullConsumer
-    from pyromq.client.blocking.push_consumer import Consumer as Consumer
-    from pyromq.client.blocking.transactions import TransactionProducer as TransactionProducer
+    from pyromq.client.blocking.consumers import Consumer as Consumer
+    from pyromq.client.blocking.consumers import PullConsumer as PullConsumer
+    from pyromq.client.blocking.producers import Attempt as Attempt
+    from pyromq.client.blocking.producers import BatchTransactions as BatchTransactions
+    from pyromq.client.blocking.producers import Producer as Producer
+    from pyromq.client.blocking.producers import Stream as Stream
+    from pyromq.client.blocking.producers import TransactionProducer as TransactionProducer
     from pyromq.client.config import ConsumeFrom as ConsumeFrom
     from pyromq.client.config import ConsumerConfig as ConsumerConfig
     from pyromq.client.config import Damaged as Damaged
+    from pyromq.client.config import OffsetStore as OffsetStore
     from pyromq.client.config import ProducerConfig as ProducerConfig
     from pyromq.client.config import Strategy as Strategy
-    from pyromq.client.consumer.damaged_message import DamagedMessage as DamagedMessage
-    from pyromq.client.consumer.damaged_message import MessageDamaged as MessageDamaged
     from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer as AsyncPullConsumer
-    from pyromq.client.consumer.pull.queue_watch import QueueListener as QueueListener
+    from pyromq.client.consumer.pull.subscribed_queues import QueueListener as QueueListener
+    from pyromq.client.consumer.pulling import DamagedMessage as DamagedMessage
+    from pyromq.client.consumer.pulling import MessageDamaged as MessageDamaged
     from pyromq.client.consumer.pulling import PullResult as PullResult
     from pyromq.client.consumer.pulling import PullStatus as PullStatus
     from pyromq.client.consumer.push.listener import Ack as Ack
@@ -47,11 +48,11 @@ if TYPE_CHECKING:
     from pyromq.client.consumer.push.listener import Listener as Listener
     from pyromq.client.consumer.push.listener import RetryLater as RetryLater
     from pyromq.client.consumer.push.push_consumer import AsyncConsumer as AsyncConsumer
-    from pyromq.client.decision import Decision as Decision
     from pyromq.client.hooks import CheckForbiddenHook as CheckForbiddenHook
     from pyromq.client.hooks import ConsumeMessageHook as ConsumeMessageHook
     from pyromq.client.hooks import ConsumeOutcome as ConsumeOutcome
     from pyromq.client.hooks import ConsumeStatus as ConsumeStatus
+    from pyromq.client.hooks import Decision as Decision
     from pyromq.client.hooks import EndTransactionHook as EndTransactionHook
     from pyromq.client.hooks import FilterMessageHook as FilterMessageHook
     from pyromq.client.hooks import MessageDelivery as MessageDelivery
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from pyromq.client.hooks import SendMessageHook as SendMessageHook
     from pyromq.client.hooks import SendOutcome as SendOutcome
     from pyromq.client.hooks import TransactionEnd as TransactionEnd
-    from pyromq.client.offset_store import OffsetStore as OffsetStore
+    from pyromq.client.producer.async_producer import AsyncProducer as AsyncProducer
     from pyromq.client.producer.batch_stream import Acknowledged as Acknowledged
     from pyromq.client.producer.batch_transactions import AsyncAttempt as AsyncAttempt
     from pyromq.client.producer.batch_transactions import AsyncBatchTransactions as AsyncBatchTransactions
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from pyromq.client.producer.batch_transactions import BatchOutcome as BatchOutcome
     from pyromq.client.producer.batch_transactions import UndecidedAttempts as UndecidedAttempts
     from pyromq.client.producer.pending_send import Selector as Selector
-    from pyromq.client.producer.producer import AsyncProducer as AsyncProducer
     from pyromq.client.producer.queue_selection import OrderingKey as OrderingKey
     from pyromq.client.producer.transaction_producer import AsyncTransactionProducer as AsyncTransactionProducer
     from pyromq.client.producer.transaction_producer import Check as Check
@@ -154,12 +154,14 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "pyromq.client.admin.accounts": ("Rights",),
-    "pyromq.client.admin.admin": ("AsyncAdmin",),
-    "pyromq.client.admin.doctor.finding": ("Finding",),
-    "pyromq.client.admin.group_state": ("GroupState",),
+    "pyromq.client.admin.async_admin": ("AsyncAdmin",),
+    "pyromq.client.admin.diagnosis": ("Finding",),
+    "pyromq.client.admin.groups": ("GroupState",),
     "pyromq.client.admin.members": ("TrackState",),
-    "pyromq.client.admin.messages.delay_levels": ("DelayLevel",),
-    "pyromq.client.admin.messages.delayed_messages": ("DelayedMessage",),
+    "pyromq.client.admin.messages.delayed_messages": (
+        "DelayLevel",
+        "DelayedMessage",
+    ),
     "pyromq.client.admin.messages.message_life": ("LifeEvent",),
     "pyromq.client.admin.offsets": ("QueueProgress",),
     "pyromq.client.admin.overviews": (
@@ -170,29 +172,30 @@ _MODULES = {
     "pyromq.client.admin.servers": ("RoundTrip",),
     "pyromq.client.admin.topics": ("QueueStatus",),
     "pyromq.client.blocking.admin": ("Admin",),
-    "pyromq.client.blocking.batch_transactions": (
+    "pyromq.client.blocking.consumers": (
+        "Consumer",
+        "PullConsumer",
+    ),
+    "pyromq.client.blocking.producers": (
         "Attempt",
         "BatchTransactions",
+        "Producer",
         "Stream",
+        "TransactionProducer",
     ),
-    "pyromq.client.blocking.producer": ("Producer",),
-    "pyromq.client.blocking.pull_consumer": ("PullConsumer",),
-    "pyromq.client.blocking.push_consumer": ("Consumer",),
-    "pyromq.client.blocking.transactions": ("TransactionProducer",),
     "pyromq.client.config": (
         "ConsumeFrom",
         "ConsumerConfig",
         "Damaged",
+        "OffsetStore",
         "ProducerConfig",
         "Strategy",
     ),
-    "pyromq.client.consumer.damaged_message": (
+    "pyromq.client.consumer.pull.lite_pull_consumer": ("AsyncPullConsumer",),
+    "pyromq.client.consumer.pull.subscribed_queues": ("QueueListener",),
+    "pyromq.client.consumer.pulling": (
         "DamagedMessage",
         "MessageDamaged",
-    ),
-    "pyromq.client.consumer.pull.lite_pull_consumer": ("AsyncPullConsumer",),
-    "pyromq.client.consumer.pull.queue_watch": ("QueueListener",),
-    "pyromq.client.consumer.pulling": (
         "PullResult",
         "PullStatus",
     ),
@@ -203,12 +206,12 @@ _MODULES = {
         "RetryLater",
     ),
     "pyromq.client.consumer.push.push_consumer": ("AsyncConsumer",),
-    "pyromq.client.decision": ("Decision",),
     "pyromq.client.hooks": (
         "CheckForbiddenHook",
         "ConsumeMessageHook",
         "ConsumeOutcome",
         "ConsumeStatus",
+        "Decision",
         "EndTransactionHook",
         "FilterMessageHook",
         "MessageDelivery",
@@ -218,7 +221,8 @@ _MODULES = {
         "SendOutcome",
         "TransactionEnd",
     ),
-    "pyromq.client.offset_store": ("OffsetStore",),
+    "pyromq.client.producer.async_producer": ("AsyncProducer",),
+    "pyromq.client.producer.batch_stream": ("Acknowledged",),
     "pyromq.client.producer.batch_transactions": (
         "AsyncAttempt",
         "AsyncBatchTransactions",
@@ -227,9 +231,7 @@ _MODULES = {
         "UndecidedAttempts",
     ),
     "pyromq.client.producer.pending_send": ("Selector",),
-    "pyromq.client.producer.producer": ("AsyncProducer",),
     "pyromq.client.producer.queue_selection": ("OrderingKey",),
-    "pyromq.client.producer.batch_stream": ("Acknowledged",),
     "pyromq.client.producer.transaction_producer": (
         "AsyncTransactionProducer",
         "Check",

@@ -21,8 +21,8 @@ from pyromq import (
     Producer,
     ProducerConfig,
 )
-from pyromq.client.blocking.queue_reader import QueueReader
-from pyromq.client.consumer.push.local_offset_store import OffsetFile
+from pyromq.client.blocking.consumers import QueueReader
+from pyromq.client.consumer.group_offsets import OffsetFile
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.errors import Unavailable

@@ -18,16 +18,16 @@ from pyromq import (
     ProducerConfig,
     TlsConfig,
 )
-from pyromq.client.admin.doctor.diagnosis import diagnose
+from pyromq.client.admin.diagnosis import diagnose
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages
 from pyromq.client.blocking.admin import Admin
-from pyromq.client.blocking.queue_reader import QueueReader
-from pyromq.client.blocking.transactions import TransactionProducer
+from pyromq.client.blocking.consumers import QueueReader
+from pyromq.client.blocking.producers import TransactionProducer
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
-from pyromq.client.decision import Decision
-from pyromq.client.producer.producer import AsyncProducer
+from pyromq.client.hooks import Decision
+from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import AccessDenied, NoPermission
 from pyromq.names import TRACE_TOPIC
 from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode

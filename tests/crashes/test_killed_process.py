@@ -15,7 +15,7 @@ import pytest
 from tests.processes import Program, free_port
 
 from pyromq import AsyncPullConsumer, AsyncTransactionProducer, Decision, Message, MQError, ProducerConfig
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages
 from pyromq.errors import RecallRefused

@@ -12,7 +12,7 @@ from tests.interop.peers.java import Tools
 from tests.interop.peers.servers import OurServers
 
 from pyromq import Admin, Message, Producer
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_planning import MicroBatchLimits, StreamPlanning
 from pyromq.testing import FakeClock

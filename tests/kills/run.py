@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.processes import Program, free_port
 
 from pyromq import AsyncConsumer, AsyncProducer, Message, MQError, ProducerConfig
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.message import StoredMessage
 
 TOPIC = "orders"

@@ -8,7 +8,7 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import AsyncProducer, Message, NoNameServer, ProducerConfig
-from pyromq.client.admin.doctor.diagnosis import diagnose
+from pyromq.client.admin.diagnosis import diagnose
 from pyromq.clock import SystemClock
 from pyromq.errors import AnotherServer, ConnectionLost
 from pyromq.net.channel import connect

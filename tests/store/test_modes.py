@@ -11,7 +11,7 @@ from tests.store.making import message
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.client.consumer.push.local_offset_store import OffsetFile
+from pyromq.client.consumer.group_offsets import OffsetFile
 from pyromq.message import MessageQueue
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK

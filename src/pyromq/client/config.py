@@ -1,13 +1,18 @@
-"""Settings of producers and consumers."""
+"""Settings of producers and consumers, and the interface of an application's own offset store.
+
+Source of `OffsetStore`: RocketMQ 4.9.8, OffsetStore; the consumers here do the work of its other methods.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
-from pyromq.client.application_code import check_takes
+from pyromq.client.application_code import check_takes, picture_of
 from pyromq.client.arguments import check_fields
 from pyromq.client.hooks import (
     CheckForbiddenHook,
@@ -17,12 +22,45 @@ from pyromq.client.hooks import (
     SendMessageHook,
     check_hooks,
 )
-from pyromq.client.offset_store import OffsetStore, check_offset_store
 from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import ResponseCode, UsageError
 from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC
 from pyromq.net.connection_config import ConnectionConfig
+
+
+class OffsetStore(Protocol):
+    """Keeps a group's consumed offsets instead of the brokers; see docs/clients.md.
+
+    The methods are plain functions and may block. A consumer calls them in changing threads, one call at a time; two
+    consumers with the same store call it in parallel. Names of groups and topics include the namespace. An error is
+    logged, and the call is repeated later. A call longer than `ConsumerConfig.timeout` counts as failed; the next call
+    begins after its end.
+    """
+
+    def load(self, group: str, queues: Collection[MessageQueue]) -> Mapping[MessageQueue, int]:
+        """Return the saved offsets of a group in these queues, without queues that have none.
+
+        Called each time a queue is assigned: another member may have saved since.
+        """
+
+    def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Save a group's offsets of some queues, durably when this returns. Offsets of other queues stay.
+
+        An offset may be lower than the previous one, for example after an administrator's reset.
+        """
+
+
+def check_offset_store(store: object) -> None:
+    """Raise `UsageError` unless both methods can be called as those of an `OffsetStore`."""
+    for name, arguments in (("load", ("group", "queues")), ("save", ("group", "offsets"))):
+        function = getattr(store, name, None)
+        if not callable(function):
+            raise UsageError(f"offset_store={store!r:.80} has no method {name}; see OffsetStore")
+        check_takes(function, *arguments, what=f"{name} of offset_store={picture_of(store)}")
+        if inspect.iscoroutinefunction(function):
+            raise UsageError(f"offset_store={store!r:.80}: {name} is async; it must be a plain function")
+
 
 # (group, member, sorted queues, sorted members) -> the queues assigned to this member
 Strategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]

@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from pyromq.client.application_code import check_takes, is_async, picture_of
-from pyromq.client.decision import Decision
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.logs import Tracebacks, logger_of
@@ -23,6 +22,16 @@ from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.hooks import call_hooks
 
 logger = logger_of(__name__)
+
+
+class Decision(Enum):
+    """Commit or roll back a half message; `UNKNOWN` lets the broker check later. Values are those of the protocol."""
+
+    COMMIT = 8
+    ROLLBACK = 12
+    UNKNOWN = 0
+
+
 _tracebacks = Tracebacks()
 
 

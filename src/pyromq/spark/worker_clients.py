@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol, TypeVar
 
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import IllegalName, MQError, TopicNotFound, UsageError
 from pyromq.logs import logger_of
 from pyromq.spark.connection_options import ConnectionOptions

@@ -10,10 +10,9 @@ from typing import Any, Self, TypeVar
 
 from pyromq.broker.broker import Broker
 from pyromq.client.blocking.admin import Admin
-from pyromq.client.blocking.blocking_runner import refuse_running_loop
-from pyromq.client.blocking.producer import Producer
-from pyromq.client.blocking.pull_consumer import PullConsumer
-from pyromq.client.blocking.push_consumer import Consumer
+from pyromq.client.blocking.blocking_client import refuse_running_loop
+from pyromq.client.blocking.consumers import Consumer, PullConsumer
+from pyromq.client.blocking.producers import Producer
 from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.errors import NotRunning, UsageError
 from pyromq.testing.cluster import Cluster, Config, connected

@@ -12,11 +12,11 @@ from typing import Any, Self, TypeVar
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.client.producer.producer import AsyncProducer
+from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer

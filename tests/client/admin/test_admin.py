@@ -2,8 +2,8 @@
 
 import pytest
 
-from pyromq.client.admin.admin import AsyncAdmin
-from pyromq.client.decision import Decision
+from pyromq.client.admin.async_admin import AsyncAdmin
+from pyromq.client.hooks import Decision
 from pyromq.client.producer.transaction_producer import AsyncTransactionProducer
 from pyromq.errors import (
     AlreadyExists,

@@ -7,8 +7,7 @@ import pytest
 from tests.waiting import until
 
 from pyromq import speedups
-from pyromq.client.admin.doctor.diagnosis import diagnose
-from pyromq.client.admin.doctor.finding import Finding
+from pyromq.client.admin.diagnosis import Finding, diagnose
 from pyromq.store.retention import DiskUse
 from pyromq.testing.cluster import Cluster
 

@@ -1,6 +1,6 @@
 """A group as its brokers see it, and what becomes of members that subscribe differently."""
 
-from pyromq.client.admin.group_state import put_together
+from pyromq.client.admin.groups import put_together
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.message import MessageQueue

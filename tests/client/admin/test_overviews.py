@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.errors import ConsumerNotOnline, QueryNotFound, TopicNotFound, Unavailable
 from pyromq.message import Message, MessageQueue
 from pyromq.net.channel import connect

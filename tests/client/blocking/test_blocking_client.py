@@ -4,18 +4,15 @@ import inspect
 
 import pytest
 
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.blocking.admin import Admin
-from pyromq.client.blocking.batch_transactions import Attempt, BatchTransactions
-from pyromq.client.blocking.producer import Producer
-from pyromq.client.blocking.pull_consumer import PullConsumer
-from pyromq.client.blocking.push_consumer import Consumer
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.blocking.consumers import Consumer, PullConsumer, QueueReader
+from pyromq.client.blocking.producers import Attempt, BatchTransactions, Producer
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
+from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.client.producer.batch_transactions import AsyncAttempt, AsyncBatchTransactions
-from pyromq.client.producer.producer import AsyncProducer
 
 PAIRS = [
     (AsyncAdmin, Admin, set()),

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 from tests.waiting import PATIENCE_SECONDS
 
-from pyromq.client.blocking.blocking_runner import BlockingRunner
+from pyromq.client.blocking.blocking_client import BlockingRunner
 from pyromq.client.blocking.caller_runs_loop import TAKE_OVER_SECONDS
 from pyromq.errors import NotRunning, UsageError
 
@@ -355,7 +355,7 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(portal):
 
 PROGRAM = """
 import asyncio
-from pyromq.client.blocking.blocking_runner import BlockingRunner
+from pyromq.client.blocking.blocking_client import BlockingRunner
 
 def close():
     print("closing", flush=True)

@@ -23,10 +23,10 @@ from pyromq import (
     TransactionProducer,
     UsageError,
 )
-from pyromq.client.admin.admin import AsyncAdmin
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.admin.async_admin import AsyncAdmin
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
-from pyromq.client.producer.producer import AsyncProducer
+from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.testing import BlockingCluster
 
 FRESH_ROUTES = ConsumerConfig(route_refresh_seconds=0.01)

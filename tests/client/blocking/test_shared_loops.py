@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pyromq import Admin, Consumer, ConsumerConfig, Message, Producer, ProducerConfig, PullConsumer
-from pyromq.client.blocking.blocking_runner import BlockingRunner
+from pyromq.client.blocking.blocking_client import BlockingRunner
 from pyromq.errors import NotRunning
 
 CONSUMING = ConsumerConfig(instance="shop")
@@ -206,7 +206,7 @@ def test_a_forked_child_makes_clients_of_the_instance_anew(served, producer):
 
 PROGRAM = """
 import asyncio
-from pyromq.client.blocking.blocking_runner import BlockingRunner
+from pyromq.client.blocking.blocking_client import BlockingRunner
 
 async def said(name):
     print(name, "closed", flush=True)

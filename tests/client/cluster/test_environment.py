@@ -6,7 +6,7 @@ import pytest
 
 from pyromq import ConnectionConfig, ProducerConfig, TlsConfig, UsageError
 from pyromq.client.cluster.environment import connections_of
-from pyromq.client.producer.producer import AsyncProducer
+from pyromq.client.producer.async_producer import AsyncProducer
 
 
 def test_nothing_said_is_plain_and_unsigned():

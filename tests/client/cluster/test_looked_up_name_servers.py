@@ -7,8 +7,8 @@ import pytest
 from tests.address_server import AddressSite
 
 from pyromq import Admin, AsyncConsumer, AsyncProducer, AsyncPullConsumer, ConsumerConfig, Message, Producer
-from pyromq.client.admin.doctor.diagnosis import diagnose
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.admin.diagnosis import diagnose
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.client.cluster.name_servers import NameServers
 from pyromq.clock import SystemClock
 from pyromq.errors import NoNameServer

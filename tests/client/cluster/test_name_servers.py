@@ -16,7 +16,7 @@ from pyromq import (
     Producer,
     PullConsumer,
 )
-from pyromq.client.admin.doctor.diagnosis import diagnose
+from pyromq.client.admin.diagnosis import diagnose
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages

@@ -10,7 +10,7 @@ from pyromq import ConnectionConfig
 from pyromq.client.cluster.shared_connections import Key, Member, SharedConnections, share_on
 from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.client.producer.producer import AsyncProducer
+from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import NoNameServer, ResponseCode, UsageError
 from pyromq.message import Message
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, ProducerEntry

@@ -2,8 +2,7 @@
 
 import asyncio
 
-from pyromq.client.consumer.consumer_status_processor import stacks
-from pyromq.client.consumer.consumption_rates import ConsumptionRates
+from pyromq.client.consumer.consumer_status import ConsumptionRates, stacks
 from pyromq.testing.clock import FakeClock
 
 

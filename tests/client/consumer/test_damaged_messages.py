@@ -10,8 +10,8 @@ from tests.waiting import until
 
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters, Fate
 from pyromq.client.config import ConsumerConfig, Damaged, ProducerConfig
-from pyromq.client.consumer.damaged_message import MessageDamaged
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
+from pyromq.client.consumer.pulling import MessageDamaged
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.message import Message

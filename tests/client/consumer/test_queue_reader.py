@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.errors import NoPermission, TopicNotFound
 from pyromq.message import Message, MessageQueue

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.waiting import until
 
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters, Fate
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer

@@ -9,7 +9,7 @@ import pytest
 
 from pyromq import speedups
 from pyromq.client.config import ProducerConfig
-from pyromq.client.producer.producer import AsyncProducer
+from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import BrokerError, DeadlineExceeded, MQError
 from pyromq.message import Message, SendResult, SendStatus
 from pyromq.net.channel import connect

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from tests.waiting import PATIENCE_SECONDS
 
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.config import ConsumeFrom, ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.push.listener import GiveUp
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.client.decision import Decision
-from pyromq.client.producer.producer import AsyncProducer
+from pyromq.client.hooks import Decision
+from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.client.producer.transaction_producer import AsyncTransactionProducer
 from pyromq.client.tracing import message_trace
 from pyromq.client.tracing.message_trace import MessageTrace

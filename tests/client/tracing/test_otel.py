@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode  # noqa: E402
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig, ProducerConfig  # noqa: E402
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer  # noqa: E402
-from pyromq.client.producer.producer import AsyncProducer  # noqa: E402
+from pyromq.client.producer.async_producer import AsyncProducer  # noqa: E402
 from pyromq.client.tracing.otel import OpenTelemetryHook  # noqa: E402
 from pyromq.errors import BrokerError  # noqa: E402
 from pyromq.message import Message  # noqa: E402

@@ -8,7 +8,7 @@ prometheus_client = pytest.importorskip("prometheus_client")
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig, ProducerConfig  # noqa: E402
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer  # noqa: E402
-from pyromq.client.producer.producer import AsyncProducer  # noqa: E402
+from pyromq.client.producer.async_producer import AsyncProducer  # noqa: E402
 from pyromq.client.tracing.prometheus import PrometheusHook  # noqa: E402
 from pyromq.errors import BrokerError  # noqa: E402
 from pyromq.message import Message  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 from tests.interop.peers.java import Driver
 
 from pyromq import MessageQueue
-from pyromq.client.consumer.push.local_offset_store import OffsetFile
+from pyromq.client.consumer.group_offsets import OffsetFile
 
 pytestmark = [pytest.mark.interop]
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from pyromq import Message
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import TopicNotFound, Unavailable
 from pyromq.spark.read.bounds import plan_ranges
 from pyromq.spark.read.read_options import STREAM, read_options

@@ -13,7 +13,7 @@ from tests.waiting import PATIENCE_SECONDS
 pytest.importorskip("pyarrow")
 
 from pyromq import Message
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import DataLoss, plan_ranges
 from pyromq.spark.read.plan import QueueRange

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from pyromq import Message
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import Unavailable
 from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import DataLoss, plan_ranges

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from pyromq import Admin, AsyncAdmin, Message, Producer
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import DataLoss

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.admin.admin_client import ClusterBrokers
 from pyromq.client.arguments import checked
 from pyromq.errors import CodeNotSupported, UsageError
 from pyromq.remoting.bodies import AccountEntry, AccountTable, decode_body

@@ -1,12 +1,23 @@
-"""The base of all admin clients: connections to the cluster and the timeout of requests."""
+"""The base of all admin clients, and their requests to brokers and name servers."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
 from pyromq.client.arguments import checked
-from pyromq.client.async_lifespan import AsyncLifespan
-from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient
+from pyromq.client.cluster.routes import MASTER
 from pyromq.clock import Clock, SystemClock
+from pyromq.errors import Unavailable, UsageError
 from pyromq.net.connection_config import ConnectionConfig
+from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, decode_body
+from pyromq.remoting.command import Response
+from pyromq.remoting.header import Header
+from pyromq.remoting.headers import Cluster
 
 
 @checked
@@ -34,3 +45,113 @@ class AdminClient(AsyncLifespan):
         """Close the connections. Idempotent."""
         if self._cluster.running:
             await self._cluster.close()
+
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+
+class ClusterBrokers:
+    """Sends requests and raises refusals; `timeout` is seconds for each broker."""
+
+    def __init__(self, cluster: ClusterClient, *, timeout: float) -> None:
+        self._cluster = cluster
+        self._timeout = timeout
+
+    async def table(self) -> ClusterTable:
+        """Return all registered brokers by name, and the broker names of each cluster."""
+        return await self.name_server(Cluster(), ClusterTable)
+
+    async def masters(self, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
+        """Return the masters' addresses by broker name. Raises `UsageError` or `Unavailable` if there is none."""
+        table = await self.table()
+        if cluster is not None and cluster not in table.clusters:
+            raise UsageError(f"cluster {cluster!r} does not exist; there is {listed(table.clusters)}")
+        if broker is not None and broker not in table.brokers:
+            raise UsageError(f"broker {broker!r} is not registered; there is {listed(table.brokers)}")
+        masters = masters_of(
+            each
+            for name, each in table.brokers.items()
+            if (cluster is None or name in table.clusters[cluster]) and (broker is None or name == broker)
+        )
+        if not masters:
+            where = ";".join(self._cluster.name_servers.addresses)
+            raise Unavailable(f"no broker is registered at name server {where}; start one whose name server this is")
+        return masters
+
+    async def ask(self, address: str, header: Header, body: bytes = b"") -> Response:
+        """Return the response of the broker at `host:port`."""
+        return (await self._cluster.ask(address, header, body, timeout=self._timeout)).check()
+
+    async def ask_each(
+        self, addresses: Iterable[str], header: Header, body: bytes = b"", *, partial: bool = False
+    ) -> list[Response]:
+        """Ask brokers in turn. The first failure is raised, and later brokers are not asked.
+
+        With `partial`, brokers out of reach are left out as by `answers`.
+        """
+        if partial:
+            return list((await self.answers(addresses, header)).values())
+        return [await self.ask(address, header, body) for address in addresses]
+
+    async def answers(self, addresses: Iterable[str], header: Header) -> dict[str, Response]:
+        """Ask all brokers at once and return their responses by address.
+
+        A broker out of reach is left out and logged. Raises `Unavailable` if no broker can be reached.
+        """
+        return await self._cluster.ask_reachable(addresses, lambda address: self.ask(address, header))
+
+    async def ask_name_server(self, header: Header) -> Response:
+        """Return the response of the first name server that answers."""
+        self._cluster.check_running()
+        return (await self._cluster.name_servers.ask(header)).check()
+
+    async def name_server(self, header: Header, body: type[B]) -> B:
+        """Return the decoded response body of the first name server that answers."""
+        return decode_body(body, (await self.ask_name_server(header)).body)
+
+    async def ask_name_servers(self, header: Header, body: bytes = b"") -> list[Response]:
+        """Ask all name servers in the order of their addresses; they do not replicate changes."""
+        self._cluster.check_running()
+        return [response.check() for response in await self._cluster.name_servers.ask_each(header, body)]
+
+
+def masters_of(brokers: Iterable[BrokerAddresses]) -> dict[str, str]:
+    """Return the masters' addresses by broker name."""
+    return {broker.broker_name: broker.addresses[MASTER] for broker in brokers if MASTER in broker.addresses}
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names for an error text, sorted."""
+    return ", ".join(sorted(names)) or "none"
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+AT_ONCE = 32  # limit of parallel requests: more would only queue at the brokers
+
+
+async def each_of(
+    look: Callable[[T], Awaitable[R]], items: Sequence[T], shown: Callable[[int], None] | None = None
+) -> list[R]:
+    """Return `look(item)` of all items, in order. The first error is raised and cancels the others.
+
+    `shown` is called with the number of finished items.
+    """
+    room, done = asyncio.Semaphore(AT_ONCE), 0
+
+    async def one(item: T) -> R:
+        nonlocal done
+        async with room:
+            found = await look(item)
+        done += 1
+        if shown is not None:
+            shown(done)
+        return found
+
+    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()  # after a failure

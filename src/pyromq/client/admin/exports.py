@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.admin.admin_client import ClusterBrokers
 from pyromq.client.admin.overviews import day_sum
 from pyromq.client.admin.servers import Servers
 from pyromq.client.arguments import checked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.admin.admin_client import ClusterBrokers
 from pyromq.client.admin.groups import ClusterGroups
 from pyromq.client.admin.messages.message_search import find_message
 from pyromq.client.admin.offsets import ClusterOffsets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.admin.admin_client import ClusterBrokers
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.errors import ConsumerNotOnline, UsageError

@@ -11,9 +11,8 @@ from typing import TypeVar
 
 import msgspec
 
-from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.admin.admin_client import ClusterBrokers, each_of
 from pyromq.client.admin.servers import Servers
-from pyromq.client.admin.side_by_side import each_of
 from pyromq.client.arguments import checked
 from pyromq.errors import AccessDenied, CodeNotSupported, ConsumerNotOnline, TopicNotFound
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX

@@ -1,4 +1,4 @@
-"""Single brokers and name servers: settings, statistics, cleaning, round trips."""
+"""Single brokers and name servers: settings, statistics, cleaning, round trips, key-value settings."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyromq.client.admin.brokers import ClusterBrokers
+from pyromq.client.admin.admin_client import ClusterBrokers
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.clock import Clock
-from pyromq.errors import BrokerError, MQError, Unavailable, UsageError
+from pyromq.errors import BrokerError, MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.message import Message, MessageQueue, encode_properties
 from pyromq.message_id import UniqueIds
 from pyromq.names import AUTO_CREATE_TOPIC, check_topic
-from pyromq.remoting.bodies import BrokerStats, ConsumeStatsList, decode_body
+from pyromq.remoting.bodies import BrokerStats, ConsumeStatsList, KeyValues, decode_body
 from pyromq.remoting.headers import (
     BrokerConsumeStatistics,
     BrokerSettings,
@@ -22,7 +22,12 @@ from pyromq.remoting.headers import (
     BrokerStatistics,
     CleanQueues,
     CleanTopics,
+    DeleteKv,
+    KvNamespace,
+    KvValue,
+    KvValueResponse,
     NamesrvSettings,
+    PutKv,
     SaveBrokerSettings,
     SaveNamesrvSettings,
     SendMessage,
@@ -144,3 +149,33 @@ def _properties(settings: Mapping[str, str]) -> bytes:
     if not settings:
         raise UsageError("no setting is given; give at least one name and value")
     return write_properties(settings).encode()
+
+
+class ClusterKv:
+    """Values by namespace and key, for `AsyncAdmin`; changes go to every name server."""
+
+    def __init__(self, brokers: ClusterBrokers) -> None:
+        self._brokers = brokers
+
+    async def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Store a value at every name server."""
+        await self._brokers.ask_name_servers(PutKv(namespace=namespace, key=key, value=value))
+
+    async def kv(self, namespace: str, key: str) -> str | None:
+        """Return a stored value; None if there is none."""
+        try:
+            response = await self._brokers.ask_name_server(KvValue(namespace=namespace, key=key))
+        except QueryNotFound:
+            return None
+        return response.header(KvValueResponse).value
+
+    async def delete_kv(self, namespace: str, key: str) -> None:
+        """Delete a value at every name server."""
+        await self._brokers.ask_name_servers(DeleteKv(namespace=namespace, key=key))
+
+    async def kv_namespace(self, namespace: str) -> dict[str, str]:
+        """Return all values of a namespace; {} if there are none."""
+        try:
+            return (await self._brokers.name_server(KvNamespace(namespace=namespace), KeyValues)).table
+        except QueryNotFound:
+            return {}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pyromq.client.admin.brokers import ClusterBrokers, listed, masters_of
-from pyromq.client.admin.kv import ClusterKv
+from pyromq.client.admin.admin_client import ClusterBrokers, listed, masters_of
+from pyromq.client.admin.servers import ClusterKv
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.allocation import averaging
 from pyromq.errors import AlreadyExists, CodeNotSupported, TopicNotFound, Unavailable, UsageError

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pyromq.client.admin.accounts import Accounts
-from pyromq.client.admin.admin import AsyncAdmin
-from pyromq.client.admin.doctor.diagnosis import diagnose
-from pyromq.client.admin.doctor.finding import Finding
+from pyromq.client.admin.async_admin import AsyncAdmin
+from pyromq.client.admin.diagnosis import Finding, diagnose
 from pyromq.client.admin.exports import Exports
 from pyromq.client.admin.members import Members
-from pyromq.client.admin.messages.delay_levels import DelayLevels
+from pyromq.client.admin.messages.delayed_messages import DelayLevels
 from pyromq.client.admin.overviews import Overviews
 from pyromq.client.admin.servers import Servers
-from pyromq.client.blocking.blocking_client import Blocking, BlockingClient, blocking
-from pyromq.client.blocking.blocking_runner import BlockingRunner
+from pyromq.client.blocking.blocking_client import Blocking, BlockingClient, BlockingRunner, blocking
 from pyromq.net.connection_config import ConnectionConfig
 
 

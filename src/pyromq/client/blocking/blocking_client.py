@@ -2,22 +2,239 @@
 
 Signature, types and docstring of the async method stay those of the blocking one. Methods with work of their own in
 the calling thread are written out in their class.
+
+Each blocking client has a `BlockingRunner`. Runners of one instance share an event loop, and so do all runners without
+an instance: their clients share connections. `CallerRunsLoop` decides which thread turns the loop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
 from collections.abc import Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
-from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from weakref import WeakSet
 
-from pyromq.client.async_lifespan import AsyncLifespan
-from pyromq.client.blocking.blocking_runner import BlockingRunner
+from pyromq.client.blocking.caller_runs_loop import CallerRunsLoop, as_future, forget_all, give_back, take
+from pyromq.client.blocking.sigint import shield
+from pyromq.client.cluster.cluster_client import AsyncLifespan
+from pyromq.client.cluster.shared_connections import share_on
+from pyromq.errors import NotRunning, UsageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
 C = TypeVar("C", bound=AsyncLifespan)
+
+EXIT_SECONDS = 5.0  # longest close of a forgotten client at program exit
+
+
+def refuse_running_loop(instead: str = "the Async class of the same name") -> None:
+    """Raise `UsageError` in a thread whose event loop is running: blocking it would stop the application's tasks."""
+    if asyncio._get_running_loop() is not None:
+        raise UsageError(f"a blocking client was called inside a running event loop; use {instead} there")
+
+
+class Outcome(concurrent.futures.Future[T]):
+    """The result of submitted work. A thread that waits for it turns the event loop meanwhile."""
+
+    def __init__(self, runner: BlockingRunner) -> None:
+        super().__init__()
+        self._runner = runner
+
+    def result(self, timeout: float | None = None) -> T:
+        self._runner.turn_for(self, timeout)
+        return super().result(0 if timeout is not None else None)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._runner.turn_for(self, timeout)
+        return super().exception(0 if timeout is not None else None)
+
+    def copy(self, future: asyncio.Future[T]) -> None:
+        """Take over the result or error of a finished asyncio future."""
+        if not self.set_running_or_notify_cancel():
+            return
+        if future.cancelled():
+            super().set_exception(asyncio.CancelledError())
+        elif (error := future.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(future.result())
+
+
+class BlockingRunner:
+    """Runs async work for blocking callers in any number of threads. `owner_close` is called at program exit.
+
+    Runners of one `instance` share an event loop; runners without one share another.
+    """
+
+    def __init__(self, owner_close: Callable[[], None], instance: str | None = None) -> None:
+        self._owner_close = owner_close
+        self._instance = instance
+        self._caller_loop: CallerRunsLoop
+        self._lock = threading.Lock()  # held while the client starts or closes
+        self._calls: set[asyncio.Future[Any]] = set()  # running calls
+        self._refusal: str | None = "the client is not running: start it with `with` or start()"
+        self.was_started = False  # stays True when the client is closed
+
+    def start(self, start: Callable[[], Awaitable[None]]) -> None:
+        """Run the client's own start. If that fails, the runner is closed again.
+
+        Raises `UsageError` inside a running event loop, or if the client is running.
+        """
+        refuse_running_loop()
+        with self._lock:
+            if self._refusal is None:
+                raise UsageError("the client is running already")
+            self._caller_loop = take(self._instance, self)
+            if self._instance is None:
+                share_on(self._caller_loop.loop)
+            self._refusal = None
+            _runners.add(self)
+        try:
+            self.run(start)
+        except BaseException:
+            self._shut()
+            raise
+        self.was_started = True
+
+    def close(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Run the client's own close, and end the event loop if no other client uses it. Idempotent.
+
+        Later calls raise `NotRunning`. Raises `UsageError` inside a running event loop: the client stays open.
+        """
+        with self._lock:
+            if self not in _runners:
+                return
+            refuse_running_loop()
+            _runners.discard(self)
+        try:
+            self.run(close)
+        finally:
+            self._shut()
+
+    def run(self, start: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return the result of the awaitable `start(...)`; `start` is called on the loop.
+
+        Raises `UsageError` inside a running event loop, `NotRunning` after `close` and in a forked child.
+        """
+        self._check()
+        try:
+            return self._caller_loop.run(partial(self._noted, partial(start, *args, **kwargs)))
+        except asyncio.CancelledError:
+            self._check()  # another thread has closed the client
+            raise
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a plain function on the loop and return its result."""
+
+        async def call() -> T:
+            return function(*args, **kwargs)
+
+        return self.run(call)
+
+    def submit(self, start: Callable[P, asyncio.Future[T]], *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
+        """Begin work and return at once; works submitted in a row share turns of the loop.
+
+        An error of `start` itself is raised here, or by the outcome if another thread turns the loop.
+        """
+        self._check()
+        outcome: Outcome[T] = Outcome(self)
+
+        def begin() -> None:
+            start(*args, **kwargs).add_done_callback(outcome.copy)
+
+        self._caller_loop.submit(begin, partial(_begin_or_fail, begin, outcome))
+        return outcome
+
+    def turn_for(self, outcome: Outcome[Any], timeout: float | None) -> None:
+        """Wait up to `timeout` seconds for the outcome; the loop is turned here unless another thread turns it.
+
+        Raises `UsageError` inside a running event loop, unless the outcome is done.
+        """
+        if outcome.done() or self._refusal is not None:
+            return
+        refuse_running_loop("`await asyncio.wrap_future(...)`")
+
+        async def wait() -> None:
+            there = asyncio.Event()
+            loop = self._caller_loop.loop
+            outcome.add_done_callback(lambda _: loop.call_soon_threadsafe(there.set))
+            try:
+                async with asyncio.timeout(timeout):
+                    await there.wait()
+            except TimeoutError:
+                pass  # the outcome raises it
+
+        self.run(wait)
+
+    def close_at_exit(self) -> None:
+        """Close the client at program exit; returns after `EXIT_SECONDS` at the latest."""
+        closing = threading.Thread(target=self._owner_close, daemon=True)
+        closing.start()
+        closing.join(EXIT_SECONDS)
+
+    def abandon(self) -> None:
+        """Refuse every call, in the child of a fork: the connections belong to the parent."""
+        self._refusal = f"this client was made before fork(); make a new one in process {os.getpid()}"
+        self._caller_loop.abandon()
+
+    def _check(self) -> None:
+        refuse_running_loop()
+        if self._refusal is not None:
+            raise NotRunning(self._refusal)
+
+    def _noted(self, start: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
+        """Begin a call, and remember it for `_shut`: the loop may outlive this client."""
+        future = as_future(start(), self._caller_loop.loop)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return future
+
+    def _shut(self) -> None:
+        self._refusal = "the client is closed; make a new one"
+        _runners.discard(self)
+        if self._calls:  # other threads wait for them
+            self._caller_loop.run(self._cancel_calls)
+        give_back(self._caller_loop, self)
+
+    async def _cancel_calls(self) -> None:
+        calls = list(self._calls)
+        for each in calls:
+            each.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+
+def _begin_or_fail(begin: Callable[[], None], outcome: Outcome[Any]) -> None:
+    try:
+        begin()
+    except Exception as error:  # noqa: BLE001  the outcome raises it in the calling thread
+        outcome.set_exception(error)
+
+
+_runners: WeakSet[BlockingRunner] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for runner in list(_runners):
+        runner.close_at_exit()
+
+
+def _abandon_all() -> None:
+    shield.main_thread = threading.get_ident()  # the forking thread is the child's main thread
+    for runner in list(_runners):
+        runner.abandon()
+    _runners.clear()
+    forget_all()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 class Blocking(Generic[A]):

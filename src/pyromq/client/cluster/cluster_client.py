@@ -6,17 +6,18 @@ Producers, consumers and admin clients send their requests through it.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
 
 from pyromq.client.cluster.environment import connections_of
 from pyromq.client.cluster.name_servers import NameServers, addresses_of
 from pyromq.client.cluster.namespace import NO_NAMESPACE, Namespace
 from pyromq.client.cluster.routes import MASTER, Route, Routes, read_route, route_for_new_topic
 from pyromq.client.cluster.shared_connections import Member, SharedConnections, join, leave, new_instance
-from pyromq.client.retry import Retry
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, NotRunning, ProtocolError, TopicNotFound, Unavailable
 from pyromq.logs import PARTIAL_RESULTS, logger_of
@@ -34,6 +35,57 @@ from pyromq.remoting.headers import Cluster, Heartbeat, RouteOfTopic, Unregister
 from pyromq.remoting.json_quirks import decode_body, encode_body
 
 logger = logger_of(__name__)
+
+
+class AsyncLifespan(ABC):
+    """A client that is started when an `async with` block is entered and closed when it is left."""
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def _enter(self) -> None:
+        """Start as `async with` does."""
+        await self.start()
+
+    async def __aenter__(self) -> Self:
+        await self._enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+FIRST_PAUSE = 0.02  # seconds
+LONGEST_PAUSE = 0.5  # seconds
+
+
+class Retry:
+    """The attempts of one request, limited to `seconds` together."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._deadline = clock.monotonic() + seconds
+        self._pause = FIRST_PAUSE
+
+    @property
+    def left(self) -> float:
+        """Seconds left for the next attempt, at least 1 ms."""
+        return max(0.001, self._deadline - self._clock.monotonic())
+
+    async def pause(self) -> bool:
+        """Wait before the next attempt. Return False at once if the deadline comes first."""
+        if self._clock.monotonic() + self._pause >= self._deadline:
+            return False
+        await self._clock.sleep(self._pause)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return True
+
+
 partial_results = logger_of(PARTIAL_RESULTS)
 
 T = TypeVar("T")

@@ -1,27 +1,140 @@
-"""One pull: the request, and its answer as messages. Decoding waits until somebody looks at the messages."""
+"""One pull: the request, its answer as messages, and what a consumer does with damaged ones.
+
+Records are decoded when the messages are read. A broker sends records as they are on its disk. A checksum covers the
+stored body of a record; its head is compared with the place in the queue that it was pulled from.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
+from operator import lt
 
 from pyromq import speedups
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import Namespace
-from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.damaged_message import DamagedMessage, are_in_place, examine
+from pyromq.client.config import ConsumerConfig, Damaged
+from pyromq.client.consumer.push.send_back import SendBack
+from pyromq.client.hooks import FilterMessageHook, filtered
 from pyromq.compression import MAX_BODY_BYTES
-from pyromq.errors import ResponseCode, StoreCorrupt
+from pyromq.errors import BrokerError, ResponseCode, StoreCorrupt, UndecodableBody
+from pyromq.excerpt import excerpt
 from pyromq.filter.subscribed import Wanted
 from pyromq.filter.tags import EVERYTHING
+from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage, SysFlag
-from pyromq.record import FIXED_SIZE, MAGIC, decode_all, decode_plainly, sys_flag_of, unpack_size_and_magic
+from pyromq.record import (
+    FIXED_SIZE,
+    MAGIC,
+    MAGIC_AT,
+    MAGIC_BYTES,
+    decode,
+    decode_all,
+    decode_plainly,
+    said_log_offset,
+    sys_flag_of,
+    unpack_size_and_magic,
+)
 from pyromq.remoting.codes import PullFlag
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
+
+logger = logger_of(__name__)
+
+DAMAGED = "DAMAGED"  # property of a dead letter: what is wrong with the record it was copied from
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedMessage:
+    """A record that is not what was stored: where it is, and what is wrong with it.
+
+    `message` is what it holds, for rescue only; None where not even that can be read. Then `log_offset` is what is
+    left in its place, and `queue_offset` the first it may have.
+    """
+
+    queue: MessageQueue
+    queue_offset: int
+    log_offset: int
+    what: str
+    message: StoredMessage | None
+
+    def __str__(self) -> str:
+        return f"{self.queue}, queue offset {self.queue_offset}, log offset {self.log_offset}: {self.what}"
+
+
+class MessageDamaged(StoreCorrupt):
+    """A message is not what was stored; `damaged` says which and how. Seek behind it to go on."""
+
+    def __init__(self, damaged: DamagedMessage) -> None:
+        super().__init__(f"damaged message in {damaged}")
+        self.damaged = damaged
+
+
+def are_in_place(messages: list[StoredMessage], begin: int, end: int) -> bool:
+    """Whether queue offsets ascend and lie between those of a pull. Called for every pull."""
+    offsets = [message.queue_offset for message in messages]
+    return not offsets or (begin <= offsets[0] and offsets[-1] < end and all(map(lt, offsets, offsets[1:])))
+
+
+def examine(
+    raw: bytes, queue: MessageQueue, begin: int, end: int, *, verify: bool
+) -> tuple[list[StoredMessage], list[DamagedMessage]]:
+    """Return the sound messages among records pulled from `begin` on, up to before `end`, and those that are not."""
+    found = _records(raw, queue, begin, end)
+    whole = len(found) == end - begin  # nothing filtered out: each record's queue offset is known
+    sound: list[StoredMessage] = []
+    damaged: list[DamagedMessage] = []
+    expected = begin
+    for message, what, log_offset in found:
+        if message is None:
+            damaged.append(DamagedMessage(queue, expected, log_offset, what, None))
+        else:
+            last = expected if whole else end - 1
+            if verify and not expected <= message.queue_offset <= last:
+                what = f"its record says queue offset {message.queue_offset}"
+            elif verify and message.is_damaged:
+                what, expected = "its body does not match its checksum", message.queue_offset
+            else:
+                expected = message.queue_offset
+            if what:
+                damaged.append(DamagedMessage(queue, expected, log_offset, what, message))
+            else:
+                sound.append(message)
+        expected += 1
+    return sound, damaged
+
+
+def _records(raw: bytes, queue: MessageQueue, begin: int, end: int) -> list[tuple[StoredMessage | None, str, int]]:
+    """Return of each record the message, or why there is none, and its log offset."""
+    found: list[tuple[StoredMessage | None, str, int]] = []
+    position = 0
+    while position < len(raw):
+        try:
+            message = decode(raw, position)
+        except StoreCorrupt as error:
+            found.append((None, f"its record cannot be read ({error})", said_log_offset(raw, position)))
+            position = _next_record(raw, position, queue, range(begin, end))
+        else:
+            found.append((message, "", message.log_offset))
+            position += message.size
+    return found
+
+
+def _next_record(raw: bytes, position: int, queue: MessageQueue, offsets: range) -> int:
+    """Return where the first sound record of this pull begins behind one that cannot be read; else where all ends."""
+    while (position := raw.find(MAGIC_BYTES, position + MAGIC_AT + 1) - MAGIC_AT) >= 0:
+        try:
+            message = decode(raw, position, check_crc=True)
+        except StoreCorrupt:
+            continue
+        if (message.topic, message.queue_id) == (queue.topic, queue.queue_id) and message.queue_offset in offsets:
+            return position
+    return len(raw)
+
 
 if speedups.is_active:
     from pyromq.speedups.decoding import RecordDecoder
@@ -251,3 +364,89 @@ def _size_at(data: bytes, position: int) -> int:
     if magic != MAGIC or not FIXED_SIZE <= size <= len(data) - position:
         raise StoreCorrupt(f"no record at byte {position} of {len(data)}")
     return int(size)
+
+
+# Bytes of bodies unpacked ahead, for each pull: those of some hundred messages, which are not unpacked once more.
+_MOST_KEPT = 1 << 20
+
+
+class DamagedMessagePolicy:
+    """Sifts what pulls bring, and counts the messages passed over or buried: `count`.
+
+    `send_back` is None where there are no dead letters; there messages are passed over.
+    """
+
+    def __init__(self, group: str, config: ConsumerConfig, send_back: SendBack | None) -> None:
+        self.count = 0
+        self._group = group
+        self._config = config
+        self._send_back = send_back
+        self._filters = [hook for hook in config.hooks if isinstance(hook, FilterMessageHook)]
+
+    async def sift(self, result: PullResult) -> tuple[list[StoredMessage], int, MessageDamaged | None]:
+        """Return the messages to be consumed, the queue offset to go on at, and why no further than there.
+
+        Raises `MQError` when a dead letter cannot be written now.
+        """
+        messages, next_offset, failure = result.messages, result.next_offset, None
+        if result.damaged and self._config.damaged is Damaged.STOP:
+            first = result.damaged[0]
+            messages = [message for message in messages if message.queue_offset < first.queue_offset]
+            next_offset, failure = first.queue_offset, MessageDamaged(first)
+        else:
+            for damaged in result.damaged:
+                await self._pass_over(damaged)
+        if not self._config.deliver_undecodable:
+            messages = await self._decodable(messages)
+        if self._filters and messages:
+            messages = filtered(self._filters, self._group, messages)
+        return messages, next_offset, failure
+
+    async def _pass_over(self, damaged: DamagedMessage) -> None:
+        fate = "passed over"
+        if self._config.damaged is Damaged.DEAD_LETTER and damaged.message is not None and self._send_back is not None:
+            damaged.message.properties[DAMAGED] = damaged.what
+            await self._send_back.bury(damaged.message, str(damaged))
+            fate = "now a dead letter"
+        self.count += 1
+        logger.error("group %s: damaged message in %s; it is %s", self._group, damaged, fate)
+
+    async def _decodable(self, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """Return the messages without those whose body cannot be unpacked, which are buried."""
+        compressed = [message for message in messages if message.sys_flag & SysFlag.COMPRESSED]
+        if not compressed:
+            return messages
+        refused = set()
+        for message, error in await asyncio.to_thread(_unpack, compressed):
+            await self._bury(message, error)
+            refused.add(message.queue_offset)
+        return [message for message in messages if message.queue_offset not in refused] if refused else messages
+
+    async def _bury(self, message: StoredMessage, error: UndecodableBody) -> None:
+        """Make it a dead letter; passed over where no broker will ever take one, so that others are consumed."""
+        fate = "passed over"
+        if self._send_back is not None:
+            try:
+                await self._send_back.bury(message, excerpt(error))
+                fate = "now a dead letter"
+            except BrokerError as refusal:
+                if refusal.retriable:
+                    raise
+                fate = f"passed over, since it cannot be made a dead letter: {refusal}"
+        self.count += 1
+        logger.error(
+            "group %s: message %s in %s, offset %d, is %s: %s",
+            *(self._group, message.message_id, message.queue, message.queue_offset, fate, error),
+        )
+
+
+def _unpack(compressed: list[StoredMessage]) -> list[tuple[StoredMessage, UndecodableBody]]:
+    """Unpack bodies, keep the first ones, and return the messages where that cannot be, each with the reason."""
+    refused = []
+    left = _MOST_KEPT
+    for message in compressed:
+        try:
+            left -= message.unpack(left)
+        except UndecodableBody as error:
+            refused.append((message, error))
+    return refused

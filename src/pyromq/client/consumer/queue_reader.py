@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from pyromq.client.async_lifespan import AsyncLifespan
-from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.cluster.routes import Route
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull

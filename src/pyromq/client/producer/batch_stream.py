@@ -12,12 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyromq.client.arguments import checked
-from pyromq.client.async_lifespan import AsyncLifespan
-from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient, Retry
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.pending_send import STATUSES, check_topic_for_sending
-from pyromq.client.retry import Retry
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, NoPermission, Unavailable, UsageError, from_response
 from pyromq.message import MessageQueue, SendStatus

@@ -14,12 +14,11 @@ from typing import Self
 from uuid import uuid4
 
 from pyromq.client.arguments import checked
-from pyromq.client.async_lifespan import AsyncLifespan
+from pyromq.client.cluster.cluster_client import AsyncLifespan, Retry
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.batch_stream import AsyncRunProducer, check_ledger
 from pyromq.client.producer.pending_send import prepare_batch
 from pyromq.client.producer.queue_selection import OrderingKey, QueueSelection, queue_for_key
-from pyromq.client.retry import Retry
 from pyromq.clock import SystemClock
 from pyromq.errors import CodeNotSupported, MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.message import Message, MessageQueue

@@ -18,9 +18,8 @@ from pyromq.client.application_code import awaited, called, check_takes, picture
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.namespace import NO_NAMESPACE, Namespace
 from pyromq.client.config import ProducerConfig
-from pyromq.client.decision import Decision
-from pyromq.client.hooks import EndTransactionHook, SendKind, TransactionEnd
-from pyromq.client.producer.producer import AsyncProducer
+from pyromq.client.hooks import Decision, EndTransactionHook, SendKind, TransactionEnd
+from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.errors import MQError, StoreCorrupt, Unavailable
 from pyromq.logs import Tracebacks, logger_of

@@ -10,12 +10,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from pyromq.client.blocking.producer import Producer
+from pyromq.client.blocking.producers import Producer
 from pyromq.client.config import ProducerConfig
-from pyromq.client.decision import Decision
 from pyromq.client.hooks import (
     ConsumeOutcome,
     ConsumeStatus,
+    Decision,
     MessageDelivery,
     MessageSend,
     SendKind,

@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages
 from pyromq.client.config import ProducerConfig
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
+from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
-from pyromq.client.producer.producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.console.cluster.cluster_snapshot import BrokerView, ClusterSnapshot, take
 from pyromq.console.console_config import ConsoleConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.cluster.cluster_snapshot import MASTER, BrokerFigures, BrokerView
 from pyromq.console.security.console_accounts import Role

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from pyromq.client.admin.messages.delay_levels import DelayLevel
-from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages, DelayedMessage
+from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages, DelayedMessage, DelayLevel
 from pyromq.console.search.query import moment
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.chart import columns

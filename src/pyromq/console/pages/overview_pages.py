@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from pyromq.client.admin.doctor.diagnosis import diagnose
-from pyromq.client.admin.doctor.finding import Finding
+from pyromq.client.admin.diagnosis import Finding, diagnose
 from pyromq.console.cluster.cluster_snapshot import BrokerFigures, ClusterSnapshot, GroupView
 from pyromq.console.view.chart import ChartLine
 from pyromq.console.view.request_context import RequestContext, address

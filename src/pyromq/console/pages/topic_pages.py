@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.responses import Response
 
-from pyromq.client.admin.admin import AsyncAdmin
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.console.cluster.cluster_snapshot import TopicView, kind_of
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.chart import ChartLine

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from pyromq.client.admin.side_by_side import each_of
+from pyromq.client.admin.admin_client import each_of
 from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.search.query import Query
 from pyromq.console.search.queue_scan import (

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.column import Column
 
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import MessageQueue
 from pyromq.plural import counted

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.column import Column
 
-from pyromq.client.consumer.damaged_message import DAMAGED
+from pyromq.client.consumer.pulling import DAMAGED
 from pyromq.errors import UsageError
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.column import Column
 
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
 from pyromq.extras import install_command

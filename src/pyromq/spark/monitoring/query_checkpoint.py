@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import Unavailable, UsageError
 from pyromq.message import MessageQueue
 from pyromq.spark.batch_content import HEADING

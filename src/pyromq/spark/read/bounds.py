@@ -27,7 +27,7 @@ class DataLoss(MQError):
 
 
 class QueueClient(Protocol):
-    """The client calls that planning needs; `pyromq.client.blocking.queue_reader.QueueReader` has them."""
+    """The client calls that planning needs; `pyromq.client.blocking.consumers.QueueReader` has them."""
 
     def brokers(self) -> list[str]: ...
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from pyromq.client.blocking.queue_reader import QueueReader
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.consumer.pulling import PullResult, PullStatus
 from pyromq.errors import TopicNotFound

@@ -11,7 +11,7 @@ from itertools import count
 import numpy as np
 import pyarrow as pa
 
-from pyromq.client.blocking.batch_transactions import Attempt, BatchTransactions, Stream
+from pyromq.client.blocking.producers import Attempt, BatchTransactions, Stream
 from pyromq.client.producer.batch_stream import Acknowledged
 from pyromq.client.producer.batch_transactions import AttemptResult
 from pyromq.errors import BatchDecided, MessageRefused

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyromq.client.blocking.batch_transactions import BatchTransactions
+from pyromq.client.blocking.producers import BatchTransactions
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.batch_transactions import AttemptResult, BatchOutcome
 from pyromq.errors import BatchDecided, MQError, Unavailable, UsageError

@@ -326,8 +326,8 @@ async def test_polls_end_when_the_consumer_is_closed(member):
 
 
 def test_the_blocking_one_shares_queues_too(served):
-    from pyromq.client.blocking.producer import Producer
-    from pyromq.client.blocking.pull_consumer import PullConsumer
+    from pyromq.client.blocking.consumers import PullConsumer
+    from pyromq.client.blocking.producers import Producer
 
     with Producer("p", served.namesrv) as producer:
         for number in range(8):

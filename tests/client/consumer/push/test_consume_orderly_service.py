@@ -9,9 +9,9 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer import assignment
+from pyromq.client.consumer.assignment import QueueLockClient
 from pyromq.client.consumer.push.listener import Ack, GiveUp, RetryLater
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.client.consumer.queue_lock_client import QueueLockClient
 from pyromq.message import Message
 
 

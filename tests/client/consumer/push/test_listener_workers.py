@@ -5,8 +5,7 @@ import threading
 
 from tests.waiting import PATIENCE_SECONDS, until
 
-from pyromq.client.consumer.push.listener_tasks import ListenerTasks
-from pyromq.client.consumer.push.listener_threads import ListenerThreads
+from pyromq.client.consumer.push.listener_pool import ListenerTasks, ListenerThreads
 
 
 class Work:

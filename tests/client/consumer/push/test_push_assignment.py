@@ -7,8 +7,8 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.consumer.assignment import QueueLockClient
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.client.consumer.queue_lock_client import QueueLockClient
 from pyromq.errors import DeadlineExceeded
 from pyromq.message import Message
 

@@ -214,9 +214,9 @@ async def test_a_hanging_function_loses_its_message_and_its_thread_is_replaced(c
     async with consuming(cluster, work, concurrency=1, consume_timeout_seconds=0.3) as consumer:
         await until(lambda: calls == [b"1", b"2"])
         await until(lambda: consumer._assigned[sent.queue].safe_offset == 2)
-        assert consumer._service._threads.count == 2
+        assert consumer._service._listeners._threads.count == 2
         release.set()
-        await until(lambda: consumer._service._threads.count == 1)
+        await until(lambda: consumer._service._listeners._threads.count == 1)
 
 
 async def test_a_hanging_async_listener_is_cancelled(cluster):

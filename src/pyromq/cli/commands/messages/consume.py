@@ -30,11 +30,10 @@ from pyromq.cli.connection_options import connections, namespace_option, namesrv
 from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.render import as_json, one_line
 from pyromq.cli.times import END, Start, read_start, read_time
-from pyromq.client.blocking.pull_consumer import PullConsumer
+from pyromq.client.blocking.consumers import PullConsumer
 from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.client.config import ConsumeFrom, ConsumerConfig, Damaged
-from pyromq.client.consumer.damaged_message import DamagedMessage, MessageDamaged
-from pyromq.client.consumer.pulling import PullResult
+from pyromq.client.consumer.pulling import DamagedMessage, MessageDamaged, PullResult
 from pyromq.clock import local_time
 from pyromq.errors import SubscriptionParseFailed, UndecodableBody, UsageError
 from pyromq.excerpt import escaped

@@ -16,7 +16,7 @@ from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.render import as_json, one_line, output_option, show_record, show_rows
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages, HalfMessage
 from pyromq.client.config import ProducerConfig
-from pyromq.client.decision import Decision
+from pyromq.client.hooks import Decision
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
 from pyromq.clock import local_time
 from pyromq.errors import MQError, QueryNotFound

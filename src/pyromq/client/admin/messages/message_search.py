@@ -5,8 +5,8 @@ A message with a damaged body is returned with a warning, and its `is_damaged` i
 
 from __future__ import annotations
 
+from pyromq.client.admin.admin_client import each_of
 from pyromq.client.admin.messages.delayed_messages import find_waiting
-from pyromq.client.admin.side_by_side import each_of
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.consumer.pulling import PullRequest, pull
 from pyromq.errors import AccessDenied, BrokerError, CodeNotSupported, MQError, QueryNotFound, Unavailable, UsageError

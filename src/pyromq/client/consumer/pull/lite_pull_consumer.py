@@ -12,17 +12,14 @@ from types import TracebackType
 from typing import Self
 
 from pyromq.client.arguments import check_queue, checked
-from pyromq.client.async_lifespan import AsyncLifespan
-from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.consumer_status_processor import ConsumerInternals, ConsumerStatusProcessor
+from pyromq.client.consumer.consumer_status import ConsumerInternals, ConsumerStatusProcessor
 from pyromq.client.consumer.group_offsets import group_offsets
-from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Batch
-from pyromq.client.consumer.pull.positions import Positions
+from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Batch, Positions
 from pyromq.client.consumer.pull.prefetch import Prefetch
-from pyromq.client.consumer.pull.queue_watch import QueueListener, QueueWatch
-from pyromq.client.consumer.pull.subscribed_queues import SubscribedQueues
+from pyromq.client.consumer.pull.subscribed_queues import QueueListener, QueueWatch, SubscribedQueues
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.consumer.subscriptions import subscription

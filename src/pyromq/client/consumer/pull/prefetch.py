@@ -10,10 +10,9 @@ import asyncio
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.consumption_rates import ConsumptionRates
-from pyromq.client.consumer.damaged_message_policy import DamagedMessagePolicy
+from pyromq.client.consumer.consumer_status import ConsumptionRates
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
-from pyromq.client.consumer.pulling import PullRequest, PullStatus, pull
+from pyromq.client.consumer.pulling import DamagedMessagePolicy, PullRequest, PullStatus, pull
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.errors import MQError, TopicNotFound

@@ -14,12 +14,9 @@ from pyromq.client.application_code import check_takes, was_thrown_in
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
-from pyromq.client.consumer.assignment import Assignment
-from pyromq.client.consumer.pull.assigned_queue import AssignedQueue
-from pyromq.client.consumer.pull.positions import Positions
+from pyromq.client.consumer.assignment import RENEW_SECONDS, Assignment, QueueLockClient
+from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Positions
 from pyromq.client.consumer.pull.prefetch import Prefetch
-from pyromq.client.consumer.pull.queue_watch import QueueListener
-from pyromq.client.consumer.queue_lock_client import RENEW_SECONDS, QueueLockClient
 from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.clock import Clock
@@ -31,6 +28,66 @@ from pyromq.net.tasks import every
 from pyromq.remoting.bodies import Subscription
 
 logger = logger_of(__name__)
+
+QueueListener = Callable[[list[MessageQueue]], object]
+
+
+class _Watched:
+    """One topic: the queues its listener was told last, and whether it is at work now."""
+
+    def __init__(self, listener: QueueListener, told: tuple[MessageQueue, ...]) -> None:
+        self.listener = listener
+        self.told = told
+        self.busy = False
+
+
+class QueueWatch:
+    """Looks at every route the client learns. A topic has one listener: the latest.
+
+    Source: RocketMQ 4.9.8, DefaultLitePullConsumerImpl.registerTopicMessageQueueChangeListener.
+    """
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+        self._watched: dict[str, _Watched] = {}
+        cluster.on_route_change.append(self._look)
+
+    async def begin(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
+        """Return the topic's readable queues and tell the listener when they are others. Raises `TopicNotFound`."""
+        check_takes(listener, "queues", what="a listener for queues")
+        await self._cluster.refresh(topic)
+        queues = (await self._cluster.route(topic)).readable
+        self._watched[topic] = _Watched(listener, queues)
+        return list(queues)
+
+    def end(self, topic: str) -> None:
+        """Tell nobody any more about this topic."""
+        self._watched.pop(topic, None)
+
+    def _look(self, topic: str) -> None:
+        watched = self._watched.get(topic)
+        if watched is not None and not watched.busy and self._queues(topic) != watched.told:
+            watched.busy = True
+            self._cluster.tasks.start(self._tell(topic, watched), name=f"queues of {topic}")
+
+    async def _tell(self, topic: str, watched: _Watched) -> None:
+        """Call the listener until it knows the present queues; never twice at once."""
+        while self._watched.get(topic) is watched and (queues := self._queues(topic)) != watched.told:
+            watched.told = queues
+            try:
+                result = watched.listener(list(queues))
+                if inspect.isawaitable(result):
+                    await result
+            except BaseException as error:
+                if was_thrown_in(error):
+                    raise
+                logger.warning("the listener for the queues of topic %s failed", topic, exc_info=error)
+        watched.busy = False
+
+    def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        route = self._cluster.routes.find(topic)
+        return route.readable if route is not None else ()
+
 
 LOOK_SECONDS = 0.01  # while a queue is given away: an iterating thread tells nobody that it is done with a message
 

@@ -1,18 +1,20 @@
 """Concurrent consumption: listeners run in parallel, failed messages are sent back to the broker.
 
-Source: RocketMQ 4.9.8, ConsumeMessageConcurrentlyService.
+An administrator may have a listener called with one message.
+Source: RocketMQ 4.9.8, ConsumeMessageConcurrentlyService with its consumeMessageDirectly.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from itertools import groupby
+from collections.abc import Callable
+from concurrent.futures import Future
 
+from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, BoundListener, Verdict
-from pyromq.client.consumer.push.listener_tasks import ListenerTasks
-from pyromq.client.consumer.push.listener_threads import ListenerThreads
+from pyromq.client.consumer.consumer_status import ConsumerInternals
+from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, Ack, BoundListener, RetryLater, Verdict, reason_text
+from pyromq.client.consumer.push.listener_pool import ListenerPool
 from pyromq.client.consumer.push.process_queue import (
     DROPPED,
     JUDGED,
@@ -29,6 +31,11 @@ from pyromq.errors import MQError
 from pyromq.logs import Tracebacks, logger_of
 from pyromq.message import StoredMessage
 from pyromq.net.tasks import Tasks
+from pyromq.record import decode
+from pyromq.remoting.bodies import ConsumeDirectlyResult, encode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import ConsumeDirectly
 
 logger = logger_of(__name__)
 
@@ -56,19 +63,17 @@ class ConsumeConcurrentlyService:
         self._listener = listener
         self._send_back = send_back
         self._tasks = Tasks()
-        self._threads = ListenerThreads[ConsumeRequest](config.concurrency, self._finished, name=f"pyromq {group}")
-        self._async = ListenerTasks[ConsumeRequest](config.concurrency, self._finished, name=f"listener of {group}")
+        self._listeners = ListenerPool[ConsumeRequest](config.concurrency, self._finished, group=group)
 
     def deliver(self, process_queue: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
         """Add pulled messages to the queue and schedule their listeners."""
         requests = consume_requests(process_queue, messages, self._listener, self._config.batch)
         process_queue.add(requests, next_offset)
-        self._submit(requests)
+        self._listeners.submit(requests)
 
     async def stop(self) -> None:
         """Cancel async listeners; threads end when their listeners return. Later results are ignored."""
-        self._threads.stop()
-        await self._async.stop()
+        await self._listeners.stop()
         await self._tasks.stop()
 
     async def rescue(self, process_queue: ProcessQueue) -> None:
@@ -88,23 +93,15 @@ class ConsumeConcurrentlyService:
         )
         if request.state is not RUNNING or failed:
             return  # it ended meanwhile, or no broker accepted it: tried again at the next call
-        if request.listener.in_task:
-            self._async.cancel(request)
-        else:
-            self._threads.replace()
+        self._listeners.abandon(request)
         request.process_queue.finish(request)
         request.state = LATE
-
-    def _submit(self, requests: Iterable[ConsumeRequest]) -> None:
-        for in_task, group in groupby(requests, _in_task):
-            (self._async if in_task else self._threads).submit(list(group))
 
     def _finished(self, request: ConsumeRequest) -> None:
         """Handle a listener's result. Called on the loop for every request."""
         process_queue = request.process_queue
         if request.state is LATE:
-            if not request.listener.in_task:
-                self._threads.shrink()
+            self._listeners.returned(request)
             return
         if process_queue.state is DROPPED:
             return
@@ -148,7 +145,7 @@ class ConsumeConcurrentlyService:
         process_queue.replace(request, failed)
         await self._clock.sleep(self._config.local_retry_seconds)
         if not process_queue.dropped:
-            self._submit([request])
+            self._listeners.submit([request])
 
     async def _give_back(
         self, request: ConsumeRequest, messages: list[StoredMessage], verdict: Verdict
@@ -201,5 +198,63 @@ def _end_of(verdict: Verdict) -> str:
     return "; becomes a dead letter" if verdict.delay_level == TO_DEAD_LETTERS else ""
 
 
-def _in_task(request: ConsumeRequest) -> bool:
-    return request.listener.in_task
+# Result names in the reply. Source: CMResult.
+_RETURNED = {None: "CR_SUCCESS", Ack.DONE: "CR_SUCCESS", Ack.COMMIT: "CR_COMMIT", Ack.ROLLBACK: "CR_ROLLBACK"}
+
+
+class ConsumeDirectlyProcessor:
+    """Calls listeners for administrators, one at a time, beside the usual consumption.
+
+    `listener(topic)` returns the topic's listener. Requests name topics with the namespace of `names`.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        internals: ConsumerInternals,
+        names: Namespace,
+        clock: Clock,
+        *,
+        listener: Callable[[str], BoundListener],
+    ) -> None:
+        self._internals = internals
+        self._names = names
+        self._clock = clock
+        self._listener = listener
+        self._answers: dict[ConsumeRequest, Future[Reply]] = {}
+        self._listeners = ListenerPool[ConsumeRequest](1, self._finished, group=f"{group}, directly")
+
+    @answers(ConsumeDirectly)
+    def consume(self, header: ConsumeDirectly, call: Call) -> Future[Reply]:
+        """Call the listener with one message. Offsets and retries do not change."""
+        self._internals.check(header.consumer_group)
+        message = decode(call.body, check_crc=self._internals.config.verify_checksums)
+        message.broker_name = header.broker_name or ""
+        message.topic = self._names.unwrap(message.original_topic)
+        listener = self._listener(message.topic).of_message(message)
+        request = ConsumeRequest(
+            ProcessQueue(message.queue, message.queue_offset, self._clock.monotonic), listener, [message]
+        )
+        future = self._answers[request] = Future()
+        self._listeners.submit([request])
+        return future
+
+    async def stop(self) -> None:
+        await self._listeners.stop()
+
+    def _finished(self, request: ConsumeRequest) -> None:
+        assert request.started is not None
+        result = ConsumeDirectlyResult(
+            order=self._internals.config.orderly,
+            result=_result(request),
+            remark=reason_text(request.failure) if request.failure is not None else None,
+            spent_ms=int((self._clock.monotonic() - request.started) * 1000),
+        )
+        self._answers.pop(request).set_result(Reply(body=encode_body(result)))
+
+
+def _result(request: ConsumeRequest) -> str:
+    if request.failure is None:
+        returned = request.returned
+        return _RETURNED[returned] if returned is None or isinstance(returned, Ack) else "CR_LATER"
+    return "CR_LATER" if isinstance(request.failure, RetryLater) else "CR_THROW_EXCEPTION"

@@ -12,8 +12,7 @@ from typing import Any
 
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, Ack, BoundListener, Verdict
-from pyromq.client.consumer.push.listener_tasks import ListenerTasks
-from pyromq.client.consumer.push.listener_threads import ListenerThreads
+from pyromq.client.consumer.push.listener_pool import ListenerPool
 from pyromq.client.consumer.push.process_queue import (
     DROPPED,
     LOST,
@@ -95,8 +94,7 @@ class ConsumeOrderlyService:
         self._max_retries = max_retries
         self._tasks = Tasks()
         self._turns: dict[ProcessQueue, Turn] = {}  # submitted and not finished
-        self._threads = ListenerThreads[Turn](config.concurrency, self._finished, name=f"pyromq {group}")
-        self._async = ListenerTasks[Turn](config.concurrency, self._finished, name=f"listener of {group}")
+        self._listeners = ListenerPool[Turn](config.concurrency, self._finished, group=group)
 
     def deliver(self, process_queue: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
         """Add pulled messages to the queue and schedule their listeners."""
@@ -118,13 +116,13 @@ class ConsumeOrderlyService:
         requests = list(takewhile(lambda request: request.listener is head.listener, next_ones))
         process_queue.busy = True
         turn = self._turns[process_queue] = Turn(process_queue, requests)
-        (self._async if head.listener.in_task else self._threads).submit([turn])
+        self._listeners.submit([turn])
 
     def lose(self, process_queue: ProcessQueue) -> None:
         """Cancel the running async listener of a queue whose lock is lost. One in a thread cannot be cancelled."""
         turn = self._turns.pop(process_queue, None)
         if turn is not None and turn.in_task:
-            self._async.cancel(turn)
+            self._listeners.cancel(turn)
             for request in process_queue.requests:
                 if request.state is RUNNING:
                     request.state = LOST
@@ -132,8 +130,7 @@ class ConsumeOrderlyService:
 
     async def stop(self) -> None:
         """Cancel async listeners; threads end when their listeners return. Later results are ignored."""
-        self._threads.stop()
-        await self._async.stop()
+        await self._listeners.stop()
         await self._tasks.stop()
 
     async def rescue(self, process_queue: ProcessQueue) -> None:

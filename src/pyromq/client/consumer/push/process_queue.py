@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import cast
 
 from pyromq.client.application_code import was_thrown_in
-from pyromq.client.consumer.consumption_rates import Tally
+from pyromq.client.consumer.consumer_status import Tally
 from pyromq.client.consumer.push.listener import BoundListener, Verdict, judge
 from pyromq.message import MessageQueue, StoredMessage
 
@@ -90,6 +90,10 @@ class ConsumeRequest:
     @property
     def first_offset(self) -> int:
         return self.messages[0].queue_offset
+
+    @property
+    def in_task(self) -> bool:
+        return self.listener.in_task
 
     def begin(self) -> bool:
         """Mark the request as running. Return False if its queue is closed or its lock is not valid."""

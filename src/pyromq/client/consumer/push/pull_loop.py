@@ -12,10 +12,15 @@ from dataclasses import dataclass
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.consumer.consumption_rates import ConsumptionRates
-from pyromq.client.consumer.damaged_message import MessageDamaged
-from pyromq.client.consumer.damaged_message_policy import DamagedMessagePolicy
-from pyromq.client.consumer.pulling import PullRequest, PullResult, PullStatus, pull
+from pyromq.client.consumer.consumer_status import ConsumptionRates
+from pyromq.client.consumer.pulling import (
+    DamagedMessagePolicy,
+    MessageDamaged,
+    PullRequest,
+    PullResult,
+    PullStatus,
+    pull,
+)
 from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock

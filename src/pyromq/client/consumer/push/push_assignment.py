@@ -10,12 +10,11 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 
-from pyromq.client.consumer.assignment import Assignment
+from pyromq.client.consumer.assignment import RENEW_SECONDS, Assignment, QueueLockClient
 from pyromq.client.consumer.group_offsets import GroupOffsets
 from pyromq.client.consumer.push.consume_orderly_service import ConsumeOrderlyService
 from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.client.consumer.push.pull_loop import PullLoops
-from pyromq.client.consumer.queue_lock_client import RENEW_SECONDS, QueueLockClient
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound
 from pyromq.logs import logger_of

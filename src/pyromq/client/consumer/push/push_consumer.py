@@ -13,25 +13,25 @@ from typing import Any, TypeVar, overload
 
 from pyromq.client.application_code import picture_of, text_of
 from pyromq.client.arguments import checked
-from pyromq.client.async_lifespan import AsyncLifespan
-from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.cluster.routes import Route
 from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
-from pyromq.client.consumer.consumer_status_processor import ConsumerInternals, ConsumerStatusProcessor
-from pyromq.client.consumer.damaged_message_policy import DamagedMessagePolicy
-from pyromq.client.consumer.group_offsets import group_offsets
-from pyromq.client.consumer.push.consume_concurrently_service import ConsumeConcurrentlyService
-from pyromq.client.consumer.push.consume_directly_processor import ConsumeDirectlyProcessor
+from pyromq.client.consumer.assignment import QueueLockClient
+from pyromq.client.consumer.consumer_status import ConsumerInternals, ConsumerStatusProcessor
+from pyromq.client.consumer.group_offsets import LocalOffsetStore, group_offsets
+from pyromq.client.consumer.pulling import DamagedMessagePolicy
+from pyromq.client.consumer.push.consume_concurrently_service import (
+    ConsumeConcurrentlyService,
+    ConsumeDirectlyProcessor,
+)
 from pyromq.client.consumer.push.consume_orderly_service import ConsumeOrderlyService
 from pyromq.client.consumer.push.listener import UNSUBSCRIBED, BoundListener, Listener, ListenerHooks, typed
-from pyromq.client.consumer.push.local_offset_store import LocalOffsetStore
 from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.client.consumer.push.pull_loop import PullLimits, PullLoops
 from pyromq.client.consumer.push.push_assignment import PushAssignment
 from pyromq.client.consumer.push.send_back import SendBack
-from pyromq.client.consumer.queue_lock_client import QueueLockClient
 from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.client.producer.pending_send import check_body

@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyromq.client.arguments import checked
-from pyromq.client.async_lifespan import AsyncLifespan
-from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.cluster_client import API_SECONDS, AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ProducerConfig
 from pyromq.client.hooks import SendKind
@@ -27,13 +26,14 @@ from pyromq.client.producer.pending_send import (
 )
 from pyromq.client.producer.produce_accumulator import ProduceAccumulator
 from pyromq.client.producer.queue_selection import OrderingKey
-from pyromq.client.producer.recall import recall
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import NoReply, NotRunning, UsageError
+from pyromq.errors import NoReply, NotRunning, Unavailable, UsageError
 from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
 from pyromq.message_id import UniqueIds
 from pyromq.names import check_producer_group
 from pyromq.remoting.bodies import HeartbeatBody, ProducerEntry
+from pyromq.remoting.headers import RecallMessage, RecallMessageResponse
+from pyromq.remoting.recall_handle import decode_handle
 
 if TYPE_CHECKING:
     from pyromq.speedups.requests import FastOutbox
@@ -452,3 +452,32 @@ def _packed(address: str) -> bytes:
 
 # Of the whole process: clients that share an id on several event loops get each other's replies.
 _waiting: dict[str, Request] = {}
+
+
+async def recall(
+    cluster: ClusterClient, recall_handle: str | None, *, group: str | None = None, timeout: float = API_SECONDS
+) -> str:
+    """Cancel a message and return its unique id: once this returns, nobody gets it. Asked once; seconds.
+
+    Raises `RecallRefused` when it was delivered or cancelled before, and for what is no handle; `TopicNotFound`;
+    `Unavailable` when its broker is not there or does not answer - then it may be cancelled all the same.
+    """
+    if not isinstance(recall_handle, str):
+        raise UsageError(
+            f"cancel takes the recall_handle of a send result, not {recall_handle!r}; only messages that wait for"
+            " deliver_at or delay have one"
+        )
+    cluster.check_running()
+    handle = decode_handle(recall_handle)
+    route = await cluster.route(handle.topic)
+    if route.master(handle.broker_name) is None:
+        await cluster.refresh(handle.topic)
+        route = await cluster.route(handle.topic)
+    address = route.master(handle.broker_name)
+    if address is None:
+        raise Unavailable(f"broker {handle.broker_name!r} is not in the route of topic {handle.topic!r}")
+    order = RecallMessage(
+        topic=handle.topic, recall_handle=recall_handle, producer_group=group, broker_name=handle.broker_name
+    )
+    answer = (await cluster.ask(address, order, timeout=timeout)).check()
+    return answer.header(RecallMessageResponse).message_id

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 
-from pyromq.client.admin.doctor.finding import Finding
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.environment import connections_of
 from pyromq.client.cluster.name_servers import addresses_of
@@ -34,6 +33,17 @@ from pyromq.plural import counted
 from pyromq.remoting.bodies import ClusterTable, KeyValues, TopicRoute, decode_body
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerState, Cluster, RouteOfTopic
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: the checked server or topic, whether it is in order, the observation, and advice."""
+
+    name: str
+    ok: bool
+    text: str
+    advice: str = ""
+
 
 WITH_TLS = "give the authority of its certificate: --tls-ca FILE (ConnectionConfig.tls), see docs/security.md"
 WITHOUT_TLS = "leave out --tls... options and PYROMQ_TLS... variables, or enable TLS at the server"

@@ -1,1 +1,0 @@
-"""Diagnosis of a cluster, step by step."""

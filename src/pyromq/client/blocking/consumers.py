@@ -1,0 +1,293 @@
+"""The blocking push consumer, pull consumer and queue reader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from pyromq.client.application_code import check_takes
+from pyromq.client.arguments import checked
+from pyromq.client.blocking.blocking_client import BlockingClient, blocking, on_loop, refuse_running_loop
+from pyromq.client.blocking.sigint import sigterm_calls
+from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
+from pyromq.client.consumer.pull.subscribed_queues import QueueListener
+from pyromq.client.consumer.push.listener import Listener
+from pyromq.client.consumer.push.push_consumer import AsyncConsumer
+from pyromq.client.consumer.queue_reader import AsyncQueueReader
+from pyromq.message import MessageQueue, StoredMessage
+from pyromq.net.connection_config import ConnectionConfig
+
+
+@checked
+class PullConsumer(BlockingClient[AsyncPullConsumer]):
+    """Pulls messages when the application asks; blocking, for programs without an event loop.
+
+        with PullConsumer("billing") as consumer:
+            consumer.subscribe("orders")
+            for message in consumer:
+                ...
+
+    Arguments, units, errors and commits are those of `AsyncPullConsumer`. One thread at a time may poll or iterate;
+    other threads may close, pause and resume meanwhile. Called inside a running event loop, methods raise `UsageError`.
+    """
+
+    def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
+        client = AsyncPullConsumer(group, namesrv, config=config)
+        super().__init__(client, client.config.instance)
+        self.config = client.config
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._async.hand_back_latest()
+        super().__exit__(kind, error, trace)
+
+    queues = blocking(AsyncPullConsumer.queues)
+    unwatch_queues = on_loop(AsyncPullConsumer.unwatch_queues)
+    assign = blocking(AsyncPullConsumer.assign)
+    seek = blocking(AsyncPullConsumer.seek)
+    seek_to_begin = blocking(AsyncPullConsumer.seek_to_begin)
+    seek_to_end = blocking(AsyncPullConsumer.seek_to_end)
+    seek_to_time = blocking(AsyncPullConsumer.seek_to_time)
+    pause = on_loop(AsyncPullConsumer.pause)
+    resume = on_loop(AsyncPullConsumer.resume)
+    poll = blocking(AsyncPullConsumer.poll)
+    commit = blocking(AsyncPullConsumer.commit)
+    committed = blocking(AsyncPullConsumer.committed)
+    pull = blocking(AsyncPullConsumer.pull)
+    min_offset = blocking(AsyncPullConsumer.min_offset)
+    max_offset = blocking(AsyncPullConsumer.max_offset)
+    offset_by_time = blocking(AsyncPullConsumer.offset_by_time)
+
+    def watch_queues(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
+        """Return a topic's queues, and call `listener(queues)` in a thread of its own whenever they change."""
+        return self._runner.run(self._async.watch_queues, topic, _in_thread(listener))
+
+    @property
+    def client_id(self) -> str:
+        """This member's name in its group; set by `start`."""
+        return self._async.client_id
+
+    @property
+    def damaged_count(self) -> int:
+        """Number of damaged or undecodable messages: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
+        return self._async.damaged_count
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The assigned queues, in order."""
+        return self._async.assignment
+
+    def subscribe(
+        self, topic: str, *, tags: str = "*", sql: str | None = None, listener: QueueListener | None = None
+    ) -> None:
+        """Join the group's assignment of the topic's queues; see `AsyncPullConsumer.subscribe`.
+
+        The listener is called in a thread of its own.
+        """
+        tell = None if listener is None else _in_thread(listener)
+        if self._runner.was_started:
+            self._runner.call(self._async.subscribe, topic, tags=tags, sql=sql, listener=tell)
+        else:
+            self._async.subscribe(topic, tags=tags, sql=sql, listener=tell)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop pulling the topic; its queues are released soon."""
+        if self._runner.was_started:
+            self._runner.call(self._async.unsubscribe, topic)
+        else:
+            self._async.unsubscribe(topic)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> StoredMessage:
+        """Return the next message of any assigned queue, waiting without limit; closing ends the iteration."""
+        refuse_running_loop()
+        message = self._async.next_buffered()
+        if message is not None:
+            return message
+        try:
+            return self._runner.run(self._async.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the next message that an assigned queue will hand out."""
+        return self._async.position(queue)
+
+
+def _in_thread(listener: QueueListener) -> QueueListener:
+    check_takes(listener, "queues", what="a listener for queues")
+
+    async def tell(queues: list[MessageQueue]) -> None:
+        await asyncio.to_thread(listener, queues)
+
+    return tell
+
+
+L = TypeVar("L", bound=Listener)
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Consumer(BlockingClient[AsyncConsumer]):
+    """Consumes topics as a member of a group; for programs without an event loop.
+
+        with Consumer("billing") as consumer:
+            @consumer.subscribe("orders", tags="paid || refunded")
+            def work(messages):
+                ...
+            consumer.wait()
+
+    Arguments, listeners, units and errors are those of `AsyncConsumer`. Plain listeners run in threads, `async` ones on
+    the consumer's own event loop. Called inside a running event loop, methods raise `UsageError`.
+    """
+
+    def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
+        client = AsyncConsumer(group, namesrv, config=config)
+        super().__init__(client, client.instance)
+        self._terminated = False  # SIGTERM came, perhaps before `start` returned
+
+    reply = blocking(AsyncConsumer.reply)
+    pause = on_loop(AsyncConsumer.pause)
+    resume = on_loop(AsyncConsumer.resume)
+
+    def run(self, *, signals: bool = True) -> None:
+        """Consume until a listener, or another thread, calls `stop`, or until Ctrl-C or SIGTERM; then close.
+
+        SIGTERM is left alone with `signals=False`, and if the program handles or ignores it itself. Raises
+        `UsageError` if no topic is subscribed to.
+        """
+        self._async.check_subscribed()
+        with sigterm_calls(self._terminate) if signals else nullcontext(), self:
+            try:
+                if not self._terminated:
+                    self.wait()
+            except KeyboardInterrupt:
+                pass  # the usual end of a program that consumes
+
+    def wait(self) -> None:
+        """Wait until `stop` or `close` is called. Raises the error that ended the consumer, see `AsyncConsumer.wait`.
+
+        Ctrl-C raises `KeyboardInterrupt`.
+        """
+        if (failure := self._runner.run(self._async.ended)) is not None:
+            raise failure  # not on the loop: it would end the thread that turns it
+
+    def stop(self) -> None:
+        """Let `wait` return, without closing. For listeners and other threads."""
+        self._async.stop()
+
+    @overload
+    def subscribe(self, topic: str, listener: Listener, *, tags: str = "*", sql: str | None = None) -> None: ...
+    @overload
+    def subscribe(
+        self, topic: str, listener: None = None, *, tags: str = "*", sql: str | None = None
+    ) -> Callable[[L], L]: ...
+    @overload
+    def subscribe(
+        self,
+        topic: str,
+        *,
+        tags: str = "*",
+        sql: str | None = None,
+        type: type[T],
+        unfit: Listener | None = None,
+    ) -> Callable[[Callable[[list[T]], R]], Callable[[list[T]], R]]: ...
+    def subscribe(self, topic: str, listener: Listener | None = None, **how: Any) -> Any:
+        """Call a listener with the topic's messages that have these tags (`*`, `a`, `a || b`).
+
+        `sql` selects by properties instead: `price > 5 AND region IN ('EU', 'US')`. Without a listener, a decorator is
+        returned. A topic has one listener, the latest; with a `type` it gets values of that type, see
+        `AsyncConsumer.subscribe`. May be called before and after the start.
+        """
+
+        def decorate(function: Any) -> Any:
+            subscribe = partial(self._async.subscribe, topic, function, **how)
+            if self._runner.was_started:
+                self._runner.call(subscribe)
+            else:
+                subscribe()
+            return function
+
+        if listener is None:
+            return decorate
+        decorate(listener)
+        return None
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stop consuming the topic; soon its offsets are committed and its queues released."""
+        if self._runner.was_started:
+            self._runner.call(self._async.unsubscribe, topic)
+        else:
+            self._async.unsubscribe(topic)
+
+    @property
+    def client_id(self) -> str:
+        """This member's name in its group; set by `start`."""
+        return self._async.client_id
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The assigned queues in order, without those of the retry topic."""
+        return self._async.assignment
+
+    @property
+    def damaged_count(self) -> int:
+        """Number of damaged or undecodable messages: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
+        return self._async.damaged_count
+
+    def _terminate(self) -> None:
+        self._terminated = True
+        if self._runner.was_started:
+            self.stop()
+
+
+class QueueReader(BlockingClient[AsyncQueueReader]):
+    """Reads queues in the name of a group; blocking, for programs without an event loop. Threads may share one.
+
+    Arguments, units and errors are those of `AsyncQueueReader`.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        timeout: float = 5.0,
+        verify_checksums: bool = True,
+        connections: ConnectionConfig | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        client = AsyncQueueReader(
+            group,
+            namesrv,
+            timeout=timeout,
+            verify_checksums=verify_checksums,
+            connections=connections,
+            namespace=namespace,
+        )
+        super().__init__(client)
+
+    topics = blocking(AsyncQueueReader.topics)
+    brokers = blocking(AsyncQueueReader.brokers)
+    absent = blocking(AsyncQueueReader.absent)
+    queues = blocking(AsyncQueueReader.queues)
+    deleted = blocking(AsyncQueueReader.deleted)
+    bounds = blocking(AsyncQueueReader.bounds)
+    live_bounds = blocking(AsyncQueueReader.live_bounds)
+    first_since = blocking(AsyncQueueReader.first_since)
+    store_time_at = blocking(AsyncQueueReader.store_time_at)
+    store_times = blocking(AsyncQueueReader.store_times)
+    pull = blocking(AsyncQueueReader.pull)
+    pull_all = blocking(AsyncQueueReader.pull_all)
+    committed = blocking(AsyncQueueReader.committed)
+    commit = blocking(AsyncQueueReader.commit)
+    announce_group = blocking(AsyncQueueReader.announce_group)

@@ -1,0 +1,269 @@
+"""The blocking producer, transaction producer and batch transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Self
+
+from pyromq.client.application_code import called, check_takes
+from pyromq.client.blocking.blocking_client import (
+    Blocking,
+    BlockingClient,
+    BlockingRunner,
+    blocking,
+    refuse_running_loop,
+)
+from pyromq.client.config import ProducerConfig
+from pyromq.client.hooks import Decision
+from pyromq.client.producer.async_producer import AsyncProducer
+from pyromq.client.producer.batch_stream import BatchStream
+from pyromq.client.producer.batch_transactions import (
+    AsyncAttempt,
+    AsyncBatchTransactions,
+    AttemptResult,
+)
+from pyromq.client.producer.pending_send import Selector, listed, queue_chooser
+from pyromq.client.producer.queue_selection import OrderingKey
+from pyromq.client.producer.transaction_producer import (
+    AsyncTransactionProducer,
+    Check,
+    Execute,
+    Transaction,
+    TransactionResult,
+    decision_of,
+    unsafe,
+)
+from pyromq.errors import NotRunning
+from pyromq.message import Message, MessageQueue, SendResult, SendStatus
+from pyromq.message_id import UniqueIds
+from pyromq.remoting.header import Header
+
+
+class Producer(BlockingClient[AsyncProducer]):
+    """Sends messages; blocking, for programs without an event loop. Threads may share one.
+
+        with Producer("orders-service") as producer:
+            result = producer.send(Message("orders", b"...", keys="order-7"), ordering_key="customer-3")
+
+    Arguments, units and errors are those of `AsyncProducer`. Called inside a running event loop, every method raises
+    `UsageError`. In a forked child, a producer made by the parent raises `NotRunning`.
+    """
+
+    def __init__(self, group: str, namesrv: str | None = None, *, config: ProducerConfig | None = None) -> None:
+        client = AsyncProducer(group, namesrv, config=config)
+        super().__init__(client, client.config.instance)
+
+    send_one_way = blocking(AsyncProducer.send_one_way)
+    request = blocking(AsyncProducer.request)
+    cancel = blocking(AsyncProducer.cancel)
+    queues = blocking(AsyncProducer.queues)
+    flush = blocking(AsyncProducer.flush)
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send a message and return its queue and offset; see `AsyncProducer.send`."""
+        choose = queue_chooser(message, queue, ordering_key, selector)
+        self._make_room()
+        return self._runner.run(self._async.begin, message, choose, timeout, at_once=True)
+
+    def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        selector: Selector | None = None,
+        timeout: float | None = None,
+    ) -> Future[SendResult]:
+        """Send without waiting; the `concurrent.futures.Future` gets the result or the error.
+
+        Messages sent in a row share a write. Blocks only while `max_in_flight` messages or `max_pending_bytes` wait
+        for their replies.
+        """
+        refuse_running_loop()
+        choose = queue_chooser(message, queue, ordering_key, selector)
+        self._make_room()
+        self._async.check_open()  # raises here even while another thread turns the loop
+        return self._runner.submit(self._async.begin_soon, message, choose, timeout)
+
+    def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        ordering_key: OrderingKey | None = None,
+        timeout: float | None = None,
+    ) -> SendResult:
+        """Send messages of one topic in one request; see `AsyncProducer.send_batch`."""
+        return self._runner.run(
+            self._async.send_batch, listed(messages), queue=queue, ordering_key=ordering_key, timeout=timeout
+        )
+
+    def _make_room(self) -> None:
+        if self._async.is_full:
+            self._runner.run(self._async.room)
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages can depend on work of the application; for programs without an event loop.
+
+        def check(message):                        # called when a decision was lost: read durable state
+            return Decision.COMMIT if orders.exists(message.message_id) else Decision.ROLLBACK
+
+        with TransactionProducer("orders", check=check) as producer:
+            with producer.transaction(Message("orders", b"...")) as transaction:
+                orders.insert(transaction.transaction_id, ...)
+
+    Arguments, units and errors are those of `AsyncTransactionProducer`. `execute` runs in the calling thread; `check`
+    runs in a thread of its own at any time.
+    """
+
+    _async: AsyncTransactionProducer
+
+    def __init__(
+        self, group: str, namesrv: str | None = None, *, check: Check, config: ProducerConfig | None = None
+    ) -> None:
+        client = AsyncTransactionProducer(group, namesrv, check=check, config=config)
+        BlockingClient.__init__(self, client, client.config.instance)
+
+    def send_in_transaction(
+        self, message: Message, execute: Execute, *, timeout: float | None = None
+    ) -> TransactionResult:
+        """Send a half message, run `execute(message)`, a plain function, and commit or roll back what it returns.
+
+        See `AsyncTransactionProducer.send_in_transaction`.
+        """
+        check_takes(execute, "message", what="execute")
+        sent = self._runner.run(self._async.send_half, message, timeout=timeout)
+        decision = Decision.ROLLBACK
+        if sent.status is SendStatus.OK:
+            subject = f"transaction {sent.message_id}"
+            returned, failure = called(execute, message)
+            if failure is not None and not isinstance(failure, Exception):
+                raise failure  # the caller ends; the broker will check
+            decision = decision_of(returned, failure, subject)
+        return self._runner.run(self._async.end, sent, decision, message)
+
+    @contextmanager
+    def transaction(self, message: Message, *, timeout: float | None = None) -> Iterator[Transaction]:
+        """Send a half message; commit when the block ends, unless `rollback` or `leave_open` was called in it.
+
+        See `AsyncTransactionProducer.transaction`.
+        """
+        sent = self._runner.run(self._async.send_half, message, timeout=timeout)
+        if sent.status is not SendStatus.OK:
+            self._runner.run(self._async.end, sent, Decision.ROLLBACK, message)
+            raise unsafe(sent)
+        transaction = Transaction(sent)
+        try:
+            yield transaction
+        except BaseException:
+            with suppress(NotRunning):  # closed in the block
+                self._runner.run(self._async.end, sent, Decision.UNKNOWN, message)
+            raise
+        self._runner.run(self._async.end, sent, transaction.decision, message)
+
+
+class Attempt(Blocking[AsyncAttempt]):
+    """One attempt at a transaction, a context manager; see `AsyncBatchTransactions.attempt`."""
+
+    def __init__(self, runner: BlockingRunner, attempt: AsyncAttempt) -> None:
+        super().__init__(runner, attempt)
+        self.transaction = attempt.transaction
+        self.token = attempt.token
+
+    send = blocking(AsyncAttempt.send)
+    send_run = blocking(AsyncAttempt.send_run)
+    finish = blocking(AsyncAttempt.finish)
+    abandon = blocking(AsyncAttempt.abandon)
+
+    @property
+    def result(self) -> AttemptResult | None:
+        """The result to commit; None until the attempt is finished."""
+        return self._async.result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runner.run(self._async.__aexit__, kind, error, trace)
+
+
+class Stream(Blocking[BatchStream]):
+    """Batches of messages that consumers see as soon as they are stored; see `BatchStream`."""
+
+    finish = blocking(BatchStream.finish)
+    abandon = blocking(BatchStream.abandon)
+
+    def send_run(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
+        """Begin to send a batch; blocks only while too many batches wait for their replies."""
+        self._runner.run(self._async.put, queue, body, messages, header=header)
+
+
+class BatchTransactions(BlockingClient[AsyncBatchTransactions]):
+    """Sends attempts and commits one; blocking, for programs without an event loop.
+
+        with BatchTransactions("etl") as batches:
+            with batches.attempt("etl:17") as attempt:
+                attempt.send(messages)
+            outcome = batches.commit("etl:17", [attempt.result])
+
+    Arguments, units and errors are those of `AsyncBatchTransactions`.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        ledger: str | None = None,
+        timeout: float = 60.0,
+        in_flight: int = 8,
+        config: ProducerConfig | None = None,
+    ) -> None:
+        super().__init__(
+            AsyncBatchTransactions(group, namesrv, ledger=ledger, timeout=timeout, in_flight=in_flight, config=config)
+        )
+
+    commit = blocking(AsyncBatchTransactions.commit)
+    lookup = blocking(AsyncBatchTransactions.lookup)
+    rollback = blocking(AsyncBatchTransactions.rollback)
+    undecided = blocking(AsyncBatchTransactions.undecided)
+
+    @property
+    def ledger(self) -> str:
+        """The name of the broker that keeps the decisions."""
+        return self._async.ledger
+
+    @property
+    def ids(self) -> UniqueIds:
+        """Makes unique ids for messages that are encoded by the application."""
+        return self._async.runs.ids
+
+    def attempt(self, transaction: str, token: str | None = None) -> Attempt:
+        """Return a new attempt. A `token` must never be used twice; without one, a new one is made."""
+        return Attempt(self._runner, self._runner.call(self._async.attempt, transaction, token))
+
+    def stream(self) -> Stream:
+        """Return a stream of batches outside transactions: visible once stored, delivered at least once."""
+        return Stream(self._runner, self._runner.call(self._async.runs.stream))
+
+    def single_header(self, queue: MessageQueue, *, flag: int, properties: str) -> Header:
+        """Return the header of a stream's single message, for delayed ones."""
+        return self._async.runs.single_header(queue, flag=flag, properties=properties)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that can be written now, in order of broker name and queue id."""
+        return self._runner.run(self._async.runs.queues, topic)

@@ -1,0 +1,272 @@
+"""Calls listeners: plain ones in threads, `async` ones in tasks of the event loop, a limited number at once.
+
+Knows no queues and no brokers. A piece of work is one or several listener calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from pyromq.net.tasks import Tasks
+
+LOOK_AGAIN_SECONDS = 0.001
+FAST_PIECES = 10  # pieces in that time from which on further threads would only slow each other down
+TURN_SECONDS = 0.002  # longest time that listeners which never wait block the event loop
+
+
+class Work(Protocol):
+    """A piece of work. Both methods return False if no listener was called."""
+
+    @property
+    def in_task(self) -> bool: ...
+
+    def run(self) -> bool: ...
+
+    async def run_in_task(self) -> bool: ...
+
+
+W = TypeVar("W", bound=Work)
+_in_task = attrgetter("in_task")
+
+
+class ListenerPool(Generic[W]):
+    """Runs pieces in at most `count` threads and `count` tasks. `finished(piece)` is called on the event loop."""
+
+    def __init__(self, count: int, finished: Callable[[W], None], *, group: str) -> None:
+        self._threads = ListenerThreads[W](count, finished, name=f"pyromq {group}")
+        self._tasks = ListenerTasks[W](count, finished, name=f"listener of {group}")
+
+    def submit(self, pieces: Iterable[W]) -> None:
+        """Run pieces, in order among those of one kind. Called on the loop."""
+        for in_task, group in groupby(pieces, _in_task):
+            (self._tasks if in_task else self._threads).submit(group)
+
+    def abandon(self, piece: W) -> None:
+        """Cancel a piece in a task. A thread cannot be cancelled: another one takes its place until `returned`."""
+        if piece.in_task:
+            self._tasks.cancel(piece)
+        else:
+            self._threads.replace()
+
+    def returned(self, piece: W) -> None:
+        """End the thread that took the place of an abandoned piece's thread."""
+        if not piece.in_task:
+            self._threads.shrink()
+
+    def cancel(self, piece: W) -> None:
+        """Cancel a piece in a task. A thread cannot be cancelled."""
+        self._tasks.cancel(piece)
+
+    async def stop(self) -> None:
+        """Cancel tasks and forget the backlog. Threads end when their listeners return; these results are ignored."""
+        self._threads.stop()
+        await self._tasks.stop()
+
+
+class ListenerThreads(Generic[W]):
+    """At most `count` threads, started when needed. `finished` is called on the loop for each piece that ran.
+
+    A thread for each message would cost more than most listeners, so threads take pieces from one backlog. New pieces
+    wake one thread, and more threads if work is left after a millisecond. Results return to the event loop in groups.
+    """
+
+    def __init__(self, count: int, finished: Callable[[W], None], *, name: str) -> None:
+        self._count = count
+        self._finished = finished
+        self._name = name
+        self._backlog: deque[W] = deque()
+        self._results: deque[W] = deque()
+        self._results_asked = False
+        self._threads: set[_Thread] = set()
+        self._idle: deque[_Thread] = deque()
+        self._look: asyncio.TimerHandle | None = None
+        self._finished_count = 0
+        self._finished_before = 0
+        self._loop: asyncio.AbstractEventLoop
+
+    @property
+    def count(self) -> int:
+        """The number of threads now."""
+        return len(self._threads)
+
+    def submit(self, pieces: Iterable[W]) -> None:
+        """Run pieces in order. Called on the loop."""
+        self._loop = asyncio.get_running_loop()
+        self._backlog.extend(pieces)
+        self._wake_one()
+        if self._look is None and self._backlog:
+            self._finished_before = self._finished_count
+            self._look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
+
+    def replace(self) -> None:
+        """Allow one more thread, in place of one whose listener does not return."""
+        self._count += 1
+        self._wake_one()
+
+    def shrink(self) -> None:
+        """End one thread, because a replaced one has returned."""
+        self._count -= 1
+        if self._idle:
+            self._idle.pop().wake.release()
+
+    def stop(self) -> None:
+        """End idle threads now, and others when their listeners return. The backlog is not run."""
+        self._count = 0
+        self._backlog.clear()
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        while self._idle:
+            self._idle.pop().wake.release()
+
+    def _wake_one(self) -> bool:
+        """Wake or start one thread. Return False if all are running."""
+        try:
+            thread = self._idle.pop()
+        except IndexError:
+            if len(self._threads) >= self._count:
+                return False
+            thread = _Thread(self, f"{self._name} {len(self._threads) + 1}")
+            self._threads.add(thread)
+            thread.start()
+        else:
+            thread.wake.release()
+        return True
+
+    def _look_again(self) -> None:
+        """Wake a thread for each piece left, unless the running ones are fast."""
+        self._look = None
+        left = len(self._backlog)
+        quick = self._finished_count - self._finished_before >= FAST_PIECES
+        if left and (quick or all([self._wake_one() for _ in range(min(left, self._count))])):
+            self._finished_before = self._finished_count
+            self._look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
+
+    def work(self, thread: _Thread) -> None:
+        """Run pieces, and wait when there are none; the body of each thread."""
+        backlog, results = self._backlog, self._results
+        while True:
+            while True:
+                try:
+                    piece = backlog.popleft()
+                except IndexError:
+                    break
+                if piece.run():
+                    results.append(piece)
+                    self._finished_count += 1
+                    if not self._results_asked:
+                        self._ask_results()
+            if not self._rest(thread):
+                self._threads.discard(thread)
+                return
+
+    def _rest(self, thread: _Thread) -> bool:
+        """Wait to be woken. Return False if the thread must end."""
+        if len(self._threads) > self._count:
+            return False
+        self._idle.append(thread)
+        # A piece submitted since the backlog was found empty may have found no idle thread.
+        if self._backlog or len(self._threads) > self._count:
+            try:
+                self._idle.remove(thread)
+            except ValueError:
+                pass  # this thread is being woken
+            else:
+                return len(self._threads) <= self._count
+        thread.wake.acquire()
+        return len(self._threads) <= self._count
+
+    def _ask_results(self) -> None:
+        self._results_asked = True
+        try:
+            self._loop.call_soon_threadsafe(self._hand_results)
+        except RuntimeError:
+            pass  # the loop is closed: the consumer was stopped while this listener ran
+
+    def _hand_results(self) -> None:
+        self._results_asked = False  # set before the results are read: a later result schedules another call
+        results, finished = self._results, self._finished
+        while results:
+            finished(results.popleft())
+
+
+class _Thread(threading.Thread):
+    """A daemon thread: a listener that does not return must not keep the program from ending."""
+
+    def __init__(self, owner: ListenerThreads[Any], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.wake = threading.Lock()
+        self.wake.acquire()
+        self._owner = owner
+
+    def run(self) -> None:
+        self._owner.work(self)
+
+
+class ListenerTasks(Generic[W]):
+    """At most `count` tasks, started when there is work and ended when there is none.
+
+    A task takes piece after piece: one that does not wait costs no task of its own. `finished` is called for each.
+    """
+
+    def __init__(self, count: int, finished: Callable[[W], None], *, name: str) -> None:
+        self._count = count
+        self._finished = finished
+        self._name = name
+        self._backlog: deque[W] = deque()
+        self._tasks = Tasks()
+        self._at: dict[W, asyncio.Task[None]] = {}
+        self._running = 0
+        self._starting = False
+
+    def submit(self, pieces: Iterable[W]) -> None:
+        """Run pieces in order."""
+        self._backlog.extend(pieces)
+        self._start_one()
+
+    def cancel(self, piece: W) -> None:
+        """Cancel the task that runs a piece."""
+        if (task := self._at.get(piece)) is not None:
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Cancel the running listeners and forget the backlog."""
+        self._backlog.clear()
+        await self._tasks.stop()
+
+    def _start_one(self) -> None:
+        if self._backlog and not self._starting and self._running < self._count:
+            self._starting = True
+            self._running += 1
+            self._tasks.start(self._work(), name=self._name)
+
+    async def _work(self) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._starting = False
+        turn_ends = time.monotonic() + TURN_SECONDS
+        try:
+            while self._backlog:
+                piece = self._backlog.popleft()
+                self._start_one()  # the next piece, should this listener wait
+                self._at[piece] = task
+                try:
+                    ran = await piece.run_in_task()
+                finally:
+                    del self._at[piece]
+                while task.cancelling():  # the listener suppressed its cancellation, which must not reach the next one
+                    task.uncancel()
+                if ran:
+                    self._finished(piece)
+                if time.monotonic() > turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = time.monotonic() + TURN_SECONDS
+        finally:
+            self._running -= 1
+            self._start_one()

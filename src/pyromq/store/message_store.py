@@ -182,6 +182,13 @@ class MessageStore:
         """Set the callback `listener(message, tags_code)`, called for each appended message."""
         self._dispatcher.on_append = listener
 
+    def follow(self, topic: str, apply: Callable[[StoredMessage], None]) -> None:
+        """Call `apply` with each record appended to an internal topic, before the append returns.
+
+        It must neither append nor raise. A topic has one follower; no compiled code appends to such a topic.
+        """
+        self._dispatcher.followers[topic] = apply
+
     def append(self, message: StoredMessage) -> None:
         """Store a message and set its queue offset, log offset, store time, store address and size.
 
@@ -258,6 +265,11 @@ class MessageStore:
 
     @property
     def max_log_offset(self) -> int:
+        return self._log.end
+
+    @property
+    def confirmed_end(self) -> int:
+        """Log offset before which records may be read, delivered and saved as progress: the log's end."""
         return self._log.end
 
     def record_at(self, log_offset: int) -> memoryview | None:

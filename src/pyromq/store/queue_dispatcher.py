@@ -1,4 +1,7 @@
-"""After each append: writes the consume-queue entry and calls the listener. At start: rebuilds entries from the log."""
+"""After each append: writes the consume-queue entry, applies the record, and calls the listener.
+
+At start it rebuilds missing entries from the log.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,14 @@ UNQUEUED = SysFlag.HALF
 
 
 class QueueDispatcher:
-    """Writes the queue entry of each record. `on_append(message, tags_code)` is called after each append."""
+    """Writes the queue entry of each record. `on_append(message, tags_code)` is called after each append.
+
+    `followers` hold by topic the function that applies an appended record to the table that follows the topic.
+    """
 
     def __init__(self, queues: QueueTable, delay_levels_ms: tuple[int, ...]) -> None:
         self.on_append: Callable[[StoredMessage, int], None] | None = None
+        self.followers: dict[str, Callable[[StoredMessage], None]] = {}
         self._queues = queues
         self._delay_levels_ms = delay_levels_ms
         self._ends: dict[ConsumeQueue, int] = {}  # cache of `log_end` for replay: reading an entry is slow
@@ -34,10 +41,12 @@ class QueueDispatcher:
         self._unverified: dict[ConsumeQueue, StoredMessage] = {}  # records with the queue offset of an earlier record
 
     def dispatch(self, message: StoredMessage, queue: ConsumeQueue) -> None:
-        """Write the entry of a record just appended and call the listener."""
+        """Write the entry of a record just appended, apply the record, and call the listener."""
         tags_code = self.tags_code(message)
         if not message.sys_flag & UNQUEUED:
             queue.append(message.log_offset, message.size, tags_code)
+        if (apply := self.followers.get(message.topic)) is not None:
+            apply(message)
         if self.on_append is not None:
             self.on_append(message, tags_code)
 

@@ -18,7 +18,7 @@ from pyromq.broker.batches.half_batches import BatchOrigin, HalfBatch, HalfBatch
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.flushed_progress import InternalQueueProgress
+from pyromq.broker.consuming.flushed_progress import InternalQueues
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
@@ -68,7 +68,9 @@ class BatchTransactions:
             deque()
         )  # a note's queue offset, and the run that must be settled before the note is not needed
         self._next_look = 0.0
-        self._progress = InternalQueueProgress(GROUP, store, offsets)
+        self._progress = InternalQueues(
+            GROUP, [(HALF_RUN_TOPIC, 0), (LEDGER_TOPIC, ENTRIES), (LEDGER_TOPIC, NOTES)], store, offsets
+        )
         self.find = self._ledger.find
         self.undecided = self._runs.find
         self.undecided_names = self._runs.names

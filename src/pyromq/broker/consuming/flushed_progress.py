@@ -5,13 +5,16 @@ Progress that survives a power loss while its log does not would lose delivered 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import merge
 from typing import Generic, TypeVar
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.store.message_store import MessageStore
+from pyromq.message import StoredMessage
+from pyromq.store.message_store import MessageStore, QueueEntry
 
 T = TypeVar("T")
+Place = tuple[str, int, int]  # topic, queue id, queue offset
 
 
 class FlushedProgress(Generic[T]):
@@ -29,7 +32,7 @@ class FlushedProgress(Generic[T]):
     def hold(self, progress: T) -> None:
         """Hold the progress of this moment, unless an older state is still held."""
         if self._held is None:
-            self._held, self._log_end = progress, self._store.max_log_offset
+            self._held, self._log_end = progress, self._store.confirmed_end
 
     def take(self) -> T | None:
         """Return the held progress, once, if its log is on disk; else None."""
@@ -39,15 +42,44 @@ class FlushedProgress(Generic[T]):
         return progress
 
 
-class InternalQueueProgress:
-    """How far internal queues are worked through, by topic and queue id; stored as the consumer offsets of a group."""
+class InternalQueues:
+    """The internal queues that a table follows, and how far it has worked through them.
 
-    def __init__(self, group: str, store: MessageStore, offsets: ConsumerOffsets) -> None:
+    A table has one method that applies a record. It gets each record once, in log order: at the start those behind the
+    saved progress, then each one when it is appended. The progress is stored as the consumer offsets of a group.
+    """
+
+    def __init__(
+        self, group: str, queues: Sequence[tuple[str, int]], store: MessageStore, offsets: ConsumerOffsets
+    ) -> None:
         self.saved: Mapping[tuple[str, int], int] = {}
         self._group = group
+        self._queues = queues
         self._store = store
         self._offsets = offsets
         self._flushed = FlushedProgress[Mapping[tuple[str, int], int]](store)
+
+    def follow(
+        self,
+        apply: Callable[[StoredMessage], None],
+        read: Callable[[Place, QueueEntry], StoredMessage | None] | None = None,
+    ) -> None:
+        """Apply the records behind the saved progress, and from now on each new one before its append returns.
+
+        `read` returns the record at a place; None for a record to skip. By default it reads all of the record.
+        """
+        for entry, place in merge(*(self._entries(*queue) for queue in self._queues)):
+            record = self._store.message(*place) if read is None else read(place, entry)
+            if record is not None:
+                apply(record)
+        for topic in dict(self._queues):
+            self._store.follow(topic, apply)
+
+    def _entries(self, topic: str, queue_id: int) -> Iterator[tuple[QueueEntry, Place]]:
+        first = self.stored(topic, queue_id)
+        for queue_offset in range(first, self._store.max_offset(topic, queue_id)):
+            for entry in self._store.entries(topic, queue_id, queue_offset, 1):
+                yield entry, (topic, queue_id, queue_offset)
 
     def stored(self, topic: str, queue_id: int = 0) -> int:
         """Return the stored queue offset, moved into the bounds of the queue."""
@@ -67,4 +99,4 @@ class InternalQueueProgress:
         """Return the log offset of the first record of queue 0 behind the saved progress; without one the log's end."""
         first = max(self.saved.get((topic, 0), 0), self._store.min_offset(topic, 0))
         entries = self._store.entries(topic, 0, first, 1)
-        return entries[0].log_offset if entries else self._store.max_log_offset
+        return entries[0].log_offset if entries else self._store.confirmed_end

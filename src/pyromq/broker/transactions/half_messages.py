@@ -16,11 +16,12 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.flushed_progress import InternalQueueProgress
+from pyromq.broker.consuming.flushed_progress import InternalQueues
 from pyromq.broker.limits import DEFAULT_LIMITS
 from pyromq.broker.put_message import PutMessage, is_half
 from pyromq.broker.topics import Topics
@@ -55,6 +56,7 @@ class Half(msgspec.Struct, frozen=True, gc=False):
     checks: int  # how often its producer was asked
     immune_ms: int | None  # age before its first check, if the message sets one
     identity: HalfIdentity | None  # None without a unique key: its copies cannot be recognised
+    earlier: int  # queue offset of the copy before this one, or -1
 
 
 class HalfMessages:
@@ -78,15 +80,13 @@ class HalfMessages:
         self._most = most
         self._open: dict[int, Half] = {}
         self._latest: dict[HalfIdentity, int] = {}  # queue offset of the latest copy
-        # Queue offsets of earlier copies without an op record: the message was sent twice, or a crash came between a
-        # copy and its op record.
-        self._earlier: dict[HalfIdentity, list[int]] = {}
-        self._earlier_count = 0
-        self._seen = 0  # queue offset of the next half message to read
+        # Earlier copies without an op record: the message was sent twice, or a crash came between a copy and its op
+        # record.
+        self._earlier: dict[int, Half] = {}
         # The highest queue offset in each op record from `_first_op` on.
         self._ops: deque[int] = deque()
         self._first_op = 0
-        self._progress = InternalQueueProgress(GROUP, store, offsets)
+        self._queues = InternalQueues(GROUP, [(HALF_TOPIC, 0), (OP_TOPIC, 0)], store, offsets)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -96,33 +96,54 @@ class HalfMessages:
         """Number of op records in memory: those since the oldest undecided message."""
         return len(self._ops)
 
-    # -- opening
+    # -- following the log
 
     def load(self) -> None:
-        """Read both queues from the stored progress on, to find the undecided half messages."""
-        done = self._load_ops()
-        self._seen = self._progress.stored(HALF_TOPIC)
-        self._follow(done)
-        self._progress.saved = self._worked_through()
+        """Apply both queues from the stored progress on."""
+        self._first_op = self._queues.stored(OP_TOPIC)
+        self._queues.follow(self.apply)
+        self._queues.saved = self._worked_through()
+
+    def apply(self, record: StoredMessage) -> None:
+        """Enter a half message, or settle those that an op record names."""
+        if record.topic == OP_TOPIC:
+            self._apply_op(record)
+            return
+        identity, queue_offset, earlier = identity_of(record), record.queue_offset, -1
+        if identity is not None:
+            earlier = self._latest.get(identity, -1)
+            self._latest[identity] = queue_offset
+        if earlier in self._open:
+            self._earlier[earlier] = self._open.pop(earlier)
+        self._open[queue_offset] = _half(record, identity, earlier=earlier)
+
+    def _apply_op(self, record: StoredMessage) -> None:
+        # RocketMQ 5 names several offsets in one record, each with a comma behind it.
+        named = [int(word) for word in record.stored_body.split(b",") if word.isdigit()]
+        lost = record.queue_offset - self._first_op - len(self._ops)
+        self._ops.extend([-1] * lost)
+        self._ops.append(max(named, default=-1))
+        for queue_offset in named:
+            if (half := self._open.pop(queue_offset, None)) is None:
+                self._earlier.pop(queue_offset, None)
+            elif half.identity is not None:
+                del self._latest[half.identity]
+                for earlier in self._earlier_copies(half):
+                    del self._earlier[earlier]
+
+    def _earlier_copies(self, half: Half) -> list[int]:
+        """Return the queue offsets of earlier copies without an op record, oldest first."""
+        copies: list[int] = []
+        while (earlier := self._earlier.get(half.earlier)) is not None:
+            copies.append(earlier.queue_offset)
+            half = earlier
+        return copies[::-1]
 
     def mend(self) -> None:
         """Append the op records that a crash lost. Called once, after `load`, when records can be appended."""
         for half in list(self._open.values()):
             if self._is_committed(half):
                 self.settle(half)
-
-    def _load_ops(self) -> set[int]:
-        """Return the queue offsets that the op records name."""
-        done: set[int] = set()
-        self._first_op = self._progress.stored(OP_TOPIC)
-        for offset in range(self._first_op, self._store.max_offset(OP_TOPIC, 0)):
-            record = self._read(OP_TOPIC, 0, offset)
-            # RocketMQ 5 names several offsets in one record, each with a comma behind it.
-            words = record.stored_body.split(b",") if record is not None else []
-            named = [int(word) for word in words if word.isdigit()]
-            self._ops.append(max(named, default=-1))
-            done.update(named)
-        return done
 
     def _is_committed(self, half: Half) -> bool:
         """Return whether the final message is the last of its queue: a crash lost its op record."""
@@ -143,7 +164,6 @@ class HalfMessages:
 
     def undecided(self) -> list[int]:
         """Return the queue offsets of all undecided half messages, oldest first."""
-        self._follow()
         return list(self._open)
 
     def at(self, queue_offset: int) -> Half | None:
@@ -152,28 +172,10 @@ class HalfMessages:
 
     def find(self, record: StoredMessage) -> Half | None:
         """Return the undecided half message of which `record`, of the half topic, is a copy; None if decided."""
-        self._follow()
         half = self._open.get(record.queue_offset)
         if half is None and (identity := identity_of(record)) is not None:
             half = self._open.get(self._latest.get(identity, -1))
         return half
-
-    def _follow(self, done: set[int] | frozenset[int] = frozenset()) -> None:
-        """Enter the messages appended to the half topic since the last call, except those in `done`."""
-        end = self._store.max_offset(HALF_TOPIC, 0)
-        while self._seen < end:
-            if self._seen not in done and (record := self._read(HALF_TOPIC, 0, self._seen)) is not None:
-                self._take_up(record)
-            self._seen += 1
-
-    def _take_up(self, record: StoredMessage) -> None:
-        half = _half(record)
-        if half.identity is not None:
-            if (earlier := self._open.pop(self._latest.get(half.identity, -1), None)) is not None:
-                self._earlier.setdefault(half.identity, []).append(earlier.queue_offset)
-                self._earlier_count += 1
-            self._latest[half.identity] = half.queue_offset
-        self._open[half.queue_offset] = half
 
     def holds_back(self, half: Half) -> bool:
         """Return whether this message is the oldest and too many op records behind it are kept in memory.
@@ -185,12 +187,6 @@ class HalfMessages:
             return False
         self._worked_through()
         return len(self._ops) > OPS_PER_HALF * self._most
-
-    def _forget(self, half: Half) -> None:
-        self._open.pop(half.queue_offset, None)
-        if half.identity is not None and self._latest.get(half.identity) == half.queue_offset:
-            del self._latest[half.identity]
-            self._earlier_count -= len(self._earlier.pop(half.identity, ()))
 
     # -- writing
 
@@ -209,22 +205,18 @@ class HalfMessages:
         message.queue_id = 0
 
     def _check_room(self) -> None:
-        kept = len(self._open) + self._earlier_count
-        if kept + self._store.max_offset(HALF_TOPIC, 0) - self._seen < self._most:
-            return
-        self._follow()
-        kept = len(self._open) + self._earlier_count
+        kept = len(self._open) + len(self._earlier)
         if kept >= self._most:
             text = f"{kept} half messages of this broker are undecided; commit or roll back some"
             raise LimitReached("maxHalfMessages", self._most, text)
 
     def settle(self, half: Half, *outcome: StoredMessage) -> None:
-        """Append the outcome, if any, and the op records, all or nothing: the half message is settled.
+        """Append the outcome, if any, and the op records, all or nothing: they settle the half message.
 
         Raises `MessageRefused`, `StoreNotWritable`.
         """
-        done = [*(self._earlier.get(half.identity, ()) if half.identity else ()), half.queue_offset]
-        *ops_before, op = [self._op_record(queue_offset) for queue_offset in done]
+        ops_before = [self._op_record(queue_offset) for queue_offset in self._earlier_copies(half)]
+        op = self._op_record(half.queue_offset)
         # Earlier copies first: if a crash cuts the log, the latest must not be settled without them.
         put = self._put_message
         try:
@@ -235,8 +227,6 @@ class HalfMessages:
             for message in outcome:
                 put.put(message)
             put.put_record(op)
-        self._ops.extend(done)
-        self._forget(half)
 
     def renew(self, half: Half, record: StoredMessage, *, checks: int = 1) -> StoredMessage:
         """Append a copy of the half message `record` that counts `checks` more; return the copy."""
@@ -264,17 +254,17 @@ class HalfMessages:
     @property
     def log_needed_from(self) -> int:
         """Log offset of the oldest undecided half message by the saved progress: retention keeps the log from there."""
-        return self._progress.log_needed_from(HALF_TOPIC)
+        return self._queues.log_needed_from(HALF_TOPIC)
 
     def note_progress(self, *, closed: bool = False) -> None:
         """Commit the progress in both queues whose log is on disk, as offsets of the group.
 
         Otherwise a power loss could keep the progress and lose the decisions. `closed`: all of the log is on disk.
         """
-        self._progress.save(self._worked_through(), closed=closed)
+        self._queues.save(self._worked_through(), closed=closed)
 
     def _worked_through(self) -> dict[tuple[str, int], int]:
-        half = next(iter(self._open), self._seen)
+        half = next(iter(self._open), self._store.max_offset(HALF_TOPIC, 0))
         while self._ops and self._ops[0] < half:
             self._ops.popleft()
             self._first_op += 1
@@ -297,7 +287,7 @@ def real_queue(record: StoredMessage) -> tuple[str, int]:
 def identity_of(record: StoredMessage) -> HalfIdentity | None:
     """Return the fields that all copies of a half message share; None without a unique key."""
     key = record.properties.get(Property.UNIQUE_KEY)
-    return HalfIdentity(key, record.born_ms, record.born_address, record.body_crc) if key else None
+    return HalfIdentity(key, record.born_ms, record.born_address, crc32(record.stored_body)) if key else None
 
 
 def half_copy(record: StoredMessage, *, checks: int, topic: str = HALF_TOPIC) -> StoredMessage:
@@ -316,7 +306,7 @@ def half_copy(record: StoredMessage, *, checks: int, topic: str = HALF_TOPIC) ->
     )
 
 
-def _half(record: StoredMessage) -> Half:
+def _half(record: StoredMessage, identity: HalfIdentity | None, *, earlier: int) -> Half:
     properties = record.properties
     immune = _number(properties.get(Property.CHECK_IMMUNITY_SECONDS, ""))
     return Half(
@@ -326,7 +316,8 @@ def _half(record: StoredMessage) -> Half:
         record.born_ms,
         _number(properties.get(Property.TRANSACTION_CHECK_TIMES, "")) or 0,
         None if immune is None or immune < 0 else immune * 1000,
-        identity_of(record),
+        identity,
+        earlier,
     )
 
 

@@ -113,6 +113,17 @@ def test_entry_of_a_delayed_message_says_when_it_is_due(tmp_path: Path, level: s
         assert store.entries(TOPIC, 0, 0, 1)[0].tags_code == 2598919
 
 
+def test_a_follower_applies_each_record_of_its_topic_before_its_append_returns(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        applied: list[tuple[int, int]] = []
+        store.follow(TOPIC, lambda record: applied.append((record.queue_offset, record.log_offset)))
+        store.append(first := message(1))
+        assert applied == [(0, first.log_offset)]
+        other = StoredMessage("other", b"body")
+        store.append_batch([other, second := message(2), third := message(3)])
+        assert applied[1:] == [(each.queue_offset, each.log_offset) for each in (second, third)]
+
+
 def test_listener_hears_of_each_message_once_it_can_be_read(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         heard = []

@@ -572,3 +572,22 @@ async def test_what_is_done_is_not_read_again_at_the_next_start(config, clock, b
     async with Broker(config, clock) as broker:
         await clock.advance(1)
     assert broker.offsets.of_topic(GROUP, LEDGER_TOPIC) == {0: 2, 1: 2}
+
+
+async def test_messages_visible_before_later_decisions_are_not_written_again(config, clock, batches_of):
+    """Notes are kept in order of the decisions, and their runs may have come in another order."""
+    async with Broker(config, clock) as broker:
+        batches = await batches_of(broker)
+        for name in ("second", "open", "first"):
+            await batches.run([name], name=name)
+        for name in ("first", "second"):
+            broker.batches.commit(name, [BatchAttempt("a", 1)])
+        await settle()
+        broker.batches.note_progress(closed=True)
+        await batches.run(["third"], name="third")
+        await batches.commit({"a": 1}, name="third")
+
+    async def check(batches, broker):
+        assert await batches.visible() == ["first", "second", "third"]
+
+    await restarted(config, clock, batches_of, check)

@@ -98,27 +98,45 @@ class BatchPublishing:
         self._topics = topics
         self._ledger = ledger
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
-        self._waiting: deque[_Publication] = deque()
+        self._waiting: dict[str, _Publication] = {}  # by transaction
         self._open_run: _OpenRun | None = None  # the first run of the first publication
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, decision: CommitDecision, runs: list[HalfBatch], *, done: int = 0) -> None:
-        """Publish these runs, except the first `done` messages of the first run, which are visible."""
+    def add(self, decision: CommitDecision, runs: list[HalfBatch]) -> None:
+        """Publish the runs of a decision."""
         if runs:
-            self._waiting.append(_Publication(decision, deque(runs), done))
+            self._waiting[decision.transaction] = _Publication(decision, deque(runs))
         else:
             decision.visible = True
 
-    def skip_visible(self, log_offset: int) -> None:
-        """Skip messages that a crash left visible without a note, after `log_offset`. Called once at the start."""
-        if not self._waiting:
+    def advance(self, note: LedgerNote) -> None:
+        """Apply a note: the messages of its run are visible up to a number, and those of earlier runs."""
+        publication = self._waiting.get(note.transaction)
+        if publication is None:
             return
-        publication = self._waiting[0]  # only the first publication is in progress
+        runs = publication.runs
+        while runs and (runs[0].queue_offset, runs[0].messages) < (note.half_queue_offset, note.messages + 1):
+            runs.popleft()
+            publication.done = 0
+        if not runs:
+            publication.decision.visible = True
+            del self._waiting[note.transaction]
+        elif runs[0].queue_offset == note.half_queue_offset:
+            publication.done = note.messages
+
+    def skip_visible(self, last_note: int) -> None:
+        """Skip messages that a crash left visible without a note. Called once at the start.
+
+        They are behind the last note, at log offset `last_note`.
+        """
+        publication = self._first  # only the first publication is in progress
+        if publication is None:
+            return
         by_run = {run.log_offset: run for run in publication.runs}
         seen: dict[int, int] = {}
-        for at, record in self._store.records_from(log_offset):
+        for at, record in self._store.records_from(max(last_note, publication.decision.log_offset)):
             if sys_flag_of(record) & TRANSACTION_BITS == SysFlag.COMMIT:
                 try:
                     origin = decode(record).prepared_offset
@@ -133,22 +151,28 @@ class BatchPublishing:
                     publication.done = 0
                 publication.done += count
 
+    @property
+    def _first(self) -> _Publication | None:
+        return next(iter(self._waiting.values()), None)
+
     def first_needed(self, end: int) -> int:
         """Return the queue offset of the oldest run to publish; `end` without any."""
-        return min((publication.runs[0].queue_offset for publication in self._waiting), default=end)
+        return min((publication.runs[0].queue_offset for publication in self._waiting.values()), default=end)
 
     def unread(self) -> PagesToLoad:
         """Return the pages to load before `publish`; call again after loading them."""
-        if not self._waiting or self._open_run is not None:
+        publication = self._first
+        if publication is None or self._open_run is not None:
             return []
-        return self._store.residency.record_to_load(self._waiting[0].runs[0].log_offset)
+        return self._store.residency.record_to_load(publication.runs[0].log_offset)
 
-    def publish(self) -> int:
-        """Make the next slice visible; return the queue offset of its note. Raises `StoreNotWritable`.
+    def publish(self) -> None:
+        """Append the next slice and its note, which advances the publication. Raises `StoreNotWritable`.
 
         After an error the next call resumes at the first message that was not written.
         """
-        publication = self._waiting[0]
+        publication = self._first
+        assert publication is not None
         run = publication.runs[0]
         opened = self._open_run or self._opened(run, publication.done)
         self._open_run = None  # until its slice is written
@@ -158,11 +182,8 @@ class BatchPublishing:
         note = self._ledger.note(LedgerNote(run.transaction, run.queue_offset, run.messages if ended else done))
         if not self._append_members(publication, opened, count, note):
             self._append(publication, messages or list(opened.made(publication.done, done)), note)
-        if ended:
-            self._end_run(publication)
-        else:
+        if not ended:
             self._open_run = opened
-        return note.queue_offset
 
     def _opened(self, run: HalfBatch, done: int) -> _OpenRun:
         record, reason = None, "the log no longer has it"
@@ -212,7 +233,6 @@ class BatchPublishing:
     def _append(self, publication: _Publication, messages: list[StoredMessage], note: StoredMessage) -> None:
         try:
             self._put_message.put_batch(messages, behind=[note])
-            publication.done += len(messages)
         except MessageRefused:  # too large for one write
             for message in messages:
                 self._append_single(message)
@@ -224,10 +244,3 @@ class BatchPublishing:
             self._put_message.put(message)
         except MessageRefused:  # it passed when it was sent; a limit was lowered since
             logger.exception("a committed message to %s is lost", message.topic)
-
-    def _end_run(self, publication: _Publication) -> None:
-        publication.runs.popleft()
-        publication.done = 0
-        if not publication.runs:
-            publication.decision.visible = True
-            self._waiting.popleft()

@@ -5,7 +5,8 @@
     then   ──►  messages to their queues + note        by the broker, slice by slice
            ──►  losing and timed-out attempts are forgotten
 
-The broker checks no producers: the ledger holds each decision. Progress is kept as offsets of a group.
+The broker checks no producers: the ledger holds each decision. Requests only append records. The tables change when a
+record is applied, at the start as while the broker runs. Progress is kept as offsets of a group.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from pyromq.broker.batches.half_batches import BatchOrigin, HalfBatch, HalfBatch
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.flushed_progress import InternalQueues
+from pyromq.broker.consuming.flushed_progress import InternalQueues, Place
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import BatchDecided, StoreCorrupt
 from pyromq.logs import logger_of
-from pyromq.message import StoredMessage, decode_properties, encode_properties
+from pyromq.message import StoredMessage, encode_properties
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
 from pyromq.net.alarm import Alarm
 from pyromq.record import RecordHead, decode_labels
-from pyromq.remoting.bodies import BatchAttempt, LedgerNote
+from pyromq.remoting.bodies import FILE, BatchAttempt, LedgerNote, decode_body
 from pyromq.store.disk import readable
 from pyromq.store.message_store import MessageStore, QueueEntry
 from pyromq.store.queue.consume_queue import FILLER_SIZE
@@ -64,11 +65,11 @@ class BatchTransactions:
         self._ledger = CommitDecisions(store, put_message, topics=topics, config=config, clock=clock)
         self._runs = HalfBatches(clock, config.limits.undecided_runs)
         self._publications = BatchPublishing(store, put_message, topics=topics, ledger=self._ledger, config=config)
-        self._notes: deque[tuple[int, int]] = (
-            deque()
-        )  # a note's queue offset, and the run that must be settled before the note is not needed
+        # Queue offsets of a note, and of the run that must be settled before the note is not needed.
+        self._notes: deque[tuple[int, int]] = deque()
+        self._last_note = 0  # log offset
         self._next_look = 0.0
-        self._progress = InternalQueues(
+        self._queues = InternalQueues(
             GROUP, [(HALF_RUN_TOPIC, 0), (LEDGER_TOPIC, ENTRIES), (LEDGER_TOPIC, NOTES)], store, offsets
         )
         self.find = self._ledger.find
@@ -76,37 +77,55 @@ class BatchTransactions:
         self.undecided_names = self._runs.names
         self.described = self._runs.described
 
-    # -- opening
+    # -- following the log
 
     def load(self) -> None:
-        """Build the tables from the log: undecided attempts, decisions, and decided runs not yet visible."""
-        self._ledger.load(self._progress.stored(LEDGER_TOPIC, ENTRIES))
-        visible: dict[str, LedgerNote] = {}
-        rolled_back: dict[tuple[str, str], int] = {}
-        scan_from = 0
-        for record, note in self._ledger.notes(self._progress.stored(LEDGER_TOPIC, NOTES)):
-            self._notes.append((record.queue_offset, note.half_queue_offset))
-            scan_from = record.log_offset
-            for token in note.tokens or ():
-                rolled_back[note.transaction, token] = note.half_queue_offset
-            if note.tokens is None:
-                visible[note.transaction] = note
-        self._load_runs(rolled_back)
-        self._load_publications(visible, scan_from)
-        self._progress.saved = self._not_needed()
+        """Apply the runs, decisions and notes from the stored progress on, to find what is not visible yet."""
+        self._queues.follow(self.apply, self._read)
+        self._publications.skip_visible(self._last_note)
+        self._queues.saved = self._not_needed()
 
-    def _load_runs(self, rolled_back: dict[tuple[str, str], int]) -> None:
-        first, now = self._progress.stored(HALF_RUN_TOPIC), self._clock.now_ms()
-        for offset in range(first, self._store.max_offset(HALF_RUN_TOPIC, 0)):
-            for entry in self._store.entries(HALF_RUN_TOPIC, 0, offset, 1):
-                labels = self._labels_at(entry)
-                properties = decode_properties(labels.property_text) if labels is not None else {}
-                run = run_of(offset, entry.log_offset, properties)
-                if labels is None or run is None:
-                    logger.error("the record at log offset %d is no run of half messages: skipped", entry.log_offset)
-                elif offset >= rolled_back.get((run.transaction, run.token), 0):
-                    age_seconds = max(0.0, (now - labels.store_ms) / 1000)
-                    self._runs.add(run, origin_of(properties), age_seconds=age_seconds)
+    def apply(self, record: StoredMessage) -> None:
+        """Enter a run, a decision, or a note. The body of a run is not read."""
+        if record.topic == HALF_RUN_TOPIC:
+            self._apply_run(record)
+        elif record.queue_id == ENTRIES:
+            decision = self._ledger.apply(record)
+            self._publications.add(decision, self._runs.settle(decision.transaction, decision.winners))
+        else:
+            self._apply_note(record, decode_body(LedgerNote, record.stored_body, FILE))
+
+    def _apply_run(self, record: StoredMessage) -> None:
+        run = run_of(record.queue_offset, record.log_offset, record.properties)
+        if run is None:
+            logger.error("the record at log offset %d is no run of half messages: skipped", record.log_offset)
+            return
+        age_seconds = max(0.0, (self._clock.now_ms() - record.store_ms) / 1000)
+        self._runs.add(run, origin_of(record.properties), age_seconds=age_seconds)
+
+    def _apply_note(self, record: StoredMessage, note: LedgerNote) -> None:
+        self._notes.append((record.queue_offset, note.half_queue_offset))
+        self._last_note = record.log_offset
+        if note.tokens is None:
+            self._publications.advance(note)
+        else:
+            self._runs.drop(note.transaction, note.tokens)
+
+    def _read(self, place: Place, entry: QueueEntry) -> StoredMessage | None:
+        """Return a record of the ledger, or one of a run without its body: bodies are large."""
+        topic, queue_id, queue_offset = place
+        if topic != HALF_RUN_TOPIC:
+            return self._store.message(*place)
+        labels = self._labels_at(entry)
+        return StoredMessage(
+            topic,
+            b"",
+            labels.property_text if labels is not None else "",
+            queue_id,
+            queue_offset=queue_offset,
+            log_offset=entry.log_offset,
+            store_ms=labels.store_ms if labels is not None else 0,
+        )
 
     def _labels_at(self, entry: QueueEntry) -> RecordHead | None:
         view = None if entry.size == FILLER_SIZE else self._store.record_at(entry.log_offset)
@@ -114,20 +133,6 @@ class BatchTransactions:
             return None if view is None else decode_labels(view, 0)
         except StoreCorrupt:
             return None
-
-    def _load_publications(self, visible: dict[str, LedgerNote], scan_from: int) -> None:
-        for decision in self._ledger.all():
-            runs, done = self._runs.settle(decision.transaction, decision.winners), 0
-            if (note := visible.get(decision.transaction)) is not None:
-                runs = [run for run in runs if run.queue_offset >= note.half_queue_offset]
-                if runs and runs[0].queue_offset == note.half_queue_offset:
-                    done = note.messages
-                    if done >= runs[0].messages:
-                        runs, done = runs[1:], 0
-            if runs and not self._publications:
-                scan_from = max(scan_from, decision.log_offset)
-            self._publications.add(decision, runs, done=done)
-        self._publications.skip_visible(scan_from)
 
     # -- requests
 
@@ -147,7 +152,7 @@ class BatchTransactions:
         message.property_text = encode_properties(run_properties(run, message, group=group, account=owner))
         message.topic, message.queue_id = HALF_RUN_TOPIC, 0
         self._put_message.put_record(message)  # statistics count its messages when they become visible
-        self._runs.add(run._replace(queue_offset=message.queue_offset, log_offset=message.log_offset), origin)
+        self._runs.count_for(origin.holder, run)
 
     def commit(
         self, transaction: str, attempts: list[BatchAttempt], *, content: str | None = None, holder: str = ""
@@ -161,18 +166,15 @@ class BatchTransactions:
             return decision, False
         self._runs.check_complete(transaction, attempts)
         decision = self._ledger.decide(transaction, attempts, content=content, holder=holder)
-        self._publications.add(decision, self._runs.settle(transaction, decision.winners))
         self.alarm.ring_within(0)
         return decision, True
 
     def roll_back(self, transaction: str, tokens: list[str]) -> None:
         """Discard the messages of undecided attempts. Unknown tokens and decided attempts are ignored."""
-        known = self._runs.drop(transaction, tokens)
+        known = self._runs.known(transaction, tokens)
         if known:
             end = self._store.max_offset(HALF_RUN_TOPIC, 0)
-            note = self._ledger.note(LedgerNote(transaction, end, tokens=known))
-            self._put_message.put_record(note)
-            self._notes.append((note.queue_offset, end))
+            self._put_message.put_record(self._ledger.note(LedgerNote(transaction, end, tokens=known)))
 
     # -- work
 
@@ -190,8 +192,7 @@ class BatchTransactions:
         if self._fetching.is_under_way or self._fetching.lacks(self._publications.unread()):
             return LOADING_SECONDS
         if self._publications:
-            needed = self._publications.first_needed(0)
-            self._notes.append((self._publications.publish(), needed))
+            self._publications.publish()
         return 0.0 if self._publications else self._next_look - now
 
     def _time_out(self) -> None:
@@ -207,11 +208,11 @@ class BatchTransactions:
 
         Its decision and notes come later in the log. Visible decisions do not count: retention may delete them.
         """
-        return self._progress.log_needed_from(HALF_RUN_TOPIC)
+        return self._queues.log_needed_from(HALF_RUN_TOPIC)
 
     def note_progress(self, *, closed: bool = False) -> None:
         """Commit the progress whose log is on disk, as offsets of the group. `closed`: all of the log is on disk."""
-        self._progress.save(self._not_needed(), closed=closed)
+        self._queues.save(self._not_needed(), closed=closed)
 
     def _not_needed(self) -> dict[tuple[str, int], int]:
         end = self._store.max_offset(HALF_RUN_TOPIC, 0)

@@ -4,12 +4,11 @@
     0                             LedgerEntry               the commit point: these attempts win
     1                             LedgerNote                progress since: visible up to here, rolled back
 
-The table is built from the log at the start. Ours: RocketMQ has no batch transactions.
+The table follows queue 0. Ours: RocketMQ has no batch transactions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyromq.broker.batches.holders import Holders
@@ -38,7 +37,7 @@ class CommitDecision:
     log_offset: int
     content: str | None = None  # description of the transaction's content, from its commit
     visible: bool = False
-    holder: str = ""  # the decision counts for its share
+    holder: str = ""  # the decision counts for its share; empty if read from the log
 
     @property
     def winners(self) -> list[str]:
@@ -63,30 +62,19 @@ class CommitDecisions:
     def __len__(self) -> int:
         return len(self._decisions)
 
-    def load(self, first: int) -> None:
-        """Read the decisions from a queue offset on."""
-        for record in self._records(ENTRIES, first):
-            entry = decode_body(LedgerEntry, record.stored_body, FILE)
-            if entry.transaction in self._decisions:  # decided again after it was forgotten
-                self._forget(entry.transaction)
-            self._enter(entry, record)
-
-    def notes(self, first: int) -> Iterator[tuple[StoredMessage, LedgerNote]]:
-        """Yield the notes from a queue offset on, with their records."""
-        for record in self._records(NOTES, first):
-            yield record, decode_body(LedgerNote, record.stored_body, FILE)
-
-    def _records(self, queue_id: int, first: int) -> Iterator[StoredMessage]:
-        for offset in range(first, self._store.max_offset(LEDGER_TOPIC, queue_id)):
-            if (record := self._store.message(LEDGER_TOPIC, queue_id, offset)) is not None:
-                yield record
+    def apply(self, record: StoredMessage) -> CommitDecision:
+        """Enter the decision of a record of queue 0, and return it."""
+        entry = decode_body(LedgerEntry, record.stored_body, FILE)
+        if entry.transaction in self._decisions:  # decided again after it was forgotten
+            self._forget(entry.transaction)
+        place = record.store_ms, record.queue_offset, record.log_offset
+        decision = CommitDecision(entry.transaction, entry.attempts, *place, entry.content)
+        self._holders.add(decision.holder)
+        self._decisions[entry.transaction] = decision
+        return decision
 
     def find(self, transaction: str) -> CommitDecision | None:
         return self._decisions.get(transaction)
-
-    def all(self) -> list[CommitDecision]:
-        """Return the decisions, oldest first."""
-        return list(self._decisions.values())
 
     def decide(
         self, transaction: str, attempts: list[BatchAttempt], *, content: str | None, holder: str
@@ -97,10 +85,12 @@ class CommitDecisions:
         """
         assert transaction not in self._decisions, "a name is decided once"
         self._holders.check(holder)
-        entry = LedgerEntry(transaction, attempts, content)
-        record = self._record(ENTRIES, entry)
-        self._put_message.put_record(record)
-        return self._enter(entry, record, holder)
+        self._put_message.put_record(self._record(ENTRIES, LedgerEntry(transaction, attempts, content)))
+        decision = self._decisions[transaction]  # applied by the append
+        self._holders.remove(decision.holder)
+        self._holders.add(holder)
+        decision.holder = holder
+        return decision
 
     def note(self, note: LedgerNote) -> StoredMessage:
         """Return a note's record, to be appended after the records that it describes."""
@@ -123,13 +113,6 @@ class CommitDecisions:
 
     def _forget(self, transaction: str) -> None:
         self._holders.remove(self._decisions.pop(transaction).holder)
-
-    def _enter(self, entry: LedgerEntry, record: StoredMessage, holder: str = "") -> CommitDecision:
-        place = record.store_ms, record.queue_offset, record.log_offset
-        decision = CommitDecision(entry.transaction, entry.attempts, *place, entry.content, holder=holder)
-        self._holders.add(holder)
-        self._decisions[entry.transaction] = decision
-        return decision
 
     def _record(self, queue_id: int, content: Body) -> StoredMessage:
         self._topics.for_group_retry(LEDGER_TOPIC, QUEUES)  # tools can read only topics with settings

@@ -46,7 +46,7 @@ class HalfBatch(NamedTuple):
 
 
 class BatchOrigin(NamedTuple):
-    """The topic of a run, its sender's account, and the holder whose share it counts for."""
+    """The topic of a run, its sender's account, and the holder whose share it counts for; "" for a run of the log."""
 
     topic: str
     account: str | None = None
@@ -111,6 +111,14 @@ class HalfBatches:
             attempt.runs[run.number] = run
             self._holders.add(attempt.holder)
 
+    def count_for(self, holder: str, run: HalfBatch) -> None:
+        """Count the attempt of a run for its first sender, whose name the log does not hold."""
+        attempt = self._open[run.transaction].attempts[run.token]
+        if not attempt.holder:
+            self._holders.remove(attempt.holder, len(attempt.runs))
+            attempt.holder = holder
+            self._holders.add(attempt.holder, len(attempt.runs))
+
     def check_complete(self, transaction: str, attempts: list[BatchAttempt]) -> None:
         """Raise `BatchIncomplete` unless each attempt has exactly its number of messages at this broker."""
         undecided = self._open.get(transaction)
@@ -140,18 +148,19 @@ class HalfBatches:
         runs = [run for attempt in won for run in attempt.runs.values() if run.messages]
         return sorted(runs, key=lambda run: run.queue_offset)
 
-    def drop(self, transaction: str, tokens: Iterable[str]) -> list[str]:
-        """Remove attempts; return the tokens of those that existed."""
+    def known(self, transaction: str, tokens: Iterable[str]) -> list[str]:
+        """Return those of the tokens that are undecided attempts at the transaction."""
         undecided = self._open.get(transaction)
-        if undecided is None:
-            return []
-        dropped = [token for token in tokens if token in undecided.attempts]
-        for token in dropped:
+        return [] if undecided is None else [token for token in tokens if token in undecided.attempts]
+
+    def drop(self, transaction: str, tokens: Iterable[str]) -> None:
+        """Remove attempts; unknown ones are ignored."""
+        for token in self.known(transaction, tokens):
+            undecided = self._open[transaction]
             attempt = undecided.attempts.pop(token)
             self._holders.remove(attempt.holder, len(attempt.runs))
-        if not undecided.attempts:
-            del self._open[transaction]
-        return dropped
+            if not undecided.attempts:
+                del self._open[transaction]
 
     def silent(self, timeout_ms: int) -> list[tuple[str, list[str]]]:
         """Return transactions whose last run is older than the time-out, with the tokens of their attempts."""

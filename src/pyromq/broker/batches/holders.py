@@ -31,10 +31,10 @@ class Holders:
             text = f"{own} {self._what} of {holder} are its share; wait until some are decided or forgotten"
             raise LimitReached(self._setting, self._most, text)
 
-    def add(self, holder: str) -> None:
-        """Count one more entry, even beyond the limit: it exists already."""
-        self._total += 1
-        self._counts[holder] = self._counts.get(holder, 0) + 1
+    def add(self, holder: str, count: int = 1) -> None:
+        """Count `count` entries more, even beyond the limit: they exist already."""
+        self._total += count
+        self._counts[holder] = self._counts.get(holder, 0) + count
 
     def remove(self, holder: str, count: int = 1) -> None:
         """Count `count` entries less."""

@@ -68,7 +68,7 @@ class MessageStore:
         self._index = KeyIndex(
             self._directory.index, slots=config.index_slots, entries=config.index_entries, clock=clock, disk=disk
         )
-        self._dispatcher = QueueDispatcher(self._queues, config.delay_levels_ms)
+        self._dispatcher = QueueDispatcher(config.delay_levels_ms)
         self._checkpoint = Checkpoint(self._directory.checkpoint, disk)
         self._flusher = Flusher(
             *(self._log, self._queues, self._index),

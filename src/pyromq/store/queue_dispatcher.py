@@ -1,44 +1,60 @@
 """After each append: writes the consume-queue entry, applies the record, and calls the listener.
 
-At start it rebuilds missing entries from the log.
+Rebuilds queues from the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from pyromq.java_hash import tag_hash
 from pyromq.logs import logger_of
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, SysFlag
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.record import FIXED_SIZE
-from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
-from pyromq.store.queue.queue_table import QueueTable, is_folder_name
+from pyromq.store.queue.consume_queue import ConsumeQueue
 
 logger = logger_of(__name__)
 
 _TAGS = Property.TAGS + NAME_VALUE
-_NO_QUEUES: dict[int, ConsumeQueue] = {}
 _UNKNOWN_LEVEL_MS = 1_000  # Source: ScheduleMessageService.computeDeliverTimestamp
 
 # Half (0x4) and rollback (0xC) messages have this bit; their records are in no queue.
 UNQUEUED = SysFlag.HALF
 
 
+class RebuiltQueue(Protocol):
+    """A queue whose entries are written again, or compared, by one walk over the log."""
+
+    topic: str
+    queue_id: int
+    max_offset: int
+
+    @property
+    def covered_to(self) -> int: ...
+
+    def append(self, log_offset: int, size: int, tags_code: int) -> None: ...
+
+    def begin_at(self, queue_offset: int, log_offset: int) -> None: ...
+
+    def cut_at(self, queue_offset: int) -> None: ...
+
+
 class QueueDispatcher:
     """Writes the queue entry of each record. `on_append(message, tags_code)` is called after each append.
 
     `followers` hold by topic the function that applies an appended record to the table that follows the topic.
+    `damaged_heads` are the replayed records whose heads do not fit the other records of their queues.
     """
 
-    def __init__(self, queues: QueueTable, delay_levels_ms: tuple[int, ...]) -> None:
+    def __init__(self, delay_levels_ms: tuple[int, ...]) -> None:
         self.on_append: Callable[[StoredMessage, int], None] | None = None
         self.followers: dict[str, Callable[[StoredMessage], None]] = {}
-        self._queues = queues
+        self.damaged_heads: list[StoredMessage] = []
         self._delay_levels_ms = delay_levels_ms
-        self._ends: dict[ConsumeQueue, int] = {}  # cache of `log_end` for replay: reading an entry is slow
-        self._seen: dict[ConsumeQueue, int] = {}  # log offset after the last replayed record
-        self._unverified: dict[ConsumeQueue, StoredMessage] = {}  # records with the queue offset of an earlier record
+        self._ends: dict[RebuiltQueue, int] = {}  # `covered_to` of each queue before the replay
+        self._unplaced: dict[RebuiltQueue, StoredMessage] = {}  # records that do not continue their queues
 
     def dispatch(self, message: StoredMessage, queue: ConsumeQueue) -> None:
         """Write the entry of a record just appended, apply the record, and call the listener."""
@@ -74,92 +90,65 @@ class QueueDispatcher:
         levels = self._delay_levels_ms
         return message.store_ms + (levels[min(level, len(levels)) - 1] if levels else _UNKNOWN_LEVEL_MS)
 
-    def replay(self, message: StoredMessage, *, complete: bool) -> bool:
-        """Write the entry of a record found in the log at start, unless it exists.
+    def begin_replay(self) -> None:
+        """Begin a walk over the log: its records are passed to `replay` in order."""
+        self._ends.clear()
+        self._unplaced.clear()
+        self.damaged_heads.clear()
 
-        Returns False, and does nothing, if previous entries are missing that may be found earlier in the log. With
-        `complete` they are lost, and the queue continues after the gap.
+    def replay(self, message: StoredMessage, queue: RebuiltQueue, *, complete: bool) -> bool:
+        """Append the entry of a record found in the log, unless the queue leads to the record or beyond it.
+
+        Returns False if the queue lacks entries that may be found earlier in the log. With `complete` they are lost,
+        and the queue continues after the gap.
         """
         if message.sys_flag & UNQUEUED:
             return True
-        queue = self._queues.by_topic.get(message.topic, _NO_QUEUES).get(message.queue_id)
-        if queue is None:
-            if not is_folder_name(message.topic, message.queue_id):
-                logger.error("record at %d is damaged and skipped: topic %r", message.log_offset, message.topic)
-                return True
-            queue = self._queues.make(message.topic, message.queue_id)
-        if (unverified := self._unverified.pop(queue, None)) is not None:
-            self._verify(queue, unverified, message)
-        if message.queue_offset >= queue.max_offset and message.log_offset < (self._ends.get(queue) or queue.log_end):
-            return True  # a record from before the deletion of its topic, which was created again
-        if message.queue_offset > queue.max_offset:
-            if queue.max_offset and not complete:
-                return False
-            if not self._begin_after_gap(message, queue):
-                return True
-        elif message.queue_offset < queue.max_offset:
-            entry = queue.find(message.queue_offset)
-            if entry is None or entry == (message.log_offset, message.size, self.tags_code(message)):
-                self._seen[queue] = message.log_offset + message.size
-                return True
-            if entry.size != FILLER_SIZE and entry.log_offset < self._seen.get(queue, 0):
-                self._unverified[queue] = message  # the next record of the queue decides which of the two is right
-                return True
-            # The entry is incomplete or damaged: the record is right.
-            queue.cut_at(message.queue_offset)
-        self._append_entry(message, queue)
+        if (end := self._ends.get(queue)) is None:
+            end = self._ends[queue] = queue.covered_to
+        if message.log_offset < end:
+            return True  # it has its entry, or its topic was deleted and created again
+        unplaced = self._unplaced.pop(queue, None)
+        if unplaced is not None and not self._place(unplaced, queue, message.queue_offset, complete=complete):
+            return False
+        if message.queue_offset == queue.max_offset:
+            queue.append(message.log_offset, message.size, self.tags_code(message))
+        else:
+            self._unplaced[queue] = message  # the next record of the queue tells which of the two is right
         return True
 
-    def begin_replay(self) -> None:
-        """Reset the replay, for records from another place of the log."""
-        self._seen.clear()
-        self._unverified.clear()
+    def end_replay(self, *, complete: bool) -> bool:
+        """Write the entries of the remaining records. Returns as `replay` does."""
+        return all(self._place(message, queue, None, complete=complete) for queue, message in self._unplaced.items())
 
-    def end_replay(self) -> None:
-        """Decide on the remaining unverified records."""
-        for queue, unverified in self._unverified.items():
-            self._verify(queue, unverified, None)
-        self.begin_replay()
+    def _place(self, message: StoredMessage, queue: RebuiltQueue, following: int | None, *, complete: bool) -> bool:
+        """Write the entry of a record that does not continue its queue. `following` is the next record's queue offset.
 
-    def _verify(self, queue: ConsumeQueue, message: StoredMessage, following: StoredMessage | None) -> None:
-        """Write the entry of a record with the queue offset of an earlier record, by the next record of the queue.
-
-        If its topic was created again, or an entry is incomplete, the next record continues after it. If its head is
-        damaged, the next record leaves a gap for it; without a gap the record belongs to another queue.
+        If the next record continues after this one, messages before it are lost, or the topic was created again.
+        Otherwise the head of this record is damaged.
         """
+        offset, expected = message.queue_offset, queue.max_offset
         if following is None:
-            is_later = message.queue_offset in (0, queue.max_offset - 1)
+            is_right = offset == 0 or offset > expected
+        elif following == expected:  # the others have no gap for it
+            is_right = offset == 0 and expected == 1
         else:
-            is_later = following.queue_offset == message.queue_offset + 1
-        if is_later and not self._is_verified(queue, message.queue_offset):
-            queue.cut_at(message.queue_offset)
-        else:
-            where = (
-                f"queue {message.topic} {message.queue_id}: the head of the record at {message.log_offset} is damaged"
-            )
-            if following is not None and following.queue_offset <= queue.max_offset:
-                logger.error("%s; the record is skipped: its queue offset is %d", where, message.queue_offset)
-                return
-            logger.error("%s; its queue offset is %d, not %d", where, queue.max_offset, message.queue_offset)
-        self._append_entry(message, queue)
-
-    def _is_verified(self, queue: ConsumeQueue, queue_offset: int) -> bool:
-        """Whether an entry is the newest replayed one and directly follows another message."""
-        entry, previous = queue.find(queue_offset), queue.find(queue_offset - 1)
-        follows = previous is not None and previous.size != FILLER_SIZE
-        return follows and entry is not None and entry.log_offset + entry.size == self._seen.get(queue)
-
-    def _append_entry(self, message: StoredMessage, queue: ConsumeQueue) -> None:
-        queue.append(message.log_offset, message.size, self.tags_code(message))
-        self._ends[queue] = self._seen[queue] = message.log_offset + message.size
-
-    def _begin_after_gap(self, message: StoredMessage, queue: ConsumeQueue) -> bool:
-        """Continue the queue at the message's offset; False if the log is too short for so many messages."""
-        gap = message.queue_offset - queue.max_offset
+            is_right = following == offset + 1
+        most_lost = (message.log_offset - queue.covered_to) // FIXED_SIZE
         where = f"queue {message.topic} {message.queue_id}"
-        if gap > (message.log_offset - queue.log_end) // FIXED_SIZE:
-            logger.error("%s: record at %d is damaged and skipped", where, message.log_offset)
-            return False
-        logger.warning("%s: the log has lost %d messages before %d", where, gap, message.queue_offset)
-        queue.begin_at(message.queue_offset, message.log_offset)
+        if is_right and offset < expected:
+            queue.cut_at(offset)
+        elif is_right and offset - expected <= most_lost:
+            if not complete:
+                return False
+            logger.warning("%s: the log has lost %d messages before %d", where, offset - expected, offset)
+            queue.begin_at(offset, message.log_offset)
+        else:
+            self.damaged_heads.append(message)
+            where += f": the head of the record at {message.log_offset} is damaged"
+            if following is not None and following <= expected:
+                logger.error("%s; the record is skipped: its queue offset is %d", where, offset)
+                return True
+            logger.error("%s; its queue offset is %d, not %d", where, expected, offset)
+        queue.append(message.log_offset, message.size, self.tags_code(message))
         return True

@@ -2,22 +2,26 @@
 
 After a clean stop only the last records are verified. After a crash all records since the checkpoint are read, with
 their checksums, and their queue entries are written again. Source: RocketMQ 4.9.8, CommitLog.recoverAbnormally, which
-truncates at the same place. Ours starts at a record known from a queue instead of a segment's begin, fills truncated
-space with zeros, so that no old record can reappear, and searches earlier records for lost queue entries.
+truncates at the same place. Ours starts at a record known from a queue instead of a segment's begin, and fills
+truncated space with zeros, so that no old record can reappear. If a queue lacks entries, all of the log is read, and
+the queue is written again.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
 
 from pyromq.clock import Clock
 from pyromq.errors import StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
-from pyromq.store.log.commit_log import CommitLog, Scan
-from pyromq.store.log.truncation_guard import TruncationGuard, check_cut
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.log.log_walk import Damage
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_ends_file import QueueEnds
-from pyromq.store.queue.queue_table import QueueTable
+from pyromq.store.queue.queue_table import QueueTable, is_folder_name
 from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 
 logger = logger_of(__name__)
@@ -29,6 +33,22 @@ _LOOK_RECORDS = 8_192  # records between two readings of the clock
 _VERIFIED_BYTES = 1 << 20  # bytes at the log's end verified after a clean stop
 _CLOCK_TOLERANCE_MS = 1_000  # a newer last message causes a warning
 _RECOVERED_FILES = 3  # files walked after a clean stop if no queue gives a later start. Source: recoverNormally
+
+
+class KnownEnd(NamedTuple):
+    """The end of the log by the queue entry that leads furthest, with that entry's file and byte."""
+
+    log_end: int = 0
+    path: Path = Path()
+    position: int = 0
+
+
+class Walked(NamedTuple):
+    """The end of a walk: the log offset after the last record before any damage, and the next intact record."""
+
+    end: int
+    last_store_ms: int
+    following: StoredMessage | None
 
 
 class Recovery:
@@ -63,38 +83,41 @@ class Recovery:
         self._queues.load(crashed=crashed)
         saved_ends = self._saved_ends()
         self._queues.check_ends(saved_ends)
-        guard = self._truncation_guard(repair=not crashed)
-        queues_end = guard.log_end
+        known = self._known_end(repair=not crashed)
         if not self._log.files.segments:
-            if queues_end:
-                raise StoreCorrupt(
-                    f"{self._log.files.folder} has no log files, but the queues lead to records up to log offset"
-                    f" {queues_end}: put the files back or correct storePathCommitLog; to begin with an empty store,"
-                    " move the folder consumequeue away"
-                )
-            self._queues.clear()
-            self._queues.save_ends(0)
-            self._log.resume(0, 0)
-            return 0
-        if crashed:
-            start = replay_from = self._start_after_crash(safe_ms)
-        else:
-            replay_from = max(queues_end, self._log.min_offset)
-            start = min(self._start_after_stop(queues_end), replay_from)
+            return self._begin_empty(known)
+        start = self._start_after_crash(safe_ms) if crashed else self._start_after_stop(known.log_end)
         if self._log.min_offset == 0:
             self._queues.drop_headless()
-        if self._queues.is_incomplete:
-            start = replay_from = self._log.min_offset
-        scan = self._walk(start, replay_from, entered_to=saved_ends.log_end)
-        check_cut(self._log.files, scan.position, guard=guard, trusted_ms=safe_ms if power_cut else None)
-        self._finish(scan, saved_ends, crashed=crashed)
+        entered_to, complete = saved_ends.log_end, self._queues.is_incomplete
+        if complete:
+            start = self._log.min_offset
+        elif not crashed:
+            entered_to = max(entered_to, known.log_end)
+        while (walked := self._walk(start, entered_to, complete=complete)) is None:
+            logger.warning("queue entries are missing: reading the whole log")
+            start, complete = self._log.min_offset, True
+        self._check_cut(walked, known, trusted_ms=safe_ms if power_cut else None)
+        self._finish(walked, saved_ends, crashed=crashed)
         if not crashed:
-            return scan.position
-        logger.warning("recovered after a crash: the log ends at %d, read from %d on", scan.position, start)
-        self._log.files.mark_dirty(start, scan.position)
+            return walked.end
+        logger.warning("recovered after a crash: the log ends at %d, read from %d on", walked.end, start)
+        self._log.files.mark_dirty(start, walked.end)
         for queue in self._queues:
             queue.mark_dirty()
         return start
+
+    def _begin_empty(self, known: KnownEnd) -> int:
+        if known.log_end:
+            raise StoreCorrupt(
+                f"{self._log.files.folder} has no log files, but the queues lead to records up to log offset"
+                f" {known.log_end}: put the files back or correct storePathCommitLog; to begin with an empty store,"
+                " move the folder consumequeue away"
+            )
+        self._queues.clear()
+        self._queues.save_ends(0)
+        self._log.resume(0, 0)
+        return 0
 
     def _check_log_begin(self) -> None:
         began, begins = self._log_began, self._log.min_offset
@@ -105,77 +128,94 @@ class Recovery:
                 *(self._log.files.path_of(began), begins),
             )
 
-    def _truncation_guard(self, *, repair: bool) -> TruncationGuard:
+    def _known_end(self, *, repair: bool) -> KnownEnd:
         """Return the end of the log by its queues. With `repair`, a wrong entry at that end is repaired first."""
         while True:
             farthest = max(self._queues, key=lambda queue: queue.log_end, default=None)
-            if farthest is None or not (known := farthest.log_end):
-                return TruncationGuard()
+            if farthest is None or not (log_end := farthest.log_end):
+                return KnownEnd()
             can_repair = repair and bool(self._log.files.segments)
-            if can_repair and self._verifier.repair_last(farthest) and farthest.log_end != known:
+            if can_repair and self._verifier.repair_last(farthest) and farthest.log_end != log_end:
                 continue
-            return TruncationGuard(known, *farthest.place_of(farthest.max_offset - 1))
+            return KnownEnd(log_end, *farthest.place_of(farthest.max_offset - 1))
 
     def _saved_ends(self) -> QueueEnds:
         """Return the saved ends of the queues; none if they were saved for a longer log."""
         saved_ends = self._queues.ends_file.load()
         return saved_ends if saved_ends.log_end <= self._log.files.capacity_end else QueueEnds()
 
-    def _walk(self, start: int, replay_from: int, *, entered_to: int) -> Scan:
-        """Read the log from `start` to its end, and replay the records from `replay_from` on into their queues.
+    def _walk(self, start: int, entered_to: int, *, complete: bool) -> Walked | None:
+        """Read the log from `start` to its end and write the missing entries of its records.
 
-        Records before `entered_to` have their entries, unless a queue lost some.
+        Returns None if a queue lacks entries that may be found before `start`. Records before `entered_to` without a
+        queue are those of deleted topics.
         """
-        complete = self._queues.is_incomplete
-        while True:
-            self._dispatcher.begin_replay()
-            scan = self._log.scan(start, check_crc=self._check_crc)
-            progress = ProgressLine(self._clock, start, self._log.files.capacity_end)
-            for message in scan:
-                progress.count(message.log_offset)
-                if message.log_offset < replay_from:
-                    if (queue_end := self._end_of_cut_queue(message)) is not None:
-                        entered_to, start, replay_from = max(entered_to, replay_from), queue_end, queue_end
-                        break
-                elif message.log_offset < entered_to and self._queues.find(message.topic, message.queue_id) is None:
-                    continue  # its topic is deleted
-                elif not self._dispatcher.replay(message, complete=complete):
-                    logger.warning("queue entries are missing: reading the whole log")
-                    start = replay_from = self._log.min_offset
-                    complete = True
-                    break
-            else:
-                self._dispatcher.end_replay()
-                return scan
+        self._dispatcher.begin_replay()
+        walk = self._log.walk(start, check_crc=self._check_crc, may_be_torn=True)
+        progress = ProgressLine(self._clock, start, self._log.files.capacity_end)
+        last_store_ms, following, end = 0, None, None
+        records = iter(walk)
+        for found in records:
+            if isinstance(found, Damage):
+                logger.warning("log ends at %d: %s", found.start, found.reason)
+                end = found.start
+                following = next((each for each in records if isinstance(each, StoredMessage)), None)
+                break
+            last_store_ms = found.store_ms
+            progress.count(found.log_offset)
+            queue = self._queue_of(found, entered_to)
+            if queue is not None and not self._dispatcher.replay(found, queue, complete=complete):
+                return None
+        if not self._dispatcher.end_replay(complete=complete):
+            return None
+        return Walked(walk.position if end is None else end, last_store_ms, following)
 
-    def _end_of_cut_queue(self, message: StoredMessage) -> int | None:
-        """Return the end of the log by the queue of a message if that queue lacks the message's entry, else None.
-
-        None also if the topic was deleted, or created again since.
-        """
+    def _queue_of(self, message: StoredMessage, entered_to: int) -> ConsumeQueue | None:
+        """Return the queue of a record, made if it is new; None if its topic is deleted, or has no legal name."""
         queue = self._queues.find(message.topic, message.queue_id)
-        if queue is None or message.queue_offset < queue.max_offset or message.sys_flag & UNQUEUED:
-            return None
-        queue_end = max(queue.log_end, self._log.min_offset)
-        if message.log_offset < queue_end:
-            return None
-        logger.warning("%s has lost entries from %d on: they are rebuilt", queue.files.folder, queue.max_offset)
-        return queue_end
+        if queue is not None or message.log_offset < entered_to or message.sys_flag & UNQUEUED:
+            return queue
+        if is_folder_name(message.topic, message.queue_id):
+            return self._queues.make(message.topic, message.queue_id)
+        logger.error("record at %d is damaged and skipped: topic %r", message.log_offset, message.topic)
+        return None
 
-    def _finish(self, scan: Scan, saved_ends: QueueEnds, *, crashed: bool) -> None:
-        end = scan.position
+    def _check_cut(self, walked: Walked, known: KnownEnd, *, trusted_ms: int | None) -> None:
+        """Raise `StoreCorrupt` if the log must not be truncated: later records are intact or known to queues.
+
+        Incomplete records of a crash may go. After a power loss `trusted_ms` is the store time up to which records
+        were on disk: later ones may be damaged. None means that everything written exists.
+        """
+        files, end, following = self._log.files, walked.end, walked.following
+        if trusted_ms is None and end < known.log_end:
+            reason = f"{known.path} byte {known.position} leads to a record that ends at log offset {known.log_end}"
+        elif following is not None and (trusted_ms is None or following.store_ms <= trusted_ms):
+            reason = f"an intact one follows at log offset {following.log_offset}"
+        else:
+            return
+        segment = files.find(end)
+        if segment is None:
+            place = f"{files.path_of(end)} is missing"
+        else:
+            place = f"{segment.path} byte {end - segment.base}: no intact record is there"
+        raise StoreCorrupt(
+            f"{place}, but {reason}; starting would delete records."
+            " `pyromq store check` shows the damage, `pyromq store repair` keeps every intact record"
+        )
+
+    def _finish(self, walked: Walked, saved_ends: QueueEnds, *, crashed: bool) -> None:
         for queue in self._queues:
             if crashed:
                 queue.cut_to_max()
-            queue.cut_behind(end)
+            queue.cut_behind(walked.end)
         self._queues.restore_ends(saved_ends)
         for queue in self._queues:
             queue.correct_min_offset(self._log.min_offset)
             queue.unverified_end = queue.max_offset
         self._verifier.log_began = self._log.min_offset
         self._queues.release()
-        self._log.resume(end, scan.last_store_ms)
-        ahead_ms = scan.last_store_ms - self._clock.now_ms()
+        self._log.resume(walked.end, walked.last_store_ms)
+        ahead_ms = walked.last_store_ms - self._clock.now_ms()
         if ahead_ms > _CLOCK_TOLERANCE_MS:
             logger.warning(
                 "the newest message was stored %d s after the current time of this machine's clock: until then new"
@@ -184,8 +224,10 @@ class Recovery:
             )
 
     def _start_after_stop(self, queues_end: int) -> int:
-        """Return the begin of a record about `_VERIFIED_BYTES` before the log's end."""
+        """Return the begin of a record about `_VERIFIED_BYTES` before the log's end; the log's begin without queues."""
         begin = self._log.min_offset
+        if not queues_end:
+            return begin
         for queue in self._queues:
             if queue.log_end == queues_end:
                 offset = queue.first(lambda entry: entry.log_offset >= queues_end - _VERIFIED_BYTES)

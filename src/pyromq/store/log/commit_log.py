@@ -32,14 +32,13 @@ from pyromq.record import (
     encode,
     log_offset_of,
     store_ms_of,
-    texts_at,
     unpack_size_and_magic,
 )
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
+from pyromq.store.log.log_walk import LogWalk
 from pyromq.store.log.preallocation import Preallocation
 from pyromq.store.log.segment import Segment, sync_all
 from pyromq.store.log.segmented_log import SegmentedLog
-from pyromq.store.log.truncation_guard import next_intact_record
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.records import LogTail
@@ -64,7 +63,7 @@ __all__ = ["LogTail"]
 
 logger = logger_of(__name__)
 
-_SECTOR = 512  # bytes that every disk writes atomically
+_SEARCHED_BYTES = 16 << 20  # bytes of a file searched after damage: three of the largest records
 _NO_APPENDS = -1  # a limit that every append exceeds
 
 
@@ -290,7 +289,7 @@ class CommitLog(LogTail):
             start = base + segment.size if is_end else self._after_damage(segment, base + position)
 
     def _after_damage(self, segment: Segment, start: int) -> int:
-        following = next_intact_record(self.files, start)
+        following = next((each for each in self.walk(start) if isinstance(each, StoredMessage)), None)
         logger.error("%s byte %d: no record begins here; skipped to the next one", segment.path, start - segment.base)
         return self.end if following is None else min(following.log_offset, self.end)
 
@@ -336,76 +335,20 @@ class CommitLog(LogTail):
 
     def is_intact(self, log_offset: int) -> bool:
         """Whether a complete record with a correct checksum begins at a log offset."""
-        first = next(iter(self.scan(log_offset, check_crc=True)), None)
-        return first is not None and first.log_offset == log_offset
+        segment = self.files.find(log_offset)
+        walk = self.walk(log_offset, may_be_torn=True)
+        return segment is not None and walk.has_record(segment, log_offset - segment.base)
 
-    def scan(self, start: int, *, check_crc: bool) -> Scan:
-        return Scan(self.files, start, check_crc=check_crc)
-
-
-class Scan:
-    """Iterates over records from `start`, where a record begins. `position` is the log offset after the last one.
-
-    The iteration ends at a damaged record, or at one that holds another log offset. Checksums cover bodies only: a
-    record also counts as damaged if zeros in its topic or properties reach the end of a sector, or of that text.
-    """
-
-    def __init__(self, files: SegmentedLog, start: int, *, check_crc: bool) -> None:
-        self.position = start
-        self.last_store_ms = 0
-        self._files = files
-        self._check_crc = check_crc
-
-    def __iter__(self) -> Iterator[StoredMessage]:
-        while (segment := self._files.find(self.position)) is not None:
-            memory = segment.written(self.position - segment.base)
-            yield from self._records(memory, segment.base)
-            position = self.position - segment.base
-            if position > len(memory) - BLANK_SIZE or unpack_size_and_magic(memory, position)[1] != BLANK_MAGIC:
-                return
-            self.position = segment.base + segment.size
-
-    def _records(self, memory: memoryview, base: int) -> Iterator[StoredMessage]:
-        position = self.position - base
-        last = len(memory) - BLANK_SIZE
-        while position <= last and unpack_size_and_magic(memory, position)[1] == MAGIC:
-            try:
-                message = decode(memory, position, check_crc=self._check_crc)
-            except StoreCorrupt as error:
-                logger.warning("log ends at %d: %s", base + position, error)
-                return
-            if position + message.size > len(memory):
-                logger.warning("log ends at %d: the record there is incomplete", base + position)
-                return
-            if message.log_offset != base + position:
-                logger.warning("log ends at %d: the record there belongs to %d", base + position, message.log_offset)
-                return
-            if ("\0" in message.property_text or "\0" in message.topic) and _is_torn(message, memory, position):
-                logger.warning("log ends at %d: the record there is torn", base + position)
-                return
-            position += message.size
-            self.position = base + position
-            self.last_store_ms = message.store_ms
-            yield message
-
-
-def _is_torn(message: StoredMessage, memory: memoryview, position: int) -> bool:
-    """Whether zeros in topic or properties come from a crash: they then reach the end of a sector.
-
-    Zeros that a client sent are followed by other bytes.
-    """
-    topic_at, properties_at = texts_at(memory, position)
-    return _has_lost_sector(memory, topic_at, properties_at - 2) or _has_lost_sector(
-        memory, properties_at, position + message.size
-    )
-
-
-def _has_lost_sector(memory: memoryview, begin: int, end: int) -> bool:
-    for sector_end in range(begin - begin % _SECTOR + _SECTOR, end + _SECTOR, _SECTOR):
-        last = min(end, sector_end) - 1
-        if last >= begin and not any(memory[last:sector_end]):
-            return True
-    return False
+    def walk(self, start: int, *, check_crc: bool = True, may_be_torn: bool = False) -> LogWalk:
+        """Return the messages and the damage from `start`, where a record begins. Searches after damage are bounded."""
+        return LogWalk(
+            list(self.files.segments),
+            self.files.segment_bytes,
+            start,
+            check_crc=check_crc,
+            may_be_torn=may_be_torn,
+            searched_bytes=_SEARCHED_BYTES,
+        )
 
 
 def _encode_all(messages: Sequence[StoredMessage], start: int, now_ms: int) -> bytes:

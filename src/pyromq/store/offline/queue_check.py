@@ -16,7 +16,7 @@ from pyromq.store.offline.log_walk import Damage
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedQueue, StoppedStore, usual
 from pyromq.store.queue.consume_queue import FILLER_SIZE
 from pyromq.store.queue.queue_ends_file import QueueEndsFile
-from pyromq.store.queue.queue_table import QueueTable, is_folder_name
+from pyromq.store.queue.queue_table import is_folder_name
 from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 
 _FEWEST_BEFORE = 1 << 32  # a log that was begun again beside old queues may say more than its length allows
@@ -54,7 +54,7 @@ class QueueCheck:
         self.broken: set[tuple[str, int]] = set()
         self.lost: dict[tuple[str, int], list[tuple[int, int]]] = {}  # queue offsets and log offsets of damaged records
         self._store = store
-        self._tags_code = QueueDispatcher(QueueTable(store.root, 1), store.config.delay_levels_ms).tags_code
+        self._tags_code = QueueDispatcher(store.config.delay_levels_ms).tags_code
         self._queues = {
             (queue.topic, queue.queue_id): _Progress(queue, _first_live_at(queue, store.log_begin))
             for queue in store.queues()

@@ -170,14 +170,14 @@ class Repairing:
             return
         per_file = checking.queues.file_bytes // ENTRY_BYTES or self._config.consume_queue_entries
         table = QueueTable(self._config.root / "consumequeue", per_file)
-        dispatcher = QueueDispatcher(table, self._config.delay_levels_ms)
+        dispatcher = QueueDispatcher(self._config.delay_levels_ms)
         for topic, queue_id in sorted(broken):
             self._on_act(f"queue {topic} {queue_id}: made again from the log")
             table.make(topic, queue_id).delete()
         for message in LogWalk(StoppedStore(self._config)):
             if isinstance(message, StoredMessage) and (message.topic, message.queue_id) in broken:
-                dispatcher.replay(message, complete=True)
-        dispatcher.end_replay()
+                dispatcher.replay(message, table.make(message.topic, message.queue_id), complete=True)
+        dispatcher.end_replay(complete=True)
         for key in broken & checking.queues.ends.keys():
             if not table.make(*key).max_offset:  # nothing of it is left in the log
                 table.make(*key).begin_at(checking.queues.ends[key], 0)

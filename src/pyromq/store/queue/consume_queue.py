@@ -7,7 +7,7 @@
 
 Entry n is at byte 20 n of the consecutive files. A queue whose first messages are lost has filler entries
 (0, 0x7FFFFFFF, 0) before its first one. Source: RocketMQ 4.9.8, ConsumeQueue. Ours: the filler entry of a message lost
-in the middle of a queue has a log offset, of the damage or after it, so that log offsets ascend.
+in the middle of a queue has the log offset of a neighbour's record, so that log offsets ascend.
 """
 
 from __future__ import annotations
@@ -285,6 +285,14 @@ class ConsumeQueue(QueueTail):
         """Log offset after the record of the last entry; 0 if that entry has no record."""
         entry = self.find(self.max_offset - 1)
         return 0 if entry is None or entry.size == FILLER_SIZE else entry.log_offset + entry.size
+
+    @property
+    def covered_to(self) -> int:
+        """Log offset before which every record of the queue has its entry."""
+        entry = self.find(self.max_offset - 1)
+        if entry is None:
+            return 0
+        return entry.log_offset + (1 if entry.size == FILLER_SIZE else entry.size)
 
     # -- opening
 

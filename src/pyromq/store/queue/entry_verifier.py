@@ -1,7 +1,8 @@
 """Compares queue entries of earlier processes with their records before first use, and repairs them.
 
 A start reads only the end of the log, so a flipped bit in a queue would make a pull return bytes that are no record.
-The right record of an entry lies between those of its neighbours. If it is lost, the entry becomes a filler.
+The right records of wrong entries lie between those of their neighbours, and one walk over that part of the log finds
+them. The entry of a lost record becomes a filler.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if speedups.is_active:
 
 logger = logger_of(__name__)
 
-_SEARCHED_BYTES = 64 << 20  # bytes of the log searched for one entry: the search blocks the event loop
+_SEARCHED_BYTES = 64 << 20  # bytes of the log searched for wrong entries: the search blocks the event loop
 _SEARCHED_ENTRIES = 1_000  # entries searched for the next correct one
 
 Bounds = tuple[int, int]  # begin and end, of queue offsets or log offsets
@@ -53,12 +54,17 @@ class EntryVerifier:
         if not self.is_due(queue, first, end, tags=tags):
             return True
         end = min(end, queue.unverified_end)
-        wrong = list(self._wrong(queue, max(first, queue.min_offset), end, tags=tags))
-        for offset in wrong:
-            self._repair(queue, offset)
+        runs: list[list[int]] = []
+        for offset in self._wrong(queue, max(first, queue.min_offset), end, tags=tags):
+            if runs and runs[-1][-1] + 1 == offset:
+                runs[-1].append(offset)
+            else:
+                runs.append([offset])
+        for run in runs:
+            self._rebuild(queue, run)
         low, high = self._verified.get((queue, tags), (0, 0))
         self._verified[queue, tags] = (low, end) if low <= first <= high < end else (first, end)
-        return not wrong
+        return not runs
 
     def _wrong(self, queue: ConsumeQueue, first: int, end: int, *, tags: bool) -> Iterator[int]:
         """Yield the queue offsets of wrong entries."""
@@ -103,38 +109,49 @@ class EntryVerifier:
     def repair_last(self, queue: ConsumeQueue) -> bool:
         """Repair the last entry if its record is elsewhere in the log. Return True if it is right now."""
         last = queue.max_offset - 1
-        return self._is_right(queue, last) or self._rewrite(queue, last, self._bounds(queue, last))
+        return self._is_right(queue, last) or not self._rewrite(queue, [last])
 
-    def _repair(self, queue: ConsumeQueue, queue_offset: int) -> None:
-        start, end = bounds = self._bounds(queue, queue_offset)
-        if self._rewrite(queue, queue_offset, bounds):
-            return
-        path, position = queue.place_of(queue_offset)
-        if self._leads_to_own(queue, queue_offset):
+    def _rebuild(self, queue: ConsumeQueue, wrong: list[int]) -> None:
+        """Write a run of wrong entries again from the log. Those of lost records become fillers."""
+        for offset in self._rewrite(queue, wrong):
+            path, position = queue.place_of(offset)
+            if self._leads_to_own(queue, offset):
+                logger.error(
+                    "%s byte %d: the entry leads to a record of its queue with another queue offset: the record is"
+                    " damaged",
+                    *(path, position),
+                )
+                continue
+            previous = self._first_right(queue, range(offset - 1, queue.min_offset - 1, -1))
+            lost_at = self._log.min_offset if previous is None else previous.log_offset
+            queue.put(offset, QueueEntry(lost_at, FILLER_SIZE, 0))
             logger.error(
-                "%s byte %d: the entry leads to a record of its queue with another queue offset: the record is damaged",
-                *(path, position),
+                "%s byte %d: the entry leads to no record, and the log has none for it behind log offset %d; consumers"
+                " skip it. Stop the broker and run `pyromq store check` to see the damage",
+                *(path, position, lost_at),
             )
-            return
-        queue.put(queue_offset, QueueEntry(start, FILLER_SIZE, 0))
-        logger.error(
-            "%s byte %d: the entry leads to no record, and log offsets %d to %d have none for it;"
-            " consumers skip it. Stop the broker and run `pyromq store check` to see the damage",
-            *(path, position, start, end),
-        )
 
-    def _rewrite(self, queue: ConsumeQueue, queue_offset: int, bounds: Bounds) -> bool:
-        """Write the entry anew from its record between two log offsets; False if there is none."""
-        start, end = bounds
-        for message in self._log.scan(start, check_crc=False):
-            if message.log_offset >= end:
+    def _rewrite(self, queue: ConsumeQueue, wrong: list[int]) -> list[int]:
+        """Write a run of entries again from the records between those of its neighbours; return the other offsets."""
+        previous = self._first_right(queue, range(wrong[0] - 1, queue.min_offset - 1, -1))
+        following = self._first_right(queue, range(wrong[-1] + 1, min(queue.max_offset, wrong[-1] + _SEARCHED_ENTRIES)))
+        start = max(self._log.min_offset, 0 if previous is None else previous.log_offset)
+        end = self._log.end if following is None else following.log_offset
+        limit = start + _SEARCHED_BYTES
+        missing = dict.fromkeys(wrong)
+        for message in self._log.walk(start, check_crc=False):
+            if not isinstance(message, StoredMessage):
+                continue
+            if not missing or message.log_offset >= min(end, limit):
                 break
-            if (message.topic, message.queue_id, message.queue_offset) == (queue.topic, queue.queue_id, queue_offset):
-                queue.put(queue_offset, QueueEntry(message.log_offset, message.size, self._tags_code(message)))
-                path, position = queue.place_of(queue_offset)
-                logger.warning("%s byte %d: the damaged entry is rewritten from the log", path, position)
-                return True
-        return False
+            if (message.topic, message.queue_id) == (queue.topic, queue.queue_id) and message.queue_offset in missing:
+                del missing[message.queue_offset]
+                limit = message.log_offset + _SEARCHED_BYTES
+                queue.put(message.queue_offset, QueueEntry(message.log_offset, message.size, self._tags_code(message)))
+                logger.warning(
+                    "%s byte %d: the damaged entry is rewritten from the log", *queue.place_of(message.queue_offset)
+                )
+        return list(missing)
 
     def _leads_to_own(self, queue: ConsumeQueue, queue_offset: int) -> bool:
         """Whether an entry leads to any intact record of its queue."""
@@ -147,17 +164,6 @@ class EntryVerifier:
         except StoreCorrupt:
             return False
         return (message.topic, message.queue_id) == (queue.topic, queue.queue_id)
-
-    def _bounds(self, queue: ConsumeQueue, queue_offset: int) -> Bounds:
-        """Return the log offsets between which the record of an entry must lie, by its neighbours."""
-        previous = self._first_right(queue, range(queue_offset - 1, queue.min_offset - 1, -1))
-        start = self._log.min_offset
-        if previous is not None:  # a filler has no record, but a log offset
-            start = max(start, previous.log_offset + (0 if previous.size == FILLER_SIZE else previous.size))
-        last = min(queue.max_offset, queue_offset + _SEARCHED_ENTRIES)
-        following = self._first_right(queue, range(queue_offset + 1, last))
-        end = self._log.end if following is None else following.log_offset
-        return start, min(end, start + _SEARCHED_BYTES)
 
     def _first_right(self, queue: ConsumeQueue, offsets: range) -> QueueEntry | None:
         right = (offset for offset in offsets if self._is_right(queue, offset))

@@ -1,0 +1,178 @@
+"""The records of a log, one after the other: the walk of recovery, of rebuilt queues and of the offline check.
+
+A record is sound if its lengths fit each other, its body fits its checksum, and it holds its own log offset. After a
+damaged record the walk continues at the next sound one: a flipped bit costs one record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyromq.errors import StoreCorrupt
+from pyromq.message import StoredMessage
+from pyromq.record import (
+    BLANK_MAGIC,
+    BLANK_MAGIC_BYTES,
+    BLANK_SIZE,
+    MAGIC,
+    MAGIC_AT,
+    MAGIC_BYTES,
+    decode,
+    texts_at,
+    unpack_size_and_magic,
+)
+from pyromq.store.log.segment import Segment
+
+_SECTOR = 512  # bytes that every disk writes atomically
+_PIECE = 1 << 20  # bytes read at once by a search
+_MAGICS = re.compile(re.escape(MAGIC_BYTES) + b"|" + re.escape(BLANK_MAGIC_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Log offsets `start` to `end`, in one file, where no sound record begins. The file begins at `base`.
+
+    `is_tail`: no sound record follows in the log. `is_empty`: all bytes are zero. `store_ms` is the store time of the
+    previous record, 0 without one.
+    """
+
+    path: Path
+    base: int
+    start: int
+    end: int
+    reason: str
+    store_ms: int
+    is_empty: bool = False
+    is_tail: bool = False
+
+
+class LogWalk:
+    """Iterates over messages and damage from `start`, where a record begins. Zeros at the log's end are no damage.
+
+    `position` is the log offset after the last sound record, or of the next file after a blank record. Files may be
+    missing or short. After damage, `searched_bytes` of each file are searched for the next sound record. With
+    `may_be_torn`, zeros of a crash in topic or properties are damage: checksums cover bodies only.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        segment_bytes: int,
+        start: int = 0,
+        *,
+        check_crc: bool = True,
+        may_be_torn: bool = False,
+        searched_bytes: int | None = None,
+    ) -> None:
+        self._segments = [each for each in segments if each.base + segment_bytes > start]
+        self.position = max(start, self._segments[0].base if self._segments else 0)
+        self.last_store_ms = 0
+        self._segment_bytes = segment_bytes
+        self._check_crc = check_crc
+        self._may_be_torn = may_be_torn
+        self._searched_bytes = searched_bytes or segment_bytes
+
+    def __iter__(self) -> Iterator[StoredMessage | Damage]:
+        pending: list[Damage] = []
+        for found in self._all():
+            if isinstance(found, Damage):
+                pending.append(found)
+                continue
+            yield from pending
+            pending.clear()
+            yield found
+        while pending and pending[-1].is_empty:
+            pending.pop()
+        yield from (replace(damage, is_tail=True) for damage in pending)
+
+    def _all(self) -> Iterator[StoredMessage | Damage]:
+        expected, start = self._segments[0].base if self._segments else 0, self.position
+        for segment in self._segments:
+            while expected < segment.base:
+                path, end = segment.path.with_name(f"{expected:020}"), expected + self._segment_bytes
+                yield Damage(path, expected, expected, end, "the file is missing", self.last_store_ms)
+                expected = end
+            yield from self._of(segment, max(start - segment.base, 0))
+            expected = segment.base + self._segment_bytes
+
+    def _of(self, segment: Segment, position: int) -> Iterator[StoredMessage | Damage]:
+        base, end = segment.base, self._segment_bytes
+        while position <= end - BLANK_SIZE:
+            memory = segment.written(position)
+            try:
+                while position <= end - BLANK_SIZE and not _is_blank(memory, position):
+                    message = self._record(memory, position, base)
+                    position += message.size
+                    self.position = base + position
+                    self.last_store_ms = max(self.last_store_ms, message.store_ms)
+                    yield message
+                self.position = base + end
+                return
+            except StoreCorrupt as error:
+                following, is_empty = self._search(segment, position)
+                stop = end if following is None else following
+                yield Damage(segment.path, base, base + position, base + stop, str(error), self.last_store_ms, is_empty)
+                position = stop
+
+    def _record(self, memory: memoryview, position: int, base: int) -> StoredMessage:
+        """Return the sound record at a position. Raises `StoreCorrupt` with the fault."""
+        if position + BLANK_SIZE > len(memory):
+            raise StoreCorrupt("the file is cut short")
+        if unpack_size_and_magic(memory, position)[1] != MAGIC:
+            raise StoreCorrupt(f"no record begins here, but {bytes(memory[position : position + 8]).hex()}")
+        message = decode(memory, position, check_crc=self._check_crc)
+        if position + message.size > len(memory):
+            raise StoreCorrupt("the record is incomplete")
+        if message.log_offset != base + position:
+            raise StoreCorrupt(f"a record that belongs to log offset {message.log_offset}")
+        if self._may_be_torn and ("\0" in message.property_text or "\0" in message.topic):
+            _check_torn(message, memory, position)
+        return message
+
+    def _search(self, segment: Segment, start: int) -> tuple[int | None, bool]:
+        """Return the position of the next sound or blank record after `start`, and whether all bytes up to it are zero.
+
+        The position is None if the file has none.
+        """
+        is_empty = True
+        for piece in range(start, min(start + self._searched_bytes, segment.size), _PIECE):
+            [content] = segment.read([(piece, _PIECE + len(MAGIC_BYTES))])  # not mapped, which would allocate holes
+            for found in _MAGICS.finditer(content):
+                position = piece + found.start() - MAGIC_AT
+                if position > start and self._is_sound(segment, position):
+                    return position, is_empty and not content[: position - piece].strip(b"\0")
+            is_empty = is_empty and not content.strip(b"\0")
+        return None, is_empty
+
+    def _is_sound(self, segment: Segment, position: int) -> bool:
+        memory = segment.written(position)
+        if _is_blank(memory, position):
+            return bool(unpack_size_and_magic(memory, position)[0] == self._segment_bytes - position)
+        return self.has_record(segment, position)
+
+    def has_record(self, segment: Segment, position: int) -> bool:
+        """Whether a sound record begins at a position of a file."""
+        try:
+            return self._record(segment.written(position), position, segment.base) is not None
+        except StoreCorrupt:
+            return False
+
+
+def _is_blank(memory: memoryview, position: int) -> bool:
+    return position + BLANK_SIZE <= len(memory) and unpack_size_and_magic(memory, position)[1] == BLANK_MAGIC
+
+
+def _check_torn(message: StoredMessage, memory: memoryview, position: int) -> None:
+    """Raise `StoreCorrupt` if zeros in topic or properties come from a crash: they then reach the end of a sector.
+
+    Zeros that a client sent are followed by other bytes.
+    """
+    topic_at, properties_at = texts_at(memory, position)
+    for begin, end in ((topic_at, properties_at - 2), (properties_at, position + message.size)):
+        for sector_end in range(begin - begin % _SECTOR + _SECTOR, end + _SECTOR, _SECTOR):
+            last = min(end, sector_end) - 1
+            if last >= begin and not any(memory[last:sector_end]):
+                raise StoreCorrupt("the record is torn")

@@ -10,7 +10,8 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from pyromq import Admin
 from pyromq.errors import UsageError
-from pyromq.spark.source import COLUMNS, RocketMQDataSource
+from pyromq.spark.columns import SOURCE_COLUMNS
+from pyromq.spark.source import RocketMQDataSource
 
 READ = {"subscribe": "orders", "tagfilter": "new"}
 WRITE = {"topic": "orders", "delivery": "exactlyOnce"}
@@ -35,7 +36,7 @@ def inserted(table):
 
 def test_properties_of_a_table_are_no_options():
     schema = schema_of(READ, owner="ann", comment="all orders", location="file:/x", path="file:/x", quality="gold")
-    assert schema.names == list(COLUMNS)
+    assert schema.names == list(SOURCE_COLUMNS)
 
 
 def test_a_table_is_read_with_the_options_that_it_was_created_with():

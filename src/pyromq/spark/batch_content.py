@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ import pyarrow.fs as pafs
 
 from pyromq.errors import BatchDecided, UsageError
 from pyromq.logs import logger_of
-from pyromq.spark.archive.files import Root, open_root
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -32,6 +32,31 @@ HEADING = 2  # lines of offsets/N before those of the sources
 _FILES_STEP = re.compile(r'(?:(\w+):)?\{"logOffset":(-?\d+)\}')  # a file source's line; `v2` begins with its name
 # Errors of Arrow for unknown or unreachable locations, and of parsing files that are no checkpoint.
 _UNREADABLE = (OSError, UsageError, pa.ArrowException, ValueError, KeyError, TypeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The folder of an archive or a checkpoint on its file system."""
+
+    files: pafs.FileSystem
+    path: str
+
+    def at(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def make_folder_of(self, name: str) -> None:
+        self.files.create_dir(self.at(name).rpartition("/")[0], recursive=True)
+
+
+def open_root(location: str) -> Root:
+    """Open an archive's root by its path or URI. Raises `UsageError`."""
+    try:
+        if "://" not in location:
+            return Root(pafs.LocalFileSystem(), str(Path(location).absolute()))
+        files, path = pafs.FileSystem.from_uri(location)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UsageError(f"archive {location!r} cannot be opened: {error}") from error
+    return Root(files, path.rstrip("/"))
 
 
 @dataclass(frozen=True, slots=True)

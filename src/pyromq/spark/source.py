@@ -27,10 +27,11 @@ from pyspark.sql.types import (
 )
 
 from pyromq.errors import MQError, UsageError
-from pyromq.spark.connection_options import check_kept
-from pyromq.spark.declared_options import OPTIONS_OF_SPARK, nearest
+from pyromq.spark.columns import SINK_COLUMNS, SOURCE_COLUMNS
+from pyromq.spark.option_values import did_you_mean
+from pyromq.spark.options import OPTIONS_OF_SPARK, check_kept
 from pyromq.spark.read.read_options import BATCH, STREAM, ReadOptions, read_options
-from pyromq.spark.write.sink_options import SinkOptions, sink_options
+from pyromq.spark.write.sink_options import SinkOptions, check_columns, sink_options
 
 if TYPE_CHECKING:
     from pyromq.spark.read.reader import RefusedStream, RocketMQReader, RocketMQStreamReader
@@ -40,36 +41,22 @@ if TYPE_CHECKING:
 # are written to another.
 SOURCE, SINK = "rocketmq.source", "rocketmq.sink"
 SINK_TABLE_COLUMNS = ("body", "keys", "tags")  # of a table to write to; default of option columns
-SINK_TYPES: dict[str, DataType] = {
-    **dict.fromkeys(("body", "topic", "tags", "keys", "uniqKey", "shardingKey", "brokerName"), StringType()),
-    **dict.fromkeys(("flag", "queueId", "delayLevel"), IntegerType()),
-    **dict.fromkeys(("deliverTimestamp", "bornTimestamp"), TimestampType()),
-    "properties": MapType(StringType(), StringType()),
+_TYPES: dict[str, DataType] = {
+    kind.simpleString(): kind
+    for kind in (
+        StringType(),
+        IntegerType(),
+        LongType(),
+        BinaryType(),
+        TimestampType(),
+        ArrayType(StringType()),
+        MapType(StringType(), StringType()),
+    )
 }
 
 _MOST_CHARACTERS = 2**31 - 1
 _PREFIX = "option."  # Spark passes each option twice, with this prefix and without, besides properties of the table
 _READS = {"subscribe", "subscribepattern", "assign"}
-
-COLUMNS: dict[str, DataType] = {
-    "topic": StringType(),
-    "brokerName": StringType(),
-    "queueId": IntegerType(),
-    "queueOffset": LongType(),
-    "msgId": StringType(),
-    "uniqKey": StringType(),
-    "tags": StringType(),
-    "keys": ArrayType(StringType()),
-    "body": BinaryType(),
-    "properties": MapType(StringType(), StringType()),
-    "bornTimestamp": TimestampType(),
-    "storeTimestamp": TimestampType(),
-    "bornHost": StringType(),
-    "reconsumeTimes": IntegerType(),
-    "sysFlag": IntegerType(),
-    "flag": IntegerType(),
-    "commitLogOffset": LongType(),
-}
 
 
 class RocketMQDataSource(DataSource):
@@ -137,25 +124,20 @@ class RocketMQDataSource(DataSource):
 
 
 def _checked_sink(columns: list[StructField], given: Mapping[str, str]) -> SinkOptions:
-    from pyromq.spark.write.sink_columns import check_columns
-
     options = sink_options({name: value for name, value in given.items() if name != "columns"})
     check_columns({column.name: column.dataType.simpleString() for column in columns}, options)
     return options
 
 
 def _source_columns(given: Mapping[str, str]) -> list[StructField]:
-    names = read_options(given, None).columns or COLUMNS
+    names = read_options(given, None).columns or SOURCE_COLUMNS
     return [StructField(name, _type(name)) for name in names]
 
 
 def _type(name: str) -> DataType:
-    kind = COLUMNS.get(name)
-    if kind is None:
-        near = nearest(name, COLUMNS)
-        hint = f"did you mean {near}? " if near else ""
-        raise UsageError(f"column {name!r} does not exist; {hint}there are {', '.join(COLUMNS)}")
-    return kind
+    if name not in SOURCE_COLUMNS:
+        raise UsageError(f"column {name!r} does not exist; {did_you_mean(name, SOURCE_COLUMNS)}")
+    return _TYPES[SOURCE_COLUMNS[name]]
 
 
 def _columns(schema: StructType) -> list[str]:
@@ -215,6 +197,7 @@ def sink_columns(options: Mapping[str, str]) -> list[StructField]:
     given = options.get("columns")
     names = [name.strip() for name in given.split(",")] if given else SINK_TABLE_COLUMNS
     for name in names:
-        if name not in SINK_TYPES:
-            raise UsageError(f"column {name!r} is unknown to the sink, which takes {', '.join(SINK_TYPES)}")
-    return [StructField(name, SINK_TYPES[name]) for name in sorted(names, key=lambda name: name != "body")]
+        if name not in SINK_COLUMNS:
+            raise UsageError(f"column {name!r} is unknown to the sink; {did_you_mean(name, SINK_COLUMNS)}")
+    kinds = {name: "string" if "string" in SINK_COLUMNS[name] else SINK_COLUMNS[name][0] for name in names}
+    return [StructField(name, _TYPES[kinds[name]]) for name in sorted(names, key=lambda name: name != "body")]

@@ -27,7 +27,7 @@ from pyromq.errors import UsageError
 from pyromq.json_body import parts_of
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
-from pyromq.spark.added_properties import UNDECODABLE
+from pyromq.spark.columns import UNDECODABLE
 from pyromq.spark.value_columns import arrow_type, values_of
 
 VALUE, UNFIT = "value", "unfit"

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import IllegalName, MQError, TopicNotFound, UsageError
 from pyromq.logs import logger_of
-from pyromq.spark.connection_options import ConnectionOptions
+from pyromq.spark.options import ConnectionOptions
 
 logger = logger_of(__name__)
 

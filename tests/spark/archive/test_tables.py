@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from pyromq.errors import BatchDecided, UsageError
-from pyromq.spark.archive.files import holds_delta, open_root, write_files
-from pyromq.spark.archive.tables import Page, open_table
+from pyromq.spark.archive.tables import Page, holds_delta, open_table, write_files
+from pyromq.spark.batch_content import open_root
 from pyromq.spark.read.record_columns import arrow_schema
 
 COLUMNS = ["topic", "brokerName", "queueId", "queueOffset", "body", "storeTimestamp"]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
-from pyromq.spark.read.read_options import ReadOptions, documentation, read_options
+from pyromq.spark.options import documentation_of
+from pyromq.spark.read.read_options import ReadOptions, read_options
 from pyromq.spark.write.sink_options import sink_options
 
 
@@ -128,14 +129,14 @@ def test_a_tag_expression_is_checked_before_anything_is_opened():
 
 
 def test_every_option_is_documented():
-    table = documentation()
+    table = documentation_of(ReadOptions)
     assert "| `endingOffsets` | `latest` |" in table
     assert all(f"| `{option.metadata['name']}` |" in table for option in fields(ReadOptions) if option.metadata)
 
 
 def test_the_page_for_users_has_the_options_as_they_are():
     page = Path(__file__).parents[3] / "docs" / "spark.md"
-    assert documentation() in page.read_text()
+    assert documentation_of(ReadOptions) in page.read_text()
 
 
 def test_the_drivers_environment_names_the_name_servers_unless_an_option_does(monkeypatch):

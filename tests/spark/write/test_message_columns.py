@@ -16,8 +16,7 @@ from pyromq.errors import IllegalMessage, UsageError
 from pyromq.message import decode_properties
 from pyromq.record import decode_batch
 from pyromq.spark.write.message_columns import MessageReader, dead_letter
-from pyromq.spark.write.sink_columns import check_columns
-from pyromq.spark.write.sink_options import sink_options
+from pyromq.spark.write.sink_options import check_columns, sink_options
 
 
 def read(columns, **given):
@@ -49,7 +48,7 @@ def properties_of(row):
 @pytest.mark.parametrize(
     ("columns", "given", "text"),
     [
-        ({"value": "binary"}, {}, "column 'value' is unknown to the sink, which takes body, topic, tags"),
+        ({"value": "binary"}, {}, "column 'value' is unknown to the sink; known are body, bornTimestamp"),
         ({"tags": "string"}, {}, "the sink needs column body; there are tags"),
         ({"body": "int"}, {}, "column body is int; the sink takes binary or string"),
         ({"body": "binary", "keys": "map<string,string>"}, {}, "the sink takes string or array<string>"),

@@ -11,8 +11,8 @@ from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.record import decode_batch
 from pyromq.spark.write.message_columns import MessageReader
-from pyromq.spark.write.runs import OpenRuns
 from pyromq.spark.write.sink_options import sink_options
+from pyromq.spark.write.sink_task import OpenRuns
 
 TYPES = {"body": pa.binary(), "queueId": pa.int32(), "brokerName": pa.string(), "shardingKey": pa.string()}
 OVERHEAD = 22 + len("UNIQ_KEY=i")  # bytes of a member beside its body

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from pyromq.errors import UsageError
-from pyromq.spark.write.sink_options import sink_documentation, sink_options
+from pyromq.spark.options import documentation_of
+from pyromq.spark.write.sink_options import SinkOptions, sink_options
 
 
 def test_names_are_taken_in_any_case_and_values_by_their_units():
@@ -54,4 +55,4 @@ def test_what_does_not_fit_is_refused_by_name_and_value(given, text):
 
 
 def test_the_page_holds_the_table_of_options():
-    assert sink_documentation() in (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+    assert documentation_of(SinkOptions) in (Path(__file__).parents[3] / "docs" / "spark.md").read_text()

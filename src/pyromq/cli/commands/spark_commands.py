@@ -105,7 +105,7 @@ def _naming_flags(job: type, file: Path | None) -> Iterator[None]:
 
 def _in_flags(text: str, job: type) -> str:
     """Return the text with settings replaced by flags. Flags for options of source and sink are appended."""
-    from pyromq.spark.declared_options import names_of
+    from pyromq.spark.options import names_of
     from pyromq.spark.read.read_options import ReadOptions
     from pyromq.spark.write.sink_options import SinkOptions
 

@@ -13,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
-from pyromq.spark.archive.files import NEEDED, ArchiveFile, open_root, write_files
-from pyromq.spark.archive.tables import FORMATS, open_table
-from pyromq.spark.batch_content import StreamBatch
-from pyromq.spark.declared_options import OPTIONS_OF_SPARK, nearest
+from pyromq.spark.archive.tables import FORMATS, NEEDED, ArchiveFile, open_table, write_files
+from pyromq.spark.batch_content import StreamBatch, open_root
+from pyromq.spark.option_values import did_you_mean
+from pyromq.spark.options import OPTIONS_OF_SPARK
 
 logger = logger_of(__name__)
 
@@ -41,9 +41,7 @@ class ArchiveSink(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         given = {name.lower(): value for name, value in self.options.items() if name.lower() not in OPTIONS_OF_SPARK}
         if unknown := sorted(given.keys() - set(OPTIONS)):
-            near = nearest(unknown[0], OPTIONS)
-            hint = f"did you mean {near}?" if near else f"known are {', '.join(OPTIONS)}"
-            raise UsageError(f"option {unknown[0]!r} is unknown; {hint}")
+            raise UsageError(f"option {unknown[0]!r} is unknown; {did_you_mean(unknown[0], OPTIONS)}")
         if "path" not in given:
             raise UsageError("option path is missing: the folder or URI of the archive")
         form = given.get("format", "parquet")

@@ -13,12 +13,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
-from pyromq.spark.archive.files import Root
-from pyromq.spark.batch_content import root_of
+from pyromq.spark.batch_content import Root, root_of
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.settings import Metrics, Summary, spark_interval
-from pyromq.spark.monitoring.lag import labels, replace_text
+from pyromq.spark.monitoring.lag_listener import labels, replace_text
 
 logger = logger_of(__name__)
 

@@ -12,8 +12,7 @@ from pyromq.client.blocking.admin import Admin
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
-from pyromq.spark.added_properties import ORIGIN
-from pyromq.spark.connection_options import split
+from pyromq.spark.columns import ORIGIN
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import (
     COPIES,
@@ -27,6 +26,7 @@ from pyromq.spark.jobs.session import (
     source_options,
 )
 from pyromq.spark.jobs.settings import Mirror, Summary, pairs
+from pyromq.spark.options import split
 from pyromq.spark.read.bounds import check_absent, check_registered
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.worker_clients import queue_reader, with_retries

@@ -13,7 +13,7 @@ from pyromq.errors import UsageError
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
 from pyromq.plural import counted
-from pyromq.spark.added_properties import REDRIVES
+from pyromq.spark.columns import REDRIVES
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import (
     copied_columns,

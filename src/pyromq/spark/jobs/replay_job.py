@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pyromq.plural import counted
-from pyromq.spark.connection_options import BY_ENVIRONMENT
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import (
     copied_columns,
@@ -24,6 +23,7 @@ from pyromq.spark.jobs.session import (
     write_options,
 )
 from pyromq.spark.jobs.settings import Replay, Summary
+from pyromq.spark.options import BY_ENVIRONMENT
 from pyromq.spark.worker_clients import queue_reader
 
 SOURCE = "archive"

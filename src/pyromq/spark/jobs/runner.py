@@ -17,10 +17,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyromq.logs import logger_of
 from pyromq.plural import counted
-from pyromq.spark.connection_options import split
 from pyromq.spark.jobs.session import beginning
 from pyromq.spark.jobs.settings import SessionSettings, StreamSettings, Summary, pairs, spark_interval
 from pyromq.spark.monitoring.lag_listener import LagListener
+from pyromq.spark.options import split
 from pyromq.spark.read.stream_offset import StreamOffset, reported_offset
 
 logger = logger_of(__name__)

@@ -16,11 +16,11 @@ from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
 from pyromq.extras import install_command
 from pyromq.message import RESERVED_PROPERTIES
-from pyromq.spark.added_properties import ORIGIN
-from pyromq.spark.archive.files import holds_delta
 from pyromq.spark.archive.sink import ArchiveSink
-from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
+from pyromq.spark.archive.tables import holds_delta
+from pyromq.spark.columns import ORIGIN
 from pyromq.spark.jobs.settings import GROUP_PREFIX, SessionSettings, StreamSettings, pairs
+from pyromq.spark.options import BY_ENVIRONMENT, ConnectionOptions
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset
 from pyromq.spark.read.stream_planning import StreamPlanning

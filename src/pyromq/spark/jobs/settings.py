@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from pyromq.errors import UsageError
+from pyromq.spark.option_values import did_you_mean
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?")
 
@@ -275,8 +275,7 @@ def build(job: type, values: Mapping[str, Any]) -> Any:
     known = {each.name: (each, kind) for each, kind in flags(job)}
     for name in values:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)  # YAML allows keys that are no texts
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
+            hint = did_you_mean(str(name), known)  # YAML allows keys that are no texts
             raise UsageError(f"setting {name!r} is unknown; {hint}")
     for name, (each, _) in known.items():
         if is_required(each) and values.get(name) in (None, ""):

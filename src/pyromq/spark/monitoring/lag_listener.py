@@ -6,8 +6,10 @@ spark.streams.addListener(LagListener(namesrv="127.0.0.1:9876", prometheus=Path(
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -18,13 +20,186 @@ from pyspark.sql.streaming.listener import (
 )
 
 from pyromq.client.blocking.consumers import QueueReader
-from pyromq.clock import SystemClock
+from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
-from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
-from pyromq.spark.monitoring.lag import QueryLag, lag_of, prometheus_text, replace_text
+from pyromq.spark.options import BY_ENVIRONMENT, ConnectionOptions
+from pyromq.spark.read.stream_offset import StreamOffset, reported_offset
 from pyromq.spark.worker_clients import queue_reader
+
+WRITE_SECONDS = 5.0  # between two writes of a lag file: each requests store times from the brokers
+
+# Returns the store time (ms) of the message at an offset of each queue; None if there is none.
+StoreTimes = Callable[[Mapping[MessageQueue, int]], Mapping[MessageQueue, int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """The lag of one queue; `seconds` is the age of its first unread message."""
+
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """The lag of one topic: the sum of its queues' messages, the maximum of their seconds."""
+
+    topic: str
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLag:
+    """The lag of one query after a micro-batch."""
+
+    query: str
+    batch: int
+    rows: int
+    rows_per_second: float
+    queues: list[QueueLag]
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def seconds(self) -> float:
+        return max((queue.seconds for queue in self.queues), default=0.0)
+
+    @property
+    def topics(self) -> list[TopicLag]:
+        """The topics, in order of their first queues."""
+        found: dict[str, list[QueueLag]] = {}
+        for queue in self.queues:
+            found.setdefault(queue.topic, []).append(queue)
+        return [
+            TopicLag(topic, sum(each.messages for each in queues), max(each.seconds for each in queues))
+            for topic, queues in found.items()
+        ]
+
+    def line(self) -> str:
+        """Return one line for a log."""
+        behind = "".join(
+            f", {each.messages} messages and {each.seconds:.1f} s behind in {each.topic}" for each in self.topics
+        )
+        return f"query {self.query} batch {self.batch}: {self.rows} rows, {self.rows_per_second:.0f} a second{behind}"
+
+    def as_json(self) -> str:
+        sums = {"messages": self.messages, "seconds": self.seconds, "topics": [asdict(each) for each in self.topics]}
+        return json.dumps(asdict(self) | sums)
+
+
+def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes | None = None) -> QueryLag:
+    """Return the lag of the rocketmq sources in a progress report. Without `store_times`, seconds are 0."""
+    queues: list[QueueLag] = []
+    for source in progress["sources"]:
+        end, latest = reported_offset(source.get("endOffset")), reported_offset(source.get("latestOffset"))
+        if end is not None and latest is not None:
+            queues += queue_lags(end, latest, now_ms, store_times)
+    return QueryLag(
+        query=progress.get("name") or progress["id"],
+        batch=progress["batchId"],
+        rows=progress["numInputRows"],
+        rows_per_second=progress.get("processedRowsPerSecond") or 0.0,
+        queues=queues,
+    )
+
+
+def queue_lags(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times: StoreTimes | None) -> list[QueueLag]:
+    """Return the lag of each queue. `store_times` is called once, for all queues with a lag."""
+    offsets = {queue: end.positions.get(queue, 0) for queue in latest.positions}
+    lags = {queue: max(most - offsets[queue], 0) for queue, most in latest.positions.items()}
+    behind = {queue: offsets[queue] for queue, lag in lags.items() if lag}
+    stored = store_times(behind) if behind and store_times else {}
+
+    def seconds(queue: MessageQueue) -> float:
+        since = stored.get(queue)
+        return max(now_ms - since, 0) / 1000 if since is not None else 0.0
+
+    return [
+        QueueLag(queue.topic, queue.broker_name, queue.queue_id, offsets[queue], lag, seconds(queue))
+        for queue, lag in lags.items()
+    ]
+
+
+def prometheus_text(lags: Iterable[QueryLag]) -> str:
+    """Return the text format of Prometheus."""
+    lags = list(lags)
+    lines = []
+    for name, kind, meaning, value in _FAMILIES:
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+        lines += [f"{name}{labels(query=lag.query)} {value(lag)}" for lag in lags]
+    return "\n".join(lines) + "\n" + queue_text({lag.query: lag.queues for lag in lags})
+
+
+def queue_text(queries: Mapping[str, Iterable[QueueLag]]) -> str:
+    """Return the metrics of each query's queues as Prometheus text."""
+    lines = []
+    for name, meaning, of_queue in _QUEUE_FAMILIES:
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]
+        for query, queues in queries.items():
+            for queue in queues:
+                marks = labels(query=query, topic=queue.topic, broker=queue.broker, queue=str(queue.queue))
+                lines.append(f"{name}{marks} {of_queue(queue)}")
+    return "\n".join(lines) + "\n"
+
+
+_FAMILIES: list[tuple[str, str, str, Callable[[QueryLag], float]]] = [
+    ("pyromq_spark_batch", "counter", "Number of the last micro-batch.", lambda lag: lag.batch),
+    ("pyromq_spark_rows_per_second", "gauge", "Rows a second of that batch.", lambda lag: lag.rows_per_second),
+]
+_QUEUE_FAMILIES: list[tuple[str, str, Callable[[QueueLag], float]]] = [
+    ("pyromq_spark_lag_messages", "Messages not read yet.", lambda queue: queue.messages),
+    ("pyromq_spark_lag_seconds", "Age of the first of them.", lambda queue: queue.seconds),
+    ("pyromq_spark_offset", "Queue offset of the next message to read.", lambda queue: queue.offset),
+]
+
+
+def labels(**values: str) -> str:
+    """Return labels as Prometheus writes them."""
+
+    def escaped(value: str) -> str:
+        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in values.items()) + "}"
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a file atomically: readers see the old text or the new one. Raises `OSError`."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+class LagFile:
+    """Writes the lag of one stream as Prometheus text, under the name of its group: option lagPrometheus."""
+
+    def __init__(self, path: Path, group: str, *, store_times: StoreTimes, clock: Clock) -> None:
+        self._path = path
+        self._group = group
+        self._store_times = store_times
+        self._clock = clock
+        self._written_at: float | None = None
+
+    def note(self, reached: StreamOffset, latest: StreamOffset | None, *, last: bool = False) -> None:
+        """Write the lag behind `latest`, at most every 5 s and at the `last` call of a run. Errors are logged."""
+        now = self._clock.monotonic()
+        if latest is None or (not last and self._written_at is not None and now - self._written_at < WRITE_SECONDS):
+            return
+        self._written_at = now
+        try:
+            queues = queue_lags(reached, latest, self._clock.now_ms(), self._store_times)
+            replace_text(self._path, queue_text({self._group: queues}))
+        except (MQError, OSError) as error:
+            logger.warning("the lag cannot be written to %s: %s", self._path, error)
+
 
 logger = logger_of(__name__)
 

@@ -12,7 +12,7 @@ from pyromq.errors import MQError, TopicNotFound, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.names import is_system_topic
-from pyromq.spark.read.places import EARLIEST, LATEST, OffsetTable
+from pyromq.spark.option_values import EARLIEST, LATEST, OffsetTable
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.read_options import ReadOptions
 

@@ -13,17 +13,15 @@ from pyromq.filter.sql import check_sql
 from pyromq.filter.tags import check_tag_words, subscribed_tags
 from pyromq.names import check_group, check_topic
 from pyromq.spark import option_values as values
-from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
-from pyromq.spark.declared_options import (
+from pyromq.spark.option_values import OffsetTable
+from pyromq.spark.options import (
+    BY_ENVIRONMENT,
+    ConnectionOptions,
     checked_by,
-    documentation_of,
     name_servers_option,
     option,
     read_fields,
-    unknown_option,
 )
-from pyromq.spark.read import places
-from pyromq.spark.read.places import OffsetTable
 
 DEFAULT_GROUP = "pyromq-spark"
 BATCH, STREAM = "batch", "stream"  # modes of a read; an option is for one of them or for both
@@ -80,7 +78,7 @@ class ReadOptions:
         "subscribePattern", _pattern, None, "read the topics whose whole name this regular expression matches"
     )
     assign: dict[str, dict[str, list[int]]] | None = option(
-        "assign", places.assigned, None, 'queues to read instead of whole topics: `{"orders":{"broker-a":[0,1]}}`'
+        "assign", values.assigned, None, 'queues to read instead of whole topics: `{"orders":{"broker-a":[0,1]}}`'
     )
     required_brokers: tuple[str, ...] = option(
         "requiredBrokers",
@@ -100,7 +98,7 @@ class ReadOptions:
     )
     starting_offsets: str | OffsetTable | None = option(
         "startingOffsets",
-        places.beginning,
+        values.beginning,
         None,
         "where queues begin: `earliest` (default of a batch), `latest` (streams only, their default), `group` (the "
         "offsets of `group`, else earliest), "
@@ -108,13 +106,13 @@ class ReadOptions:
     )
     starting_ms: int | None = option(
         "startingTimestamp",
-        places.time,
+        values.time,
         None,
         "begin with messages stored at this time or later; ms since 1970, or `2026-01-31T12:00:00Z` (with a zone)",
     )
     starting_times: OffsetTable | None = option(
         "startingOffsetsByTimestamp",
-        places.time_table,
+        values.time_table,
         None,
         'begin each queue with messages stored at its time or later; ms: `{"orders":{"broker-a":{"0":1700000000000}}}`',
     )
@@ -126,17 +124,17 @@ class ReadOptions:
     )
     ending_offsets: str | OffsetTable = option(
         "endingOffsets",
-        places.ending,
+        values.ending,
         "latest",
         'where each queue ends, exclusive: `latest` or `{"orders":{"broker-a":{"0":23}}}`',
         only=BATCH,
     )
     ending_ms: int | None = option(
-        "endingTimestamp", places.time, None, "end before messages stored at this time or later", only=BATCH
+        "endingTimestamp", values.time, None, "end before messages stored at this time or later", only=BATCH
     )
     ending_times: OffsetTable | None = option(
         "endingOffsetsByTimestamp",
-        places.time_table,
+        values.time_table,
         None,
         "end each queue before messages stored at its time or later; ms",
         only=BATCH,
@@ -312,7 +310,7 @@ def _check_order(options: ReadOptions) -> None:
         ("", options.starting_offsets, options.ending_offsets),
         ("ByTimestamp", options.starting_times, options.ending_times),
     ):
-        starts, ends = (places.by_queue(table) if isinstance(table, dict) else {} for table in (start, end))
+        starts, ends = (values.by_queue(table) if isinstance(table, dict) else {} for table in (start, end))
         for place in starts.keys() & ends.keys():
             if starts[place] > ends[place] >= 0:
                 topic, broker, queue = place
@@ -327,20 +325,9 @@ def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOpti
 
     `mode` is BATCH or STREAM; an option for the other mode is refused. None: the mode is not known yet.
     """
-    options = ReadOptions(**read_fields(ReadOptions, given, unknown=_unknown, mode=mode))
+    options = ReadOptions(**read_fields(ReadOptions, given, mode=mode))
     if mode == BATCH and options.starting_offsets == "latest":
         raise UsageError(
             "option startingOffsets is 'latest', and a batch from there is empty; leave it out, or use a stream"
         )
     return options
-
-
-def _unknown(name: str) -> str:
-    from pyromq.spark.write.sink_options import SinkOptions
-
-    return unknown_option(name, ReadOptions, SinkOptions, writes=False)
-
-
-def documentation() -> str:
-    """Return the options as a Markdown table."""
-    return documentation_of(ReadOptions)

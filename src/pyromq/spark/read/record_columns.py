@@ -1,7 +1,8 @@
 """Converts pulled records to Arrow columns in bulk, without message objects. No Spark and no client here.
 
-numpy gathers fixed fields, bodies and property texts become views of the pulled bytes, Arrow's functions split
-properties. Records with IPv6 addresses, whose fields lie elsewhere, are rewritten first.
+numpy gathers fixed fields, bodies and property texts become views of the pulled bytes. Properties are found in all
+texts at once; their form is name 01 value 02 name 01 value 02 … (see `pyromq.message`). Records with IPv6
+addresses, whose fields lie elsewhere, are rewritten first.
 """
 
 from __future__ import annotations
@@ -21,34 +22,197 @@ from pyromq.compression import MAX_BODY_BYTES, decompress
 from pyromq.errors import StoreCorrupt, UndecodableBody
 from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
-from pyromq.message import RESERVED_PROPERTIES, Property, SysFlag, format_address
+from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES, Property, SysFlag, format_address
 from pyromq.record import BODY_AT, FIELD_AT, IPV4_BYTES, decode, decode_all, encode, unpack_size
-from pyromq.spark.added_properties import TOMBSTONE, TOMBSTONE_BODY, UNDECODABLE
-from pyromq.spark.read.arrow_slices import Bytes, Ints, blocks, list_offsets, slices, texts
-from pyromq.spark.read.property_pairs import PropertyPairs
+from pyromq.spark.columns import SOURCE_COLUMNS, TOMBSTONE, TOMBSTONE_BODY, UNDECODABLE
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+_INLINE = 12  # an Arrow view holds up to 12 bytes inline
+
+
+def blocks(data: Bytes, at: Ints, form: str | np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return the values at each position, read as the fixed-width numpy type `form`; some ns per value.
+
+    A view has an item beginning at every byte; indexing it copies the wanted items.
+    """
+    kind = np.dtype(form)
+    if not at.size:
+        return np.empty(0, kind)
+    opaque: npt.NDArray[Any] = np.ndarray(data.size - kind.itemsize + 1, f"V{kind.itemsize}", data, strides=(1,))
+    return opaque[at].view(kind)
+
+
+def slices(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
+    """Return slices of different sizes as a binary array, by way of Arrow's view layout.
+
+    view (16 bytes)  size 4 | up to 12 bytes inline, or: first 4 bytes (unused here), buffer number 4, offset 4
+    """
+    views = np.zeros((at.size, 4), "<i4")
+    views[:, 0] = sizes
+    views[:, 3] = at
+    short = np.flatnonzero(sizes <= _INLINE)
+    if short.size:
+        views.view(np.uint8).reshape(-1, 16)[short, 4:] = _begins(data, at[short])
+    array = pa.Array.from_buffers(pa.binary_view(), at.size, [None, pa.py_buffer(views), pa.py_buffer(data)])
+    return array.cast(pa.binary())
+
+
+def _begins(data: Bytes, at: Ints) -> Bytes:
+    """Return 12 bytes from each position, beyond the slice if it is shorter; bytes past the end are arbitrary."""
+    found: Bytes
+    if at.max() + _INLINE <= data.size:
+        found = blocks(data, at, f"V{_INLINE}").view(np.uint8).reshape(-1, _INLINE)
+    else:
+        found = data[np.minimum(at[:, None] + np.arange(_INLINE), data.size - 1)]
+    return found
+
+
+def texts(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
+    """Return slices as texts; bytes that are not UTF-8 are replaced, as in Java."""
+    found = slices(data, at, sizes)
+    try:
+        return found.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([each.decode(errors="replace") for each in found.to_pylist()], pa.string())
+
+
+def list_offsets(rows: Ints, count: int) -> pa.Array:
+    """Return Arrow list offsets of `count` lists from the list number of each item, in ascending order."""
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(rows, minlength=count), out=ends[1:])
+    return pa.array(ends)
+
+
+_MIDDLE, _END = ord(NAME_VALUE), ord(PAIRS)
+_MARGIN = 16  # bytes behind the last text, so that `slices` never reads past the end
+_FEW = 32  # different names that are searched one by one; more are numbered by a dictionary
+
+_Bounds = tuple[Ints, Ints, Ints]  # positions of the separators before pairs, between name and value, and behind pairs
+
+
+class PropertyPairs:
+    """All pairs, in order of the records.
+
+    `rows` has the record number of each pair, `codes` its name as index of `names`. Pairs without name or value are
+    left out.
+    """
+
+    def __init__(self, data: Bytes, at: Ints, sizes: Ints) -> None:
+        """Find the pairs in the property texts at these positions of `data`."""
+        self.count = at.size
+        # The byte before each text becomes a separator, so that every pair has one on either side.
+        text = slices(data, at - 1, sizes + 1)
+        starts = np.frombuffer(text.buffers()[1], np.int32)[: at.size + 1].astype(np.int64)
+        self._text = np.zeros(starts[-1] + _MARGIN, np.uint8)
+        self._text[: starts[-1]] = np.frombuffer(text.buffers()[2] or b"", np.uint8)[: starts[-1]]
+        self._text[starts] = _END
+        pattern = self._pattern(starts)
+        if pattern is not None:
+            begins, middles, ends = ((starts[:-1, None] + places).ravel() for places in pattern)
+            self.rows = np.repeat(np.arange(self.count), pattern[0].size)
+        else:
+            begins, middles, ends = _whole_pairs(self._text)
+            self.rows = np.searchsorted(starts, begins, side="right") - 1
+        self._name_at, self._name_sizes = begins + 1, middles - begins - 1
+        self._value_at, self._value_sizes = middles + 1, ends - middles - 1
+        self.names: list[str] = []
+        self.codes = self._number_names(self.rows.size if pattern is None else pattern[0].size)
+
+    def _pattern(self, starts: Ints) -> _Bounds | None:
+        """Return the pairs of the first text if all other texts have the same names at the same positions.
+
+        Most batches do; one comparison of all bytes then replaces the search in each text.
+        """
+        if not self.count or (np.diff(starts) != starts[1]).any():
+            return None
+        each = self._text[: starts[-1]].reshape(self.count, -1)
+        marks = np.flatnonzero(each[0] <= _END)
+        begins, middles, ends = _whole_pairs(self._text[: starts[1] + 1])
+        names = [np.arange(begin, middle) for begin, middle in zip(begins, middles, strict=True)]
+        equal = np.concatenate([marks, *names])
+        if np.count_nonzero(each <= _END) != marks.size * self.count or (each[:, equal] != each[0, equal]).any():
+            return None
+        return begins, middles, ends
+
+    def _number_names(self, count: int) -> Ints:
+        """Return a number per pair, equal for equal names. The first `count` pairs' names repeat in all further pairs.
+
+        Most batches have few names: each is searched in all pairs.
+        """
+        codes = np.full(count, -1, np.int64)
+        left = np.arange(codes.size)
+        while left.size and len(self.names) < _FEW:
+            size = int(self._name_sizes[left[0]])
+            alike = left[self._name_sizes[left] == size]
+            found = blocks(self._text, self._name_at[alike], f"S{size}")
+            same = alike[found == found[0]]
+            codes[same] = len(self.names)
+            self.names.append(self._text[self._name_at[left[0]] :][:size].tobytes().decode(errors="replace"))
+            left = left[codes[left] < 0]
+        if left.size:
+            others = texts(self._text, self._name_at[left], self._name_sizes[left]).dictionary_encode()
+            codes[left] = others.indices.to_numpy() + len(self.names)
+            self.names += others.dictionary.to_pylist()
+        return np.tile(codes, self.rows.size // count) if count else codes
+
+    def value_of(self, name: str) -> pa.Array:
+        """Return one property of each record, the last one of equal names; null if it has none."""
+        if name not in self.names:
+            return pa.nulls(self.count, pa.string())
+        found = np.flatnonzero(self.codes == self.names.index(name))
+        if found.size == self.count and (self.rows[found] == np.arange(self.count)).all():
+            return self._values(found)
+        places = np.full(self.count, -1, np.int64)
+        places[self.rows[found]] = np.arange(found.size)
+        return self._values(found).take(pa.array(places, mask=places < 0))
+
+    def without(self, names: frozenset[str]) -> tuple[Ints, pa.Array, pa.Array]:
+        """Return rows, names and values of the pairs with other names; the last one of equal names in a record."""
+        wanted = np.array([name not in names for name in self.names], np.bool_)
+        pairs = np.flatnonzero(wanted[self.codes]) if wanted.size else np.empty(0, np.int64)
+        pairs = self._last_of_equal(pairs)
+        codes = pa.array(self.codes[pairs])
+        return self.rows[pairs], pa.array(self.names, pa.string()).take(codes), self._values(pairs)
+
+    def _last_of_equal(self, pairs: Ints) -> Ints:
+        identity = self.rows[pairs] * len(self.names) + self.codes[pairs]
+        different, last = np.unique(identity[::-1], return_index=True)
+        if different.size == pairs.size:
+            return pairs
+        kept: npt.NDArray[np.int64] = np.sort(pairs.size - 1 - last)
+        return pairs[kept]
+
+    def _values(self, pairs: Ints) -> pa.Array:
+        return texts(self._text, self._value_at[pairs], self._value_sizes[pairs])
+
+
+def _whole_pairs(text: Bytes) -> _Bounds:
+    """Return begins, middles and ends of the pairs that have a name and a value."""
+    marks = np.flatnonzero((text == _MIDDLE) | (text == _END))
+    separators = np.flatnonzero(text[marks] == _END)
+    begins, ends = marks[separators[:-1]], marks[separators[1:]]
+    middles = marks[separators[:-1] + 1]  # the next mark: the pair's middle, or its end if it has no middle
+    whole = (middles > begins + 1) & (ends > middles + 1)
+    if whole.all():
+        return begins, middles, ends
+    return begins[whole], middles[whole], ends[whole]
+
 
 logger = logger_of(__name__)
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-ARROW_TYPES: dict[str, pa.DataType] = {
-    "topic": pa.string(),
-    "brokerName": pa.string(),
-    "queueId": pa.int32(),
-    "queueOffset": pa.int64(),
-    "msgId": pa.string(),
-    "uniqKey": pa.string(),
-    "tags": pa.string(),
-    "keys": pa.list_(pa.string()),
-    "body": pa.binary(),
-    "properties": pa.map_(pa.string(), pa.string()),
-    "bornTimestamp": TIMESTAMP,
-    "storeTimestamp": TIMESTAMP,
-    "bornHost": pa.string(),
-    "reconsumeTimes": pa.int32(),
-    "sysFlag": pa.int32(),
-    "flag": pa.int32(),
-    "commitLogOffset": pa.int64(),
+_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "timestamp": TIMESTAMP,
+    "array<string>": pa.list_(pa.string()),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
+ARROW_TYPES = {name: _TYPES[kind] for name, kind in SOURCE_COLUMNS.items()}
 
 # A record with IPv4 addresses up to its body.
 _FORMATS = {

@@ -1,4 +1,6 @@
-"""Converts rows in Arrow batches to messages, in bulk: Arrow's functions join the property texts.
+"""Converts rows in Arrow batches to messages, encoded as members of a batch message (see `pyromq.record`).
+
+Arrow's functions join the property texts of all rows at once.
 
 No Spark and no client here.
 """
@@ -8,29 +10,110 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyromq import speedups
 from pyromq.errors import IllegalMessage, UsageError
 from pyromq.filter.tags import check_tag
 from pyromq.logs import logger_of
 from pyromq.message import NAME_VALUE, PAIRS, Property
 from pyromq.record import MAX_PROPERTIES_SIZE, MEMBER_BYTES
-from pyromq.spark.added_properties import BORN, TOMBSTONE, TOMBSTONE_BODY
-from pyromq.spark.write.batch_members import BatchMembers, Ints
-from pyromq.spark.write.sink_columns import SINK_COLUMNS, check_name
+from pyromq.spark.columns import BORN, SINK_COLUMNS, TOMBSTONE, TOMBSTONE_BODY
 from pyromq.spark.write.sink_options import (
     DROP,
     QUEUE_ID,
     SHARDING_KEY,
     TOMBSTONES,
     SinkOptions,
+    check_name,
     check_writable,
 )
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.batches import write_members
+
+Ints = npt.NDArray[np.int64]
+
+
+class BatchMembers:
+    """The encoded messages of some rows. `bodies` and `texts` have no null, and no text exceeds a record's limit."""
+
+    def __init__(self, flags: Ints, bodies: pa.BinaryArray, texts: pa.BinaryArray) -> None:
+        self._flags = flags.astype(np.int32)
+        self._bodies = bodies
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    @cached_property
+    def ends(self) -> Ints:
+        """Positions of the members in the joined bytes: 0, then the end of each."""
+        ends = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self._sizes(self._bodies) + self._sizes(self._texts) + MEMBER_BYTES, out=ends[1:])
+        return ends
+
+    def between(self, first: int, last: int) -> bytes | memoryview:
+        """Return the joined bytes of members `first` to `last`, exclusive: the body of a run."""
+        if speedups.is_active:
+            return write_members(self._flags, self._body_buffers, self._text_buffers, first, last)
+        return self._content[self.ends[first] : self.ends[last]]
+
+    def take(self, numbers: Ints) -> BatchMembers:
+        """Return the members with these numbers."""
+        chosen = pa.array(numbers)
+        return BatchMembers(self._flags[numbers].astype(np.int64), self._bodies.take(chosen), self._texts.take(chosen))
+
+    @cached_property
+    def _body_buffers(self) -> tuple[Any, Any]:
+        return _buffers(self._bodies)
+
+    @cached_property
+    def _text_buffers(self) -> tuple[Any, Any]:
+        return _buffers(self._texts)
+
+    @cached_property
+    def _content(self) -> memoryview:
+        """All members, joined by Arrow's functions: the plain form of `write_members`."""
+        count = len(self)
+        body_sizes, text_sizes = self._sizes(self._bodies), self._sizes(self._texts)
+        heads = np.zeros((count, 5), ">i4")
+        heads[:, 0] = body_sizes + text_sizes + MEMBER_BYTES
+        heads[:, 3] = self._flags
+        heads[:, 4] = body_sizes
+        joined = pc.binary_join_element_wise(
+            _fixed(heads.tobytes(), count, 20),
+            self._bodies,
+            _fixed(text_sizes.astype(">i2").tobytes(), count, 2),
+            self._texts,
+            b"",
+        )
+        content = joined.buffers()[2]
+        return memoryview(b"" if content is None else content)
+
+    @staticmethod
+    def _sizes(values: pa.BinaryArray) -> Ints:
+        return np.diff(np.frombuffer(_buffers(values)[0], np.int32)).astype(np.int64)
+
+
+def _buffers(values: pa.BinaryArray) -> tuple[Any, Any]:
+    """Return the offsets and the bytes of an array's values."""
+    _, ends, content = values.buffers()
+    begin, count = 4 * values.offset, 4 * (len(values) + 1)
+    if ends is None:  # the array is empty
+        return bytes(count), b""
+    return ends.slice(begin, count), b"" if content is None else content
+
+
+def _fixed(raw: bytes, count: int, width: int) -> pa.Array:
+    """Return `raw` as an array of `count` values of one width."""
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, pa.py_buffer(raw)]).cast(pa.binary())
+
 
 logger = logger_of(__name__)
 

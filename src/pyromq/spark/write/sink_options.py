@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyromq.errors import UsageError
+from pyromq.errors import IllegalMessage, UsageError
+from pyromq.message import NAME_VALUE, PAIRS, RESERVED_PROPERTIES
 from pyromq.names import NOT_FOR_CLIENTS, check_producer_group, check_topic
 from pyromq.spark import option_values as values
-from pyromq.spark.connection_options import BY_ENVIRONMENT, ConnectionOptions
-from pyromq.spark.declared_options import (
+from pyromq.spark.columns import BORN, SINK_COLUMNS
+from pyromq.spark.options import (
+    BY_ENVIRONMENT,
+    ConnectionOptions,
     checked_by,
-    documentation_of,
     name_servers_option,
     option,
     read_fields,
-    unknown_option,
 )
 
 AT_LEAST_ONCE, IDEMPOTENT, EXACTLY_ONCE = "atLeastOnce", "idempotent", "exactlyOnce"
@@ -146,15 +147,52 @@ class SinkOptions:
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Return the checked options. Raises `UsageError` naming option, value and allowed values."""
-    return SinkOptions(**read_fields(SinkOptions, given, unknown=_unknown))
+    return SinkOptions(**read_fields(SinkOptions, given))
 
 
-def _unknown(name: str) -> str:
-    from pyromq.spark.read.read_options import ReadOptions
-
-    return unknown_option(name, SinkOptions, ReadOptions, writes=True)
+_LOWER = {name.lower(): name for name in SINK_COLUMNS}
+_EXTRA_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp")
 
 
-def sink_documentation() -> str:
-    """Return the options as a Markdown table."""
-    return documentation_of(SinkOptions)
+def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
+    """Check names and types (in Spark's spelling). Raises `UsageError` naming both."""
+    extra = [name for name in columns if name not in SINK_COLUMNS]
+    _check_extra(extra, columns, options)
+    for name in columns.keys() - extra:
+        if columns[name] not in SINK_COLUMNS[name]:
+            raise UsageError(f"column {name} is {columns[name]}; the sink takes {' or '.join(SINK_COLUMNS[name])}")
+    if "body" not in columns:
+        raise UsageError(f"the sink needs column body; there are {', '.join(columns) or 'none'}")
+    if "topic" not in columns and options.topic is None:
+        raise UsageError("give option topic, or a column topic")
+    if options.order_by is not None and options.order_by not in columns:
+        raise UsageError(f"option orderBy is {options.order_by}, but there is no such column")
+    delays = [name for name in ("delayLevel", "deliverTimestamp") if name in columns]
+    if len(delays) > 1:
+        raise UsageError("give column delayLevel or column deliverTimestamp, not both")
+    if delays and options.delivery == EXACTLY_ONCE:
+        raise UsageError(f"column {delays[0]} is not possible with delivery=exactlyOnce: batches cannot be delayed")
+
+
+def _check_extra(extra: list[str], columns: Mapping[str, str], options: SinkOptions) -> None:
+    if extra and options.extra_columns == FAIL:
+        quoted = ", ".join(repr(name) for name in extra)
+        what = f"column {quoted} is" if len(extra) == 1 else f"columns {quoted} are"
+        raise UsageError(
+            f"{what} unknown to the sink; {values.did_you_mean(extra[0], SINK_COLUMNS)}. Leave them out, or set option "
+            "extraColumns to drop or properties"
+        )
+    for name in extra:
+        if options.extra_columns != DROP:
+            if columns[name] not in _EXTRA_TYPES and not columns[name].startswith("decimal"):
+                raise UsageError(f"column {name} is {columns[name]}, which cannot be a property; cast it to string")
+            check_name(name)
+        elif name.lower() in _LOWER:
+            raise UsageError(f"column {name!r} would be dropped; rename it to {_LOWER[name.lower()]}, or leave it out")
+
+
+def check_name(name: str) -> None:
+    if not name.strip() or NAME_VALUE in name or PAIRS in name:
+        raise IllegalMessage(f"property {name!r} is blank or contains a separator (character 1 or 2)")
+    if name in RESERVED_PROPERTIES or name == BORN:
+        raise IllegalMessage(f"property {name!r} is used by the system; choose another name")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pyromq import ConnectionConfig, TlsConfig, UsageError
-from pyromq.spark.connection_options import check_kept, connection_documentation
+from pyromq.spark.options import check_kept, connection_documentation
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.write.sink_options import sink_options
 
@@ -19,10 +19,13 @@ def test_without_options_it_is_left_to_the_environment_of_each_process(monkeypat
     assert sink_options({"topic": "orders"}).connecting == options.connecting
 
 
-def test_options_stand_for_fields_in_any_case():
-    given = {"tlsCa": "ca.pem", "TLSCERTIFICATE": "c.pem", "tlskey": "k.pem", "tlsServerName": "mq", **SECRET}
+def test_options_stand_for_fields_in_any_case(tmp_path):
+    ca, certificate, key = (str(tmp_path / name) for name in ("ca.pem", "c.pem", "k.pem"))
+    for file in (ca, certificate, key):
+        Path(file).touch()
+    given = {"tlsCa": ca, "TLSCERTIFICATE": certificate, "tlskey": key, "tlsServerName": "mq", **SECRET}
     expected = ConnectionConfig(
-        tls=TlsConfig(authority="ca.pem", certificate="c.pem", key="k.pem", server_name="mq"),
+        tls=TlsConfig(authority=ca, certificate=certificate, key=key, server_name="mq"),
         access_key="me",
         secret_key="4711",
     )
@@ -49,7 +52,7 @@ def test_the_namespace_is_the_drivers(monkeypatch):
 def test_no_secret_is_shown():
     options = read_options({"subscribe": "orders", **SECRET})
     assert "4711" not in repr(options) + str(options) + repr(options.connecting)
-    assert options.connecting.names == ("accessKey", "secretKey")
+    assert tuple(dict(options.connecting.given)) == ("accessKey", "secretKey")
 
 
 def test_tasks_get_them():
@@ -69,7 +72,8 @@ def test_an_empty_option_is_named():
         ({"tlsCa": "ca.pem", "tlsVerify": "no"}, "option tlsVerify is 'no'"),
         ({"tls": "false", "tlsCa": "ca.pem"}, "option tls is false, and option tlsCa is for TLS"),
         ({"tlsServerName": "mq"}, "option tlsServerName is for TLS, which is off"),
-        ({"tlsCa": "ca.pem", "tlsKey": "k.pem"}, "option tlsKey is given without tlsCertificate"),
+        ({"tls": "true", "tlsKey": __file__}, "option tlsKey is given without tlsCertificate"),
+        ({"tlsCa": "ca.pem"}, "option tlsCa is 'ca.pem', and there is no such file"),
         ({"accessKey": "me"}, "option accessKey is given without secretKey"),
         ({"secretKey": "4711"}, "option secretKey is given without accessKey"),
         ({"namespace": "a b"}, "option namespace is 'a b'"),

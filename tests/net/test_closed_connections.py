@@ -42,8 +42,8 @@ class Refusing:
 
     reads_fields = is_compiled = False
 
-    def judge(self, calls):
-        return [AccessDenied("not for you") for _ in calls]
+    def judge(self, call):
+        return AccessDenied("not for you")
 
 
 @pytest.fixture(params=["open to all", "closed to all"])

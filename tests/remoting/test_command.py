@@ -12,7 +12,6 @@ from pyromq.errors import BrokerError, MissingField, ProtocolError, ServiceNotAv
 from pyromq.remoting.codes import ONE_WAY, RESPONSE, VERSION, Language
 from pyromq.remoting.command import (
     Call,
-    FilledReply,
     Reply,
     ReplyTemplate,
     Response,
@@ -141,11 +140,10 @@ def test_a_filled_answer_reads_like_the_plain_one(queue_id, queue_offset, remark
         formats={"message_id": "%032X"},
         region="100% r",
     )
-    filled = FilledReply(template, (0xAB, queue_id, queue_offset))
     plain = SendMessageResponse(
         message_id=f"{0xAB:032X}", queue_id=queue_id, queue_offset=queue_offset, region="100% r"
     )
-    short = written(filled, serialization=serialization)
+    short = written(template.reply((0xAB, queue_id, queue_offset)), serialization=serialization)
     long = written(Reply(plain, code=10, remark=remark), serialization=serialization)
     assert short == long
 
@@ -154,7 +152,7 @@ def test_a_filled_answer_reads_like_the_plain_one(queue_id, queue_offset, remark
 def test_a_filled_answer_carries_views(serialization):
     template = ReplyTemplate(PullMessageResponse, ("next_offset",), suggested_broker_id=0, min_offset=0, max_offset=9)
     views = [memoryview(b"one"), memoryview(b"two")]
-    response = written(FilledReply(template, (3,), views, 6), serialization=serialization)
+    response = written(template.reply((3,), views), serialization=serialization)
     assert response.body == b"onetwo"
     assert response.header(PullMessageResponse).next_offset == 3
 

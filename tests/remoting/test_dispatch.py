@@ -11,25 +11,21 @@ import pytest
 from pyromq.errors import NoPermission, ResponseCode, TopicNotFound
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import Call, Reply, decode_request, encode_request
-from pyromq.remoting.dispatch import Dispatcher, answers, answers_runs, refusal
+from pyromq.remoting.dispatch import Dispatcher, answers, refusal
 from pyromq.remoting.frame import FrameSplitter
-from pyromq.remoting.headers import EarliestStoreTime, MaxOffset, MinOffset, PullMessage, SendMessage, SendMessageV2
+from pyromq.remoting.headers import MaxOffset, MinOffset, PullMessage, SendMessage, SendMessageV2
 
 
 class Offsets:
     """Answers with the queue id as the code, so that a test sees which call an answer belongs to."""
 
     def __init__(self):
-        self.runs = []
+        self.answered = 0
 
     @answers(MaxOffset, MinOffset)
     def bound(self, header, call):
+        self.answered += 1
         return Reply(code=header.queue_id)
-
-    @answers_runs(MaxOffset)
-    def bounds(self, calls):
-        self.runs.append(len(calls))
-        return [Reply(code=call.header.queue_id, remark="run") for call in calls]
 
 
 class Failing:
@@ -41,10 +37,6 @@ class Failing:
 
     @answers(MinOffset)
     def fail(self, header, call):
-        raise ZeroDivisionError("a bug")
-
-    @answers_runs(EarliestStoreTime)
-    def fail_all(self, calls):
         raise ZeroDivisionError("a bug")
 
 
@@ -136,18 +128,18 @@ def test_a_future_is_passed_on():
 
 
 class Refusing:
-    """A guard that refuses one queue and keeps what it judged together."""
+    """A guard that refuses one queue and keeps the queues that it judged."""
 
     reads_fields = False
     is_compiled = False
 
     def __init__(self, queue_id):
-        self.bursts = []
+        self.judged = []
         self._queue_id = queue_id
 
-    def judge(self, calls):
-        self.bursts.append([call.header.queue_id for call in calls])
-        return [NoPermission("not you") if call.header.queue_id == self._queue_id else None for call in calls]
+    def judge(self, call):
+        self.judged.append(call.header.queue_id)
+        return NoPermission("not you") if call.header.queue_id == self._queue_id else None
 
 
 def test_the_guard_sees_each_readable_call_first_and_may_refuse_it():
@@ -155,68 +147,26 @@ def test_the_guard_sees_each_readable_call_first_and_may_refuse_it():
     dispatcher = Dispatcher(Offsets(), guard=guard)
     assert [dispatcher.dispatch(maximum(number)).code for number in (1, 2)] == [1, ResponseCode.NO_PERMISSION]
     assert dispatcher.dispatch(Call(9_999, peer=maximum(1).peer)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert guard.bursts == [[1], [2]]
+    assert guard.judged == [1, 2]
 
 
-# -- bursts
-
-
-def test_a_burst_that_asks_the_same_is_answered_at_once():
-    offsets = Offsets()
-    replies = Dispatcher(offsets).dispatch_run([maximum(number) for number in range(5)])
-    assert [(reply.code, reply.remark) for reply in replies] == [(number, "run") for number in range(5)]
-    assert offsets.runs == [5]
-
-
-@pytest.mark.parametrize(
-    "calls",
-    [
-        lambda: [maximum(0), minimum(1), maximum(2)],
-        lambda: [minimum(0), minimum(1), minimum(2)],
-        lambda: [minimum(0), maximum(1), maximum(2)],
-    ],
-    ids=["mixed", "without run answer", "another first"],
-)
-def test_other_bursts_are_no_run(calls):
-    offsets = Offsets()
-    assert Dispatcher(offsets).dispatch_run(calls()) is None
-    assert offsets.runs == []
-
-
-def test_a_burst_with_a_call_that_cannot_be_read_is_no_run():
-    offsets = Offsets()
+def test_a_call_that_cannot_be_read_is_refused_and_not_judged():
+    offsets, guard = Offsets(), Refusing(1)
     unreadable = decode_request(0, b'{"code":30,"extFields":{"topic":"t"},"opaque":5}', b"")
     unreadable.peer = SimpleNamespace(address="127.0.0.1:7")
-    dispatcher = Dispatcher(offsets)
-    assert dispatcher.dispatch_run([maximum(3), unreadable, maximum(5)]) is None
-    reply = dispatcher.dispatch(unreadable)
+    reply = Dispatcher(offsets, guard=guard).dispatch(unreadable)
     assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "the custom field <queueId> is null")
-    assert offsets.runs == []
-
-
-def test_a_guard_judges_a_burst_at_once_and_the_rest_of_it_is_answered_at_once():
-    offsets, guard = Offsets(), Refusing(1)
-    replies = Dispatcher(offsets, guard=guard).dispatch_run([maximum(number) for number in range(3)])
-    assert [reply.code for reply in replies] == [0, ResponseCode.NO_PERMISSION, 2]
-    assert (guard.bursts, offsets.runs) == ([[0, 1, 2]], [2])
+    assert (offsets.answered, guard.judged) == (0, [])
 
 
 def test_a_guard_with_a_bug_lets_nothing_pass(caplog):
     class Broken(Refusing):
-        def judge(self, calls):
+        def judge(self, call):
             raise ZeroDivisionError("a bug")
 
     dispatcher = Dispatcher(offsets := Offsets(), guard=Broken(1))
-    replies = [dispatcher.dispatch(maximum(0)), *dispatcher.dispatch_run([maximum(1), maximum(2)])]
-    assert [reply.remark for reply in replies] == ["ZeroDivisionError: a bug"] * 3
-    assert offsets.runs == []
-
-
-def test_a_bug_in_a_run_answers_every_call_and_is_logged_once(caplog):
-    burst = [request(EarliestStoreTime(topic="t", queue_id=0)) for _ in range(3)]
-    replies = Dispatcher(Failing()).dispatch_run(burst)
-    assert [reply.remark for reply in replies] == ["ZeroDivisionError: a bug"] * 3
-    assert [record.getMessage() for record in caplog.records] == ["3 requests 32 from 127.0.0.1:7 failed"]
+    assert dispatcher.dispatch(maximum(0)).remark == "ZeroDivisionError: a bug"
+    assert offsets.answered == 0
 
 
 def test_a_refusal_is_code_and_text():

@@ -12,10 +12,8 @@ from pyromq.remoting.frame import (
     BINARY,
     JSON,
     MAX_FRAME_BYTES,
-    RUN_HEADER_BYTES,
     FrameSplitter,
     frame_words,
-    run_length,
 )
 
 FRAMES = st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=40), st.binary(max_size=40)), max_size=8)
@@ -146,11 +144,3 @@ def test_a_header_beyond_its_limit_is_refused_by_the_words_alone():
     splitter = FrameSplitter(header_bytes=100, admit=lambda *_: True)
     with pytest.raises(FrameTooLarge, match="header of 101 bytes; the limit is 100"):
         splitter.split(frame_words(JSON, 101, 0))
-
-
-def test_requests_with_large_headers_are_not_read_in_one_go():
-    small, large = (JSON, b"h" * 200, b"body"), (JSON, b"h" * 30_000, b"")
-    assert run_length([small] * 100, 64) == 64
-    assert run_length([small] * 10, 64) == 10
-    assert run_length([small, large, large, large], 64) == 3
-    assert run_length([(JSON, bytes(RUN_HEADER_BYTES + 1), b"")] * 2, 64) == 1

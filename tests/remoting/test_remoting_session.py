@@ -11,7 +11,7 @@ from pyromq.message import pack_address
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call, Reply, decode_request, encode_request, write_reply
 from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, Budget
-from pyromq.remoting.dispatch import Dispatcher, answers, answers_runs
+from pyromq.remoting.dispatch import Dispatcher, answers
 from pyromq.remoting.frame import BINARY, JSON, FrameSplitter
 from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import ConsumerIdsChanged, EarliestStoreTime, MaxOffset, MinOffset, OffsetResponse
@@ -92,19 +92,6 @@ class Offsets:
     def later(self, header, call):
         self.waiting.append(Future())
         return self.waiting[-1]
-
-
-class Runs(Offsets):
-    """Also answers several at once."""
-
-    def __init__(self):
-        super().__init__()
-        self.runs = []
-
-    @answers_runs(MaxOffset)
-    def together(self, calls):
-        self.runs.append(len(calls))
-        return [self.at_once(call.header, call) for call in calls]
 
 
 class Changes:
@@ -286,29 +273,9 @@ def test_a_burst_is_answered_in_order():
     assert opaques == sorted(opaques)
 
 
-def test_a_burst_that_asks_the_same_is_one_run():
-    runs = Runs()
-    pair = Pair(runs)
-    for number in range(5):
-        pair.client.ask(maximum(number))
-    pair.carry()
-    assert pair.offsets == [0, 1, 2, 3, 4]
-    assert runs.runs == [5]
-
-
-def test_a_single_request_is_no_run():
-    runs = Runs()
-    pair = Pair(runs)
-    for number in range(2):
-        pair.client.ask(maximum(number))
-        pair.carry()
-    assert pair.offsets == [0, 1]
-    assert runs.runs == []
-
-
-@given(st.lists(st.sampled_from(["answered", "one-way", "parked"]), max_size=8), st.booleans())
-def test_any_burst_answers_each_call_once_and_those_answered_at_once_in_order(kinds, with_runs):
-    offsets = Runs() if with_runs else Offsets()
+@given(st.lists(st.sampled_from(["answered", "one-way", "parked"]), max_size=8))
+def test_any_burst_answers_each_call_once_and_those_answered_at_once_in_order(kinds):
+    offsets = Offsets()
     pair = Pair(offsets)
     for number, kind in enumerate(kinds):
         if kind == "one-way":

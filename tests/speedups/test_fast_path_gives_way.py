@@ -28,8 +28,8 @@ class Refusing:
     reads_fields = False
     is_compiled = False
 
-    def judge(self, calls):
-        return [NoPermission("not you")] * len(calls)
+    def judge(self, call):
+        return NoPermission("not you")
 
 
 class Counting:

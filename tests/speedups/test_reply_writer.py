@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyromq.broker.consuming.pull_processor import ANSWERS, MOVED_ANSWERS
-from pyromq.remoting.command import Call, FilledReply, ReplyTemplate, write_reply
+from pyromq.remoting.command import Call, ReplyTemplate, write_reply
 from pyromq.remoting.frame import BINARY, JSON
 from pyromq.remoting.headers import PullMessageResponse, SendMessageResponse
 
@@ -26,10 +25,13 @@ SEND_WITH_HANDLE = ReplyTemplate(
     formats={"message_id": "7F00000100002A9F%016X", "recall_handle": "%b"},
     region="r",
 )
-ODD = ReplyTemplate(PullMessageResponse, ("max_offset", "min_offset", "next_offset"), code=19, remark='50%d %% "é" \n')
-TEMPLATES = {"send": SEND, "odd": ODD}
-TEMPLATES |= {f"pull {status.name}": template for status, template in ANSWERS.items()}
-TEMPLATES |= {f"moved {status.name}": template for status, template in MOVED_ANSWERS.items()}
+BOUNDS = ("next_offset", "min_offset", "max_offset")
+TEMPLATES = {
+    "send": SEND,
+    "pull": ReplyTemplate(PullMessageResponse, BOUNDS, remark="FOUND", suggested_broker_id=0),
+    "moved pull": ReplyTemplate(PullMessageResponse, BOUNDS, code=21, remark="OFFSET_TOO_SMALL", suggested_broker_id=1),
+    "odd": ReplyTemplate(PullMessageResponse, BOUNDS, code=19, remark='50%d %% "é" \n', suggested_broker_id=7),
+}
 
 longs = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-2, 20))
 log_offsets = st.integers(0, (1 << 63) - 1)
@@ -39,7 +41,7 @@ opaques = st.one_of(st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-1, 10))
 def plainly(template, values, opaque, body=(), serialization=JSON):
     output = []
     call = Call(0, opaque, serialization=serialization)
-    write_reply(FilledReply(template, values, list(body), sum(map(len, body))), call, output)
+    write_reply(template.reply(values, list(body)), call, output)
     return b"".join(output)
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pyromq.broker.pending_replies import PendingReplies
 from pyromq.clock import Clock
 from pyromq.net.alarm import Alarm, soon_in_this_loop
-from pyromq.remoting.command import Answered
+from pyromq.remoting.command import Reply
 from pyromq.slow_work import MAX_ROUNDS, FilePiece, PagesToLoad
 from pyromq.store.disk import Disk
 
@@ -29,7 +29,7 @@ class ColdReads:
         """Load pages for a slow reply."""
         return self.waiting.add(self._threads.submit(self._disk.load, pages))
 
-    def when_loaded(self, pages: Sequence[memoryview | FilePiece], reply: Callable[[], Answered]) -> Future[Answered]:
+    def when_loaded(self, pages: Sequence[memoryview | FilePiece], reply: Callable[[], Reply]) -> Future[Reply]:
         """Return a future for what `reply` returns, called in a thread after the pages are loaded."""
         return self.waiting.add(self._threads.submit(self._load, pages, reply))
 
@@ -45,7 +45,7 @@ class ColdReads:
         self._threads.shutdown()
         self._step_threads.shutdown()
 
-    def _load(self, pages: Sequence[memoryview | FilePiece], reply: Callable[[], Answered]) -> Answered:
+    def _load(self, pages: Sequence[memoryview | FilePiece], reply: Callable[[], Reply]) -> Reply:
         self._disk.load(pages)
         return reply()
 

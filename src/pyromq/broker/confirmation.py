@@ -13,7 +13,7 @@ from pyromq.broker.limits import DEFAULT_LIMITS, BrokerLimits
 from pyromq.broker.pending_replies import PendingReplies
 from pyromq.clock import Clock
 from pyromq.errors import ResponseCode, SystemBusy
-from pyromq.remoting.command import Answered, FilledReply, Reply
+from pyromq.remoting.command import Reply
 from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
 
@@ -58,18 +58,18 @@ class Confirmation:
             self._end, self._safe = end, self._store.wait_flushed(end)
         return self._safe
 
-    def when_safe(self, reply: Answered) -> Answered | Future[Answered]:
+    def when_safe(self, reply: Reply) -> Reply | Future[Reply]:
         """Return an answer that leaves when all that is in the log now is safe.
 
         If that takes too long its code is FLUSH_DISK_TIMEOUT: what was asked for is done all the same.
         """
         if not self.is_needed:
             return reply
-        answered: Future[Answered] = Future()
+        answered: Future[Reply] = Future()
         self.complete(reply, answered)
         return answered
 
-    def complete(self, reply: Answered, answered: Future[Answered]) -> None:
+    def complete(self, reply: Reply, answered: Future[Reply]) -> None:
         """Complete an answer that others wait for already, as `when_safe` does."""
         if not self.is_needed:
             answered.set_result(reply)
@@ -80,13 +80,12 @@ class Confirmation:
         self.waiting.add(answered)
         self.wait(self._store.max_log_offset).add_done_callback(partial(self._confirm, reply, answered))
 
-    def _confirm(self, reply: Answered, answered: Future[Answered], safe: Future[bool]) -> None:
+    def _confirm(self, reply: Reply, answered: Future[Reply], safe: Future[bool]) -> None:
         self._last_progress = self._clock.monotonic()
         answered.set_result(reply if safe.result() else _unconfirmed(reply))
 
 
-def _unconfirmed(reply: Answered) -> Reply:
+def _unconfirmed(reply: Reply) -> Reply:
     """Return the same answer with the code that says: stored, but not known to be on disk."""
-    answer = reply.template.reply(reply) if isinstance(reply, FilledReply) else reply
-    answer.code = ResponseCode.FLUSH_DISK_TIMEOUT
-    return answer
+    reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
+    return reply

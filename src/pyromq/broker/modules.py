@@ -178,7 +178,7 @@ def producing(state: SharedState) -> BrokerModule:
         config=state.config,
         clock=state.clock,
     )
-    return BrokerModule(answerers=[sending, replying], fast_path=fast_sends(state, sending))
+    return BrokerModule(answerers=[sending, replying], fast_path=fast_sends(state))
 
 
 def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], object]) -> BrokerModule:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
@@ -209,11 +209,10 @@ class ChangeGuard:
         self._authentication = Authentication(permissions)
         self._refusals = refusals
 
-    def judge(self, calls: Sequence[Call]) -> Sequence[MQError | None]:
-        """Return for each call the error it is refused with, or None."""
-        return [self._judged(call) if call.code in CHANGES else None for call in calls]
-
-    def _judged(self, call: Call) -> MQError | None:
+    def judge(self, call: Call) -> MQError | None:
+        """Return the error that the call is refused with, or None."""
+        if call.code not in CHANGES:
+            return None
         try:
             account = self._authentication.account_of(call)
             if account is not None and not account.admin:

@@ -14,7 +14,7 @@ from pyromq.clock import Clock
 from pyromq.errors import BrokerError, MQError
 from pyromq.net.alarm import Alarm, soon_in_this_loop
 from pyromq.remoting.bodies import body_pieces
-from pyromq.remoting.command import Answered, Call, Reply
+from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Outcome, SlowReply
 from pyromq.remoting.frame import MAX_FRAME_BYTES
 from pyromq.remoting.later import Later
@@ -31,7 +31,7 @@ UNSENT_SECONDS = 0.01  # between checks whether such a connection has read
 class _Started(NamedTuple):
     work: SlowReply
     peer: RemotingSession
-    answered: Future[Answered]
+    answered: Future[Reply]
 
 
 def _without_pages(pages: PagesToLoad) -> Future[None]:
@@ -140,14 +140,14 @@ class SlowReplies:
         self.alarm.ring_within(0)
 
 
-def _complete(answered: Future[Answered], outcome: Outcome) -> None:
+def _complete(answered: Future[Reply], outcome: Outcome) -> None:
     if isinstance(outcome, Future | Later):
         outcome.add_done_callback(partial(_copy, answered))
     else:
         answered.set_result(outcome)
 
 
-def _copy(answered: Future[Answered], outcome: Future[Answered] | Later) -> None:
+def _copy(answered: Future[Reply], outcome: Future[Reply] | Later) -> None:
     error = outcome.exception()
     answered.set_result(outcome.result()) if error is None else answered.set_exception(error)
 

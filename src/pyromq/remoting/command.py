@@ -42,9 +42,9 @@ _SHORT = struct.Struct(">h")
 if speedups.is_active:
     from pyromq.speedups.requests import RequestWriter
 
-OUR_LANGUAGE = Language.PYTHON
+_to_json = msgspec.json.Encoder().encode
+_LANGUAGE = Language.PYTHON.name.encode()
 _TAIL = b'"serializeTypeCurrentRPC":"JSON","version":%d' % VERSION
-_pack_words = struct.Struct(">II").pack  # as `frame_words`, bound for the most frequent replies
 
 
 class Call(msgspec.Struct):
@@ -101,9 +101,9 @@ class Reply(msgspec.Struct):
 
 
 class ReplyTemplate:
-    """A reply prepared as JSON in which only some header fields vary.
+    """A reply prepared for compiled writers, in which only some header fields vary.
 
-    `variables`, `formats` and `constants` are those of `HeaderTemplate`.
+    `variables`, in the header's order, `formats` and `constants` are those of `HeaderTemplate`.
     """
 
     def __init__(
@@ -132,24 +132,12 @@ class ReplyTemplate:
         entries = [(name.encode(), text.encode(), number) for name, text, number in self._header.entries()]
         return head, [(len(name).to_bytes(2) + name, text, number) for name, text, number in entries]
 
-    def reply(self, filled: FilledReply) -> Reply:
-        """Return a reply of this template as structs, for encoding in another form."""
-        return Reply(self._header.header(filled.values), filled.body, self.code, self.remark)
+    def reply(self, values: tuple[int | bytes, ...], body: bytes | list[memoryview] = b"") -> Reply:
+        """Return the reply with these values, in the template's order."""
+        return Reply(self._header.header(values), body, self.code, self.remark)
 
 
-class FilledReply(msgspec.Struct, gc=False):
-    """A reply by template: values in the template's order, and a body of `body_size` bytes in all."""
-
-    template: ReplyTemplate
-    values: tuple[int | bytes, ...]
-    body: list[memoryview] = []
-    body_size: int = 0
-
-
-Answered = Reply | FilledReply
-
-
-def own_bytes(reply: Answered) -> int:
+def own_bytes(reply: Reply) -> int:
     """Return the size of a reply's body if it is bytes; 0 for memory views of files."""
     return len(reply.body) if isinstance(reply.body, bytes) else 0
 
@@ -312,7 +300,10 @@ def encode_request(
         if serialization == BINARY:  # readers, and so the signature, take an empty text as absent
             fields = {name: value for name, value in fields.items() if value}
         fields |= signer.sign(fields, body)
-    return _encode(int(header.code), fields, body, opaque=opaque, flag=flag, remark=None, serialization=serialization)
+    encoded = _encode_header(
+        int(header.code), fields, opaque=opaque, flag=flag, remark=None, serialization=serialization
+    )
+    return frame_words(serialization, len(encoded), len(body)) + encoded + body
 
 
 def _prepare_request(template: HeaderTemplate) -> bytes:
@@ -323,38 +314,28 @@ def _prepare_request(template: HeaderTemplate) -> bytes:
     return template.request_line
 
 
-def write_reply(reply: Answered, call: Call, output: list[bytes | memoryview]) -> int:
+def write_reply(reply: Reply, call: Call, output: list[bytes | memoryview]) -> int:
     """Append the frame of a reply, in the call's serialization, to `output`. Return its size in bytes."""
-    if type(reply) is FilledReply:
-        if call.serialization == JSON:
-            header = reply.template.line % (*reply.values, call.opaque)
-            size = len(header)
-            body = reply.body
-            if body:
-                output += (_pack_words(4 + size + reply.body_size, size), header, *body)
-            else:
-                output += (_pack_words(4 + size, size), header)
-            return 8 + size + reply.body_size
-        reply = reply.template.reply(reply)
-    assert type(reply) is Reply
-    raw = reply.body if isinstance(reply.body, bytes) else b"".join(reply.body)
-    frame = _encode(
+    serialization = call.serialization
+    header = _encode_header(
         reply.code,
         None if reply.header is None else wire_fields(reply.header),
-        raw,
         opaque=call.opaque,
         flag=RESPONSE,
         remark=reply.remark,
-        serialization=call.serialization,
+        serialization=serialization,
     )
-    output.append(frame)
-    return len(frame)
+    body = reply.body if isinstance(reply.body, list) else [reply.body]
+    body_size = sum(map(len, body))
+    output.append(frame_words(serialization, len(header), body_size) + header)
+    if body_size:
+        output += body
+    return 8 + len(header) + body_size
 
 
-def _encode(
+def _encode_header(
     code: int,
     fields: dict[str, str] | None,
-    body: bytes,
     *,
     opaque: int,
     flag: int,
@@ -362,17 +343,9 @@ def _encode(
     serialization: int,
 ) -> bytes:
     if serialization == BINARY:
-        encoded = encode_binary(code, fields or {}, opaque=opaque, flag=flag, remark=remark)
-    else:
-        serialization = JSON
-        encoded = _json_line(
-            code,
-            None if fields is None else msgspec.json.encode(fields),
-            flag=b"%d" % flag,
-            opaque=b"%d" % opaque,
-            remark=remark,
-        )
-    return frame_words(serialization, len(encoded), len(body)) + encoded + body
+        return encode_binary(code, fields or {}, opaque=opaque, flag=flag, remark=remark)
+    encoded = None if fields is None else _to_json(fields)
+    return _json_line(code, encoded, flag=b"%d" % flag, opaque=b"%d" % opaque, remark=remark)
 
 
 def _json_line(code: int, fields: bytes | None, *, flag: bytes, opaque: bytes, remark: str | None) -> bytes:
@@ -380,9 +353,9 @@ def _json_line(code: int, fields: bytes | None, *, flag: bytes, opaque: bytes, r
         code,
         b"" if fields is None else b'"extFields":%b,' % fields,
         flag,
-        OUR_LANGUAGE.name.encode(),
+        _LANGUAGE,
         opaque,
-        b"" if remark is None else b',"remark":' + msgspec.json.encode(remark),
+        b"" if remark is None else b',"remark":' + _to_json(remark),
         _TAIL,
     )
 

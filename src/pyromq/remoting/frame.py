@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pyromq.errors import FrameTooLarge, ProtocolError
 
 MAX_FRAME_BYTES = 16_777_216  # upstream's limit (com.rocketmq.remoting.frameMaxLength): length word and content
-RUN_HEADER_BYTES = 64 << 10  # of requests decoded together: 2 ms at worst. One message's properties have 32 KiB
 JSON = 0
 BINARY = 1
 
@@ -178,16 +177,6 @@ class FrameSplitter:
                 raise why
             finally:
                 del why  # error and traceback would hold each other, and the connection, until garbage collection
-
-
-def run_length(frames: list[Frame], most: int) -> int:
-    """Return how many of these frames are decoded together: at least one, at most `most` or `RUN_HEADER_BYTES`."""
-    size = 0
-    for count, (_, header, _) in enumerate(frames[:most]):
-        size += len(header)
-        if size > RUN_HEADER_BYTES:
-            return max(count, 1)
-    return min(len(frames), most)
 
 
 def frame_words(serialization: int, header_size: int, body_size: int) -> bytes:

@@ -5,14 +5,14 @@ Exceptions of hooks are logged and change nothing. Source: RocketMQ 4.9.8, RPCHo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pyromq.errors import MQError
 from pyromq.logs import Tracebacks, logger_of
 from pyromq.remoting.codes import ONE_WAY
-from pyromq.remoting.command import Answered, Call, FilledReply, Response
+from pyromq.remoting.command import Call, Reply, Response
 from pyromq.remoting.header import Filled, Header
 from pyromq.remoting.signer import ACCESS_KEY
 
@@ -80,20 +80,18 @@ class HookedCalls:
         self._before = [hook.before_request for hook in hooks]
         self._after = [hook.after_response for hook in hooks]
 
-    def before_answers(self, calls: Iterable[Call]) -> None:
-        """Call the hooks for received requests."""
-        for call in calls:
-            one_way = bool(call.flag & ONE_WAY)
-            account = call.fields and call.fields.get(ACCESS_KEY)
-            call.hooked = RemotingRequest(
-                self._address, call.code, call.header, call.body, one_way, True, {}, str(account) if account else None
-            )
-            call_hooks(self._before, call.hooked)
+    def before_answer(self, call: Call) -> None:
+        """Call the hooks for a received request."""
+        one_way = bool(call.flag & ONE_WAY)
+        account = call.fields and call.fields.get(ACCESS_KEY)
+        call.hooked = RemotingRequest(
+            self._address, call.code, call.header, call.body, one_way, True, {}, str(account) if account else None
+        )
+        call_hooks(self._before, call.hooked)
 
-    def after_answer(self, call: Call, reply: Answered) -> None:
+    def after_answer(self, call: Call, reply: Reply) -> None:
         """Call the hooks for a reply to the peer."""
-        answer = reply.template if isinstance(reply, FilledReply) else reply
-        call_hooks(self._after, call.hooked, RemotingOutcome(int(answer.code), answer.remark))
+        call_hooks(self._after, call.hooked, RemotingOutcome(int(reply.code), reply.remark))
 
     def before_request(self, header: Header | Filled, body: bytes, *, one_way: bool) -> RemotingRequest:
         """Call the hooks for a request to the peer."""

@@ -7,6 +7,7 @@ regularly. Both peers may send requests over one connection; each numbers its ow
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -21,8 +22,8 @@ from pyromq.logs import logger_of
 from pyromq.message import pack_address
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import (
-    Answered,
     Call,
+    Reply,
     Response,
     decode_request,
     decode_request_with_fields,
@@ -33,7 +34,7 @@ from pyromq.remoting.command import (
 )
 from pyromq.remoting.connection_limits import Budget, Writer
 from pyromq.remoting.dispatch import Dispatching
-from pyromq.remoting.frame import JSON, MAX_FRAME_BYTES, Frame, FrameSplitter, run_length
+from pyromq.remoting.frame import JSON, MAX_FRAME_BYTES, Frame, FrameSplitter
 from pyromq.remoting.header import Filled, Header
 from pyromq.remoting.hooks import Completed, HookedCalls, RemotingHook
 from pyromq.remoting.later import Later
@@ -47,7 +48,6 @@ logger = logger_of(__name__)
 SLICE_SECONDS = 0.002  # of answering one connection's requests in a row: other connections wait as long
 OUTPUT_BYTES = 1 << 20  # of replies encoded before the next write: limits the memory of one burst
 PUSHED_BYTES = 1 << 20  # of a server's requests that its client has not read; further ones are refused
-RUN_CALLS = 64  # requests decoded before the first of them is answered
 
 # Completes the calls answered at the beginning of received bytes; returns where bytes in another form begin.
 deliver_answers = AnswerReader(Response, MAX_FRAME_BYTES).deliver if speedups.is_active else None
@@ -79,7 +79,7 @@ class RemotingSession:
     # A server may have tens of thousands: slots save memory, and lists exist only with an entry.
     # fmt: off
     __slots__ = (
-        "_budget", "_calls", "_clock", "_decode", "_deliver", "_dispatcher", "_error", "_failure", "_frames", "_hooks",
+        "_budget", "_clock", "_decode", "_deliver", "_dispatcher", "_error", "_failure", "_frames", "_hooks",
         "_max_in_flight", "_output", "_output_bytes", "_pending_replies", "_pushed_bytes", "_run_soon",
         "_serialization", "_signer", "_waiting", "_wake", "_writer", "address", "closed", "has_pending", "in_flight",
         "is_output_full", "last_heard", "on_close", "opaque", "packed_address", "pending_reply_bytes",
@@ -134,10 +134,9 @@ class RemotingSession:
         self.in_flight = 0  # requests of the peer whose replies are futures
         # Pending work; replies are written first. `net.connection.ConnectionQuota` has a table of the states.
         self.has_pending = False  # whether one of these lists has an entry
-        self._frames: list[Frame] = _NONE
-        self._calls: list[Call] = _NONE
-        self._pending_replies: list[tuple[Call, Answered]] = _NONE  # completed futures, not encoded
-        self.pending_request_bytes = 0  # upper limit of the bytes of `_frames` and `_calls`
+        self._frames: deque[Frame] = _NONE
+        self._pending_replies: list[tuple[Call, Reply]] = _NONE  # completed futures, not encoded
+        self.pending_request_bytes = 0  # upper limit of the bytes of `_frames`
         self.pending_reply_bytes = 0  # of pending replies, without memory views of files
         self.is_output_full = False  # set by the owner: encode no replies, the peer does not read
         self._error: ProtocolError | None = None  # raised after everything before the invalid bytes is answered
@@ -163,7 +162,8 @@ class RemotingSession:
                 raise
             self._error, frames = error, []
         if frames:
-            self._frames = [*self._frames, *frames] if self._frames else frames
+            self._frames = self._frames or deque()
+            self._frames += frames
             self.pending_request_bytes += received_before + len(data)
         elif not splitter.broken:
             return
@@ -178,21 +178,18 @@ class RemotingSession:
         Raises `ProtocolError` when invalid bytes come next.
         """
         has_budget = self._budget is not None
-        while self._frames or self._calls or self._pending_replies:
+        while self._frames or self._pending_replies:
             if has_budget and (self.is_output_full or self._output_bytes > OUTPUT_BYTES):
                 break
             if self._pending_replies:
                 self._write_pending_reply()
-            elif not self._calls:
-                self._decode_some()
-                if len(calls := self._calls) > 1:
-                    self._answer_run(calls)
             else:
-                self._answer(self._calls.pop(0))
+                self._take(*self._frames.popleft())
             if has_budget and self._clock.monotonic() >= until:
                 break
-        self.has_pending = bool(self._calls or self._frames or self._pending_replies)
-        if not (self._calls or self._frames):
+        self.has_pending = bool(self._frames or self._pending_replies)
+        if not self._frames:
+            self._frames = _NONE
             self.pending_request_bytes = 0
             if self._error is not None:
                 try:
@@ -202,39 +199,21 @@ class RemotingSession:
             if self.splitter.broken:
                 self.splitter.split(b"")
 
-    def _decode_some(self) -> None:
-        """Decode the next frames into `_calls`, complete own calls; keep an error until earlier calls are answered."""
-        decode = self._decode
-        calls: list[Call] = []
-        frames, self._frames = self._frames, _NONE
-        if (count := run_length(frames, RUN_CALLS)) < len(frames):
-            frames, self._frames = frames[:count], frames[count:]
+    def _take(self, serialization: int, header: bytes, body: bytes) -> None:
+        """Answer a request or complete a call. After an invalid header nothing more is taken."""
         try:
-            for serialization, header, body in frames:
-                command = decode(serialization, header, body)
-                if type(command) is Response:
-                    self._complete(command)
-                else:
-                    call = cast(Call, command)
-                    call.peer = self
-                    calls.append(call)
+            command = self._decode(serialization, header, body)
         except ProtocolError as error:
-            self._error = error
-            self._frames = _NONE
-        self._calls = calls
+            self._error, self._frames = error, _NONE
+            return
+        if type(command) is Response:
+            self._complete(command)
+            return
+        call = cast(Call, command)
+        call.peer = self
         if self._hooks:
-            self._hooks.before_answers(calls)
-
-    def _answer_run(self, calls: list[Call]) -> None:
-        """Answer all calls together if they ask for the same; otherwise leave them."""
-        if self.in_flight + len(calls) > self._max_in_flight:
-            return
-        replies = self._dispatcher.dispatch_run(calls)
-        if replies is None:
-            return
-        self._calls = _NONE
-        for call, reply in zip(calls, replies, strict=True):
-            self._reply(call, reply)
+            self._hooks.before_answer(call)
+        self._answer(call)
 
     def _answer(self, call: Call) -> None:
         refused = None
@@ -243,19 +222,19 @@ class RemotingSession:
             refused = self._budget.too_many_in_flight(self.in_flight, self.address)
         self._reply(call, refused or self._dispatcher.dispatch(call))
 
-    def _reply(self, call: Call, reply: Answered | Future[Answered] | Later) -> None:
-        if type(reply) is Later:
-            self._count_in_flight(1)
-            reply.add_done_callback(partial(self._reply_completed, call))
+    def _reply(self, call: Call, reply: Reply | Future[Reply] | Later) -> None:
+        if isinstance(reply, Reply):
+            if self._hooks:
+                self._hooks.after_answer(call, reply)
+            if not call.flag & ONE_WAY:
+                self._output_bytes += write_reply(reply, call, self._output)
             return
-        if type(reply) is Future:
-            self._count_in_flight(1)
-            reply.add_done_callback(partial(self._run_soon, self._reply_completed, call))
-            return
-        if self._hooks:
-            self._hooks.after_answer(call, cast(Answered, reply))
-        if not call.flag & ONE_WAY:
-            self._output_bytes += write_reply(cast(Answered, reply), call, self._output)
+        self._count_in_flight(1)
+        completed = partial(self._reply_completed, call)
+        if isinstance(reply, Future):  # it may complete in any thread
+            reply.add_done_callback(partial(self._run_soon, completed))
+        else:
+            reply.add_done_callback(completed)
 
     def take_output(self) -> list[bytes | memoryview]:
         """Return the bytes to write, in order, and clear the output."""
@@ -350,7 +329,7 @@ class RemotingSession:
             self._budget.in_flight -= self.in_flight
         self.closed, self.has_pending = True, False
         self._failure, self._error = failure, None
-        self._frames = self._calls = self._pending_replies = _NONE
+        self._frames = self._pending_replies = _NONE
         # These refer to the owner and back: dropping them frees both without the garbage collector.
         self.splitter, self._writer, self._wake = FrameSplitter(), None, _do_nothing
         waiting = list(self._waiting.values())
@@ -368,12 +347,12 @@ class RemotingSession:
         else:
             waiting.answered(response)
 
-    def _reply_completed(self, call: Call, future: Future[Answered] | Later) -> None:
+    def _reply_completed(self, call: Call, future: Future[Reply] | Later) -> None:
         self._count_in_flight(-1)
         if future.cancelled():
             return
         dispatcher, error = self._dispatcher, future.exception()
-        reply: Answered
+        reply: Reply
         if error is None:
             reply = future.result()
         elif isinstance(error, MQError):

@@ -230,7 +230,7 @@ def play(judges, data):
             return  # what it asks for has changed; from there it passes all the same
     call.peer = type(call.peer)(f"{address}:1")
     should = expected(by, secret_right, holds, address, needed)
-    (error,) = judges.guard.judge([call])
+    error = judges.guard.judge(call)
     assert error is None or isinstance(error, AccessDenied | ProtocolError)
     assert (error is None) == should, (kind, by, how, address, str(error))
     if judges.compiled and (code := HOT.get(kind)):

@@ -11,9 +11,6 @@ from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.clock import SystemClock
 from pyromq.message import Message, MessageQueue
-from pyromq.remoting.command import ReplyTemplate
-from pyromq.remoting.headers import PullMessageResponse
-from pyromq.store.message_store import ReadStatus
 from pyromq.testing import Cluster
 
 TOPIC = "orders"
@@ -24,9 +21,7 @@ ONE_BY_ONE = ConsumerConfig(consume_from=ConsumeFrom.FIRST, pull_count=1, buffer
 @pytest.fixture(autouse=True)
 def suggested(monkeypatch):
     """As a Java broker whose replicas may be read does for consumers that are far behind. Ours has no replicas."""
-    variables = ("next_offset", "min_offset", "max_offset")
-    answer = ReplyTemplate(PullMessageResponse, variables, code=0, remark="FOUND", suggested_broker_id=1)
-    monkeypatch.setitem(pulling.ANSWERS, ReadStatus.FOUND, answer)
+    monkeypatch.setattr(pulling, "SUGGESTED_BROKER_ID", 1)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pyromq.message import MessageQueue
 from pyromq.message_id import parse_offset_id
 from pyromq.remoting.bodies import REQUEST, ConsumerStatus, QueueOffset, ResetOffsets, decode_body, encode_body
 from pyromq.remoting.codes import RELAY_VERSION, STATUS_VERSION, Language
-from pyromq.remoting.command import Answered, Call, Reply, Response
+from pyromq.remoting.command import Call, Reply, Response
 from pyromq.remoting.dispatch import Outcome, SlowReply, answers
 from pyromq.remoting.headers import (
     ConsumeDirectly,
@@ -54,7 +54,7 @@ class MemberCallProcessor:
         self._broker_name = broker_name
 
     @answers(ConsumerRunningState)
-    def running_state(self, header: ConsumerRunningState, call: Call) -> Future[Answered]:
+    def running_state(self, header: ConsumerRunningState, call: Call) -> Future[Reply]:
         return self._relay(header)
 
     @answers(ConsumeDirectly)
@@ -133,7 +133,7 @@ class MemberCallProcessor:
                 raise BrokerError(f"the client does not support this feature. version={member.version}")
         return members
 
-    def _relay(self, header: ConsumerRunningState | ConsumeDirectly, body: bytes = b"") -> Future[Answered]:
+    def _relay(self, header: ConsumerRunningState | ConsumeDirectly, body: bytes = b"") -> Future[Reply]:
         """Call one member and relay its response."""
         group, client_id = header.consumer_group, header.client_id
         consumers = self._connections.consumers(group)
@@ -145,7 +145,7 @@ class MemberCallProcessor:
                 f"The Consumer <{client_id}> Version <{found[0].version}> too low to finish, "
                 "please upgrade it to V3_1_8_SNAPSHOT"
             )
-        relayed: Future[Answered] = Future()
+        relayed: Future[Reply] = Future()
 
         def answered(result: Response | MQError) -> None:
             if isinstance(result, Response):

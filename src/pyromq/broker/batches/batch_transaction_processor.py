@@ -26,7 +26,7 @@ from pyromq.remoting.bodies import (
     decode_body,
     encode_body,
 )
-from pyromq.remoting.command import Answered, Call, Reply
+from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
 from pyromq.slow_work import breathe
@@ -57,7 +57,7 @@ class BatchTransactionProcessor:
         self._cluster_pair = f"{PAIRS}{Property.CLUSTER}{NAME_VALUE}{config.cluster}"
 
     @answers(SendHalfRun)
-    def send(self, header: SendHalfRun, call: Call) -> Answered | Future[Answered]:
+    def send(self, header: SendHalfRun, call: Call) -> Reply | Future[Reply]:
         """Store a run of messages that no consumer reads yet; a duplicate is stored once.
 
         A run without messages and queue announces to the ledger broker that the attempt has messages at other brokers.
@@ -115,7 +115,7 @@ class BatchTransactionProcessor:
         return count
 
     @answers(CommitBatch)
-    def commit(self, header: CommitBatch, call: Call) -> Answered | Future[Answered]:
+    def commit(self, header: CommitBatch, call: Call) -> Reply | Future[Reply]:
         """Commit a transaction, unless it is decided; the reply is the decision that counts."""
         _check_name("transaction", header.transaction)
         self._confirmation.refuse_if_overloaded()
@@ -127,14 +127,14 @@ class BatchTransactionProcessor:
         return self._confirmation.when_safe(Reply(body=encode_body(_told(decision, by_this=by_this))))
 
     @answers(RollBackBatch)
-    def roll_back(self, header: RollBackBatch, call: Call) -> Answered | Future[Answered]:
+    def roll_back(self, header: RollBackBatch, call: Call) -> Reply | Future[Reply]:
         """Discard undecided attempts; decided ones are ignored."""
         self._confirmation.refuse_if_overloaded()
         self._batches.roll_back(header.transaction, [attempt.token for attempt in _attempts(call)])
         return self._confirmation.when_safe(Reply())
 
     @answers(FindBatch)
-    def find(self, header: FindBatch, call: Call) -> Answered | Future[Answered]:
+    def find(self, header: FindBatch, call: Call) -> Reply | Future[Reply]:
         """Return the decision, once it is confirmed like a send."""
         decision = self._batches.find(header.transaction)
         if decision is None:

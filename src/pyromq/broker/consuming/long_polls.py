@@ -13,7 +13,7 @@ from pyromq.clock import Clock
 from pyromq.errors import LimitReached, MQError
 from pyromq.filter.filter import Filter
 from pyromq.message import StoredMessage
-from pyromq.remoting.command import Answered
+from pyromq.remoting.command import Reply
 from pyromq.remoting.later import Later
 from pyromq.remoting.remoting_session import RemotingSession
 
@@ -29,7 +29,7 @@ class LongPoll(msgspec.Struct, gc=False, eq=False):
     topic: str
     queue_id: int
     wanted: Filter
-    resume: Callable[[], Answered]
+    resume: Callable[[], Reply]
     future: Later
     peer: RemotingSession
     due: int = 0  # the tick in which its patience ends

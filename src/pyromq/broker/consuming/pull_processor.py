@@ -36,7 +36,7 @@ from pyromq.permissions.account import SUB, resource_name
 from pyromq.permissions.authentication import denied
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.codes import Permission, PullFlag
-from pyromq.remoting.command import Answered, Call, FilledReply, ReplyTemplate
+from pyromq.remoting.command import Call, Reply, ReplyTemplate
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.header import header_layout, wire_layout
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
@@ -54,31 +54,20 @@ if TYPE_CHECKING:
 
 
 _CODES = {
-    ReadStatus.FOUND: ResponseCode.SUCCESS,
     ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
     ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
-    # An empty or missing queue has nothing at 0 yet; any other offset there is wrong, see _template.
     ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
+# An empty or missing queue has nothing at 0 yet; any other offset there is wrong.
+_NEVER_WRITTEN = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
 
-
-def _answer(status: ReadStatus, code: ResponseCode) -> ReplyTemplate:
-    variables = ("next_offset", "min_offset", "max_offset")
-    if status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:  # upstream makes the queues of a topic when they are asked for
-        status = ReadStatus.NO_MESSAGE_IN_QUEUE
-    return ReplyTemplate(PullMessageResponse, variables, code=code, remark=status.name, suggested_broker_id=0)
-
-
-ANSWERS = {status: _answer(status, code) for status, code in _CODES.items()}
-MOVED_ANSWERS = {
-    status: _answer(status, ResponseCode.PULL_OFFSET_MOVED)
-    for status in (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
-}
+# The broker for a consumer's next pull after one that found messages: the master, as there are no replicas.
+SUGGESTED_BROKER_ID = 0
 
 
 class PullProcessor:
@@ -114,7 +103,7 @@ class PullProcessor:
         self._clock = clock
 
     @answers(PullMessage)
-    def pull(self, header: PullMessage, call: Call) -> Answered | Future[Answered] | Later:
+    def pull(self, header: PullMessage, call: Call) -> Reply | Future[Reply] | Later:
         self.check(header, call.peer)
         flags = header.sys_flag
         wanted = self.subscription(header)
@@ -126,16 +115,16 @@ class PullProcessor:
             return self._when_loaded(header, found.to_load, lambda: reply)
         if found.may_page_fault and found.records and not self._store.disk.is_loaded(found.records):
             return self._when_loaded(header, found.records, partial(self._proven, header, found, reply, wanted))
-        if reply.template.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
+        if reply.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
             return self._park(header, wanted, call)
         return reply
 
     def _when_loaded(
-        self, header: PullMessage, records: Sequence[memoryview], reply: Callable[[], FilledReply]
-    ) -> Future[Answered]:
+        self, header: PullMessage, records: Sequence[memoryview], reply: Callable[[], Reply]
+    ) -> Future[Reply]:
         began = self._clock.monotonic()
 
-        def timed() -> FilledReply:
+        def timed() -> Reply:
             answer = reply()
             seconds = self._clock.monotonic() - began
             self._statistics.note_latency(header.consumer_group, header.topic, seconds)
@@ -143,13 +132,14 @@ class PullProcessor:
 
         return self._cold_reads.when_loaded(records, timed)
 
-    def _proven(self, header: PullMessage, found: ReadResult, reply: FilledReply, wanted: Filter) -> FilledReply:
+    def _proven(self, header: PullMessage, found: ReadResult, reply: Reply, wanted: Filter) -> Reply:
         """The answer once its records are in memory: to ask again if they are not what was to be read. In a thread."""
         place = (header.topic, header.queue_id, header.queue_offset, found.next_offset)
         if not found.is_unverified or self._store.verify(*place, tags=wanted.accepts_code is not None):
             return reply
-        values = (header.queue_offset, found.min_offset, found.max_offset)
-        return FilledReply(ANSWERS[ReadStatus.NO_MATCHED_MESSAGE], values)
+        again = PullMessageResponse(header.queue_offset, found.min_offset, found.max_offset)
+        status = ReadStatus.NO_MATCHED_MESSAGE
+        return Reply(again, code=_CODES[status], remark=status.name)
 
     def check(self, header: PullMessage, peer: RemotingSession | None = None) -> None:
         """Raise what refuses a pull of a peer; without one nothing is created for it."""
@@ -202,16 +192,21 @@ class PullProcessor:
             wanted=wanted,
         )
 
-    def _reply(self, header: PullMessage, found: ReadResult) -> FilledReply:
-        values = (found.next_offset, found.min_offset, found.max_offset)
-        if found.status is ReadStatus.FOUND:
+    def _reply(self, header: PullMessage, found: ReadResult) -> Reply:
+        bounds = (found.next_offset, found.min_offset, found.max_offset)
+        status = found.status
+        if status is ReadStatus.FOUND:
             self._statistics.count_get(header.consumer_group, header.topic, found.count, found.size)
-            return FilledReply(ANSWERS[ReadStatus.FOUND], values, found.records, found.size)
+            return Reply(PullMessageResponse(*bounds, SUGGESTED_BROKER_ID), found.records, remark=status.name)
         self._statistics.count_get_miss()
-        template = _template(found.status, header.queue_offset)
-        if template.code == ResponseCode.PULL_OFFSET_MOVED:
+        code = _CODES[status]
+        if status in _NEVER_WRITTEN and header.queue_offset:
+            code = ResponseCode.PULL_OFFSET_MOVED
+        if code == ResponseCode.PULL_OFFSET_MOVED:
             self._moved.tell(header, found.next_offset)
-        return FilledReply(template, values)
+        if status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:  # upstream makes the queues of a topic when they are asked for
+            status = ReadStatus.NO_MESSAGE_IN_QUEUE
+        return Reply(PullMessageResponse(*bounds), code=code, remark=status.name)
 
     def _park(self, header: PullMessage, wanted: Filter, call: Call) -> Later:
         suspend_ms = header.suspend_ms if self._config.long_polling else self._config.short_polling_ms
@@ -225,17 +220,13 @@ class PullProcessor:
         )
         return self._long_polls.park(poll, suspend_ms / 1000)
 
-    def _read_again(self, header: PullMessage, wanted: Filter, call: Call) -> FilledReply:
+    def _read_again(self, header: PullMessage, wanted: Filter, call: Call) -> Reply:
         """The answer of a pull that has waited; topics, permissions and the account's rights may have changed."""
         self.check(header, call.peer)
         needs = [(header.topic, SUB), (retry_topic(header.consumer_group), SUB)]
         if (lacking := self._permissions.lacks(call.account, needs)) is not None:
             raise denied(f"account {call.account} has no SUB on {resource_name(lacking[0])} any more")
         return self._reply(header, self._find(header, wanted))
-
-
-def _template(status: ReadStatus, asked_offset: int) -> ReplyTemplate:
-    return (asked_offset and MOVED_ANSWERS.get(status)) or ANSWERS[status]
 
 
 def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
@@ -273,7 +264,10 @@ def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
             facts=facts,
         )
 
-    template = ANSWERS[ReadStatus.FOUND]
+    variables = ("next_offset", "min_offset", "max_offset")
+    template = ReplyTemplate(
+        PullMessageResponse, variables, remark=ReadStatus.FOUND.name, suggested_broker_id=SUGGESTED_BROKER_ID
+    )
     return [
         Pulls(
             HeaderReader(int(request.code), header_layout(request)),

@@ -6,7 +6,7 @@ in no list needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pyromq import speedups
@@ -204,11 +204,8 @@ class PermissionGuard:
         self._rules = rules
         self._refusals = refusals
 
-    def judge(self, calls: Sequence[Call]) -> Sequence[Judgement]:
-        """Return for each call the error it is refused with, or None; a coroutine if a record must be loaded."""
-        return [self._judge(call) for call in calls]
-
-    def _judge(self, call: Call) -> Judgement:
+    def judge(self, call: Call) -> Judgement:
+        """Return the error that the call is refused with, or None; a coroutine if a record must be loaded."""
         try:
             return self._judged(call)
         except NotInMemory as lack:

@@ -20,7 +20,7 @@ from pyromq.errors import BrokerError, MQError
 from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, SysFlag, decode_properties, encode_properties, format_address
 from pyromq.remoting.bodies import TopicConfig
-from pyromq.remoting.command import Answered, Call, Reply, Response
+from pyromq.remoting.command import Call, Reply, Response
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import PushReplyMessage, SendMessageResponse, SendReplyMessage
 from pyromq.store.message_store import MessageStore
@@ -54,7 +54,7 @@ class ReplyMessageProcessor:
         self._clock = clock
 
     @answers(SendReplyMessage)
-    def reply(self, header: SendReplyMessage, call: Call) -> Future[Answered]:
+    def reply(self, header: SendReplyMessage, call: Call) -> Future[Reply]:
         """Answer 0 once the requester has the reply, and the disk where it is stored; 1 when it cannot be reached."""
         topic = self._admission.topic_for(header, call)
         message = self._message(header, call, topic)
@@ -66,7 +66,7 @@ class ReplyMessageProcessor:
             region=self._config.region,
             trace_on="true",
         )
-        answered: Future[Answered] = Future()
+        answered: Future[Reply] = Future()
 
         def done(failure: str | None) -> None:
             if failure is not None:

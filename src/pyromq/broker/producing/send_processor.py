@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pyromq import speedups
 from pyromq.broker.admission import Admission
@@ -29,8 +28,8 @@ from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_prope
 from pyromq.names import DEAD_LETTER_PREFIX, NOT_FOR_CLIENTS, RETRY_PREFIX, TIMER_TOPIC, dead_letter_topic
 from pyromq.record import decode_batch
 from pyromq.remoting.bodies import SINGLE_TAG, TopicConfig
-from pyromq.remoting.command import Answered, Call, FilledReply, Reply, ReplyTemplate
-from pyromq.remoting.dispatch import answers, answers_runs, refusal
+from pyromq.remoting.command import Call, Reply, ReplyTemplate
+from pyromq.remoting.dispatch import answers, refusal
 from pyromq.remoting.header import header_layout
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendRefusal
 from pyromq.remoting.headers.messages import SendMessageV2
@@ -88,10 +87,9 @@ class SendProcessor:
         self._answers_wait = confirmation.is_needed
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
         self._joined_cluster_pair = PAIRS + self._cluster_pair
-        self._templates: tuple[ReplyTemplate, ReplyTemplate] | None = None
 
     @answers(SendMessage)
-    def send(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
+    def send(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
         if header.batch:
             return self.send_batch(header, call)
         try:
@@ -101,39 +99,6 @@ class SendProcessor:
             return self._refused(error, call)
         reply = self._stored(message, wait, queue_id, ticket)
         return self._admission.when_saved(header.topic, reply) if self._unsaved_topics else reply
-
-    @answers_runs(SendMessage)
-    def send_run(self, calls: list[Call]) -> list[Answered | Future[Answered]]:
-        """Store the messages of a burst by one write; each call gets its own answer, as from `send`."""
-        headers = [cast(SendMessage, call.header) for call in calls]
-        if any(header.batch for header in headers):
-            return [self.send(header, call) for header, call in zip(headers, calls, strict=True)]
-        outcomes: list[_Prepared | Reply] = []
-        for header, call in zip(headers, calls, strict=True):
-            try:
-                outcomes.append(self._message(header, call))
-            except MQError as error:
-                outcomes.append(self._refused(error, call))
-        errors = self._put_message.put_each([outcome[0] for outcome in outcomes if type(outcome) is tuple])
-        if any(errors):
-            outcomes = self._with_refusals(calls, outcomes, errors)
-        replies = [outcome if isinstance(outcome, Reply) else self._stored(*outcome) for outcome in outcomes]
-        if self._unsaved_topics:
-            when_saved = self._admission.when_saved
-            return [when_saved(header.topic, each) for header, each in zip(headers, replies, strict=True)]
-        return replies
-
-    def _with_refusals(
-        self, calls: list[Call], outcomes: list[_Prepared | Reply], errors: Sequence[MQError | None]
-    ) -> list[_Prepared | Reply]:
-        """Put refusals in the place of messages that are not stored."""
-        of_messages = iter(errors)
-        return [
-            outcome
-            if isinstance(outcome, Reply) or (error := next(of_messages)) is None
-            else self._refused(error, call)
-            for call, outcome in zip(calls, outcomes, strict=True)
-        ]
 
     def _refused(self, error: MQError, call: Call) -> Reply:
         """Say no; as upstream, with the fields that clients look for in every answer to a send."""
@@ -187,19 +152,26 @@ class SendProcessor:
 
     def _stored(
         self, message: StoredMessage, wait: bool, queue_id: int, ticket: ScheduledMessage | None
-    ) -> Answered | Future[Answered]:
-        """The answer to a send whose message is in the log."""
-        template, with_handle = self._templates or self.templates
-        values: tuple[int | bytes, ...] = (message.log_offset, queue_id, message.queue_offset)
+    ) -> Reply | Future[Reply]:
+        """Return the reply to a send whose message is in the log."""
+        recall_handle = None
         if ticket is not None:
             self._put_message.parked(message, ticket)
-            if ticket[0]:
-                template, values = with_handle, (*values, ticket[0])
-        reply = FilledReply(template, values)
+            recall_handle = ticket[0].decode() or None
+        reply = Reply(
+            SendMessageResponse(
+                message.offset_message_id,
+                queue_id,
+                message.queue_offset,
+                recall_handle,
+                region=self._config.region,
+                trace_on="true",
+            )
+        )
         return self._confirmation.when_safe(reply) if wait and self._answers_wait else reply
 
     @answers(SendBatchMessage)
-    def send_batch(self, header: SendMessage, call: Call) -> Answered | Future[Answered]:
+    def send_batch(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
         """Store the members in one append: consecutive queue offsets, one answer with all ids."""
         try:
             shape = self._shape(header, call)
@@ -313,29 +285,6 @@ class SendProcessor:
         return ids, messages[0].queue_offset, messages[0].property_text
 
     @property
-    def templates(self) -> tuple[ReplyTemplate, ReplyTemplate]:
-        """What a send is answered with: log offset, queue id, queue offset; and the same with a handle behind them.
-
-        Known once the broker listens.
-        """
-        if self._templates is not None:
-            return self._templates
-        id_format = self._store.store_address.hex().upper() + "%016X"
-        names = ("message_id", "queue_id", "queue_offset")
-        answer = ReplyTemplate(
-            SendMessageResponse, names, formats={"message_id": id_format}, region=self._config.region, trace_on="true"
-        )
-        with_handle = ReplyTemplate(
-            SendMessageResponse,
-            (*names, "recall_handle"),
-            formats={"message_id": id_format, "recall_handle": "%b"},
-            region=self._config.region,
-            trace_on="true",
-        )
-        self._templates = answer, with_handle
-        return self._templates
-
-    @property
     def _illegal(self) -> str:
         return too_large(self._config)
 
@@ -344,7 +293,7 @@ class SendProcessor:
         return f"{self._illegal} The body is empty."
 
 
-def fast_sends(state: SharedState, sending: SendProcessor) -> list[FastHandler]:
+def fast_sends(state: SharedState) -> list[FastHandler]:
     """Return what stores plain sends; nothing where answers wait for the disk, or where there are no compiled parts."""
     if not speedups.is_active or state.confirmation.is_needed:
         return []
@@ -367,7 +316,7 @@ def fast_sends(state: SharedState, sending: SendProcessor) -> list[FastHandler]:
             takes_times=not name.startswith(DEAD_LETTER_PREFIX),
         )
 
-    timed = _timed_sends(state, sending)
+    timed = _timed_sends(state)
     return [
         Sends(
             HeaderReader(int(request.code), header_layout(request)),
@@ -379,7 +328,7 @@ def fast_sends(state: SharedState, sending: SendProcessor) -> list[FastHandler]:
             arrived=long_polls.came,
             now_ms=state.clock.now_ms,
             store=state.store,
-            writer_for=lambda: _writer_of(sending.templates[0]),
+            writer_for=lambda: _reply_writer(state),
             timed=timed,
             cluster_pair=f"{Property.CLUSTER}\x01{state.config.cluster}",
             max_message_bytes=state.config.max_message_bytes,
@@ -389,7 +338,7 @@ def fast_sends(state: SharedState, sending: SendProcessor) -> list[FastHandler]:
     ]
 
 
-def _timed_sends(state: SharedState, sending: SendProcessor) -> TimedSends:
+def _timed_sends(state: SharedState) -> TimedSends:
     """Return what parks messages that ask for a time."""
     timers, config = state.timers, state.config
 
@@ -404,10 +353,21 @@ def _timed_sends(state: SharedState, sending: SendProcessor) -> TimedSends:
         limit_ms=lambda: config.timer_max_delay_seconds * 1000,
         hurry=timers.hurry,
         file=timers.index.file_recent,
-        writer_for=lambda: _writer_of(sending.templates[1]),
+        writer_for=lambda: _reply_writer(state, with_handle=True),
         broker_name=config.name,
     )
 
 
-def _writer_of(template: ReplyTemplate) -> ReplyWriter:
+def _reply_writer(state: SharedState, *, with_handle: bool = False) -> ReplyWriter:
+    """Return a writer of log offset, queue id, queue offset and, if asked for, a recall handle.
+
+    The store's address is known once the broker listens.
+    """
+    formats = {"message_id": state.store.store_address.hex().upper() + "%016X"}
+    variables: tuple[str, ...] = ("message_id", "queue_id", "queue_offset")
+    if with_handle:
+        formats["recall_handle"] = "%b"
+        variables += ("recall_handle",)
+    region = state.config.region
+    template = ReplyTemplate(SendMessageResponse, variables, formats=formats, region=region, trace_on="true")
     return ReplyWriter(template.line, template.binary())

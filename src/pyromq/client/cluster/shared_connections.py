@@ -23,7 +23,7 @@ from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.pool import Pool
 from pyromq.record import decode
 from pyromq.remoting.bodies import HeartbeatBody
-from pyromq.remoting.command import Answered, Call, Reply
+from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import CheckTransaction
 from pyromq.remoting.later import Later
@@ -84,7 +84,7 @@ class SharedConnections:
         self._nobody = Dispatcher(refusals=self.refusals)
         self.pool = Pool(self, clock, connections)
 
-    def dispatch(self, call: Call) -> Answered | Future[Answered] | Later:
+    def dispatch(self, call: Call) -> Reply | Future[Reply] | Later:
         return self._dispatcher(call).dispatch(call)
 
     def refused(self, error: MQError, call: Call) -> Reply:
@@ -92,9 +92,6 @@ class SharedConnections:
 
     def failure(self, error: BaseException, call: Call) -> Reply:
         return self._dispatcher(call).failure(error, call)
-
-    def dispatch_run(self, calls: list[Call]) -> None:
-        """Do nothing: requests of one burst may be for different members."""
 
     def _dispatcher(self, call: Call) -> Dispatcher:
         """Return the dispatcher of the client with the request's group: only its producer may decide a transaction."""

@@ -12,10 +12,10 @@ class SendMessageResponse(Header):
     message_id: str = field(name="msgId")
     queue_id: int
     queue_offset: int
+    recall_handle: str | None = None  # RocketMQ 5: cancels a scheduled message
     transaction_id: str | None = None
     region: str | None = field(name="MSG_REGION", default=None)
     trace_on: str | None = field(name="TRACE_ON", default=None)
-    recall_handle: str | None = None  # RocketMQ 5: cancels a scheduled message
 
 
 class SendRefusal(Header):

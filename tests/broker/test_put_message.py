@@ -27,7 +27,7 @@ def statistics(clock):
 
 @pytest.fixture
 def put_message(store, statistics, config):
-    return PutMessage(store, statistics, config)
+    return PutMessage(store, statistics)
 
 
 def messages(*bodies, topic="orders"):

@@ -69,7 +69,7 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
         offsets = ConsumerOffsets(JsonFile(root / "config/consumerOffset.json"))
         offsets.load()
         topics = Topics(config, JsonFile(root / "config/topics.json"), clock)
-        put_message = PutMessage(store, statistics, config)
+        put_message = PutMessage(store, statistics)
         file = JsonFile(root / "config/delayOffset.json")
         cold_reads = LoadedAtOnce(store.disk, clock)
         levels = DelayLevels(store, put_message, file, statistics=statistics, cold_reads=cold_reads, clock=clock)
@@ -80,6 +80,7 @@ def opened(root: Path, clock: FakeClock) -> Iterator[Parts]:
         transacting = EndTransactionProcessor(
             put_message,
             halves,
+            delay_levels=levels,
             confirmation=Confirmation(store, clock),
             store=store,
             permissions=Permissions(),

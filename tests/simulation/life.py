@@ -314,10 +314,8 @@ class Life:
     def park(self) -> None:
         due = self.time.ms + self.random.choice([1, 500, 2_000, 60_000, 4_000_000])
         message = self.message(TIMER_DELIVER_MS=str(due), UNIQ_KEY=f"timer-{self.count}")
-        ticket = self.parts.timers.divert(message)
+        self.parts.timers.divert(message)
         self.parts.store.append(message)
-        if ticket is not None:
-            self.parts.timers.parked(message, ticket)
 
     def cancel(self) -> None:
         parked = [each for each in self.model.log if each.message.topic == TIMER_TOPIC and each.done]

@@ -68,7 +68,7 @@ class Parts:
         self.tables = [JsonFile(folder / name, disk) for name in ("consumerOffset", "topics", "delayOffset")]
         self.offsets = ConsumerOffsets(self.tables[0])
         self.topics = Topics(config, self.tables[1], time)
-        put_message = PutMessage(store, statistics, config)
+        put_message = PutMessage(store, statistics)
         cold_reads = ColdReads(disk, time)
         self.levels = DelayLevels(
             store, put_message, self.tables[2], statistics=statistics, cold_reads=cold_reads, clock=time
@@ -82,6 +82,7 @@ class Parts:
         self.transacting = EndTransactionProcessor(
             put_message,
             self.halves,
+            delay_levels=self.levels,
             confirmation=confirmation,
             store=store,
             permissions=Permissions(),

@@ -124,6 +124,7 @@ def transactions(state: SharedState) -> BrokerModule:
             EndTransactionProcessor(
                 state.put_message,
                 half_messages,
+                delay_levels=state.delay_levels,
                 confirmation=state.confirmation,
                 store=state.store,
                 permissions=state.permissions,
@@ -161,6 +162,7 @@ def batch_transactions(state: SharedState) -> BrokerModule:
 def producing(state: SharedState) -> BrokerModule:
     sending = SendProcessor(
         state.put_message,
+        internal_topics=state.internal_topics,
         admission=state.admission,
         confirmation=state.confirmation,
         store=state.store,
@@ -206,6 +208,7 @@ def consuming(state: SharedState, run_soon: Callable[[Callable[[], None]], objec
 
     retrying = SendBackProcessor(
         state.put_message,
+        delay_levels=state.delay_levels,
         admission=state.admission,
         confirmation=state.confirmation,
         store=store,

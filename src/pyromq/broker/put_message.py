@@ -1,23 +1,17 @@
-"""The one way into the log: whoever stores a message does it here.
+"""The one way into the log: every message is appended and counted here.
 
-    divert, delay   let a message wait that asks for it: it becomes one of an internal topic
-    put ...         append it, and count it; what the store does not take is counted as well
-
-Here is decided what a message waits for, by its properties: its producer's decision, a delay level, or a time. How that
-is done is a matter of hooks, which the parts that do it set. Knows neither requests nor answers: who answers makes
-messages, puts them, and says "done" as `confirmation` lets it. A message that is put has its place: offsets and size.
+It knows neither requests nor replies. After the append a message has its place: offsets and size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.delays.timer_records import ScheduledMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.errors import MessageRefused, MQError, StoreError
-from pyromq.message import TIMER_PROPERTIES, Property, StoredMessage
+from pyromq.message import Property, StoredMessage
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from pyromq.record import MAX_PROPERTIES_SIZE
 from pyromq.store.batch_appends import Shape, Stored
@@ -26,64 +20,16 @@ from pyromq.store.message_store import MessageStore
 if TYPE_CHECKING:
     from pyromq.speedups.batches import Members
 
-# A property text without any of these asks for nothing.
-DELAY = Property.DELAY + "\x01"
-TRANSACTION = Property.TRANSACTION + "\x01"
-TIMER = "TIMER_D"  # every property that asks for a time begins with it
-
 _SENT_ON = (RETRY_PREFIX, DEAD_LETTER_PREFIX)  # how the topics of messages begin that were consumed without success
-
-# What transaction checks add to the properties; a half message without room for it could not be checked.
-_ADDED_BY_CHECKS = f"\x02{Property.TRANSACTION_CHECK_TIMES}\x01{1 << 31}"
 
 
 class PutMessage:
-    """Puts the messages of one broker into its log.
+    """Puts the messages of one broker into its log."""
 
-    Hooks, each set by the part that does it: `prepare` makes a half message; `delay` lets a message wait for a delay
-    level if its properties name one, and tells whether they do; `park` for a time, if its text names one: then it
-    returns a ticket, and `parked` has to be told when the message is put, in order.
-    """
-
-    def __init__(self, store: MessageStore, statistics: Statistics, config: BrokerConfig) -> None:
-        self.prepare: Callable[[StoredMessage, Mapping[str, str]], None]
-        self.delay: Callable[[StoredMessage, Mapping[str, str]], bool]
-        self.park: Callable[[StoredMessage], ScheduledMessage | None]
-        self.parked: Callable[[StoredMessage, ScheduledMessage], None]
+    def __init__(self, store: MessageStore, statistics: Statistics) -> None:
         self._store = store
         self._statistics = statistics
-        self._config = config
         self._count_put = statistics.count_put  # bound once: used for every message
-
-    def divert(self, message: StoredMessage, properties: dict[str, str] | None = None) -> ScheduledMessage | None:
-        """Let a message from a client wait if it asks for anything; dead letters do not.
-
-        `properties` are those that may ask, None if the text asks for a time at most. Return the ticket of one that
-        waits for a time: `parked` is told with it. Raises what refuses the message.
-        """
-        if message.topic.startswith(DEAD_LETTER_PREFIX):
-            return None
-        ticket, more = None, ""
-        if properties is not None and is_half(properties, message.topic):
-            self.prepare(message, properties)
-            more = _ADDED_BY_CHECKS
-        elif properties is None or self._is_left_to_time(message, properties):
-            ticket = self._park(message)
-        if is_too_long(message.property_text + more):
-            raise MessageRefused(too_large(self._config))
-        return ticket
-
-    def _is_left_to_time(self, message: StoredMessage, properties: dict[str, str]) -> bool:
-        """Whether it asks for a time and does not wait for a level: that wins, and times are forgotten."""
-        times = [name for name in TIMER_PROPERTIES if properties.pop(name, None) is not None]
-        return not self.delay(message, properties) and bool(times)
-
-    def _park(self, message: StoredMessage) -> ScheduledMessage | None:
-        try:
-            return self.park(message)
-        except StoreError:
-            self._statistics.count_put_failed()
-            raise
 
     def put(self, message: StoredMessage) -> None:
         """Append a message. Raises `MessageRefused`, `StoreNotWritable`. Called for every one that comes by itself."""
@@ -182,15 +128,6 @@ def is_half(properties: Mapping[str, str], topic: str = "") -> bool:
     Clients before 4.6.1 leave the mark of a transaction on the copies of committed messages that they retry.
     """
     return properties.get(Property.TRANSACTION, "").lower() == "true" and not topic.startswith(_SENT_ON)
-
-
-def waits_by(properties: Mapping[str, str]) -> str:
-    """Return the property that asks for a delay, a time or a transaction; "" if none does. No member of a batch may."""
-    if properties.get(Property.DELAY, "0") != "0":
-        return Property.DELAY
-    if is_half(properties):
-        return Property.TRANSACTION
-    return next((name for name in TIMER_PROPERTIES if name in properties), "")
 
 
 def is_too_long(text: str) -> bool:

@@ -19,6 +19,7 @@ from pyromq.broker.consuming.queue_locks import QueueLocks
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.delays.timer_scheduler import TimerScheduler
 from pyromq.broker.indexing import Indexing
+from pyromq.broker.internal_topics import InternalTopics
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.name_server_registration import NameServerRegistration
@@ -60,7 +61,7 @@ class SharedState:
         self.indexing = Indexing(store, clock)
         self.slow_replies = SlowReplies(clock, self.cold_reads.load)
         self.registering = NameServerRegistration(self.config, topics, clock)
-        self.put_message = put_message = PutMessage(store, statistics, self.config)
+        self.put_message = put_message = PutMessage(store, statistics)
         self.admission = Admission(topics, self.config)
         self.confirmation = Confirmation(store, clock, self.config.limits)
         self.delay_levels = DelayLevels(
@@ -84,6 +85,9 @@ class SharedState:
         most = self.config.limits.half_messages
         self.half_messages = HalfMessages(
             store, put_message, topics=topics, offsets=self.offsets, clock=clock, most=most
+        )
+        self.internal_topics = InternalTopics(
+            self.half_messages, self.delay_levels, self.timers, statistics=statistics, config=self.config
         )
         self.batches = BatchTransactions(
             store,

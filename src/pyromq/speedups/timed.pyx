@@ -82,8 +82,8 @@ cdef class TimerIntake:
     def __len__(self):
         return self.count
 
-    def add(self, int64_t queue_offset, int64_t log_offset, int64_t size, tuple ticket):
-        _, due_ms, key_hash, topic = ticket
+    def add(self, int64_t queue_offset, int64_t log_offset, int64_t size, tuple scheduled):
+        due_ms, key_hash, topic = scheduled
         if self.count == ROOM:
             raise IndexError(f"{ROOM} messages wait to be filed already")
         self.put(queue_offset, log_offset, size, due_ms, key_hash, topic)

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 from tests.broker.headers import pull_header
 
-from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.offset_moved_events import OffsetMovedEvents
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
@@ -61,7 +60,7 @@ async def test_who_pulls_there_again_writes_one_a_second_and_queue(orders, event
 def test_what_cannot_be_stored_is_a_line_in_the_log(tmp_path, clock, caplog):
     store = MessageStore(StoreConfig(tmp_path), clock, store_address=bytes(8))
     store.close()
-    put_message = PutMessage(store, Statistics("c", clock), BrokerConfig(tmp_path))
+    put_message = PutMessage(store, Statistics("c", clock))
     header = pull_header(consumer_group="g", queue_offset=99)
 
     OffsetMovedEvents(put_message, "broker-a", clock).tell(header, 3)

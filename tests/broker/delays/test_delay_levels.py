@@ -47,7 +47,7 @@ class Alone(NamedTuple):
 
 def levels_of(store, config, clock):
     statistics = Statistics("c", clock)
-    put_message = PutMessage(store, statistics, config)
+    put_message = PutMessage(store, statistics)
     cold_reads = LoadedAtOnce(store.disk, clock)
     file = JsonFile(config.data / "o.json")
     return DelayLevels(store, put_message, file, statistics=statistics, cold_reads=cold_reads, clock=clock)

@@ -45,7 +45,7 @@ class Run:
         self.store.open()
         self.timers = TimerScheduler(
             self.store,
-            PutMessage(self.store, Statistics("c", self.clock), config),
+            PutMessage(self.store, Statistics("c", self.clock)),
             config.data / "timers",
             config=config,
             cold_reads=LoadedAtOnce(self.store.disk, self.clock),
@@ -56,10 +56,8 @@ class Run:
     def park(self, due_ms, key):
         text = encode_properties({"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": key, "CLUSTER": "c"})
         message = StoredMessage("orders", key.encode(), text)
-        ticket = self.timers.divert(message)
+        self.timers.divert(message)
         self.store.append(message)
-        if ticket is not None:
-            self.timers.parked(message, ticket)
         return message
 
     def cancel(self, due_ms, key):

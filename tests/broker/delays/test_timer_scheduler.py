@@ -48,7 +48,7 @@ def alone_in(clock):
     def begin(config, disk=LOCAL_DISK):
         store = MessageStore(config.store_config, clock, store_address=bytes(8), disk=disk)
         store.open()
-        put_message = PutMessage(store, Statistics("c", clock), config)
+        put_message = PutMessage(store, Statistics("c", clock))
         cold_reads = LoadedAtOnce(store.disk, clock)
         folder = config.data / "timers"
         timers = TimerScheduler(store, put_message, folder, config=config, cold_reads=cold_reads, clock=clock)
@@ -70,11 +70,9 @@ def alone(alone_in, config):
 def park(alone, due_ms, body=b"hello", *, topic="orders", key=None):
     properties = {"TIMER_DELIVER_MS": str(due_ms)} | ({"UNIQ_KEY": key} if key else {}) | {"CLUSTER": "c"}
     message = StoredMessage(topic, body, encode_properties(properties))
-    ticket = alone.timers.divert(message)
+    is_scheduled = alone.timers.divert(message) is not None
     alone.store.append(message)
-    if ticket is not None:
-        alone.timers.parked(message, ticket)
-    return ticket is not None
+    return is_scheduled
 
 
 def work(alone):

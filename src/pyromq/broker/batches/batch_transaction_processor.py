@@ -10,7 +10,8 @@ from pyromq.broker.batches.commit_decisions import CommitDecision
 from pyromq.broker.batches.half_batches import BatchOrigin, HalfBatch, Undecided, batch_needs
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.put_message import DELAY, TIMER, TRANSACTION, is_too_long, too_large
+from pyromq.broker.internal_topics import DELAY, TIMER, TRANSACTION
+from pyromq.broker.put_message import is_too_long, too_large
 from pyromq.errors import MessageRefused, ProtocolError, QueryNotFound
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage
 from pyromq.names import RETRY_PREFIX, TRACE_TOPIC, check_topic

@@ -10,6 +10,7 @@ from functools import partial
 
 from pyromq.broker.admission import Admission
 from pyromq.broker.confirmation import Confirmation
+from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.members.consumer_groups import ConsumerGroups, max_tries
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
@@ -37,6 +38,7 @@ class SendBackProcessor:
         self,
         put_message: PutMessage,
         *,
+        delay_levels: DelayLevels,
         admission: Admission,
         confirmation: Confirmation,
         store: MessageStore,
@@ -45,6 +47,7 @@ class SendBackProcessor:
         statistics: Statistics,
     ) -> None:
         self._put_message = put_message
+        self._delay_levels = delay_levels
         self._admission = admission
         self._confirmation = confirmation
         self._store = store
@@ -99,7 +102,7 @@ class SendBackProcessor:
         """Store the copy, or a delayed one. Whatever goes wrong is told as code 1, as consumers expect."""
         try:
             message.property_text = encode_properties(properties)
-            self._put_message.delay(message, properties)
+            self._delay_levels.divert(message, properties)
             self._put_message.put(message)
         except MessageRefused as error:
             raise BrokerError(f"MESSAGE_ILLEGAL: {error}") from error

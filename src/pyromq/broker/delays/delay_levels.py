@@ -80,7 +80,6 @@ class DelayLevels:
         clock: Clock,
         queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id,
     ) -> None:
-        put_message.delay = self.divert
         self.alarm = Alarm(clock)
         self._queue_for = queue_for
         self._store = store

@@ -1,7 +1,8 @@
 """Index of the scheduled messages: a bucket per hour, files and a checkpoint.
 
-A message is filed after its append to the timer topic. Recovery files the messages and cancels since the last
-checkpoint again, in the order of the timer topic, and finishes those that the log shows delivered. This module reads no
+The index follows the timer topic: it files the messages and cancels from queue offset `moved` on, in their order, at
+the start as while the broker runs. Recovery also finishes the messages that the log shows delivered since the last
+checkpoint. This module reads no
 clock: due times are the matter of `timer_scheduler`.
 Source: RocketMQ 5.3.3, TimerMessageStore, for the meaning of records; files and recovery are ours.
 """
@@ -18,7 +19,7 @@ from zlib import crc32
 
 from pyromq import speedups
 from pyromq.broker.consuming.flushed_progress import FlushedProgress
-from pyromq.broker.delays.timer_records import ScheduledMessage, delivered_from, read_parked
+from pyromq.broker.delays.timer_records import ScheduledMessage, delivered_from, read_parked, scheduled_of
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage
@@ -79,14 +80,14 @@ else:
             """Move all messages into the buckets of their hours; add hours up to `near` to `unread`."""
             parked, self._parked = self._parked, []
             find_bucket, topic_hash = files.buckets.get, _topic_hash
-            for queue_offset, log_offset, size, (_, due_ms, key_hash, topic) in parked:
+            for queue_offset, log_offset, size, (due_ms, key_hash, topic) in parked:
                 hour = due_ms // HOUR_MS
                 bucket = find_bucket(hour) or files.make(hour, queue_offset)
                 bucket.add(due_ms, key_hash, topic_hash(topic), log_offset, size)
                 files.changed[bucket] = None
                 if hour <= near:
                     unread.add(hour)
-            files.count(Counter([scheduled[3] for _, _, _, scheduled in parked]))
+            files.count(Counter([scheduled[2] for _, _, _, scheduled in parked]))
 
     @lru_cache(maxsize=8192)
     def _topic_hash(topic: str) -> int:
@@ -166,10 +167,15 @@ class TimerIndex:
             self._unchecked = delivered_timers(store.records_from(start), store.max_log_offset, self.buckets)
         self._moved_before = self.moved
         self._loaded = True
+        store.follow(TIMER_TOPIC, self.apply)
 
-    def parked(self, message: StoredMessage, scheduled: ScheduledMessage) -> None:
-        """Take a message that was appended to the timer topic. Called for each, so filing waits for many."""
-        if not self.intake.add(message.queue_offset, message.log_offset, message.size, scheduled):
+    def apply(self, record: StoredMessage) -> None:
+        """Take a record just appended to the timer topic. Called for each, so filing waits for many.
+
+        A cancel is left out: `follow` reads it, and the messages behind it, from the timer topic.
+        """
+        scheduled = scheduled_of(record)
+        if scheduled and not self.intake.add(record.queue_offset, record.log_offset, record.size, scheduled):
             self.file_recent()
 
     def file_recent(self) -> None:
@@ -236,7 +242,7 @@ class TimerIndex:
             self._file(self._followed)
             self._cancelling = self._cancel(topic_name, due_ms, unique_key)
             return
-        scheduled = b"", due_ms, crc32(unique_key), topic_name
+        scheduled = due_ms, crc32(unique_key), topic_name
         if not self._followed.add(queue_offset, log_offset, len(record), scheduled):
             self._file(self._followed)
 

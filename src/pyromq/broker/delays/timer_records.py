@@ -9,6 +9,8 @@ Source: RocketMQ 5.3.3, HookUtils and TimerMessageStore.
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from pyromq.errors import MessageRefused
 from pyromq.message import (
     NAME_VALUE,
@@ -32,8 +34,10 @@ _WITHOUT_TRANSACTION = ~SysFlag.ROLLBACK
 
 _DELIVER = f"{PAIRS}{Property.TIMER_DELIVER_MS}{NAME_VALUE}"
 _DELIVER_LENGTH = len(_DELIVER)
-_DUE = f"{PAIRS}{Property.TIMER_OUT_MS}{NAME_VALUE}".encode()
-_TOPIC = f"{Property.REAL_TOPIC}{NAME_VALUE}".encode()
+_OUT = f"{Property.TIMER_OUT_MS}{NAME_VALUE}"
+_REAL_TOPIC = f"{Property.REAL_TOPIC}{NAME_VALUE}"
+_DUE = f"{PAIRS}{_OUT}".encode()
+_TOPIC = _REAL_TOPIC.encode()
 _KEY = f"{PAIRS}{Property.UNIQUE_KEY}{NAME_VALUE}"
 _KEY_LENGTH = len(_KEY)
 _KEY_BYTES = _KEY.encode()
@@ -42,9 +46,8 @@ _PAIRS = PAIRS.encode()
 _UNITS = dict(zip(TIMER_PROPERTIES, (1000, 1, 1), strict=True))
 
 
-# Recall handle (b"" without a unique key), due time (ms), CRC-32 of the unique key, topic. Both types are plain tuples
-# because one is made for every message.
-ScheduledMessage = tuple[bytes, int, int, str]
+# Due time (ms), CRC-32 of the unique key, topic. Both types are plain tuples because one is made for every message.
+ScheduledMessage = tuple[int, int, str]
 
 # Content of a parked record or a cancel: log offset, due time (ms), topic, unique key (b"" without one), is a cancel.
 Parked = tuple[int, int, bytes, bytes, bool]
@@ -152,6 +155,17 @@ def _parse_parked(content: bytes) -> Parked:
         properties.get(Property.UNIQUE_KEY, "").encode(),
         Property.TIMER_CANCELS in properties,
     )
+
+
+def scheduled_of(message: StoredMessage) -> ScheduledMessage | None:
+    """Return what the index keeps of a message that `park` made; None if its record must be read."""
+    text = message.property_text
+    if Property.TIMER_CANCELS in text:
+        return None
+    ours = text[text.rfind(_OUT) + len(_OUT) :].split(PAIRS)
+    if len(ours) != 3 or not ours[0].isdecimal():
+        return None
+    return int(ours[0]), crc32(unique_key_of(text).encode()), ours[1].removeprefix(_REAL_TOPIC)
 
 
 def delivered_from(record: memoryview) -> int | None:

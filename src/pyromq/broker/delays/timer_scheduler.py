@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
 
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.delays.timer_index import TimerIndex
 from pyromq.broker.delays.timer_records import (
     LATEST_MS,
-    ScheduledMessage,
     asked_due_ms,
     cancel_of,
     delivery_of,
@@ -107,7 +105,6 @@ class TimerScheduler:
         clock: Clock,
         queue_for: Callable[[str, int], int] = lambda topic, queue_id: queue_id,
     ) -> None:
-        put_message.park = self.divert
         self.alarm = Alarm(clock)
         self._queue_for = queue_for
         self.index = TimerIndex(store, folder)
@@ -118,16 +115,16 @@ class TimerScheduler:
         self._times = DueTimes()
         self._to_write, self._to_deliver = Fetching(cold_reads, self.alarm), Fetching(cold_reads, self.alarm)
         self.load = self.index.load
-        self.parked = put_message.parked = self.index.parked
         self.persist = self.index.persist
 
     # -- scheduling
 
-    def divert(self, message: StoredMessage) -> ScheduledMessage | None:
-        """Turn a message with a future delivery time, before its append, into one of the timer topic; else return None.
+    def divert(self, message: StoredMessage) -> bytes | None:
+        """Turn a message with a future delivery time, before its append, into one of the timer topic.
 
-        After the append `parked` must be called, in order. Raises `MessageRefused` for a time that is no number or too
-        far away, `StoreNotWritable` while the timer files cannot be written.
+        Returns its recall handle, b"" for a message without unique key, and None for one without delivery time.
+        Raises `MessageRefused` for a time that is no number or too far away, `StoreNotWritable` while the timer files
+        cannot be written.
         """
         now, text = self._clock.now_ms(), message.property_text
         due = asked_due_ms(text, now)
@@ -145,7 +142,7 @@ class TimerScheduler:
             self.hurry(due, now)
         topic, key = message.topic, unique_key_of(text)
         park(message, due)
-        return encode_handle(topic, self._config.name, due, key) if key else b"", due, crc32(key.encode()), topic
+        return encode_handle(topic, self._config.name, due, key) if key else b""
 
     def hurry(self, due_ms: int, now_ms: int) -> None:
         """Have the alarm ring in time for a message that is due before all others."""

@@ -9,19 +9,10 @@ from pyromq import speedups
 from pyromq.broker.admission import Admission
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.delays.timer_records import ScheduledMessage
+from pyromq.broker.internal_topics import DELAY, TIMER, TRANSACTION, InternalTopics, waits_by
 from pyromq.broker.members.consumer_groups import ConsumerGroups, max_tries
 from pyromq.broker.permissions.compiled_acl import fast_acl_of
-from pyromq.broker.put_message import (
-    DELAY,
-    TIMER,
-    TRANSACTION,
-    PutMessage,
-    is_half,
-    is_too_long,
-    too_large,
-    waits_by,
-)
+from pyromq.broker.put_message import PutMessage, is_half, is_too_long, too_large
 from pyromq.broker.topics import FAQ, Topics
 from pyromq.errors import GroupNotFound, MessageRefused, MQError
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
@@ -50,8 +41,8 @@ if TYPE_CHECKING:
 
 _WAIT = Property.WAIT + "\x01"
 
-# A message to store, whether its sender waits for the disk, the queue it is told, its ticket if it waits for a time.
-_Prepared = tuple[StoredMessage, bool, int, ScheduledMessage | None]
+# A message to store, whether its sender waits for the disk, the queue of the reply, the recall handle if it has one.
+_Prepared = tuple[StoredMessage, bool, int, bytes | None]
 
 # The ids of the members of a batch, the queue offset and the properties of the first.
 _StoredBatch = tuple[str, int, str]
@@ -64,6 +55,7 @@ class SendProcessor:
         self,
         put_message: PutMessage,
         *,
+        internal_topics: InternalTopics,
         admission: Admission,
         confirmation: Confirmation,
         store: MessageStore,
@@ -73,6 +65,7 @@ class SendProcessor:
         refusals: RejectionLog,
     ) -> None:
         self._put_message = put_message
+        self._internal_topics = internal_topics
         self._refusals = refusals
         self._admission = admission
         self._confirmation = confirmation
@@ -93,11 +86,11 @@ class SendProcessor:
         if header.batch:
             return self.send_batch(header, call)
         try:
-            message, wait, queue_id, ticket = self._message(header, call)
+            message, wait, queue_id, handle = self._message(header, call)
             self._put(message)
         except MQError as error:
             return self._refused(error, call)
-        reply = self._stored(message, wait, queue_id, ticket)
+        reply = self._stored(message, wait, queue_id, handle)
         return self._admission.when_saved(header.topic, reply) if self._unsaved_topics else reply
 
     def _refused(self, error: MQError, call: Call) -> Reply:
@@ -134,12 +127,12 @@ class SendProcessor:
             call.peer.packed_address,
             header.reconsume_times or 0,
         )
-        ticket = None
+        handle = None
         if DELAY in text or TRANSACTION in text:
-            ticket = self._put_message.divert(message, self._waiting_properties(header, name))
+            handle = self._internal_topics.divert(message, self._waiting_properties(header, name))
         elif TIMER in text:
-            ticket = self._put_message.divert(message)
-        return message, wait, queue_id, ticket
+            handle = self._internal_topics.divert(message)
+        return message, wait, queue_id, handle
 
     def _waiting_properties(self, header: SendMessage, topic: str) -> dict[str, str]:
         """Return the properties of a message that may have to wait. As upstream, WAIT stays in these."""
@@ -150,20 +143,14 @@ class SendProcessor:
             properties.setdefault(Property.PRODUCER_GROUP, header.producer_group)  # without it nobody could decide
         return properties
 
-    def _stored(
-        self, message: StoredMessage, wait: bool, queue_id: int, ticket: ScheduledMessage | None
-    ) -> Reply | Future[Reply]:
+    def _stored(self, message: StoredMessage, wait: bool, queue_id: int, handle: bytes | None) -> Reply | Future[Reply]:
         """Return the reply to a send whose message is in the log."""
-        recall_handle = None
-        if ticket is not None:
-            self._put_message.parked(message, ticket)
-            recall_handle = ticket[0].decode() or None
         reply = Reply(
             SendMessageResponse(
                 message.offset_message_id,
                 queue_id,
                 message.queue_offset,
-                recall_handle,
+                handle.decode() if handle else None,
                 region=self._config.region,
                 trace_on="true",
             )

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from functools import partial
 
 from pyromq.broker.confirmation import Confirmation
+from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.transactions.half_messages import (
     TRANSACTION_BITS,
@@ -50,12 +51,14 @@ class EndTransactionProcessor:
         put_message: PutMessage,
         half_messages: HalfMessages,
         *,
+        delay_levels: DelayLevels,
         confirmation: Confirmation,
         store: MessageStore,
         permissions: Permissions,
     ) -> None:
         self._put_message = put_message
         self._half_messages = half_messages
+        self._delay_levels = delay_levels
         self._confirmation = confirmation
         self._store = store
         self._permissions = permissions
@@ -130,7 +133,7 @@ class EndTransactionProcessor:
             record.reconsume_times,
             half.log_offset,
         )
-        self._put_message.delay(message, record.properties)  # the delay begins at the commit
+        self._delay_levels.divert(message, record.properties)  # the delay begins at the commit
         self._half_messages.settle(half, message)
 
     @answers(ResumeHalfMessage)

@@ -72,7 +72,6 @@ class HalfMessages:
         clock: Clock,
         most: int = DEFAULT_LIMITS.half_messages,
     ) -> None:
-        put_message.prepare = self.prepare
         self._store = store
         self._put_message = put_message
         self._topics = topics

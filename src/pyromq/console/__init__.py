@@ -1,1 +1,1 @@
-"""The console: a cluster in a browser, over the same `AsyncAdmin` and clients as everybody's. See docs/console.md."""
+"""The console: a cluster in a browser, through `AsyncAdmin` and the public clients. See docs/console.md."""

@@ -1,7 +1,7 @@
-"""Browsers' connections: how many may be open, and how long each may keep the console waiting.
+"""Limits browsers' connections: their number, and the time that each may make the console wait.
 
-A connection waits for its browser until the head of a request is complete, while a body comes, while an answer is not
-read, and between two requests. The connection that has waited longest is closed when another one needs its place.
+A connection waits for its browser until the head of a request is complete, while a body arrives, while a response is
+unread, and between two requests. A new connection at the limit closes the one that has waited longest.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from pyromq.console.console import Console
 
-MAX_CONNECTIONS = 1000  # far more than the people who look at one cluster have browser windows
-WAIT_SECONDS = 30.0  # for a TLS handshake, for a request's head, and for each piece of a body or an answer
-PIECE_BYTES = 64 << 10  # of a body: a browser must send at least so much within that time
-SWEEP_SECONDS = 1.0  # between two looks for connections that have waited too long
+MAX_CONNECTIONS = 1000  # far more than the browser windows of one team
+WAIT_SECONDS = 30.0  # for a TLS handshake, a request's head, and each piece of a body or a response
+PIECE_BYTES = 64 << 10  # part of a body or response that a browser must transfer within WAIT_SECONDS
+SWEEP_SECONDS = 1.0  # between two searches for connections that have waited too long
 
-SLOW, TOO_MANY = "slowConnections", "tooManyConnections"  # reasons, beside those of `refusals`
+SLOW, TOO_MANY = "slowConnections", "tooManyConnections"  # reasons in metrics, in addition to those of `refusals`
 
 
 class BrowserConnections:
-    """The open connections of one console: at most `most`. Accepted sockets are handed to `take`."""
+    """The open connections of one console, at most `most`. `take` receives accepted sockets."""
 
     def __init__(self, server: uvicorn.Server, console: Console, *, most: int | None = None) -> None:
         self._server = server
@@ -38,21 +38,23 @@ class BrowserConnections:
         self._refusals = console.refusals
         self._most = most if most is not None else _most_connections()
         self._open: set[HttpConnection] = set()
-        self._waiting: dict[HttpConnection, float] = {}  # since when (monotonic seconds); the longest first
+        self._waiting: dict[HttpConnection, float] = {}  # monotonic seconds at which the wait began, oldest first
         self._tasks = Tasks()
 
     def start(self) -> None:
-        """Begin to close connections that wait too long."""
+        """Start closing connections that wait too long."""
         self._tasks.start(every(SWEEP_SECONDS, self._close_slow, self._clock), name="close slow connections")
 
     async def close(self) -> None:
-        """Close every connection at once, whatever is unwritten."""
+        """Close every connection at once; unwritten bytes are dropped."""
         for connection in list(self._open):
             connection.cut()
         await self._tasks.stop()
 
     def take(self, accepted: socket) -> None:
-        """Serve an accepted socket. At the limit the longest waiting connection is closed for it, or else it itself."""
+        """Serve an accepted socket. At the limit, close the connection that has waited longest, or this one if none
+        waits.
+        """
         if len(self._open) >= self._most:
             oldest = next(iter(self._waiting), None)
             self._refuse(TOO_MANY, oldest, f"closing a connection of %s: {self._most} are open, the limit")
@@ -69,14 +71,14 @@ class BrowserConnections:
         connection.opening.add_done_callback(lambda _: self._opened(connection, accepted))
 
     def note(self, connection: HttpConnection, *, is_progress: bool = False) -> None:
-        """Note whether a connection waits for its browser now. After progress its time begins again."""
+        """Record whether a connection waits for its browser. Progress restarts its time."""
         if is_progress or not connection.is_waiting:
             self._waiting.pop(connection, None)
         if connection.is_waiting and connection in self._open:
             self._waiting.setdefault(connection, self._clock.monotonic())
 
     def lost(self, connection: HttpConnection) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""
         self._open.discard(connection)
         self._waiting.pop(connection, None)
 
@@ -89,7 +91,7 @@ class BrowserConnections:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, ssl=tls)
         except OSError:
-            pass  # no TLS handshake came of it: the browser has gone, or speaks something else
+            pass  # the TLS handshake failed: the browser left, or used another protocol
 
     def _opened(self, connection: HttpConnection, accepted: socket) -> None:
         if connection.transport is None:
@@ -113,7 +115,7 @@ class BrowserConnections:
 
 
 class HttpConnection(H11Protocol):
-    """A connection that uvicorn serves. It tells its owner when it waits for its browser."""
+    """A connection that uvicorn serves. It reports to its owner when it waits for its browser."""
 
     owner: BrowserConnections
     opening: asyncio.Task[None]
@@ -121,11 +123,11 @@ class HttpConnection(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the browser has to go on, and not the console."""
+        """Whether the browser must act next, not the console."""
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body or self.flow.write_paused
 
     def cut(self) -> None:
-        """Close the connection now, whatever is unwritten."""
+        """Close the connection now; unwritten bytes are dropped."""
         self.owner.lost(self)
         if self.transport is None:
             self.opening.cancel()
@@ -139,7 +141,7 @@ class HttpConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         before = self.cycle
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:  # what comes after an answer is no progress
+        if self.cycle is not None and not self.cycle.response_complete:  # bytes after a response are no progress
             self._piece += len(data)
         is_progress = self.cycle is not before or self._piece >= PIECE_BYTES
         if is_progress:
@@ -164,6 +166,6 @@ class HttpConnection(H11Protocol):
 
 
 def _most_connections() -> int:
-    """Return how many connections leave half of the descriptors for files and for brokers."""
+    """Return the limit of connections: half of the descriptors stay free for files and brokers."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)

@@ -19,23 +19,23 @@ class ConsoleConfig:
     """Where the console listens, what it shows, and where it keeps accounts, saved searches and the audit log."""
 
     namesrv: str | None = None  # as for `AsyncProducer`
-    data: Path = Path("pyromq-console")  # a folder, made when absent, for its owner's eyes
-    host: str = "127.0.0.1"  # other than loopback needs accounts, and TLS or a proxy that speaks it
+    data: Path = Path("pyromq-console")  # folder, created if absent, readable only by its owner
+    host: str = "127.0.0.1"  # any address but loopback needs accounts, and TLS or a TLS proxy
     port: int = PORT  # 0: any free one
-    connections: ConnectionConfig | None = None  # how it reaches the cluster, for accounts without keys of their own
-    tls_cert: Path | None = None  # PEM; browsers then speak HTTPS
-    tls_key: Path | None = None  # where the key is not in the certificate's file
-    behind_tls: bool = False  # a proxy before it speaks HTTPS: cookies are for that alone
-    # Addresses and networks of that proxy: what it adds to X-Forwarded-For is the browser's address.
+    connections: ConnectionConfig | None = None  # connections to the cluster, for accounts without broker keys
+    tls_cert: Path | None = None  # PEM; browsers then use HTTPS
+    tls_key: Path | None = None  # PEM, if the key is in another file than the certificate
+    behind_tls: bool = False  # a proxy terminates HTTPS; cookies are sent only over HTTPS
+    # Addresses and networks of the proxy, which adds the browser's address to X-Forwarded-For.
     proxies: tuple[str, ...] = ("127.0.0.0/8", "::1")
-    # Names by which browsers may ask for it, beside its own address: others could be a stranger's, led here by DNS.
+    # Host names that requests may use besides the address. Others are refused: a stranger's name could point here.
     names: tuple[str, ...] = ()
-    snapshot_seconds: float = 1.5  # views within so long share what was asked of the cluster
-    sample_seconds: float = 10.0  # how often rates and lag are noted; an hour of it is kept
-    session_hours: float = 12.0  # after which one signs in again
-    metrics: MetricsConfig | None = None  # the port for Prometheus; None: there is none
-    doctor_seconds: float = 30.0  # how long the doctor's page may ask before it shows what it has
-    search_seconds: float = 5.0  # how long one search may read queues before it shows what it has
+    snapshot_seconds: float = 1.5  # pages within this time share one snapshot
+    sample_seconds: float = 10.0  # time between two samples of rates and lag, kept for an hour
+    session_hours: float = 12.0  # then the visitor must sign in again
+    metrics: MetricsConfig | None = None  # the Prometheus port; None: no port
+    doctor_seconds: float = 30.0  # time limit of the doctor's page; then it shows its findings so far
+    search_seconds: float = 5.0  # time limit of one search; then it shows the matches so far
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -49,12 +49,12 @@ class ConsoleConfig:
 
     @property
     def speaks_https(self) -> bool:
-        """Whether browsers see HTTPS."""
+        """Whether browsers use HTTPS."""
         return self.tls_cert is not None or self.behind_tls
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine's users reach it."""
+        """Whether only users of this machine can connect."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:

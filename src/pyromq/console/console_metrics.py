@@ -1,4 +1,4 @@
-"""What the console tells Prometheus. Pages are told by their routes: an address that is made up is no series."""
+"""The console's metrics for Prometheus. The label `page` is the path of a route: invented addresses make no series."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SEARCHES = Family("pyromq_console_searches_running", Kind.GAUGE, "Searches that 
 
 FAMILIES = (REQUESTS, SECONDS, REFUSED, CUT, SEARCHES)
 
-NO_PAGE = "none"  # what leads nowhere
+NO_PAGE = "none"  # label of unknown addresses
 
 
 class SignInRefusal(Enum):
@@ -47,7 +47,7 @@ class SignInRefusal(Enum):
 
 
 class ConsoleMetrics:
-    """One console. It is ready while the cluster answers it."""
+    """The metrics of one console. It is ready while the cluster responds."""
 
     def __init__(self, history: ClusterHistory, refusals: RejectionLog) -> None:
         self._common = label_text(node_type="console")
@@ -59,7 +59,7 @@ class ConsoleMetrics:
         self._searches = 0
 
     def note_request(self, page: str, status: int, seconds: float) -> None:
-        """Count an answer; `page` is the path of its route, or `NO_PAGE`."""
+        """Count a response; `page` is the path of its route, or `NO_PAGE`."""
         self._requests[page, status] += 1
         self._seconds.setdefault(page, Histogram()).observe(seconds)
 
@@ -68,7 +68,7 @@ class ConsoleMetrics:
 
     @contextmanager
     def searching(self) -> Iterator[None]:
-        """Count a search as running until this is left."""
+        """Return a context manager that counts a running search."""
         self._searches += 1
         try:
             yield

@@ -20,17 +20,17 @@ from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
 from pyromq.net.listening import HandingListener
 
-GRACE_SECONDS = 2  # for answers under way; those who follow messages never end by themselves
+GRACE_SECONDS = 2  # for running responses; a response that follows messages never ends by itself
 
 
 async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends_with_input: bool = False) -> None:
-    """Serve until a signal comes, or the end of standard input; `tell` gets what listens, and its address.
+    """Serve until a signal arrives or standard input ends; `tell` is called with a title and an address for each port.
 
-    Raises `UsageError` for a port that is taken, or an address that accounts and TLS must protect.
+    Raises `UsageError` for a port in use, or for an address that needs accounts and TLS.
     """
     console = Console(config)
     async with AsyncExitStack() as stack:
-        stack.callback(console.audit.close)  # also where it comes to nothing
+        stack.callback(console.audit.close)  # also if the start fails
         listener = stack.enter_context(_listen(config))
         if config.metrics is not None:
             tell("metrics", await _tell_metrics(stack, console, config.metrics))
@@ -39,7 +39,9 @@ async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, server.stop)
         if ends_with_input:
-            loop.add_reader(sys.stdin.fileno(), server.stop)  # nothing is ever written to it: it can only end
+            loop.add_reader(
+                sys.stdin.fileno(), server.stop
+            )  # the parent writes nothing to it, so it becomes readable only at its end
         port = listener.getsockname()[1]
         host = f"[{config.host}]" if ":" in config.host else config.host
         tell("console", f"{'https' if config.tls_cert else 'http'}://{host}:{port}/")
@@ -47,7 +49,7 @@ async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends
 
 
 async def _tell_metrics(stack: AsyncExitStack, console: Console, config: MetricsConfig) -> str:
-    """Open the port for metrics; return its address."""
+    """Open the metrics port and report its address."""
     try:
         endpoint = await stack.enter_async_context(MetricsEndpoint([console.metrics], config))
     except UsageError as error:
@@ -56,7 +58,7 @@ async def _tell_metrics(stack: AsyncExitStack, console: Console, config: Metrics
 
 
 class ConsoleServer(uvicorn.Server):
-    """Serves the sockets it is given. Signals are left to its caller: uvicorn would raise them again when it ends."""
+    """Serves the given sockets. Signals are left to the caller, because uvicorn would raise them again at its end."""
 
     def __init__(self, console: Console, *, most_connections: int | None = None) -> None:
         super().__init__(_settings(console))
@@ -67,7 +69,7 @@ class ConsoleServer(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=[])  # `BrowserConnections` accepts instead: asyncio has no limit of connections
+        await super().startup(sockets=[])  # `BrowserConnections` accepts, because asyncio has no limit of connections
         self._connections.start()
         for each in sockets or ():
             each.setblocking(False)
@@ -88,7 +90,7 @@ def _settings(console: Console) -> uvicorn.Config:
     config = console.config
     return uvicorn.Config(
         make_app(console),
-        log_level="error",  # `BrowserConnections` tells of warnings, so seldom that nobody fills a disk with them
+        log_level="error",  # `BrowserConnections` logs warnings with a rate limit, so that no client can fill the disk
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -106,7 +108,7 @@ def _listen(config: ConsoleConfig) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))
-        listener.listen(128)  # from here on browsers may come: they wait until the application is ready
+        listener.listen(128)  # browsers may connect from here on; they wait until the application is ready
     except OSError as error:
         listener.close()
         raise UsageError(

@@ -1,1 +1,1 @@
-"""Deciding which messages a subscription wants. No sockets, no store."""
+"""Filters: which messages a subscription selects. No sockets, no store."""

@@ -1,4 +1,4 @@
-"""What every kind of subscription comes down to, and the one place where subscriptions are made into it."""
+"""The filter that every kind of subscription becomes, and the one function that makes it."""
 
 from __future__ import annotations
 
@@ -9,37 +9,35 @@ from pyromq.errors import BrokerError, LimitReached
 from pyromq.filter.sql import SQL92, parse_sql
 from pyromq.filter.tags import parse_tags
 
-TAG_TYPES = (None, "", "TAG")  # how a subscription by tags calls itself
+TAG_TYPES = (None, "", "TAG")  # expression types of a subscription by tags
 
 
 class Filter(Protocol):
-    """Two tests; a message is wanted if it passes both. One that is None passes everything.
+    """Two tests; a message is selected if it passes both. A test that is None passes everything.
 
-    Filters are hashable. Where equal subscriptions give the same object, an arrival asks once for all their long polls.
+    Filters are hashable. If equal subscriptions share one object, an arriving message is tested once for all their long
+    polls.
     """
 
     @property
     def codes(self) -> frozenset[int] | None:
-        """The only codes that are accepted, where they can be named; None or none: `accepts_code` says which."""
+        """The accepted hash codes, if they can be listed; None or empty: `accepts_code` decides."""
 
     @property
     def weight(self) -> int:
-        """How much it takes to keep it while somebody waits, and to ask it: as many pulls of everything."""
+        """The cost of keeping and testing this filter in a long poll, as a number of pulls without a filter."""
 
     @property
     def accepts_code(self) -> Callable[[int], bool] | None:
-        """The test of a queue entry's tags code, for which no record is touched."""
+        """The test of a queue entry's tags code, without reading the record."""
 
     @property
     def accepts_record(self) -> Callable[[memoryview], bool] | None:
-        """The test of a record, which is in memory by then. It passes damaged ones: whoever pulls them names them."""
+        """The test of a record in memory. Damaged records pass, so that the consumer reports them."""
 
 
 def filter_of(expression_type: str | None, expression: str | None, *, by_properties: bool = True) -> Filter:
-    """Return the filter of a subscription. `by_properties`: whether expressions over properties are served.
-
-    Raises `BrokerError` for a type that is not served, `SubscriptionParseFailed` for an expression that makes no sense.
-    """
+    """Return the filter of a subscription. `by_properties`: whether SQL92 expressions are supported."""
     if expression_type in TAG_TYPES:
         return parse_tags(expression)
     if expression_type == SQL92 and by_properties:

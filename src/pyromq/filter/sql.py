@@ -1,7 +1,7 @@
 """Subscriptions by an SQL92 expression over a message's properties: `price > 5 AND region IN ('EU', 'US')`.
 
-Source: RocketMQ 4.9.8, SelectorParser.jj. Where upstream is odd, so is this: NOT binds more tightly than a comparison,
-and text behind a whole expression is not looked at, but by clients of ours (`check_sql`).
+Source: RocketMQ 4.9.8, SelectorParser.jj, with its peculiarities: NOT binds more tightly than a comparison, and text
+behind a complete expression is ignored. Our clients refuse such expressions (`check_sql`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOKEN = re.compile(
 )
 
 SQL92 = "SQL92"
-MOST_CHARACTERS = 16_384  # of an expression; a person writes hundreds, a program with a long list some thousands
+MOST_CHARACTERS = 16_384  # of an expression; people write hundreds, programs with long lists some thousands
 
 _LEAST_WEIGHT = 8  # the properties are copied first
 _PAIRS = PAIRS.encode()
@@ -43,26 +43,26 @@ _COMPARISONS = ("NOT", "BETWEEN", "IN", *terms.ORDERS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SqlFilter:
-    """A parsed expression, a `Filter` by records."""
+    """A parsed expression: a `Filter` that tests records."""
 
     expression: str
     evaluate: Evaluate
-    weight: int  # a comparison takes 0.3 us or more, at each message that comes
+    weight: int  # a comparison takes 0.3 us or more for each arriving message
     codes: None = None
     accepts_code: None = None
     expression_type: str = SQL92
 
     @property
     def accepts_record(self) -> Callable[[memoryview], bool]:
-        """Judges a record by its properties; one that cannot be read passes, who pulls it sees that."""
+        """Test a record by its properties. An unreadable record passes, and the consumer that pulls it reports it."""
         return self._accepts
 
     def accepts_properties(self, text: str) -> bool:
-        """Judge a message by its properties, as they are stored."""
+        """Test a message by its stored properties."""
         return self._judge(text.encode())
 
     def accepts_tag(self, tag: str | None) -> bool:
-        """True: tags do not matter beside an expression."""
+        """Return True: an expression ignores tags."""
         return True
 
     def _accepts(self, record: memoryview) -> bool:
@@ -75,21 +75,22 @@ class SqlFilter:
     def _judge(self, properties: memoryview | bytes) -> bool:
         try:
             return self.evaluate(b"".join((_PAIRS, properties, _PAIRS))) is True
-        except ValueError:  # a text that is no number is not wanted
+        except ValueError:  # a text that is not a number is not selected
             return False
 
 
 @lru_cache(maxsize=128)
 def parse_sql(expression: str | None) -> SqlFilter:
-    """Return the filter of an expression. Raises `SubscriptionParseFailed`, saying what is wrong and where."""
+    """Return the filter of an expression. Raises `SubscriptionParseFailed` with the fault and its position."""
     wanted = _parsed(expression)[0]
     return SqlFilter(expression or "", wanted.evaluate, _LEAST_WEIGHT + wanted.size)
 
 
 def check_sql(expression: str) -> SqlFilter:
-    """Parse an expression of a user of ours. Refuses what RocketMQ takes though it means something else than it says.
+    """Parse an expression of our own client. Refuse expressions that RocketMQ accepts but that do not mean what they
+    say.
 
-    That is text behind a whole expression, a property as a condition, and an expression that is never true.
+    These are text behind a complete expression, a property as a condition, and an expression that is never true.
     """
     wanted, rest = _parsed(expression)
     if rest.kind != END:
@@ -124,7 +125,7 @@ def _failed(expression: str, reason: str) -> SubscriptionParseFailed:
 
 
 class _Parser:
-    """One method per level of the grammar, weakest binding first. `next` is the token that comes."""
+    """A parser with one method per level of the grammar, weakest binding first. `next` is the next token."""
 
     def __init__(self, expression: str) -> None:
         self._tokens = tokens(expression)
@@ -246,7 +247,7 @@ def _unquoted(text: str) -> str:
 
 
 class Token(NamedTuple):
-    """`kind` is `double`, `whole`, `text`, `name`, `end`, or the keyword or sign itself; `at` counts from 1."""
+    """`kind` is `double`, `whole`, `text`, `name`, `end`, or the keyword or sign; `at` is its position, from 1."""
 
     kind: str
     text: str
@@ -254,7 +255,7 @@ class Token(NamedTuple):
 
 
 def tokens(expression: str) -> Iterator[Token]:
-    """Yield what the expression consists of, and `END` at its end. Raises `ValueError` where something is nothing."""
+    """Yield the tokens of an expression, and `END`. Raises `ValueError` for characters that form no token."""
     position = 0
     while position < len(expression):
         match = _TOKEN.match(expression, position)

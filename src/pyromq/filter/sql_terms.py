@@ -1,7 +1,8 @@
-"""What SQL92 expressions are made of, each as a function from a message's properties to a value.
+"""The terms of SQL92 expressions, each a function from a message's properties to a value.
 
-Three-valued: True, False, and None where a property is missing. A term raises `ValueError` where values cannot be
-compared; the message is not wanted then. Source: RocketMQ 4.9.8, the classes of org.apache.rocketmq.filter.expression.
+Logic has three values: True, False, and None if a property is missing. A term raises `ValueError` if values cannot be
+compared; the message is not selected then. Source: RocketMQ 4.9.8, the classes of
+org.apache.rocketmq.filter.expression.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyromq.message import NAME_VALUE, PAIRS
 
 Value: TypeAlias = bool | int | float | str | None
 
-_WHOLE = re.compile("[+-]?[^\\D\U00010000-\U0010ffff]+")  # of digits beyond the BMP, Java sees surrogates
+_WHOLE = re.compile("[+-]?[^\\D\U00010000-\U0010ffff]+")  # Java sees digits beyond the BMP as surrogates
 _DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)")
 _HEX_DOUBLE = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 _BLANKS = "".join(map(chr, range(33)))
@@ -27,40 +28,40 @@ INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 
 Evaluate: TypeAlias = Callable[[bytes], Value]
-MOST_LEVELS = 100  # of terms in terms; each is a call within a call
-MOST_TERMS = 1_000  # in all; each takes memory, and time at every message
+MOST_LEVELS = 100  # of nested terms; each is a nested call
+MOST_TERMS = 1_000  # in all; each costs memory, and time for every message
 
 ORDERS = {">": gt, ">=": ge, "<": lt, "<=": le}
 _PAIRS, _NAME_VALUE = PAIRS.encode(), NAME_VALUE.encode()
 
 
 class Kind(Enum):
-    """What a term may be used for."""
+    """The permitted use of a term."""
 
     PROPERTY = auto()
-    CONSTANT = auto()  # also TRUE, FALSE and NULL
+    CONSTANT = auto()  # includes TRUE, FALSE and NULL
     CONDITION = auto()
     NEGATIVE = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """`evaluate` gets the properties as stored, with a separator before and behind. `value` is that of a constant.
+    """`evaluate` gets the properties as stored, with a separator in front and behind. `value` is that of a constant.
 
-    `bare` is a property that stands in it as a condition, if there is one.
+    `bare` is a property that the term uses as a condition, if any.
     """
 
     kind: Kind
     evaluate: Evaluate
     text: str
     levels: int = 1
-    size: int = 1  # terms in all
+    size: int = 1  # number of terms, nested ones included
     value: Value = None
     bare: str = ""
 
     @property
     def is_boolean(self) -> bool:
-        """Whether it says yes, no, or nothing."""
+        """Whether the value is true, false or unknown."""
         return self.kind is Kind.CONDITION or (self.kind is Kind.CONSTANT and isinstance(self.value, bool | None))
 
 
@@ -77,13 +78,15 @@ def whole_constant(text: str) -> Term:
 
 def double_constant(text: str) -> Term:
     number = float(text)
-    if number in (0.0, float("inf")):  # upstream takes the smallest positive number for the smallest of all
+    if number in (0.0, float("inf")):  # upstream uses the smallest positive number as the minimum
         raise ValueError(f"{text:.80} is not between 4.9E-324 and 1.7976931348623157E308; write 0 for zero")
     return constant(number, text)
 
 
 def prop(name: str) -> Term:
-    """A property: its text, None where the message has none. The last of a name counts, and none that is empty."""
+    """Return a property's text; None if the message does not have it. The last property of a name counts; empty ones
+    are absent.
+    """
     key = _PAIRS + name.encode() + _NAME_VALUE
     size = len(key)
 
@@ -112,7 +115,7 @@ def negative(operand: Term) -> Term:
 
 
 def condition(operand: Term) -> Term:
-    """Return a term as a condition. A property is none that is ever true: its value is a text."""
+    """Return a term as a condition. A property alone is never true, because its value is a text."""
     if operand.is_boolean:
         return operand
     if operand.kind is not Kind.PROPERTY:
@@ -134,12 +137,12 @@ def negated(operand: Term) -> Term:
 
 
 def all_of(operands: Sequence[Term]) -> Term:
-    """AND. Later operands are looked at unless one before is false."""
+    """AND. Later operands are evaluated unless an earlier one is false."""
     return _joined(operands, "AND", decides=False)
 
 
 def any_of(operands: Sequence[Term]) -> Term:
-    """OR. Later operands are looked at unless one before is true."""
+    """OR. Later operands are evaluated unless an earlier one is true."""
     return _joined(operands, "OR", decides=True)
 
 
@@ -160,7 +163,7 @@ def is_null(operand: Term) -> Term:
 
 
 def ordered(left: Term, sign: str, right: Term) -> Term:
-    """One of > >= < <=, between numbers or what is read as such."""
+    """One of > >= < <=, between numbers or texts that are read as numbers."""
     for operand in (left, right):
         if operand.kind is Kind.CONDITION or (
             operand.kind is Kind.CONSTANT and isinstance(operand.value, bool | str | None)
@@ -257,7 +260,7 @@ def _is_text(left: Evaluate, text: str) -> Evaluate:
 
 
 def _is_on_side(left: Evaluate, sign: str, number: float) -> Evaluate:
-    """The most frequent of all: a property beside a number."""
+    """The most frequent comparison: a property with a number."""
     is_so = ORDERS[sign]
     if isinstance(number, float):
 
@@ -275,11 +278,11 @@ def _is_on_side(left: Evaluate, sign: str, number: float) -> Evaluate:
 
 
 class Long(int):
-    """A whole number of 64 bits. It compares as a number; a text beside it may be as large, beside an `int` not."""
+    """A whole number of 64 bits. A text compared with it may have 64 bits; one compared with an `int` only 32."""
 
 
 def whole_number(text: str, like: int) -> int:
-    """Read a text as the type of `like`. Raises `ValueError` for what is none, or too large for that type."""
+    """Read a text as the type of `like`. Raises `ValueError` for a text that is no whole number, or too large."""
     number = int(text) if _WHOLE.fullmatch(text) else None
     most = LONG_MAX if type(like) is Long else INT_MAX
     if number is None or not -most - 1 <= number <= most:
@@ -288,7 +291,7 @@ def whole_number(text: str, like: int) -> int:
 
 
 def double(text: str) -> float:
-    """Read a text as Java's Double does. Raises `ValueError` for what is none."""
+    """Read a text as Java's Double does. Raises `ValueError` if it is not a number."""
     text = text.strip(_BLANKS)
     if match := _DOUBLE.fullmatch(text):
         return float(match[0].rstrip("fFdD") if match[2] else text)
@@ -301,10 +304,10 @@ def double(text: str) -> float:
 
 
 def compare(left: Value, right: Value) -> int:
-    """Return a number below, equal to or above zero, as `left` is to `right`; neither is None.
+    """Return a number below, equal to or above zero for `left` below, equal to or above `right`; neither is None.
 
-    Values of different kinds that cannot be brought together are unequal: -1. Raises `ValueError` where a text is no
-    number as it would have to be, and for a boolean on the left of a text.
+    Values of incompatible types are unequal: -1. Raises `ValueError` if a text must be a number and is not, and for a
+    boolean on the left of a text.
     """
     if isinstance(left, str):
         if isinstance(right, str):
@@ -322,7 +325,7 @@ def compare(left: Value, right: Value) -> int:
 
 
 def compare_numbers(left: float | None, right: float | None) -> int:
-    """As `compare`, of numbers. NaN is above all others, and -0.0 below 0.0, as between Java's Doubles."""
+    """Compare numbers as Java's Doubles: NaN is above all others, and -0.0 below 0.0."""
     assert left is not None and right is not None
     if isinstance(left, float) or isinstance(right, float):
         left, right = float(left), float(right)

@@ -1,4 +1,4 @@
-"""What a user of ours subscribes to: messages with certain tags, or those of which an SQL92 expression is true."""
+"""The filter of a subscription of our own clients: by tags, or by an SQL92 expression."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Wanted: TypeAlias = TagFilter | SqlFilter
 def wanted_by(tags: str, sql: str | None) -> Wanted:
     """Return the filter of a subscription by `tags` (`*`, `a || b`), or by `sql` unless that is None.
 
-    Raises `UsageError` for both at once, `SubscriptionParseFailed` for one that makes no sense.
+    Raises `UsageError` for both at once, `SubscriptionParseFailed` for an invalid one.
     """
     if sql is None:
         return subscribed_tags(tags)

@@ -1,7 +1,7 @@
-"""Where members of one group subscribe differently, which makes them miss messages: found and put into words.
+"""Finds members of one group with different subscriptions, which miss messages, and describes the differences.
 
-The group's queues are shared among all members, and brokers keep one subscription per topic: who does not want a topic
-leaves its queues unread, and who wants other tags skips what the others are for.
+Members share the group's queues, and brokers keep one subscription per topic. A member without a topic leaves its
+queues unread. A member with other tags skips messages of the others.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 
 from pyromq.names import RETRY_PREFIX
 
-NOTHING = ""  # in place of an expression: the topic is not subscribed to
-MOST_NAMES = 10  # members named at most for each expression
+NOTHING = ""  # instead of an expression: no subscription to the topic
+MOST_NAMES = 10  # largest number of members named for each expression
 
-# By topic and expression, or `NOTHING`: the members, in order.
+# Sorted members, by topic and expression (or `NOTHING`).
 Differences = dict[str, dict[str, list[str]]]
 
 
 def differences(subscribed: Mapping[str, Mapping[str, str]]) -> Differences:
-    """Return the topics that not all members want alike, given each member's expressions by topic.
+    """Return the topics with different subscriptions, given each member's expressions by topic.
 
-    Members that subscribe to nothing choose their queues themselves, or have just begun: they are left out.
+    Members without subscriptions are left out: they choose their queues themselves, or have just started.
     """
     members = {name: wanted for name, wanted in sorted(subscribed.items()) if wanted}
     topics = sorted({topic for wanted in members.values() for topic in wanted if not topic.startswith(RETRY_PREFIX)})
@@ -35,7 +35,7 @@ def differences(subscribed: Mapping[str, Mapping[str, str]]) -> Differences:
 
 
 def in_words(found: Differences) -> str:
-    """Return differences as one line: `orders: "a" by m1, m2; "b" by m3; nothing by m4 | ...`."""
+    """Return the differences as one line: `orders: "a" by m1, m2; "b" by m3; nothing by m4 | ...`."""
     return " | ".join(f"{topic}: {_choices(by_expression)}" for topic, by_expression in found.items())
 
 

@@ -17,21 +17,23 @@ from pyromq.logs import logger_of
 logger = logger_of(__name__)
 
 ALL = "*"
-_UNIT = 8  # tags that take about as much memory as a pull that waits
+_UNIT = 8  # number of tags with about the memory of one long poll
 
-# What is in expressions of SQL92 and hardly in tags: operators and words between blanks, comparisons with literals.
+# Parts of SQL92 expressions that are rare in tags: operators and words between blanks, comparisons with literals.
 _SQL = re.compile(r"\s(=|<>|[<>]=?|AND|OR|NOT|IN|IS|BETWEEN|and|or)\s|[<>=]\s*['\d]|(?i:\bis\s+(not\s+)?null\b)")
 
-# What is in a tag when several tags, or a pattern, were meant.
+# Characters in a tag that suggest several tags, or a pattern.
 _UNLIKELY = re.compile(r"[\s,;&*]")
 
-# A bar that was meant as `||`. The tag `a|b` is legal, and Java's clients find it.
+# A single bar, probably meant as `||`. The tag `a|b` is legal, and Java's clients find it.
 _LONE_BAR = re.compile(r"^\||\s\||\|\s|\|$")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TagFilter:
-    """A parsed tag expression, a `Filter` by codes: different tags may share one. Without tags it wants everything."""
+    """A parsed tag expression: a `Filter` that tests hash codes; different tags may share one. Without tags it accepts
+    all.
+    """
 
     expression: str
     tags: frozenset[str]
@@ -52,13 +54,13 @@ EVERYTHING = TagFilter(ALL, frozenset(), frozenset(), None)
 
 
 def subscribed_tags(expression: str) -> TagFilter:
-    """Return the filter of an expression of a user of ours; warns, once for each, of one that was meant as SQL.
+    """Return the filter of a tag expression of our own client; warn, once for each, if it looks like SQL.
 
-    Raises `SubscriptionParseFailed` for an expression that means something else than it seems to say. RocketMQ's own
-    parser, `parse_tags`, takes such expressions: it skips an empty tag, and `*` beside other tags is a tag.
+    Raises `SubscriptionParseFailed` for an expression that does not mean what it says. RocketMQ's own parser,
+    `parse_tags`, accepts such expressions: it skips an empty tag, and treats `*` beside other tags as a tag.
     """
     parts = _parts(expression)
-    if parts == [ALL]:  # with blanks around it
+    if parts == [ALL]:  # also with blanks around it
         return EVERYTHING
     _check_parts(expression, parts)
     _hint_at_sql(expression)
@@ -66,9 +68,9 @@ def subscribed_tags(expression: str) -> TagFilter:
 
 
 def check_tag_words(expression: str) -> None:
-    """Raise `SubscriptionParseFailed` for a tag with a blank, a comma or the like in it, or that looks like SQL.
+    """Raise `SubscriptionParseFailed` for a tag with a blank, a comma or similar, or that looks like SQL.
 
-    Such a tag is legal. Far more often two tags were meant, or a pattern, and the subscription finds nothing.
+    Such a tag is legal. Usually two tags, or a pattern, were meant, and the subscription finds nothing.
     """
     for tag in _parts(expression):
         if tag != ALL and (found := _UNLIKELY.search(tag) or _SQL.search(tag)):
@@ -79,7 +81,7 @@ def check_tag_words(expression: str) -> None:
 
 
 def _check_parts(expression: str, parts: list[str]) -> None:
-    if not any(parts):  # everything, or nothing but separators, which `parse_tags` refuses
+    if not any(parts):  # all tags, or only separators, which `parse_tags` refuses
         return
     if "" in parts:
         raise SubscriptionParseFailed(
@@ -110,7 +112,7 @@ def _hint_at_sql(expression: str) -> None:
 
 
 def check_tag(tag: str) -> None:
-    """Raise `IllegalMessage` for a message's tag that no subscription finds."""
+    """Raise `IllegalMessage` for a message's tag that no subscription can select."""
     if not isinstance(tag, str):
         raise IllegalMessage(f"tags={tag!r:.80} is {type(tag).__name__}; a message has one tag, a text")
     if "||" in tag:
@@ -120,9 +122,9 @@ def check_tag(tag: str) -> None:
 
 
 def parse_tags(expression: str | None) -> TagFilter:
-    """Return the filter of a tag expression; None, the empty text and `*` want everything.
+    """Return the filter of a tag expression; None, the empty text and `*` accept everything.
 
-    The same filter for the same expression while that is remembered; few long ones are, which take much memory. Raises
+    Equal expressions return the same object while it is cached; few long ones are, because they use much memory. Raises
     `SubscriptionParseFailed` for an expression of separators only.
     """
     if not expression or expression == ALL:
@@ -140,6 +142,6 @@ def _parse(expression: str) -> TagFilter:
     return TagFilter(expression, tags, codes, codes.__contains__)
 
 
-_SHORT = 512  # characters; the filter of an expression may take fifty times as much memory
+_SHORT = 512  # characters; a filter may use fifty times the memory of its expression
 _parse_short = lru_cache(maxsize=1024)(_parse)
 _parse_long = lru_cache(maxsize=32)(_parse)

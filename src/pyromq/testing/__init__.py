@@ -1,7 +1,7 @@
-"""For tests, yours and ours: a whole cluster in this process, a clock that waits to be told, a bad network,
-a disk that forgets.
+"""For tests, yours and ours: a whole cluster in this process, a clock moved by the test, a faulty network, a faulty
+disk.
 
-Names are loaded when first used: pytest loads this package in every run where pyromq is installed.
+Names are loaded at their first use, because pytest loads this package in every run where pyromq is installed.
 """
 
 from __future__ import annotations

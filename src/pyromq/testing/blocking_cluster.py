@@ -1,4 +1,4 @@
-"""The cluster for tests that are plain functions: it lives on an event loop of its own, in a thread."""
+"""The cluster for tests that are plain functions: it runs on an event loop in a thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BlockingCluster:
             producer = cluster.producer()
             producer.send(Message("orders", b"1"))
 
-    Its clients are the blocking ones. What else `Cluster` can, `run` does with `cluster`, on the servers' loop:
+    Its clients are the blocking ones. `run` calls everything else of `Cluster`, on the servers' loop:
 
         cluster.run(cluster.cluster.push_consumer("billing"))
 
@@ -79,7 +79,7 @@ class BlockingCluster:
         self._stack.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the cluster's loop, and return what it returns."""
+        """Run a coroutine on the cluster's loop, and return its result."""
         try:
             refuse_running_loop("`pyromq.testing.Cluster`")
             if self._loop is None:
@@ -90,7 +90,7 @@ class BlockingCluster:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the servers; whoever waits meanwhile wakes at its moment."""
+        """Advance the servers' clock; sleeping tasks wake at their time."""
         self.run(self.clock.advance(seconds))
 
     def producer(self, group: str = "test-producer", **options: Any) -> Producer:
@@ -134,7 +134,7 @@ class BlockingCluster:
 
 
 class _RunningLoop:
-    """An event loop that a thread of its own turns."""
+    """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""A clock for tests: time passes only by `advance`."""
+"""A clock for tests: time passes only in `advance`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import heapq
 from itertools import count
 
-SETTLE_TURNS = 20  # turns of the event loop given to those whose time has come
+SETTLE_TURNS = 20  # turns of the event loop for tasks that have woken
 
 
 class FakeClock:
-    """Time that a test moves; who sleeps wakes in order of the time due."""
+    """A clock that a test moves; sleeping tasks wake in order of their time."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = float(now_ms)
@@ -33,9 +33,9 @@ class FakeClock:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass; whoever's sleep ends meanwhile wakes at its moment and may go to sleep again.
+        """Advance the time. Tasks that are due meanwhile wake at their time, and may sleep again.
 
-        An hour of an idle cluster has 50,000 such moments, which take about four seconds.
+        An hour of an idle cluster has 50,000 such wake-ups, which take about four seconds.
         """
         end = self._seconds + seconds
         while self._sleepers and self._sleepers[0][0] <= end:
@@ -48,7 +48,7 @@ class FakeClock:
         await settle()
 
     def jump(self, seconds: float) -> None:
-        """Set the wall clock, as an operator does: durations do not notice."""
+        """Set the wall clock, as an operator does; monotonic time does not change."""
         self._now_ms += seconds * 1000
 
     def _move_to(self, seconds: float) -> None:
@@ -57,6 +57,6 @@ class FakeClock:
 
 
 async def settle() -> None:
-    """Let the event loop turn a few times, so that what is ready runs."""
+    """Run the event loop for a few turns, so that ready tasks run."""
     for _ in range(SETTLE_TURNS):
         await asyncio.sleep(0)

@@ -28,12 +28,12 @@ from pyromq.testing.link import Link
 
 Config = TypeVar("Config", ProducerConfig, ConsumerConfig)
 
-# Small files: a test makes many stores, and some want to see a log roll.
+# Small files: tests create many stores, and some need a log to roll.
 SEGMENT_BYTES = 4 << 20
 QUEUE_ENTRIES = 3_000
 INDEX_SLOTS = 5_000
 INDEX_ENTRIES = 20_000
-LINK_HOST = "127.0.0.2"  # a broker advertises a host with its own port: so a link is elsewhere on the loopback
+LINK_HOST = "127.0.0.2"  # a link has the broker's port, so it needs another loopback address
 
 
 class Cluster:
@@ -43,10 +43,10 @@ class Cluster:
             producer = await cluster.producer()
             await producer.send(Message("orders", b"1"))
 
-    `clock` is the servers' clock, a `FakeClock` unless another is given; clients live by the real one. `settings`
-    are fields of `BrokerConfig` for every broker. With `data`, the folder stays; otherwise it is temporary. With
-    `linked`, clients reach each broker over its link in `links`. `tls` is of the ports of all servers; `connections` is
-    how brokers connect to the name server, and how the clients that are asked for here connect.
+    `clock` is the servers' clock, by default a `FakeClock`; clients use the real time. `settings` are fields of
+    `BrokerConfig` for every broker. With `data` the folder is kept; otherwise it is temporary. With `linked`, clients
+    reach each broker through its link in `links`. `tls` is for the ports of all servers. `connections` is for the
+    brokers' connections to the name server, and for the clients made here.
     """
 
     def __init__(
@@ -133,15 +133,15 @@ class Cluster:
             await self.brokers[number].__aexit__(None, None, None)
 
     async def kill_broker(self, number: int = 0) -> None:
-        """End a broker as SIGKILL would: connections break, and its folder stays as it was at that moment.
+        """End a broker as SIGKILL would: connections break, and its folder stays as it is.
 
-        What the killed process wrote is in the files, whether flushed or not, as the kernel keeps it.
+        Like the kernel, this keeps everything that the process wrote, flushed or not.
         """
         broker = self.brokers[number]
         folder = broker.config.data
         left = folder.with_name(folder.name + ".killed")
         broker.cut_connections()
-        shutil.copytree(folder, left, ignore=shutil.ignore_patterns("*.tmp"))  # half-written by a thread
+        shutil.copytree(folder, left, ignore=shutil.ignore_patterns("*.tmp"))  # a thread may be writing them
         await self.stop_broker(number)
         shutil.rmtree(folder)
         left.rename(folder)

@@ -1,4 +1,4 @@
-"""A pytest plugin: the fixture `pyromq_cluster`. Loads nothing of pyromq until a test asks for it."""
+"""A pytest plugin: the fixture `pyromq_cluster`. It imports pyromq only when a test uses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 try:
     from pytest_asyncio import fixture as async_fixture
-except ImportError:  # other ways to run async tests take plain async fixtures
+except ImportError:  # other async plugins accept plain async fixtures
     async_fixture = pytest.fixture  # type: ignore[assignment]  # the same for the one use below
 
 

@@ -1,4 +1,4 @@
-"""A TCP relay between clients and one server, which a test pauses, slows and cuts. It knows nothing of frames."""
+"""A TCP relay between clients and one server, which a test pauses, slows and cuts. It does not parse frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIECE_BYTES = 1 << 16
 class Way:
     """One direction of a link, for all its connections.
 
-    `delay_seconds` is how long each piece waits before it goes on; `passed_bytes` counts what has gone on.
+    `delay_seconds` delays each piece; `passed_bytes` counts the forwarded bytes.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -28,15 +28,15 @@ class Way:
         self._is_open.set()
 
     def pause(self) -> None:
-        """Hold what comes from now on, also the end of a connection; nothing is lost."""
+        """Hold all bytes from now on, and the ends of connections; nothing is lost."""
         self._is_open.clear()
 
     def resume(self) -> None:
-        """Pass on what was held."""
+        """Forward the held bytes."""
         self._is_open.set()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass on one connection's bytes until its sender ends it."""
+        """Forward one connection's bytes until its sender closes it."""
         while data := await reader.read(PIECE_BYTES):
             if self.delay_seconds:
                 await self._clock.sleep(self.delay_seconds)
@@ -48,12 +48,13 @@ class Way:
 
 
 class Link:
-    """What clients connect to instead of a server, an async context manager.
+    """The address that clients connect to instead of a server, an async context manager.
 
         async with Link(cluster.namesrv) as link, AsyncProducer("group", link.address) as producer:
             link.answers.pause()
 
-    `requests` is the way to the server, `answers` the way back. `Cluster(linked=True)` has one before each broker.
+    `requests` is the direction to the server, `answers` the other one. `Cluster(linked=True)` has a link before each
+    broker.
     """
 
     def __init__(self, server: str, *, host: str = "127.0.0.1", port: int = 0, clock: Clock | None = None) -> None:
@@ -64,17 +65,17 @@ class Link:
         self.answers = Way(clock)
         self._server = server
         self._listener: asyncio.Server | None = None
-        self._relays: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # each with its client's end
+        self._relays: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # task -> the client's side of its connection
         self._tasks = Tasks()
 
     @property
     def address(self) -> str:
-        """What clients connect to: `host:port`."""
+        """The address for clients, `host:port`."""
         return f"{self.host}:{self.port}"
 
     @property
     def connections(self) -> int:
-        """How many there are, those on their way to the server included."""
+        """The number of connections, including those that the link is still opening to the server."""
         return len(self._relays)
 
     async def __aenter__(self) -> Self:
@@ -85,22 +86,22 @@ class Link:
         await self.close()
 
     def pause(self) -> None:
-        """Hold what comes in both directions; connections stay, nothing is lost."""
+        """Hold both directions; connections stay open, nothing is lost."""
         self.requests.pause()
         self.answers.pause()
 
     def resume(self) -> None:
-        """Pass on what was held."""
+        """Forward the held bytes."""
         self.requests.resume()
         self.answers.resume()
 
     def cut(self) -> None:
-        """Break every connection; what was held is lost. New ones can be made at once."""
+        """Break every connection; held bytes are lost. New connections are accepted."""
         for relay in self._relays:
             relay.cancel()
 
     async def open(self) -> None:
-        """Accept connections, again at the same address after `close`."""
+        """Accept connections; after `close`, at the same address."""
         self._listener = await asyncio.start_server(self._accept, self.host, self.port)
         self.port = self._listener.sockets[0].getsockname()[1]
 
@@ -121,7 +122,7 @@ class Link:
         relay.add_done_callback(self._ended)
 
     def _ended(self, relay: asyncio.Task[None]) -> None:
-        self._relays.pop(relay).transport.abort()  # a relay that was cancelled before it began has ended nothing
+        self._relays.pop(relay).transport.abort()  # a relay that was cancelled before its start has closed nothing
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = [writer]
@@ -133,14 +134,14 @@ class Link:
             for end in ends:
                 end.close()
                 await _closed(end)
-        except OSError:  # one end is gone: so the other goes
+        except OSError:  # one side is closed, so the other is closed too
             pass
         finally:
             await _abort(ends)
 
 
 async def _first_of(*ways: Coroutine[Any, Any, None]) -> None:
-    """Run all until one ends; raise what it raised."""
+    """Run all until the first ends; raise its exception."""
     running = [asyncio.ensure_future(way) for way in ways]
     try:
         ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -161,5 +162,5 @@ async def _abort(ends: list[asyncio.StreamWriter]) -> None:
 
 
 async def _closed(end: asyncio.StreamWriter) -> None:
-    """Wait until it is. All who wait share one future, so whoever of them is cancelled must not cancel that."""
+    """Wait until the transport is closed. Callers share one future, so a cancelled caller must not cancel it."""
     await asyncio.shield(end.wait_closed())

@@ -1,14 +1,14 @@
-"""A disk in memory that loses what was never flushed, tears what it was writing, refuses, and stops at any operation.
+"""A disk in memory that loses unflushed bytes, tears writes, returns errors, and kills the process at any operation.
 
     disk = SimulatedDisk()
     disk.kill_at = 120                      # the operation at which the process dies: `Killed` is raised
     ...
-    disk = disk.after_kill()                # what the next process finds
-    disk = disk.after_power_cut(random)     # what the machine finds when it comes back
+    disk = disk.after_kill()                # the disk of the next process
+    disk = disk.after_power_cut(random)     # the disk after a power loss
 
-What a process writes is seen by all at once and survives its end. On disk for certain is what was there at the begin
-of a successful `sync`; names are, once their folder is synced. Of the rest a power cut keeps any part, in sectors.
-It knows no formats.
+All processes see a write at once, and it survives the end of its process. After a successful `sync`, the content at the
+begin of the `sync` is on disk for certain; a name is, once its folder is synced. A power loss keeps any part of the
+rest, in sectors. The disk knows no file formats.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from typing import NamedTuple
 from pyromq.slow_work import FilePiece
 from pyromq.store.disk import Content
 
-SECTOR = 512  # what a disk writes whole
-BLOCK = 4096  # what a file system gives to a file
-_TORN = 0.5  # how often a mapped file's last sector with anything in it holds only a part of what was written
+SECTOR = 512  # bytes that a disk writes atomically
+BLOCK = 4096  # unit of allocation of the file system
+_TORN = 0.5  # probability that the last used sector of a mapped file is torn
 
 
 class Killed(BaseException):
-    """The process ends here. No `except` of the store's takes it, and nothing it does afterwards has an effect."""
+    """The process ends here. The store catches it nowhere, and later operations have no effect."""
 
 
 class _Change(NamedTuple):
-    """A name given, moved or taken: each path with its file, or None for a folder, or the one taken."""
+    """A created, renamed or deleted name: each path with its file, None for a folder, or the deleted one."""
 
     folders: tuple[Path, ...]
     given: Path | None
@@ -43,11 +43,11 @@ class _Change(NamedTuple):
 
 
 class SimulatedDisk:
-    """A `Disk` of the store's. `operations` counts what was asked of it that can fail or change something.
+    """A `Disk` of the store. `operations` counts the operations that can fail or change something.
 
-    `kill_at`: the operation that does not happen any more, nor those behind it. `refuse(kind, number)`: raise that
-    error now; called for every operation with its name, its error is raised after a part of the work. `while_syncing`
-    is called in each `sync`, after what it writes was taken.
+    `kill_at`: this operation and all later ones do not happen. `refuse(kind, number)` is called for every operation
+    with its name; its exception is raised after a part of the work. `while_syncing` is called in each `sync`, after its
+    content was taken.
     """
 
     in_threads = False
@@ -56,27 +56,27 @@ class SimulatedDisk:
         self.operations = 0
         self.kill_at: int | None = None
         self.is_killed = False
-        self.is_read_only = False  # nothing is opened for writing any more
+        self.is_read_only = False  # opening a file for writing fails
         self.refuse: Callable[[str, Path], int | None] = lambda kind, path: None
         self.while_syncing: Callable[[Path], None] = lambda path: None
         self._random = Random(seed)
         self._files: dict[Path, SimulatedFile | None] = {Path("/"): None}  # None: a folder
         self._lasting: dict[Path, SimulatedFile | None] = {Path("/"): None}
-        self._changes: list[_Change] = []  # of names, not on disk for certain
+        self._changes: list[_Change] = []  # of names that may not be on disk
         self._open: dict[int, tuple[Path, SimulatedFile]] = {}
         self._locks: dict[int, SimulatedFile] = {}
         self._next_descriptor = 3
         self._boot = 1
 
-    # -- what happens to it
+    # -- faults
 
     def kill(self) -> Killed:
-        """End the process between two operations; return what is to be raised."""
+        """End the process between two operations; return the exception to raise."""
         self.is_killed = True
         return Killed()
 
     def after_kill(self) -> SimulatedDisk:
-        """Return the disk as the next process finds it: with everything, flushed or not."""
+        """Return the disk of the next process: with everything, flushed or not."""
         other = SimulatedDisk(seed=self._random.randrange(1 << 30))
         copies: dict[int, SimulatedFile] = {}
 
@@ -97,14 +97,14 @@ class SimulatedDisk:
         return other
 
     def after_power_cut(self, random: Random, loss: Loss | None = None) -> SimulatedDisk:
-        """Return the disk as the machine finds it when it starts again; `loss` None: any of them."""
+        """Return the disk after a power loss; `loss` None: a random kind."""
         loss = loss or random.choice(list(Loss))
         other = SimulatedDisk(seed=random.randrange(1 << 30))
         names = self._names_left(loss, random)
         left: dict[int, SimulatedFile] = {}
         for path in sorted(names):
             if path.parent not in names:
-                continue  # its folder never was on disk
+                continue  # its folder was never on disk
             file = names[path]
             if file is not None and id(file) not in left:
                 left[id(file)] = SimulatedFile(file.left(loss, random), frozenset(file.blocks))
@@ -128,7 +128,7 @@ class SimulatedDisk:
         return names
 
     def write_back(self, random: Random) -> None:
-        """Let the machine write some of what was not flushed, as it does by itself now and then."""
+        """Write some unflushed sectors to disk, as a kernel does at any time."""
         for file in self._files.values():
             if file is not None and file.size == len(file.lasting):
                 lasting = bytearray(file.lasting)
@@ -139,8 +139,9 @@ class SimulatedDisk:
                 file.lasting = bytes(lasting)
 
     def written_without_room(self) -> Path | None:
-        """Return a mapped file that was written where the file system had given it no block: on a full disk that
-        ends the process. None if there is none."""
+        """Return a mapped file that was written where it has no allocated block; None if there is none. On a full disk
+        such a write ends the process.
+        """
         for path, file in self._files.items():
             if file is not None and path.name.isdecimal():
                 for at in range(0, file.size, BLOCK):
@@ -279,7 +280,7 @@ class SimulatedDisk:
         file.lasting = content
 
     def write_out(self, descriptor: int, position: int, size: int) -> None:
-        self._begin("write_out", self._open[descriptor][0])  # what is kept of it, a power cut decides
+        self._begin("write_out", self._open[descriptor][0])  # a power loss may keep any part of it
 
     def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:
         path, file = self._open[descriptor]
@@ -291,7 +292,7 @@ class SimulatedDisk:
         return memory if write else memory.toreadonly()
 
     def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int) -> None:
-        self.allocate(descriptor, position, size)  # where nothing was written, all is zero, and in memory
+        self.allocate(descriptor, position, size)  # unwritten bytes are zero, and in memory
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         return True
@@ -307,7 +308,7 @@ class SimulatedDisk:
         """Do nothing: all of a simulated disk is in memory."""
 
     def drop_pages(self, memory: memoryview, position: int, size: int) -> None:
-        """Do nothing: a simulated file has no pages to let go of."""
+        """Do nothing: a simulated file has no page cache."""
 
     def lock(self, descriptor: int) -> None:
         path, file = self._open[descriptor]
@@ -324,7 +325,7 @@ class SimulatedDisk:
     # -- inside
 
     def _begin(self, kind: str, path: Path, part: Callable[[], None] = lambda: None) -> None:
-        """Count an operation. One that is stopped, by a kill or an error, has done a `part` of what it does."""
+        """Count an operation. One that fails, or is killed, has done a `part` of its work."""
         if self.is_killed:
             raise Killed
         self.operations += 1
@@ -357,11 +358,11 @@ class SimulatedDisk:
             file.resize(end)
         file.content[position:end] = content
         for at in range(position - position % SECTOR, end, SECTOR):
-            file.neglected.pop(at, None)  # written again: the next flush writes it
+            file.neglected.pop(at, None)  # written again, so the next flush includes it
         file.blocks.update(range(position // BLOCK, max(0, end - 1) // BLOCK + 1))
 
     def _neglect(self, file: SimulatedFile) -> None:
-        """A flush failed: some sectors were written, the others count as written from now on."""
+        """Fail a flush: some sectors are on disk, and the others count as clean from now on."""
         lasting = bytearray(file.lasting.ljust(file.size, b"\0"))[: file.size]
         for at in file.unwritten():
             content = bytes(file.content[at : min(at + SECTOR, file.size)])
@@ -388,31 +389,31 @@ def _error(number: int, path: Path) -> OSError:
 
 
 class Loss(Enum):
-    """What a power cut takes of what was not flushed."""
+    """The part of the unflushed bytes that a power loss takes."""
 
     ALL = auto()
     NOTHING = auto()
-    BACK = auto()  # of each file and folder the latter part
+    BACK = auto()  # the latter part of each file and folder
     ANY = auto()  # sector by sector, name by name
 
 
 class SimulatedFile:
-    """`content` may be longer than the file: behind `size` it is zero. `lasting` is what the disk holds."""
+    """`content` may be longer than the file: it is zero behind `size`. `lasting` is the content on disk."""
 
     __slots__ = ("blocks", "content", "is_mapped", "lasting", "neglected", "size")
 
     def __init__(self, content: bytes = b"", blocks: frozenset[int] = frozenset()) -> None:
         self.content = bytearray(content)
         self.size = len(content)
-        self.is_mapped = False  # and so may be written to disk in the middle of a change
+        self.is_mapped = False  # the kernel may write it in the middle of a change
         self.lasting = bytes(content)
-        self.neglected: dict[int, bytes] = {}  # sectors that count as written since their write failed
-        self.blocks = set(blocks)  # that the file system has given
+        self.neglected: dict[int, bytes] = {}  # sectors that count as clean since their write failed
+        self.blocks = set(blocks)  # blocks that the file system has allocated
 
     def resize(self, size: int) -> None:
         self.content[size : self.size] = bytes(max(0, self.size - size))
         if size > len(self.content):
-            self.content = self.content + bytes(size - len(self.content))  # views of the old one are of a shorter file
+            self.content = self.content + bytes(size - len(self.content))  # views of the old content stay valid
         self.size = size
 
     def unwritten(self) -> list[int]:
@@ -425,7 +426,7 @@ class SimulatedFile:
         ]
 
     def flushed(self) -> bytes:
-        """Return what the disk holds after a flush of what there is now."""
+        """Return the content on disk after a flush now."""
         content = bytearray(self.content[: self.size])
         for at, neglected in self.neglected.items():
             if content[at : at + SECTOR] == neglected:
@@ -433,7 +434,7 @@ class SimulatedFile:
         return bytes(content)
 
     def left(self, loss: Loss, random: Random) -> bytes:
-        """Return what is left by a power cut."""
+        """Return the content after a power loss."""
         new = self.flushed()
         old = self.lasting
         if loss is Loss.ALL or new == old:

@@ -1,1 +1,1 @@
-"""The cluster as the console sees it: clients, what they find at one moment, and what that was in the last hour."""
+"""The cluster as the console shows it: clients, a snapshot, and the history of the last hour."""

@@ -1,4 +1,4 @@
-"""The clients of one account of the brokers: started when first needed, closed together."""
+"""Clients with one account of the brokers: started when first used, closed together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT = 5.0
 
 
 class ClusterClients:
-    """Made once for each account of the brokers. Asking for one raises `NoNameServer` while none can be reached."""
+    """Clients of one broker account. Each accessor raises `NoNameServer` while no name server can be reached."""
 
     def __init__(self, config: ConsoleConfig, connections: ConnectionConfig | None, clock: Clock) -> None:
         self._config = config
@@ -50,7 +50,7 @@ class ClusterClients:
         return await self._client(AsyncAdmin, timeout=TIMEOUT)
 
     async def reader(self) -> AsyncQueueReader:
-        """Reads records as they are, damaged ones too."""
+        """Return a client that reads stored records, also damaged ones."""
         make: Callable[..., Any] = AsyncQueueReader
         return await self._client(
             AsyncQueueReader, make=lambda *a, **k: make(TOOLS_GROUP, *a, **k), verify_checksums=False
@@ -72,18 +72,18 @@ class ClusterClients:
         return await self._client(AsyncHalfMessages)
 
     async def batches(self) -> AsyncBatchTransactions:
-        """Lists batch transactions of all ledgers."""
+        """Return a client that lists the batch transactions of all ledgers."""
         return await self._client(AsyncBatchTransactions, make=lambda *_, **__: self.ledger(None))
 
     def ledger(self, broker: str | None) -> AsyncBatchTransactions:
-        """Return a client, not started yet, for the batch transactions that one broker decides on."""
+        """Return a client, not started yet, for the batch transactions that one broker decides."""
         config = ProducerConfig(connections=self._connections)
         return AsyncBatchTransactions(
             INNER_PRODUCER_GROUP, self._config.namesrv, ledger=broker, timeout=TIMEOUT, config=config
         )
 
     async def snapshot(self, *, fresh: bool = False) -> ClusterSnapshot:
-        """Return what the cluster is like, asked a second or two ago at most; with `fresh`, after this call."""
+        """Return a snapshot that is at most `snapshot_seconds` old; with `fresh`, a new one."""
         known = self._snapshot
         if (
             known is not None
@@ -98,12 +98,12 @@ class ClusterClients:
         return await asyncio.shield(self._taking)
 
     async def snapshot_with(self, name: str, among: Callable[[ClusterSnapshot], Container[str]]) -> ClusterSnapshot:
-        """Return one that has the name, if need be a fresh one: what was made a moment ago is there."""
+        """Return a snapshot that contains the name: a new one if the current one does not, since it may be older."""
         snapshot = await self.snapshot()
         return snapshot if name in among(snapshot) else await self.snapshot(fresh=True)
 
     def forget(self) -> None:
-        """Let the next snapshot be a new one: something was changed."""
+        """Discard the snapshot after a change."""
         self._snapshot = None
 
     async def _take(self) -> ClusterSnapshot:

@@ -1,6 +1,6 @@
 """Rates and lag of the last hour, in memory: a row for each sample, a column for each topic and group.
 
-Bounded: 360 samples, and the columns of what exists; with 1,000 topics and 2,000 groups that is 20 MB.
+It keeps 360 samples of the existing topics and groups: 20 MB for 1,000 topics and 2,000 groups.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ logger: logging.Logger = logger_of(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value at a time (ms); None where nothing is known."""
+    """A value at a time (ms); None if the value is unknown."""
 
     time_ms: int
     value: float | None
 
 
 class ClusterHistory:
-    """What snapshots said, one after the other."""
+    """The samples of one cluster, oldest first."""
 
     def __init__(self, *, sample_seconds: float) -> None:
-        self.fault = "it was not asked yet"  # why the last sample could not be taken; "" where it was
+        self.fault = "it was not asked yet"  # error of the last sample; "" if it succeeded
         self._rows = max(2, int(KEPT_SECONDS / sample_seconds))
-        self._times: deque[tuple[int, frozenset[str]]] = deque(maxlen=self._rows)  # ms, and brokers that were silent
+        self._times: deque[tuple[int, frozenset[str]]] = deque(
+            maxlen=self._rows
+        )  # time in ms, and brokers that did not respond
         self._columns: dict[tuple[str, str], array[float]] = {}
-        self._count = 0  # samples so far; sample n is in row n % rows
+        self._count = 0  # number of samples; sample n is in row n % rows
 
     def add(self, snapshot: ClusterSnapshot) -> None:
         row = self._count % self._rows
@@ -66,7 +68,7 @@ class ClusterHistory:
             self._drop_empty()
 
     def values(self, what: str, name: str = "") -> list[Point]:
-        """Return `lag` or `delay` (seconds) of a group, oldest first; name "" is everything together."""
+        """Return `lag` or `delay` (seconds) of a group, oldest first; name "" is the sum of all groups."""
         column = self._columns.get((what, name))
         if column is None:
             return []
@@ -75,9 +77,9 @@ class ClusterHistory:
         return [Point(ms, None if value == NOTHING else value) for ms, value in values]
 
     def rates(self, what: str, name: str = "") -> list[Point]:
-        """Return how many a second were `sent` to a topic or `consumed` by a group, from sample to sample.
+        """Return the rate per second between samples: messages `sent` to a topic or `consumed` by a group.
 
-        Where brokers fell silent or came back the sums are not of the same queues, so nothing is said.
+        The rate is unknown where brokers stopped or started responding, because the sums are then of different queues.
         """
         points = self.values(what, name)
         silences = [silent for _, silent in self._times] if points else []
@@ -91,7 +93,7 @@ class ClusterHistory:
         return found
 
     def rate(self, what: str, name: str = "") -> float | None:
-        """Return the rate over the last minute or so, None where it is not known yet."""
+        """Return the rate of about the last minute; None if it is not known yet."""
         recent = [point.value for point in self._last_minute(what, name)]
         known = [value for value in recent if value is not None]
         return sum(known) / len(known) if known else None
@@ -120,7 +122,7 @@ class ClusterHistory:
         seen.add(key)
 
     def _drop_empty(self) -> None:
-        """Forget what has not been there for an hour."""
+        """Drop the columns of topics and groups that have been absent for an hour."""
         gone = [key for key, column in self._columns.items() if all(value == NOTHING for value in column)]
         for key in gone:
             del self._columns[key]
@@ -129,7 +131,9 @@ class ClusterHistory:
 async def keep_sampling(
     history: ClusterHistory, clients: ClusterClients, clock: Clock, *, sample_seconds: float
 ) -> None:
-    """Note a snapshot every `sample_seconds`, for ever; where the cluster does not answer, nothing."""
+    """Add a snapshot to the history every `sample_seconds`, until cancelled; skip it while the cluster does not
+    respond.
+    """
     told = False
     while True:
         try:

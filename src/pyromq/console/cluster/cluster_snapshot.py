@@ -1,6 +1,6 @@
-"""A cluster at one moment: its brokers with what each says of itself, and all topics and groups added up over them.
+"""A cluster at one moment: its brokers with their own figures, and the sums of topics and groups over all brokers.
 
-Two requests for each broker, whatever the number of topics and groups.
+It takes two requests for each broker, whatever the number of topics and groups.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MASTER = 0
 
 @dataclass(slots=True)
 class BrokerView:
-    """A broker; `error` is why it said nothing. `gone_since_ms`: the name servers know it no more.
+    """A broker; `error` is why it gave no figures. `gone_since_ms`: when the name servers removed it.
 
-    `refused`: it did answer, but these keys may not ask.
+    `refused`: it responded, but these keys have no right to its figures.
     """
 
     name: str
@@ -43,7 +43,7 @@ class BrokerView:
 
     @property
     def silence(self) -> str:
-        """What it does, in place of answering."""
+        """Return a text for the page about a broker without figures."""
         return "refuses" if self.refused else "does not answer"
 
     @property
@@ -54,7 +54,7 @@ class BrokerView:
 
 @dataclass(slots=True)
 class TopicView:
-    """A topic of all brokers that answered. `kind` is normal, retry, dead letters or system."""
+    """The sums of a topic over all brokers that responded. `kind` is normal, retry, dead letters or system."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ class TopicView:
 
 @dataclass(slots=True)
 class ConsumedTopic:
-    """How far a group is in a topic."""
+    """The progress of a group in a topic."""
 
     consumed: int = 0
     lag: int = 0
@@ -80,7 +80,7 @@ class ConsumedTopic:
 
 @dataclass(slots=True)
 class GroupView:
-    """A group of all brokers that answered."""
+    """The sums of a group over all brokers that responded."""
 
     name: str
     is_system: bool
@@ -105,7 +105,7 @@ class GroupView:
 
 @dataclass(slots=True)
 class ClusterSnapshot:
-    """What was found at `at_ms` (wall clock), after `took_seconds`."""
+    """The state at `at_ms` (wall clock); taking it took `took_seconds`."""
 
     at_ms: int
     brokers: dict[str, BrokerView]
@@ -115,7 +115,7 @@ class ClusterSnapshot:
 
     @property
     def silent(self) -> list[BrokerView]:
-        """Brokers whose topics and groups are missing in the sums."""
+        """Return the brokers that the sums of topics and groups lack."""
         return [each for each in self.brokers.values() if each.error is not None or each.gone_since_ms is not None]
 
     @property
@@ -151,7 +151,7 @@ async def take(admin: AsyncAdmin, at_ms: int) -> ClusterSnapshot:
 
 
 def kind_of(topic: str, broker_names: Iterable[str] = ()) -> str:
-    """Return what kind of topic this is by its name; brokers and clusters have topics of their own names."""
+    """Return the kind of a topic by its name; brokers and clusters have topics of their own names."""
     if topic.startswith(RETRY_PREFIX):
         return "retry"
     if topic.startswith(DEAD_LETTER_PREFIX):
@@ -219,7 +219,7 @@ def _join(snapshot: ClusterSnapshot) -> None:
 
 
 class BrokerFigures:
-    """A broker's figures; None for what it does not say. `runtime` is what it said, of its master by default."""
+    """A broker's figures; None for absent ones. `runtime` is the broker's report, by default its master's."""
 
     def __init__(self, broker: BrokerView, runtime: Mapping[str, str] | None = None) -> None:
         self.broker = broker
@@ -237,7 +237,7 @@ class BrokerFigures:
 
     @property
     def log_bytes(self) -> int | None:
-        """How much of the commit log is kept."""
+        """Return the size of the commit log in bytes."""
         if self.log_begin is None or self.log_end is None:
             return None
         return self.log_end - self.log_begin

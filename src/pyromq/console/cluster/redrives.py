@@ -1,6 +1,6 @@
-"""Redrives of dead letters, under way and ended: tasks that outlive the request that began them, and their outcomes.
+"""Running and finished redrives of dead letters: tasks that outlive the request that began them, and their outcomes.
 
-In memory: a console that ends leaves off, and what was sent by then is passed over by the next redrive.
+They are in memory: a redrive ends with the console, and the next redrive skips the messages that were sent.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pyromq.console.security.console_audit_log import DONE, FAILED, AuditEntry, 
 from pyromq.errors import MQError, UsageError
 from pyromq.message import MessageQueue
 
-MOST_RUNS = 50  # kept; the oldest that has ended goes
+MOST_RUNS = 50  # in memory; beyond that the oldest finished run is dropped
 MOST_AT_ONCE = 8
-MOST_OUTCOMES = 10_000  # kept of one run; all are counted
+MOST_OUTCOMES = 10_000  # in memory for one run; all outcomes are counted
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveOutcome:
-    """What became, or would become, of one dead letter; `place` is where it lies, `copy` where its copy does."""
+    """The outcome of one dead letter; `place` is its place, `copy` that of its copy."""
 
     message_id: str
     keys: str
@@ -62,7 +62,7 @@ class RedriveOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RedriveRequest:
-    """Who asked for which redrive; `choice` is the form as it was filled in, `address` where it came from."""
+    """A requested redrive: its account, the fields of the form (`choice`), and the browser's address."""
 
     group: str
     wanted: DeadLetterFilter
@@ -74,14 +74,14 @@ class RedriveRequest:
 
 @dataclass(slots=True)
 class RedriveRun:
-    """One redrive. `error` is why it ended before its time."""
+    """One redrive. `error` is why it ended early."""
 
     id: str
     asked: RedriveRequest
     began_ms: int
     ended_ms: int | None = None
     error: str = ""
-    is_stopped: bool = False  # it ends after the message it is at
+    is_stopped: bool = False  # it ends after the current message
     fates: Counter[Fate] = field(default_factory=Counter)
     outcomes: list[RedriveOutcome] = field(default_factory=list)
 
@@ -91,12 +91,12 @@ class RedriveRun:
 
     @property
     def said(self) -> str:
-        """What became of how many: `12 sent, 1 failed`."""
+        """Return the counts in words: `12 sent, 1 failed`."""
         return ", ".join(f"{number} {fate.value}" for fate, number in self.fates.items()) or "nothing sent"
 
 
 class Redrives:
-    """All redrives of this console. `close` stops those under way."""
+    """All redrives of this console. `close` stops the running ones."""
 
     def __init__(self, clock: Clock, audit: ConsoleAuditLog) -> None:
         self._clock = clock
@@ -106,7 +106,7 @@ class Redrives:
         self._numbers = count(1)
 
     def begin(self, dead_letters: AsyncDeadLetters, asked: RedriveRequest) -> RedriveRun:
-        """Begin one, and note it in the audit log until it ends. Raises `UsageError` where too many are under way."""
+        """Start a redrive; the audit log records its beginning and end. Raises `UsageError` if too many are running."""
         if len(self._tasks) >= MOST_AT_ONCE:
             raise UsageError(f"{MOST_AT_ONCE} redrives are under way already; wait for one, or stop it")
         run = RedriveRun(str(next(self._numbers)), asked, self._clock.now_ms())
@@ -125,7 +125,7 @@ class Redrives:
         return self._runs.get(run_id)
 
     def of(self, group: str) -> list[RedriveRun]:
-        """Return a group's redrives, latest first."""
+        """Return the redrives of a group, latest first."""
         return [each for each in self._runs.values() if each.group == group][::-1]
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Pages of the console's accounts, of signing in and out, and of the audit log."""
+"""Pages: the console's accounts, signing in and out, and the audit log."""
 
 from __future__ import annotations
 

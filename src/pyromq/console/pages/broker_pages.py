@@ -1,4 +1,4 @@
-"""One broker: what it does, what its store holds, its replicas, its settings, and changing one of them."""
+"""Pages of one broker: its rates, store, replicas and settings, and the change of a setting."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pyromq.console.view.table import Table
 from pyromq.errors import MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.remoting.bodies import TopicFigures
 
-REPLICA_SECONDS = 2.0  # that each replica has to answer
+REPLICA_SECONDS = 2.0  # time limit of each replica
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What one process of a broker says, or why it says nothing."""
+    """The figures of one process of a broker, or its error."""
 
     broker_id: int
     address: str
@@ -70,7 +70,7 @@ async def settings(context: RequestContext) -> Response:
 
 
 async def change_form(context: RequestContext) -> Response:
-    """One setting: its value, a field for another, and with that in the address what would change."""
+    """Show one setting and a field for a new value; with a value in the address, show the change first."""
     clients, query = context.clients(), context.query
     admin, found = await clients.admin(), await _find(clients, context.path["name"])
     broker_id = _broker_id(query.get("id", ""), found)
@@ -87,7 +87,7 @@ async def change_form(context: RequestContext) -> Response:
 
 
 async def save(context: RequestContext) -> Response:
-    """Change one setting, if it still is what was shown; what the broker says of it afterwards is what is told."""
+    """Change one setting if its value is still the one shown; show the value that the broker reports afterwards."""
     clients, form = context.clients(), context.form
     admin, found = await clients.admin(), await _find(clients, context.path["name"])
     broker_id = _broker_id(form.get("id", ""), found)
@@ -115,7 +115,7 @@ async def _find(clients: ClusterClients, name: str) -> BrokerView:
 
 
 def _broker_id(text: str, broker: BrokerView) -> int:
-    """Return which of a broker's processes is meant: the master unless another is named. Raises `UsageError`."""
+    """Return the id of the requested process of a broker, by default the master's. Raises `UsageError`."""
     if not text and broker.addresses:
         return min(broker.addresses)
     if not text.isdecimal() or len(text) > 18 or int(text) not in broker.addresses:
@@ -133,7 +133,7 @@ def _value(config: dict[str, str], name: str, broker: BrokerView) -> str:
 
 async def _replica(admin: AsyncAdmin, broker: BrokerView, broker_id: int) -> Replica:
     at = broker.addresses[broker_id]
-    if broker_id == MASTER:  # whom the snapshot has asked
+    if broker_id == MASTER:  # the snapshot has its figures
         line = BrokerFigures(broker) if broker.runtime else None
         return Replica(broker_id, at, line, broker.error or "")
     try:

@@ -1,4 +1,4 @@
-"""Dead letters: groups that have some, and those of one group: why they died, where they come from."""
+"""Pages of dead letters: groups with dead letters, and the dead letters of one group with reason and origin."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import DEAD_LETTER_PREFIX, check_group, dead_letter_topic
 
 HOW = ("to", "to_topic", "most", "rate", "again")
-MOST_TRIED = 200  # outcomes of a dry run: each asks brokers whether a copy was sent before
-DEFAULTS = {"to": "group", "most": "1000", "rate": "100"}  # a redrive nobody thought about floods nobody
+MOST_TRIED = 200  # outcomes of a dry run; each needs a request for an earlier copy
+DEFAULTS = {"to": "group", "most": "1000", "rate": "100"}  # defaults that flood no consumer
 
-CHOICE = ("id", "topic", "reason", "tag", "key", "since", "until")  # which dead letters are meant, in the address
+CHOICE = ("id", "topic", "reason", "tag", "key", "since", "until")  # fields of the address that select dead letters
 PAGE = 50
 
 
@@ -50,7 +50,7 @@ async def dead_letters(context: RequestContext) -> Response:
 
 
 async def of_group(context: RequestContext) -> Response:
-    """Latest first, a page of them; how many were read for it is bounded by time."""
+    """Show a page of dead letters, latest first. A time limit bounds the number of messages read."""
     group = context.path["group"]
     check_group(group)
     clients = context.clients()
@@ -59,10 +59,10 @@ async def of_group(context: RequestContext) -> Response:
     try:
         wanted = wanted_letters(context.query)
         found = await _found(context, group, wanted)
-    except UsageError as wrong:  # of what was typed: it is shown beside the form
+    except UsageError as wrong:  # an error of the input, shown beside the form
         error = wrong
     except TopicNotFound:
-        pass  # it never had a dead letter
+        pass  # the group has had no dead letter yet
     kept = {name: context.query.get(name, "") for name in (*CHOICE, "limit")}
     return context.show(
         "dead_letters_of_group.html",
@@ -91,14 +91,14 @@ class LetterRow(MessageRow):
     def __init__(self, group: str, message: StoredMessage) -> None:
         super().__init__(message)
         self.letter = DeadLetter(group, self.message)
-        died = str(message.store_ms)  # with it, it is found without reading all
+        died = str(message.store_ms)  # the time finds it without reading the whole queue
         self.redrive_link = address(
             "dead-letters", group, "redrive", id=message.offset_message_id, since=died, until=died
         )
 
 
 def wanted_letters(query: Mapping[str, str]) -> DeadLetterFilter:
-    """Return which dead letters an address or a form means. Raises `UsageError`."""
+    """Return the selection of dead letters in an address or a form. Raises `UsageError`."""
     text = {name: query.get(name, "").strip() for name in CHOICE}
     return DeadLetterFilter(
         ids=frozenset([text["id"].upper()] if text["id"] else []),
@@ -112,7 +112,7 @@ def wanted_letters(query: Mapping[str, str]) -> DeadLetterFilter:
 
 
 class _Match:
-    """Compares as a redrive does."""
+    """Selects dead letters as a redrive does."""
 
     words = ()
 
@@ -145,7 +145,7 @@ def _group_of(topic: TopicView) -> str:
 
 
 async def dry_run(context: RequestContext) -> Response:
-    """What a redrive would do with the first dead letters that are meant; nothing is sent."""
+    """Show what a redrive would do with the first selected dead letters; nothing is sent."""
     group = context.path["group"]
     check_group(group)
     fields = {name: context.query.get(name, "") for name in (*CHOICE, *HOW)}
@@ -160,7 +160,7 @@ async def dry_run(context: RequestContext) -> Response:
     fates = Counter(each.fate for each in outcomes)
     snapshot = await context.clients().snapshot()
     would = fates[Fate.WOULD_BE_SENT]
-    # Exactly what the dry run found, where it came to its end: not what died meanwhile.
+    # If the dry run reached the end: exactly the dead letters it found, none that were added since.
     sent_form = fields if why else {**fields, "most": str(would)}
     return context.show(
         "redrive.html",
@@ -202,7 +202,7 @@ async def progress(context: RequestContext) -> Response:
         run.outcomes,
         context.query,
         columns={"number": lambda each: 0, "fate": lambda each: each.fate.value},
-        sort="number",  # in the order in which they were sent
+        sort="number",  # the order in which they were sent
         text=lambda each: " ".join((each.message_id, each.keys, each.fate.value, each.error, each.destination)),
     )
     return context.show(
@@ -220,7 +220,7 @@ async def stop(context: RequestContext) -> Response:
 
 
 def order_of(fields: Mapping[str, str]) -> RedriveOrder:
-    """Return how to redrive, as a form says. Raises `UsageError`."""
+    """Return the settings of a redrive from a form. Raises `UsageError`."""
     to, most, rate = fields["to"] or "group", fields["most"], fields["rate"]
     if to not in ("group", "origin", "topic"):
         raise UsageError(f"to={to[:20]!r}: copies go to the group, to their origin, or to a topic")
@@ -244,7 +244,7 @@ def order_of(fields: Mapping[str, str]) -> RedriveOrder:
 
 
 def place_link(place: tuple[MessageQueue, int]) -> str:
-    """Return the address of the message at a queue's offset."""
+    """Return the address of the page of the message at a queue offset."""
     queue, offset = place
     return address("message", queue.topic, queue.broker_name, str(queue.queue_id), str(offset))
 
@@ -252,7 +252,7 @@ def place_link(place: tuple[MessageQueue, int]) -> str:
 async def _try(
     context: RequestContext, group: str, wanted: DeadLetterFilter, order: RedriveOrder, outcomes: list[RedriveOutcome]
 ) -> str:
-    """Fill in outcomes; return why it ended before the last: `enough`, `time`, or "" where it did not."""
+    """Fill in the outcomes; return why this ended early (`enough` or `time`), or "" if it did not."""
     client = await context.clients().dead_letters()
     try:
         async with (
@@ -279,7 +279,7 @@ def _run(context: RequestContext) -> RedriveRun:
 
 
 def _state(run: RedriveRun) -> tuple[str, str]:
-    """Return a badge's kind and text: green only where everything was sent."""
+    """Return a badge's kind and text; it is green only if everything was sent."""
     if run.ended_ms is None:
         return "warn", "stopping" if run.is_stopped else "under way"
     if run.error:

@@ -1,6 +1,6 @@
-"""Messages that wait: for a time of their own, which can be cancelled, and in delay levels.
+"""Pages of delayed messages: scheduled ones, which can be cancelled, and those of delay levels.
 
-How many in which topic or level, and what is due when.
+They show the number by topic or level, and the next delivery times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyromq.console.view.texts import duration
 from pyromq.errors import MQError, UsageError
 
 PAGE = 50
-MOST_DRAWN = 2000  # messages in the chart, next ones first: four answers of a broker
+MOST_DRAWN = 2000  # messages in the chart, in order of delivery time: four replies of a broker
 
 
 async def delayed(context: RequestContext) -> Response:
@@ -53,7 +53,7 @@ async def delayed(context: RequestContext) -> Response:
 
 
 async def of_level(context: RequestContext) -> Response:
-    """What is due next in one level."""
+    """Show the next messages of one level."""
     text = context.path["level"]
     if not text.isdecimal() or len(text) > 4:
         raise UsageError(f"delay level {text[:20]!r} is no whole number")
@@ -72,7 +72,7 @@ async def of_level(context: RequestContext) -> Response:
 
 
 async def of_topic(context: RequestContext) -> Response:
-    """What is due next, from a time on; `begin` and `skip` are where an earlier page ended."""
+    """Show the next scheduled messages from a time on; `begin` and `skip` continue an earlier page."""
     topic = context.path["topic"]
     clients = context.clients()
     client = await clients.delayed()
@@ -112,7 +112,7 @@ async def cancel(context: RequestContext) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _LevelLine:
-    """A level of all brokers; `delay` is a text, of several where brokers differ."""
+    """A level of all brokers; `delay` is a text, which lists several delays if brokers differ."""
 
     level: int
     delay: str

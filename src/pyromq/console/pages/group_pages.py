@@ -1,4 +1,4 @@
-"""One group: how far behind, who is in it and has which queue, what they want; its settings; going on elsewhere."""
+"""Pages of one group: lag, members and their queues, subscriptions, settings, and the reset of offsets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pyromq.remoting.bodies import ConsumerRunning, GroupConfig
 
 SHOWS = ("all", "behind", "nobody online", "members differ", "system")
 
-MEMBER_SECONDS = 2.0  # that members have to say which queues are theirs
+MEMBER_SECONDS = 2.0  # time limit for members to list their queues
 PLACES = {"begin": "the first message", "end": "the end", "time": "a time", "offset": "an offset"}
 
 
@@ -70,7 +70,7 @@ async def group(context: RequestContext) -> Response:
 
 
 async def reset_form(context: RequestContext) -> Response:
-    """Where a group goes on now and where it would: queue by queue, before anything is changed."""
+    """Show the current and the new offset of each queue before anything changes."""
     name, query = context.path["name"], context.query
     clients = context.clients()
     snapshot = await clients.snapshot()
@@ -101,7 +101,7 @@ async def reset_form(context: RequestContext) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """Where a group goes on in a queue, and where it would; `end` is the offset of the next message."""
+    """The current and the new offset of a queue; `end` is the offset of the next message."""
 
     queue: MessageQueue
     now: int | None
@@ -110,12 +110,12 @@ class OffsetMove:
 
     @property
     def change(self) -> int:
-        """Messages that come once more (above 0), or are passed over (below)."""
+        """Return the number of messages that are redelivered (above 0) or skipped (below 0)."""
         return (self.now or 0) - self.then
 
 
 async def preview(clients: ClusterClients, group: str, topic: str, to: str, at: str) -> list[OffsetMove]:
-    """Return what resetting would do, in order of queues. Raises `UsageError` and what brokers say."""
+    """Return the effect of a reset, in order of queues. Raises `UsageError` and errors of brokers."""
     if to not in PLACES:
         raise UsageError(f"to={to[:20]!r}: there is {', '.join(PLACES)}")
     reader = await clients.reader()
@@ -138,7 +138,7 @@ async def preview(clients: ClusterClients, group: str, topic: str, to: str, at: 
 
 
 async def reset(context: RequestContext) -> Response:
-    """Members that are online are told by the broker, which knows times only; without any, offsets are stored."""
+    """Reset a group. With members online the broker notifies them, by time only; otherwise it stores the offsets."""
     name, form = context.path["name"], context.form
     topic, to, at = form.get("topic", ""), form.get("to", ""), form.get("at", "")
     clients = context.clients()
@@ -187,7 +187,7 @@ async def delete(context: RequestContext) -> Response:
 
 
 async def _owners(admin: AsyncAdmin, group: str) -> dict[MessageQueue, list[str]]:
-    """Return which members say that they have a queue; who does not answer soon is left out."""
+    """Return the members that list a queue as theirs; members that do not respond in time are left out."""
     try:
         async with asyncio.timeout(MEMBER_SECONDS):
             states = await admin.members.all_running(group)

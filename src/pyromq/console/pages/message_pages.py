@@ -1,4 +1,4 @@
-"""Finding messages, following a topic as messages come, exporting what was found, searches with a name."""
+"""Pages to find messages, follow a topic, export matches, and save searches."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from pyromq.console.view.routing import change, view
 from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
 from pyromq.message import MessageQueue, Property, StoredMessage
 
-LIFE_SECONDS = 10.0  # it asks for every group of the topic
+LIFE_SECONDS = 10.0  # one request for every group of the topic
 
-TAIL_SECONDS = 0.5  # between two looks
-MOST_TAILED = 100  # messages of one look: more scroll by unread
-MOST_TAILS = 20  # that follow at once
-ROW_BYTES = 2000  # of a row, beside the text of its properties
+TAIL_SECONDS = 0.5  # between two pulls
+MOST_TAILED = 100  # messages of one pull; nobody can read more
+MOST_TAILS = 20  # browsers that follow at once
+ROW_BYTES = 2000  # size of a row without its properties
 FIELDS = ("topic", "q", "by", "since", "until", "queue", "limit")
 
 _tails = asyncio.Semaphore(MOST_TAILS)
@@ -45,7 +45,7 @@ async def messages(context: RequestContext) -> Response:
         if query.topic or query.text:
             with context.console.metrics.searching():
                 result = await Search(clients, query, ROWS, seconds=context.console.config.search_seconds).run()
-    except (UsageError, SubscriptionParseFailed) as wrong:  # of what was typed: it is shown beside the form
+    except (UsageError, SubscriptionParseFailed) as wrong:  # an error of the input, shown beside the form
         error = wrong
     return context.show(
         "messages.html",
@@ -65,7 +65,7 @@ async def messages(context: RequestContext) -> Response:
 
 
 class MessageRow:
-    """A message in a list: its head, and the beginning of its body."""
+    """A message in a list: its fields, and the beginning of its body."""
 
     def __init__(self, message: StoredMessage) -> None:
         self.body = BodyExcerpt(message)
@@ -76,7 +76,7 @@ class MessageRow:
 
     @property
     def size(self) -> int:
-        """How many bytes are kept, about."""
+        """Return the approximate size in bytes."""
         return ROW_BYTES + 2 * len(self.message.property_text)
 
 
@@ -84,7 +84,7 @@ ROWS = Projection(MessageRow, lambda row: row.size)
 
 
 async def export(context: RequestContext) -> Response:
-    """Everything that a search finds, up to a bound, as a file."""
+    """Send all matches of a search as a file, up to a limit."""
     form = context.query.get("format", "jsonl")
     if form not in ("jsonl", "csv"):
         raise UsageError(f"format={form[:20]!r}: there is jsonl and csv")
@@ -107,7 +107,7 @@ async def export(context: RequestContext) -> Response:
 
 
 async def tail(context: RequestContext) -> Response:
-    """New messages of a topic as they come: server-sent events, each a row of the table."""
+    """Send new messages of a topic as server-sent events, each a row of the table."""
     query = Query.of(context.query)
     if not query.topic:
         raise UsageError("name the topic to follow")
@@ -148,7 +148,7 @@ async def _events(
                 html = [template.render(row=each, with_topic=False) for each in found[-MOST_TAILED:]]
                 yield _event("rows", {"rows": html, "more": max(0, len(found) - MOST_TAILED)})
             else:
-                yield b": still here\n\n"  # who has gone is noticed by writing to them
+                yield b": still here\n\n"  # only a write detects a closed connection
             await asyncio.sleep(TAIL_SECONDS)
 
 
@@ -167,7 +167,7 @@ def _older(kept: dict[str, str], result: SearchResult[MessageRow] | None) -> str
 
 
 async def find(context: RequestContext) -> Response:
-    """The box above every page: a topic's or a group's name leads there, anything else is looked for in messages."""
+    """The search box of every page: the name of a topic or group opens its page, other input searches messages."""
     text = context.query.get("q", "").strip()
     snapshot = await context.clients().snapshot()
     if text in snapshot.topics:
@@ -203,7 +203,7 @@ async def message(context: RequestContext) -> Response:
 
 
 async def body(context: RequestContext) -> Response:
-    """The body as a file, byte for byte."""
+    """Send the body as a file, byte for byte."""
     found = await stored(context)
     view_of = await asyncio.to_thread(BodyView, found)
     name = quote(f"{found.topic}-{found.queue_id}-{found.queue_offset}.{'json' if view_of.kind == 'json' else 'bin'}")
@@ -212,7 +212,7 @@ async def body(context: RequestContext) -> Response:
 
 
 async def stored(context: RequestContext) -> StoredMessage:
-    """Return the message at the place that the address names."""
+    """Return the message at the place in the address."""
     at = context.path
     queue = MessageQueue(at["topic"], at["broker"], whole("queue", at["queue"], most=MAX_INT))
     offset = whole("offset", at["offset"], most=MAX_LONG)

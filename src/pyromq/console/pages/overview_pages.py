@@ -1,4 +1,4 @@
-"""The first page: is everything well, how much goes through, who is behind."""
+"""The first page: problems, rates, and the groups with the most lag."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ async def overview(context: RequestContext) -> Response:
 
 
 async def doctor(context: RequestContext) -> Response:
-    """What `pyromq doctor` finds, asked now; a page of its own, for it takes as long as a dead broker's deadline."""
+    """Run `pyromq doctor` and show its findings. It has its own page, because it waits for the deadline of dead
+    brokers.
+    """
     topic = context.query.get("topic") or None
     config = context.console.config
     try:
@@ -56,7 +58,7 @@ async def doctor(context: RequestContext) -> Response:
 
 
 def _problems(snapshot: ClusterSnapshot) -> list[tuple[str, str, str]]:
-    """Return what needs a look, worst first: how bad, what, and where."""
+    """Return the problems, worst first: severity, text, and address."""
     found = [("bad", f"Broker {each.name}: {each.error}", "/doctor") for each in snapshot.silent]
     for broker in snapshot.brokers.values():
         line = BrokerFigures(broker)
@@ -81,7 +83,7 @@ def _problems(snapshot: ClusterSnapshot) -> list[tuple[str, str, str]]:
 
 
 def _behind(snapshot: ClusterSnapshot) -> list[GroupView]:
-    """Return the groups that lack messages, those that wait longest first."""
+    """Return the groups with lag, longest lag in time first."""
     late = [each for each in snapshot.groups.values() if each.lag > 0]
     return sorted(late, key=lambda each: (-each.delay_ms, -each.lag, each.name))
 

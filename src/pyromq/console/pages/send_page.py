@@ -1,4 +1,4 @@
-"""Sending a message: a new one, or another one's copy, changed or not, to its topic or to another."""
+"""The page that sends a message: a new one, or a copy of another, also edited, to the same or another topic."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pyromq.console.view.routing import MOST_MESSAGE_FORM_BYTES, change, view
 from pyromq.errors import MQError, UsageError
 from pyromq.message import RESERVED_PROPERTIES, Message, MessageQueue, SendStatus
 
-MOST_COPIED = 4 << 20  # bytes of a body: what brokers take of one message by default, and a form holds as hex
-NO_PROPERTY = RESERVED_PROPERTIES  # what producers and brokers write themselves
+MOST_COPIED = 4 << 20  # size of a body: the default limit of brokers, which fits into a form as hex
+NO_PROPERTY = RESERVED_PROPERTIES  # properties that producers and brokers set
 
 
 async def form(context: RequestContext) -> Response:
-    """An empty form, or with `topic`, `broker`, `queue`, `offset` one that is filled with that message."""
+    """Show an empty form; `topic`, `broker`, `queue` and `offset` fill it with that message."""
     query = context.query
     if not query.get("broker"):
         return await _shown(context, {"topic": query.get("topic", ""), "form": "text"})
@@ -50,7 +50,7 @@ def _body_fields(body: BodyView) -> dict[str, str]:
         if body.kind != "binary":
             return {"form": "text", "body": body.data.decode()}
     except UnicodeDecodeError:
-        pass  # only its beginning is text
+        pass  # only the beginning of the body is text
     return {"form": "hex", "body": body.data.hex()}
 
 
@@ -79,7 +79,7 @@ async def send(context: RequestContext) -> Response:
 
 
 def message_of(fields: Mapping[str, str]) -> Message:
-    """Return the message that a form describes. Raises `UsageError` and `IllegalMessage`."""
+    """Return the message of a form. Raises `UsageError` and `IllegalMessage`."""
     how = fields.get("form", "text")
     if how not in FORMS:
         raise UsageError(f"form={how[:20]!r}: a body is written as {' or '.join(FORMS)}")

@@ -1,4 +1,4 @@
-"""One topic: what its queues hold, what goes in and out, who sends and who reads, its settings."""
+"""Pages of one topic: its queues, rates, producers, groups and settings."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def delete(context: RequestContext) -> Response:
 
 
 async def _producers(admin: AsyncAdmin, topic: str) -> dict[str, list[str]]:
-    """Return clients of producer groups by group. Brokers know who sends, not to which topic: these are all."""
+    """Return all clients by producer group: brokers do not know to which topic a producer sends."""
     found = await admin.members.producers()
     return {group: [each.client_id for each in clients] for group, clients in found.items()}
 

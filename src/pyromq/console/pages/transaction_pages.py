@@ -1,4 +1,4 @@
-"""What nobody has decided on: half messages and batches; what is in a half message, committing it, rolling it back."""
+"""Pages of undecided transactions: half messages and batches, with commit and roll back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyromq.console.view.table import Table
 from pyromq.errors import BatchDecided, MQError, QueryNotFound, UsageError
 from pyromq.plural import counted
 
-MOST_LISTED = 2000  # of one question; more are counted as more
+MOST_LISTED = 2000  # in one request; the page says if there are more
 DONE = {Decision.COMMIT: "committed: consumers see it", Decision.ROLLBACK: "rolled back: nobody will see it"}
 
 
@@ -81,7 +81,7 @@ async def decide(context: RequestContext) -> Response:
 
 
 async def _undecided(client: AsyncHalfMessages, group: str | None, topic: str | None) -> tuple[list[HalfMessage], bool]:
-    """Return what is undecided, and whether there is more."""
+    """Return the undecided half messages, and whether there are more."""
     found: list[HalfMessage] = []
     async with aclosing(client.undecided(group, topic)) as undecided:
         async for half in undecided:
@@ -104,7 +104,7 @@ async def _find(context: RequestContext, client: AsyncHalfMessages) -> HalfMessa
 
 @dataclass(frozen=True, slots=True)
 class UndecidedBatchView:
-    """A transaction as all brokers hold it: its attempts, the messages of each by broker, and who decides on it."""
+    """A transaction over all brokers: its attempts, the messages of each at each broker, and the ledger."""
 
     transaction: str
     ledger: str
@@ -117,7 +117,7 @@ class UndecidedBatchView:
 
 
 async def undecided_batches(clients: ClusterClients) -> list[UndecidedBatchView]:
-    """Return what nobody has decided on: those that are silent longest first."""
+    """Return the undecided batch transactions, longest silent first."""
     return _joined(await (await clients.batches()).undecided())
 
 
@@ -127,7 +127,7 @@ async def batch(context: RequestContext) -> Response:
 
 
 async def decide_batch(context: RequestContext) -> Response:
-    """Commit the attempts that are ticked, or roll back all; nothing, if more has come since the page was shown."""
+    """Commit the selected attempts, or roll back all; do nothing if runs arrived since the page was shown."""
     name, decision = context.form.get("name", ""), context.form.get("decision", "")
     if decision not in ("commit", "rollback"):
         raise UsageError("nothing was decided: say commit or rollback")
@@ -153,7 +153,7 @@ async def _find_batch(clients: ClusterClients, name: str) -> UndecidedBatchView:
 
 
 def _joined(held: Sequence[UndecidedAttempts]) -> list[UndecidedBatchView]:
-    """Return what brokers hold, added up by transaction."""
+    """Return the attempts of all brokers, joined by transaction."""
     batches = []
     for name in {each.transaction: None for each in held}:
         parts = [each for each in held if each.transaction == name]
@@ -178,7 +178,7 @@ async def _commit(batches: AsyncBatchTransactions, found: UndecidedBatchView, wi
 
 
 async def _roll_back(batches: AsyncBatchTransactions, found: UndecidedBatchView) -> str:
-    """What another broker's ledger has decided must not be forgotten at those that were not told yet."""
+    """Roll back a transaction. Runs that another broker's ledger has decided stay until the decision arrives."""
     if await batches.lookup(found.transaction) is not None:
         raise BatchDecided(
             f"batch transaction {found.transaction!r} is decided at broker {found.ledger}, and brokers that were not"

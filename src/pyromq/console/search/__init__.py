@@ -1,1 +1,1 @@
-"""Finding messages, following them as they come, and giving them out as files."""
+"""Searching messages, following a topic, and exporting messages as files."""

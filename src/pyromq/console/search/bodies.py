@@ -1,4 +1,4 @@
-"""A message's body as people read it: JSON as a tree, text as text, anything else as hex."""
+"""Message bodies for people: JSON as a tree, text as text, everything else as hex."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from pyromq.message import StoredMessage, SysFlag
 
 MOST_SHOWN = 256 << 10  # bytes of one body on its page
 MOST_TREE = 64 << 10  # bytes of JSON that is drawn as a tree
-MOST_DEPTH = 40  # levels of JSON that are indented: each line begins with two spaces a level
-MOST_VALUES = 10_000  # of JSON, each on a line: a page takes a quarter of a second for so many
+MOST_DEPTH = 40  # levels of JSON that are indented, two spaces each
+MOST_VALUES = 10_000  # values of JSON, one a line; a page of this many takes a quarter of a second
 EXCERPT = 160  # characters in a row
-_EXCERPT_BYTES = 16 * EXCERPT  # unpacked for them: characters have up to four bytes, and white space is left out
+_EXCERPT_BYTES = (
+    16 * EXCERPT
+)  # decompressed for an excerpt: characters have up to four bytes, and white space is dropped
 FORMS = ("text", "hex")
 
 
 class BodyExcerpt:
-    """The beginning of a body on one line, for a row of a list: no more than that is unpacked.
+    """The beginning of a body on one line, for a row of a list. Only this much is decompressed.
 
     `error` is why a compressed body cannot be read.
     """
@@ -51,7 +53,7 @@ def _start_of(message: StoredMessage) -> bytes:
 class BodyView:
     """A whole body. `kind` is json, text or binary; `error` is why a compressed body cannot be read.
 
-    Unpacking and parsing a large body takes a tenth of a second: make it in a thread.
+    Decompressing and parsing a large body takes a tenth of a second: create it in a thread.
     """
 
     def __init__(self, message: StoredMessage) -> None:
@@ -75,10 +77,10 @@ class BodyView:
         return self.size > MOST_SHOWN
 
     def _show_json(self) -> None:
-        """Show line breaks and a tree if it is JSON, and not so deep or so much that a page could not hold them."""
+        """Set line breaks and the tree if the body is JSON of limited depth and number of values."""
         try:
             value = msgspec.json.decode(self.data)
-        except (ValueError, RecursionError):  # the latter: nested without end
+        except (ValueError, RecursionError):  # RecursionError: too deeply nested
             return
         self.kind = "json"
         if not _is_small(value):
@@ -88,7 +90,7 @@ class BodyView:
 
 
 def _text_of(data: bytes, *, is_whole: bool) -> str | None:
-    """Return the beginning of a body as text, and None where it is no text that can be printed."""
+    """Return the beginning of a body as text; None if it is not printable text."""
     try:
         text = getincrementaldecoder("utf-8")().decode(data, final=is_whole)
     except UnicodeDecodeError:
@@ -97,7 +99,7 @@ def _text_of(data: bytes, *, is_whole: bool) -> str | None:
 
 
 def _is_small(value: Any) -> bool:
-    """Whether a JSON value has so few values, and so few levels of them, that a page can show each on a line."""
+    """Return whether a JSON value has few enough values and levels for a page with one line each."""
     level, count = [value], 0
     for _ in range(MOST_DEPTH):
         count += len(level)
@@ -113,7 +115,7 @@ def _is_small(value: Any) -> bool:
 
 
 def hex_lines(data: bytes) -> str:
-    """Return offset, hex and what is printable, 16 bytes a line."""
+    """Return lines of 16 bytes: offset, hex, and printable characters."""
     lines = []
     for start in range(0, len(data), 16):
         part = data[start : start + 16]
@@ -129,4 +131,4 @@ def encoded(text: str, form: str) -> bytes:
             return bytes.fromhex(text)
         except ValueError as error:
             raise UsageError(f"the body is no hex: {error}") from error
-    return text.replace("\r\n", "\n").encode()  # as browsers send the lines of a field
+    return text.replace("\r\n", "\n").encode()  # browsers send CR LF in text fields

@@ -1,4 +1,4 @@
-"""Messages as files: a line of JSON each, as `pyromq consume -o json` prints them, or CSV for spreadsheets."""
+"""Messages as files: lines of JSON as `pyromq consume -o json` prints them, or CSV for spreadsheets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def record(message: StoredMessage) -> dict[str, Any]:
-    """Return a message as JSON has it; `body` is text, or `body_base64` is what is none."""
+    """Return a message as a JSON object; `body` is text, `body_base64` replaces it for other bodies."""
     found: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.broker_name,
@@ -53,7 +53,7 @@ def csv_head() -> bytes:
 
 
 def csv_line(message: StoredMessage) -> bytes:
-    """Cells that a spreadsheet would take for a formula begin with an apostrophe."""
+    """Return a line of CSV. Cells that a spreadsheet would calculate begin with an apostrophe."""
     fields = record(message)
     return _line(
         (

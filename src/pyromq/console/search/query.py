@@ -1,4 +1,4 @@
-"""What somebody looks for: the fields of the search form, as they are in the address."""
+"""The fields of the search form, as they are in the address."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pyromq.errors import UsageError
 
 WAYS = ("any", "id", "key", "tag", "text", "sql")
 LIMITS = (20, 50, 100, 500)
-MOST_TEXT = 1000  # characters looked for
+MOST_TEXT = 1000  # characters of a searched text
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`by` is one of `WAYS`; times are ms since 1970, both ends included; `before` is where an earlier page ended."""
+    """`by` is one of `WAYS`. Times are ms since 1970, both ends included. `before` continues an earlier page."""
 
     topic: str = ""
     text: str = ""
@@ -28,7 +28,7 @@ class Query:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Query:
-        """Return what an address says. Raises `UsageError`."""
+        """Return the query of an address. Raises `UsageError`."""
         by = query.get("by") or "any"
         if by not in WAYS:
             raise UsageError(f"by={by[:40]!r}: there is {', '.join(WAYS)}")
@@ -49,7 +49,7 @@ class Query:
 
 
 def moment(text: str) -> int | None:
-    """Return a time as ms since 1970: `2026-11-22T17:00` (UTC unless it says another zone) or a number of ms.
+    """Return a time in ms since 1970: `2026-11-22T17:00` (UTC without a zone) or a number of ms.
 
     Raises `UsageError`.
     """

@@ -1,9 +1,9 @@
-"""Reading queues from their ends backwards, newest messages first, until enough is found or the time is up.
+"""Reads queues backwards from their ends, newest messages first, until enough matches are found or the time is up.
 
-A queue is read in windows, which grow; all queues are read equally deep. Some windows are on their way at once, but are
-looked at in their order: what is found, and where the next page begins, does not depend on who answers first. Records
-come in bulk as they are stored, and only those are decoded that may match, in a thread: pages are answered meanwhile.
-Of a message that is found no more is kept than the page needs, and all of a page has a limit of bytes.
+A queue is read in windows of growing size, and all queues equally deep. Several windows are pulled at once, but are
+processed in order, so that matches and the place of the next page do not depend on the order of replies. Records arrive
+in bulk as stored. A thread decodes only those that may match, so the event loop stays free. Of a match only the parts
+for the page are kept, within a limit of bytes.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from pyromq.client.consumer.queue_reader import AsyncQueueReader, Bounds
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue, StoredMessage
 
-PULL_BYTES = 1 << 19  # what a broker of ours gives at once when asked so: it takes it half a millisecond
+PULL_BYTES = 1 << 19  # one pull from a broker of ours, which takes it half a millisecond
 FIRST_WINDOW, LARGEST_WINDOW = 500, 20_000  # messages
-AT_ONCE = 4  # windows on their way: so much is kept, and a broker has something to do while answers are looked at
-MOST_PAGE_BYTES = 32 << 20  # of what is kept for one page; windows under way keep as much each
-EQUALLY_DEEP = 64  # queues that are read side by side; of more, these come before the next ones
+AT_ONCE = 4  # windows pulled at once: the broker works while earlier replies are processed
+MOST_PAGE_BYTES = 32 << 20  # of matches for one page; each window in flight may keep as much
+EQUALLY_DEEP = 64  # queues that are read in parallel; further queues follow
 
 T = TypeVar("T")
-Order = tuple[float, int, int]  # of a page: store time and queue offset, negative for the newest to come first; place
+Order = tuple[float, int, int]  # sort key: negative store time and queue offset (newest first), and place
 
 NOTHING_LEFT_OUT: Order = (inf, 0, 0)
 
 
 class Match(Protocol):
-    """What is looked for."""
+    """What a search matches."""
 
     @property
     def words(self) -> tuple[bytes, ...]:
-        """Bytes of which one at least is in each record that is accepted, or its body is compressed; (): unknown."""
+        """Return byte strings of which each matching record has one, unless its body is compressed; (): unknown."""
 
     def accepts(self, message: StoredMessage) -> bool: ...
 
@@ -54,13 +54,13 @@ class MatchAll:
 
 @dataclass(frozen=True, slots=True)
 class Projection(Generic[T]):
-    """What is kept of each message that is found: what `make` makes of it, in a thread, and how many bytes that has."""
+    """The part of a match that is kept: `make` extracts it in a thread; `size` is its size in bytes."""
 
     make: Callable[[StoredMessage], T]
     size: Callable[[T], int]
 
     def all(self, messages: Iterable[StoredMessage]) -> list[T]:
-        """Return what is kept of messages that were found, newest first, up to the limit of bytes."""
+        """Return the kept parts of the matches, newest first, up to the limit of bytes."""
         kept: list[T] = []
         left = MOST_PAGE_BYTES
         for message in messages:
@@ -74,9 +74,9 @@ class Projection(Generic[T]):
 
 @dataclass(slots=True)
 class ScanResult(Generic[T]):
-    """Newest first. `read` messages were looked at; `before` is where to go on, "" where everything was read.
+    """Matches, newest first. `read` is the number of messages read; `before` continues the search, "" at the end.
 
-    `why` is why it ended before: `enough`, or `time`.
+    `why` is why the search ended early: `enough`, or `time`.
     """
 
     kept: list[T] = field(default_factory=list)
@@ -88,7 +88,7 @@ class ScanResult(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class _QueueCursor:
-    """One queue: everything from `at` on was read, and everything from `planned` on is on its way."""
+    """The position in a queue: messages from `at` on were read, and those from `planned` on are being pulled."""
 
     number: int
     queue: MessageQueue
@@ -96,7 +96,7 @@ class _QueueCursor:
     at: int
     window: int
     planned: int
-    passed_over: int = 0  # up to here lie matches that were read and are not shown: the next page begins with them
+    passed_over: int = 0  # matches up to here were read but not shown: the next page begins with them
 
     @property
     def end_of_next_page(self) -> int:
@@ -105,7 +105,7 @@ class _QueueCursor:
 
 @dataclass(frozen=True, slots=True)
 class _Hit(Generic[T]):
-    """What is kept of one match."""
+    """The kept part of one match."""
 
     store_ms: int
     offset: int
@@ -120,19 +120,19 @@ class _Hit(Generic[T]):
 
 @dataclass(slots=True)
 class _Window(Generic[T]):
-    """Queue offsets of a place, `end` not included; the last one of a round `ends_round`."""
+    """A range of queue offsets, `end` excluded; `ends_round` marks the last one of a round."""
 
     place: _QueueCursor
     begin: int
     end: int
     ends_round: bool
     hits: list[_Hit[T]] = field(default_factory=list)  # newest first
-    left_out: Order = NOTHING_LEFT_OUT  # the newest match that is not kept: for that, the page has no room
+    left_out: Order = NOTHING_LEFT_OUT  # the newest match that the page has no room for
     read: int = 0
 
 
 class QueueScan(Generic[T]):
-    """One search in queues that were asked for their bounds."""
+    """One search in queues with known bounds."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class QueueScan(Generic[T]):
             if least < most
         ]
         self._newest: list[_Hit[T]] = []  # newest first, within both limits
-        self._left_out = NOTHING_LEFT_OUT  # no older message may be on the page than the newest that has no room
+        self._left_out = NOTHING_LEFT_OUT  # the page may have no message older than this one
         self._read = 0
 
     async def run(self) -> ScanResult[T]:
@@ -197,7 +197,7 @@ class QueueScan(Generic[T]):
             await asyncio.gather(*under_way, return_exceptions=True)
 
     def _windows(self) -> Iterator[_Window[T]]:
-        """Yield what is to be read, round by round: of each queue the window before what was read of it."""
+        """Yield the windows to read, round by round: of each queue the window before the one read last."""
         while left := [each for each in self._places if each.planned > each.least]:
             for first in range(0, len(left), EQUALLY_DEEP):
                 side_by_side = left[first : first + EQUALLY_DEEP]
@@ -218,7 +218,7 @@ class QueueScan(Generic[T]):
                 max_bytes=PULL_BYTES,
             )
             if result.next_offset <= offset:
-                break  # expired meanwhile, or the end
+                break  # retention deleted the messages, or the end is reached
             if result.raw:
                 await asyncio.to_thread(self._add_hits, window, result, range(offset, window.end))
             window.read += min(result.next_offset, window.end) - offset
@@ -226,7 +226,7 @@ class QueueScan(Generic[T]):
         return window
 
     def _add_hits(self, window: _Window[T], result: PullResult, offsets: range) -> None:
-        """Keep what matches of a pull, which is newer than what the window has, as far as a page has room."""
+        """Add the matches of a pull, which is newer than the window's earlier pulls, as far as the page has room."""
         hits: list[_Hit[T]] = []
         left = MOST_PAGE_BYTES
         for message in reversed(result.holding(self._match.words)):
@@ -244,7 +244,7 @@ class QueueScan(Generic[T]):
         window.left_out = min(window.left_out, left_out)
 
     def _take(self, window: _Window[T]) -> None:
-        """Count a window as read, and keep the newest of what is found until now."""
+        """Record a window as read, and keep the newest matches."""
         place = window.place
         place.at = window.begin
         self._read += window.read
@@ -259,7 +259,7 @@ class QueueScan(Generic[T]):
             hit.place.passed_over = max(hit.place.passed_over, hit.offset + 1)
 
     def _within_limits(self, hits: list[_Hit[T]]) -> tuple[list[_Hit[T]], Order]:
-        """Return the first hits, as many as a page has room for, and the order of the next one."""
+        """Return the first matches that fit on a page, and the sort key of the next one."""
         count, left = 0, MOST_PAGE_BYTES
         for hit in hits[: self._limit]:
             left -= hit.size
@@ -273,7 +273,7 @@ class QueueScan(Generic[T]):
 
 
 def narrowed(bounds: dict[MessageQueue, Bounds], before: str) -> dict[MessageQueue, Bounds]:
-    """Return the bounds that an earlier page left; queues that it had read are not in it. Raises `UsageError`."""
+    """Return the bounds that an earlier page left, without the queues that it had finished. Raises `UsageError`."""
     if not before:
         return bounds
     found = {}
@@ -291,7 +291,7 @@ def narrowed(bounds: dict[MessageQueue, Bounds], before: str) -> dict[MessageQue
 async def bounds_between(
     reader: AsyncQueueReader, topics: Sequence[str], since_ms: int | None, until_ms: int | None
 ) -> dict[MessageQueue, Bounds]:
-    """Return the bounds of topics' queues, cut to what was stored between two times (ms, both included)."""
+    """Return the bounds of topics' queues, limited to messages stored between two times (ms, both included)."""
     bounds = await reader.bounds(topics)
     if since_ms is None and until_ms is None:
         return bounds

@@ -1,4 +1,4 @@
-"""Searches that somebody gave a name: by account, in one JSON file."""
+"""Searches with names: by account, in one JSON file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_NAME, MOST_QUERY = 80, 2000  # characters
 
 
 class SavedSearches:
-    """Names with the query of an address, such as `topic=orders&q=4711`."""
+    """Names with the query string of an address, such as `topic=orders&q=4711`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,7 +28,7 @@ class SavedSearches:
         return dict(sorted(self._by_account.get(account, {}).items()))
 
     def save(self, account: str, name: str, query: str) -> None:
-        """Keep a search under a name, instead of the one that had it. Raises `UsageError`."""
+        """Save a search under a name, and replace the one with that name. Raises `UsageError`."""
         name = name.strip()
         if not name or len(name) > MOST_NAME or len(query) > MOST_QUERY:
             raise UsageError(

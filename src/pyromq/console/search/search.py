@@ -1,4 +1,4 @@
-"""One box for everything: a message by id, by key, by what is in it; in one topic, or in all."""
+"""One box for every search: by id, by key, or by content; in one topic, or in all."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from pyromq.plural import counted
 
 Test = Callable[[StoredMessage], bool]
 
-BODY = "body_"  # before the names of a JSON body's fields, in expressions
+BODY = "body_"  # prefix of a JSON body's fields in expressions
 MOST_FIELDS = 200  # of one body
-MOST_PARSED = 1 << 20  # bytes of a JSON body: parsing holds up all others, 16 MiB of it for a second
-MOST_PATH = 1000  # characters of a field's name with those around it
+MOST_PARSED = 1 << 20  # bytes of a JSON body: parsing blocks other searches, for a second with 16 MiB
+MOST_PATH = 1000  # characters of a field's path
 SEPARATORS = re.compile("[\x01\x02]")
 
 OF_AN_ID = re.compile(r"[0-9A-Fa-f]{32}([0-9A-Fa-f]{24})?\Z")
-_LOG_OFFSET_BYTES = 8  # at the end of an id that says where a message lies
+_LOG_OFFSET_BYTES = 8  # at the end of a message id that contains the log offset
 
-NO_MESSAGES = NOT_FOR_CLIENTS | {TRACE_TOPIC}  # records of traces have the keys of the messages that they speak of
+NO_MESSAGES = NOT_FOR_CLIENTS | {TRACE_TOPIC}  # trace records have the keys of the traced messages
 
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class SearchResult(Generic[T]):
-    """What was found, and how: `said` is for people. `failed` are topics that could not be looked at, and why."""
+    """The matches, and a description for people in `said`. `failed` maps topics to the errors of their brokers."""
 
     found: ScanResult[T]
     said: str
@@ -55,7 +55,7 @@ class SearchResult(Generic[T]):
 
 
 class Search(Generic[T]):
-    """Runs one query. Of each message that is found, what `keeping` says is kept."""
+    """Runs one query. `keeping` extracts the kept part of each match."""
 
     def __init__(self, clients: ClusterClients, query: Query, keeping: Projection[T], *, seconds: float) -> None:
         self._clients = clients
@@ -64,7 +64,7 @@ class Search(Generic[T]):
         self._seconds = seconds
 
     async def run(self) -> SearchResult[T]:
-        """Return what is found. Raises `UsageError`, `SubscriptionParseFailed` and what the brokers say."""
+        """Return the result. Raises `UsageError`, `SubscriptionParseFailed` and errors of brokers."""
         query = self._query
         if query.by in ("any", "id") and OF_AN_ID.match(query.text):
             found = await self._by_id(query.text.upper())
@@ -79,7 +79,7 @@ class Search(Generic[T]):
         return await self._scan()
 
     async def topics(self) -> list[str]:
-        """Return the topics to look in: the one that is named, or all that hold people's messages, fullest last."""
+        """Return the topics to search: the named one, or all of users, in ascending order of messages."""
         if self._query.topic:
             return [self._query.topic]
         snapshot = await self._clients.snapshot()
@@ -99,7 +99,7 @@ class Search(Generic[T]):
                 found = await admin.query_by_key(topic, message_id, 1)
                 return found[0] if found else None
             except MQError:
-                return None  # another topic may have it
+                return None  # another topic may have the message
 
         found = {}
         for message in await each_of(look, topics):
@@ -165,7 +165,7 @@ class Search(Generic[T]):
 
 
 def wanted(query: Query) -> tuple[Match, str, str | None]:
-    """Return what to compare messages with here, and the tag and the expression that brokers compare them with."""
+    """Return the match for the console, and the tag and the expression for the broker."""
     if query.by == "sql" and query.text:
         match = SqlMatch(query.text)
         return (match, "*", None) if match.of_body else (MatchAll(), "*", query.text)
@@ -175,7 +175,7 @@ def wanted(query: Query) -> tuple[Match, str, str | None]:
 
 
 async def _named(clients: ClusterClients, message: StoredMessage) -> StoredMessage:
-    """Return a message that was found by its address, with its broker's name."""
+    """Return a message found by its address, with its broker's name."""
     if not message.broker_name:
         snapshot = await clients.snapshot()
         at = [name for name, each in snapshot.brokers.items() if each.address == message.store_host]
@@ -184,7 +184,7 @@ async def _named(clients: ClusterClients, message: StoredMessage) -> StoredMessa
 
 
 class TextMatch:
-    """Text in body, properties, keys, tag or id, as it is written; upper and lower case differ."""
+    """A case-sensitive text in body, properties, keys, tag or id."""
 
     def __init__(self, text: str) -> None:
         self._needle = text.encode()
@@ -206,7 +206,7 @@ class TextMatch:
 
 
 class SqlMatch:
-    """An SQL92 expression; fields of a JSON body are `body_name`, and `body_item_sku` within another."""
+    """An SQL92 expression; fields of a JSON body are `body_name`, nested ones `body_item_sku`."""
 
     words = ()
 
@@ -220,13 +220,13 @@ class SqlMatch:
         try:
             body = message.body
             fields = _flat(msgspec.json.decode(body)) if len(body) <= MOST_PARSED else {}
-        except (UndecodableBody, ValueError, RecursionError):  # no JSON, or nested without end
+        except (UndecodableBody, ValueError, RecursionError):  # not JSON, or too deeply nested
             fields = {}
         return self.filter.accepts_properties(encode_properties({**message.properties, **fields}))
 
 
 def _flat(value: Any) -> dict[str, str]:
-    """Return the plain values in a JSON value by their path."""
+    """Return the scalar values of a JSON value by their path."""
     found: dict[str, str] = {}
     left: list[tuple[str, Any]] = [(BODY[:-1], value)]
     while left and len(found) < MOST_FIELDS:

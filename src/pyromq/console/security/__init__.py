@@ -1,1 +1,1 @@
-"""Who may do what in the console: accounts and their file, sessions, and the log of changes."""
+"""Access to the console: accounts and their file, sessions, and the audit log."""

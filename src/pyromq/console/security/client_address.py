@@ -1,4 +1,4 @@
-"""Where a request comes from: the address of a browser, also of one behind a proxy, and what counts as one address."""
+"""The address of a browser, also behind a proxy, and the network under which it is counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection
 
 from pyromq.errors import UsageError
 
-IPV6_PREFIX = 64  # bits that one household or server is given: it can use any address in them
+IPV6_PREFIX = 64  # the network of one customer, who can use all of its addresses
 
 
 def check_networks(texts: Sequence[str]) -> None:
@@ -22,10 +22,10 @@ def check_networks(texts: Sequence[str]) -> None:
 
 
 def client_address(connection: HTTPConnection, proxies: Sequence[str]) -> str:
-    """Return the address of a browser; "" if it is not known.
+    """Return the address of a browser; "" if it is unknown.
 
-    Where the peer is one of `proxies` (addresses and networks), it is what that proxy has added to X-Forwarded-For: the
-    last address. What stands before it, or comes from any other peer, may be made up and is not read.
+    If the peer is one of `proxies` (addresses and networks), this is the last address of X-Forwarded-For, which the
+    proxy added. Earlier addresses, and headers from other peers, may be forged and are ignored.
     """
     host = connection.client.host if connection.client is not None else ""
     peer = _parsed(host)
@@ -37,7 +37,7 @@ def client_address(connection: HTTPConnection, proxies: Sequence[str]) -> str:
 
 
 def counted_address(address: str) -> str:
-    """Return the address under which failed sign-ins are counted: of IPv6 the network that one customer is given."""
+    """Return the address under which failed sign-ins are counted; for IPv6, the /64 network of one customer."""
     parsed = _parsed(address)
     if isinstance(parsed, IPv6Address):
         return str(ip_network((parsed.packed, IPV6_PREFIX), strict=False))
@@ -45,7 +45,7 @@ def counted_address(address: str) -> str:
 
 
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
-    """Return an address, which may have a port or brackets; None for what is none."""
+    """Return an address, which may have a port or brackets; None if the text is not an address."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

@@ -1,7 +1,7 @@
-"""The console's accounts: names, roles, password hashes, and maybe an account of the brokers to act with.
+"""The console's accounts: name, role, password hash, and optionally the keys of a broker account.
 
-Kept in one JSON file that its owner alone may read. Passwords are hashed by argon2; keys of broker accounts are there
-as they are, for they sign requests.
+They are in one JSON file that only its owner can read. Passwords are hashed by argon2. Keys of broker accounts are
+stored as they are, because they sign requests.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 from pyromq.errors import UsageError
 
 LEAST_PASSWORD = 8  # characters
-MOST_PASSWORD = 1024  # hashing takes longer the longer it is
+MOST_PASSWORD = 1024  # characters; hashing longer ones takes longer
 
 
 class Role(IntEnum):
-    """What an account may do; each may all that those before it may."""
+    """The rights of an account; each role includes those before it."""
 
-    VIEWER = 1  # see everything, messages too
+    VIEWER = 1  # see everything, also messages
     OPERATOR = 2  # send, redrive, reset offsets, cancel, decide
     ADMIN = 3  # create, change and delete topics, groups and accounts; settings of brokers
 
@@ -42,7 +42,7 @@ class Role(IntEnum):
 
 
 class ConsoleAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who may sign in. With keys, the console acts at brokers as that account of theirs."""
+    """An account that may sign in. With keys, the console signs its requests to brokers with them."""
 
     name: str
     role: str
@@ -59,7 +59,7 @@ class ConsoleAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsoleAccounts:
-    """The accounts of one file, read when made, written at every change before it is in force."""
+    """The accounts of one file. A change takes effect after it is written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -80,7 +80,7 @@ class ConsoleAccounts:
         return self._accounts.get(name)
 
     def signed_in(self, name: str, password: str) -> ConsoleAccount | None:
-        """Return the account of this name and password; None where there is none. Takes some 50 ms of a processor."""
+        """Return the account with this name and password; None if there is none. Takes some 50 ms of processor time."""
         account, nobody = self._accounts.get(name), self._nobody
         known = account.password_hash if account is not None else nobody
         try:
@@ -91,7 +91,7 @@ class ConsoleAccounts:
 
     @cached_property
     def _nobody(self) -> str:
-        """What a name that nobody has is compared with: its answer takes as long as that of one that somebody has."""
+        """Return a hash to compare for unknown names, so that their refusal takes as long as that of known names."""
         return self._hasher.hash(os.urandom(16).hex())
 
     def save(
@@ -103,7 +103,7 @@ class ConsoleAccounts:
         access_key: str | None = None,
         secret_key: str | None = None,
     ) -> ConsoleAccount:
-        """Create an account or change what is given of it; keys that are "" are taken away. Raises `UsageError`."""
+        """Create an account, or change the given fields; keys that are "" are removed. Raises `UsageError`."""
         known = self._accounts.get(name)
         _check_name(name)
         if known is None and (role is None or not password):
@@ -128,7 +128,7 @@ class ConsoleAccounts:
         return account
 
     def delete(self, name: str) -> None:
-        """Take an account away. Raises `UsageError` where there is none, or it is the last administrator's."""
+        """Delete an account. Raises `UsageError` if it does not exist, or is the last administrator's."""
         if name not in self._accounts:
             raise UsageError(f"account {name} does not exist")
         self._keep_an_admin(name)

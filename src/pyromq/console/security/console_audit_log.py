@@ -1,4 +1,4 @@
-"""Every change asked for in the console: a line of JSON before it is tried, and one with what became of it."""
+"""The console's audit log: a line of JSON before each change is tried, and one with its outcome."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pyromq.clock import Clock
 from pyromq.errors import UsageError
 
 ASKED, DONE, FAILED, REFUSED = "asked", "done", "failed", "refused"
-KEPT_LINES = 5_000  # that the page of the log shows
+KEPT_LINES = 5_000  # that the page shows
 MOST_TEXT = 300  # characters of one field
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who wanted what, and what became of it (`asked`: nobody knows, for the console ended meanwhile)."""
+    """A requested change and its outcome (`asked`: unknown, because the console ended meanwhile)."""
 
     id: str
     time: str
@@ -34,7 +34,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ConsoleAuditLog:
-    """Appends to one file, which nothing here ever shortens."""
+    """Appends to one file, which the console never shortens."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._clock = clock
@@ -47,7 +47,7 @@ class ConsoleAuditLog:
                     try:
                         self._recent.append(msgspec.json.decode(line, type=AuditEntry))
                     except msgspec.DecodeError:
-                        continue  # a line that a crash cut off
+                        continue  # an incomplete line after a crash
         try:
             self._file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")  # noqa: PTH123, SIM115
         except OSError as error:
@@ -57,7 +57,7 @@ class ConsoleAuditLog:
         self._file.close()
 
     def asked(self, what: str, *, account: str, address: str, details: Mapping[str, str]) -> AuditEntry:
-        """Note that a change is about to be tried. Raises `OSError` where it cannot be noted: then it is not tried."""
+        """Record a change before it is tried. Raises `OSError` if this fails; the change must not be tried then."""
         short = {name: text[:MOST_TEXT] for name, text in details.items() if text}
         entry = AuditEntry(
             id=f"{self._prefix}-{next(self._numbers)}",
@@ -72,14 +72,14 @@ class ConsoleAuditLog:
         return entry
 
     def ended(self, asked: AuditEntry, outcome: str, *, error: str = "", result: str = "") -> None:
-        """Note what became of a change."""
+        """Record the outcome of a change."""
         details = {**asked.details, **({"result": result[:MOST_TEXT]} if result else {})}
         self._append(
             msgspec.structs.replace(asked, time=self._now(), outcome=outcome, details=details, error=error[:MOST_TEXT])
         )
 
     def recent(self) -> list[AuditEntry]:
-        """Return the last changes, newest first, each with what is known of it last."""
+        """Return the last changes, newest first, each with its outcome."""
         by_id: dict[str, AuditEntry] = {}
         for entry in self._recent:
             by_id.pop(entry.id, None)

@@ -1,4 +1,4 @@
-"""Sessions and failed sign-ins, in memory: a restart signs everybody out."""
+"""Sessions and failed sign-ins, in memory: a restart signs everyone out."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pyromq.clock import Clock
 from pyromq.console.security.client_address import counted_address
 
 MOST_SESSIONS = 10_000
-MOST_TRIED = 10_000  # addresses, and names with them, whose failures are remembered
-FREE_TRIES = 5  # of one name from one address, before each further one has to wait
-FREE_OF_ADDRESS = 100  # of all names from one address: an office behind one address mistypes less
+MOST_TRIED = 10_000  # pairs of address and name with remembered failures
+FREE_TRIES = 5  # of one name from one address; later ones must wait
+FREE_OF_ADDRESS = 100  # of all names from one address: more than an office behind one address mistypes
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # seconds
-FORGOTTEN_SECONDS = 3600.0  # after the last failure
+FORGOTTEN_SECONDS = 3600.0  # time after the last failure
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is told at the next page: `kind` is `done`, `failed` or `note`."""
+    """A text for the next page: `kind` is `done`, `failed` or `note`."""
 
     kind: str
     text: str
@@ -28,7 +28,7 @@ class Notice:
 
 @dataclass(slots=True)
 class BrowserSession:
-    """One browser. `name` is None where nobody signed in, because there are no accounts."""
+    """The session of one browser. `name` is None if there are no accounts."""
 
     key: str
     name: str | None
@@ -38,7 +38,7 @@ class BrowserSession:
 
 
 class Sessions:
-    """Sessions by the key that a browser's cookie has."""
+    """Sessions by the key in the browser's cookie."""
 
     def __init__(self, clock: Clock, *, hours: float) -> None:
         self._clock = clock
@@ -66,7 +66,7 @@ class Sessions:
         self._sessions.pop(session.key, None)
 
     def end_all_of(self, name: str) -> None:
-        """Sign an account out everywhere: it was deleted, or has a new password or role."""
+        """End all sessions of an account that was deleted, or has a new password or role."""
         self._sessions = {key: each for key, each in self._sessions.items() if each.name != name}
 
 
@@ -74,22 +74,22 @@ class Sessions:
 class _Failures:
     count: int
     last: float  # monotonic seconds
-    next: float  # no further try before
+    next: float  # the next sign-in is refused until then
 
 
 class SignInFailures:
-    """Failed sign-ins. After five of a name from an address, each further one waits, twice as long each time.
+    """Failed sign-ins. After five with a name from one address, each further one must wait, twice as long each time.
 
-    A name is never refused to all addresses: whoever knows it could keep its owner out. An address is refused for all
-    names only after a hundred failures.
+    A name is never refused for all addresses, because a stranger could lock out its owner. An address is refused for
+    all names only after a hundred failures.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._failed: dict[tuple[str, str | None], _Failures] = {}  # by address and name; None: of all names
+        self._failed: dict[tuple[str, str | None], _Failures] = {}  # by address and name; None: all names
 
     def pause(self, address: str, name: str) -> float:
-        """Return for how many seconds there is no further try."""
+        """Return the number of seconds until the next permitted sign-in."""
         now = self._clock.monotonic()
         return max([0.0, *(found.next - now for key in _keys(address, name) if (found := self._failed.get(key)))])
 
@@ -98,7 +98,7 @@ class SignInFailures:
         for key, free in _keys(address, name).items():
             before = self._failed.pop(key, None)
             count = 1 + (before.count if before is not None and now - before.last < FORGOTTEN_SECONDS else 0)
-            doublings = min(count - free, 10)  # of a number that may be large
+            doublings = min(count - free, 10)  # the difference may be large
             wait = min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE) if doublings >= 0 else 0.0
             self._failed[key] = _Failures(count, now, now + wait)
             while len(self._failed) > MOST_TRIED:

@@ -1,1 +1,1 @@
-"""What every page is made of: the context, its routes, tables, charts, texts."""
+"""Parts of every page: request context, routes, tables, charts, texts."""

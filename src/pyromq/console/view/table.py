@@ -1,4 +1,4 @@
-"""Tables of many rows: filtered, sorted and cut into pages here, as the address says."""
+"""Tables of many rows, filtered, sorted and paged by the fields of the address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_ROWS = 500
 
 
 class Table(Generic[R]):
-    """Rows of one page. `columns` are what can be sorted by: names as in `sort=name` or `sort=-name`.
+    """Rows of one page. `columns` are the sortable columns: names as in `sort=name` or `sort=-name`.
 
     Templates use `rows`, `total` (after the filter), `page`, `pages`, `sort_link` and `page_link`.
     """
@@ -49,7 +49,7 @@ class Table(Generic[R]):
         self.rows = rows[self.first : self.first + size]
 
     def sort_link(self, name: str, *, descending_first: bool = False) -> str:
-        """Return the address of this table sorted by a column; the other way round where it is already."""
+        """Return the address of this table sorted by a column, in the other direction if it is sorted by it already."""
         down = not self.descending if name == self.sort else descending_first
         return self._link(sort=("-" if down else "") + name, page="")
 
@@ -62,7 +62,7 @@ class Table(Generic[R]):
         return self._link(page=str(page) if page > 1 else "")
 
     def with_query(self, **changes: str) -> str:
-        """Return the address of this table with other values in its query; "" takes one out."""
+        """Return the address of this table with changed query fields; "" removes one."""
         return self._link(page="", **changes) if "page" not in changes else self._link(**changes)
 
     def _link(self, **changes: str) -> str:

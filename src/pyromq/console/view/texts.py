@@ -1,4 +1,4 @@
-"""Numbers, times and sizes as people read them; the filters of templates."""
+"""Numbers, times and sizes as text; the filters of templates."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ NOTHING = "–"
 
 
 def number(value: float | None) -> str:
-    """Return `12,345`; what is not known is a dash."""
+    """Return `12,345`; a dash if unknown."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
 def rate(value: float | None) -> str:
-    """Return a rate with as many digits as tell something: `0.25`, `3.4`, `1,234`."""
+    """Return a rate with its significant digits: `0.25`, `3.4`, `1,234`."""
     if value is None:
         return NOTHING
     if value == 0:
@@ -51,7 +51,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(ms: int | None) -> Markup:
-    """Return a time element: UTC as written here, which the script turns into the reader's own zone."""
+    """Return a time element in UTC, which the script converts to the reader's zone."""
     if not ms or ms < 0:
         return Markup(f"<span class=muted>{NOTHING}</span>")
     at = utc_time(ms)
@@ -63,7 +63,7 @@ def moment(ms: int | None) -> Markup:
 
 
 def permission(bits: int) -> str:
-    """Return what may be done with a topic, in words."""
+    """Return the permission of a topic in words."""
     words = [word for bit, word in ((4, "read"), (2, "write")) if bits & bit]
     return " and ".join(words) or "neither read nor write"
 

@@ -24,7 +24,7 @@ class Sent:
 
     def __init__(self, run_bytes=1000, queues=QUEUES):
         self.runs = []
-        self.open = OpenRuns(lambda topic: queues, self._send, run_bytes=run_bytes)
+        self.open = OpenRuns(lambda topic, brokers: queues, self._send, run_bytes=run_bytes)
 
     def _send(self, queue, body, messages):
         bodies = [member.body for member in decode_batch(body)]

@@ -202,6 +202,57 @@ def test_queues_are_named_with_their_broker(namesrv, topic, seen):
     assert list(report.queues) == [MessageQueue(topic, "broker-a", 2)]
 
 
+class TwoBrokers:
+    """A topic of two brokers, and a task whose client has known its queues for a while."""
+
+    def __init__(self, cluster, client):
+        self.cluster = cluster
+        self.options = options_of(cluster.namesrv, "orders", deadlineMs="20000")
+        self._client = client
+
+    async def write(self, **columns):
+        task = SinkTask(self._client, self.options, TaskName(uuid4().hex, 0))
+        rows = batch(*["1"] * 100, **{name: [value] * 100 for name, value in columns.items()})
+        return {queue.broker_name for queue in (await asyncio.to_thread(task.write, iter([rows]))).queues}
+
+
+@pytest.fixture
+async def two_brokers():
+    async with Cluster(2, clock=SystemClock()) as cluster:
+        async with await cluster.admin() as admin:
+            await admin.create_topic("orders", 1)
+        client = await asyncio.to_thread(sink_client, options_of(cluster.namesrv, "orders"))
+        await asyncio.to_thread(client.queues, "orders")
+        client._async.runs.cluster._fetched.clear()  # the route is older than the pause between two refreshes
+        yield TwoBrokers(cluster, client)
+        await asyncio.to_thread(client.close)
+
+
+async def test_rows_without_a_queue_go_to_the_brokers_that_are_there(two_brokers):
+    await two_brokers.cluster.stop_broker(1)
+    for _ in range(4):
+        assert await two_brokers.write() == {"broker-a"}
+    await two_brokers.cluster.start_broker(1)
+    while await two_brokers.write() != {"broker-b"}:  # the queue is chosen at random
+        pass
+
+
+async def test_rows_for_a_broker_that_restarts_wait_for_it(two_brokers, caplog):
+    await two_brokers.cluster.stop_broker(1)
+    writing = asyncio.ensure_future(two_brokers.write(queueId=0, brokerName="broker-b"))
+    while "has no queue at broker-b" not in caplog.text:
+        assert not writing.done(), writing.result()
+        await asyncio.sleep(0.01)
+    await two_brokers.cluster.start_broker(1)
+    assert await writing == {"broker-b"}
+
+
+async def test_rows_for_a_new_queue_find_it(two_brokers):
+    async with await two_brokers.cluster.admin() as admin:
+        await admin.create_topic("orders", 2, replace=True)
+    assert await two_brokers.write(queueId=1, brokerName="broker-b") == {"broker-b"}
+
+
 def test_driver_and_tasks_share_a_client(namesrv, topic):
     options = options_of(namesrv, topic)
     assert sink_client(options) is sink_client(options, "broker-a")

@@ -266,4 +266,4 @@ class BatchTransactions(BlockingClient[AsyncBatchTransactions]):
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that can be written now, in order of broker name and queue id."""
-        return self._runner.run(self._async.runs.queues, topic)
+        return self._runner.run(self._async.runs.queues, topic, refresh=True)

@@ -181,13 +181,16 @@ class AsyncRunProducer(AsyncLifespan):
         if self.cluster.running:
             await self.cluster.close()
 
-    async def queues(self, topic: str) -> list[MessageQueue]:
+    async def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
         """Return the queues that can be written now, in order of broker name and queue id.
 
-        Raises `TopicNotFound`, `NoPermission` where no queue may be written, `Unavailable` where no master is there.
+        A known route may be 30 s old; `refresh` fetches it again. Raises `TopicNotFound`,
+        `NoPermission` where no queue may be written, `Unavailable` where no master is there.
         """
         check_topic_for_sending(topic)
         config = self.config
+        if refresh:
+            await self.cluster.refresh(topic)
         route = await self.cluster.route_for_sending(topic, config.template_topic, config.new_topic_queues)
         if not route.writable:
             if any(route.master(name) for name in route.addresses):

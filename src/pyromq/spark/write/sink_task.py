@@ -8,8 +8,9 @@ queues.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import count
@@ -22,12 +23,12 @@ from pyromq.client.blocking.producers import Attempt, BatchTransactions, Stream
 from pyromq.client.producer.batch_stream import Acknowledged
 from pyromq.client.producer.batch_transactions import AttemptResult
 from pyromq.client.producer.queue_selection import queue_for_key
-from pyromq.errors import BatchDecided, MessageRefused, UsageError
+from pyromq.errors import BatchDecided, MessageRefused, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.message_id import UniqueIds
 from pyromq.spark.batch_content import StreamBatch
-from pyromq.spark.worker_clients import with_retries
+from pyromq.spark.worker_clients import RESTART_SECONDS, with_retries
 from pyromq.spark.write.message_columns import BatchMembers, MessageColumns, MessageReader, SingleMessage, dead_letter
 from pyromq.spark.write.sink_options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions
 
@@ -79,6 +80,12 @@ class _Topic:
             for broker, queue_id, key in zip(brokers, ids, keys, strict=True)
         ]
 
+    def missing_brokers(self, messages: MessageColumns) -> set[str]:
+        """Return the brokers that messages name and that have no queue of this topic."""
+        if messages.queue_ids is None or messages.broker_names is None:
+            return set()
+        return set(pc.unique(messages.broker_names.drop_null()).to_pylist()).difference(self._brokers)
+
     def named(self, broker: str | None, queue_id: int) -> MessageQueue:
         """Return the queue with this id. Raises `UsageError` if there is none, or more than one."""
         if broker is None:
@@ -98,11 +105,14 @@ class _Topic:
 
 
 class OpenRuns:
-    """The open runs of one task. Full runs go to `send(queue, body, messages)`."""
+    """The open runs of one task. Full runs go to `send(queue, body, messages)`.
+
+    `queues_of(topic, brokers)` returns a topic's queues; rows name these brokers.
+    """
 
     def __init__(
         self,
-        queues_of: Callable[[str], list[MessageQueue]],
+        queues_of: Callable[[str, Collection[str]], list[MessageQueue]],
         send: Callable[[MessageQueue, bytes, int], None],
         *,
         run_bytes: int,
@@ -139,10 +149,12 @@ class OpenRuns:
 
     def _topic(self, name: str) -> _Topic:
         if name not in self._topics:
-            self._topics[name] = _Topic(name, self._queues_of(name))
+            self._topics[name] = _Topic(name, self._queues_of(name, ()))
         return self._topics[name]
 
     def _add_to(self, topic: _Topic, messages: MessageColumns) -> None:
+        if missing := topic.missing_brokers(messages):
+            topic = self._topics[topic.name] = _Topic(topic.name, self._queues_of(topic.name, missing))
         named = topic.named_queues(messages)
         if named is None:
             self._fill(topic, None, messages.members)
@@ -262,8 +274,20 @@ class SinkTask:
             raise
         return self._report
 
-    def _queues(self, topic: str) -> list[MessageQueue]:
-        return with_retries(self._options, lambda: self._client.queues(topic), planned=True)
+    def _queues(self, topic: str, brokers: Collection[str]) -> list[MessageQueue]:
+        """Return the topic's queues. Wait up to 20 s for these brokers, which may be restarting."""
+
+        def found() -> list[MessageQueue]:
+            queues = self._client.queues(topic)
+            there = {queue.broker_name for queue in queues}
+            if missing := sorted(set(brokers) - there):
+                raise Unavailable(
+                    f"topic {topic} has no queue at {missing[0]} to write to; brokers with queues are"
+                    f" {', '.join(sorted(there))}"
+                )
+            return queues
+
+        return with_retries(self._options, found, planned=True, most_seconds=RESTART_SECONDS if brokers else math.inf)
 
     def _skipped(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
         """Consume the rows without sending them: Spark's worker requires that all are consumed."""

@@ -29,11 +29,13 @@ from pyromq.remoting.bodies import BrokerRegistration, DataVersion, TopicConfig,
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import RegisterBroker
 from pyromq.spark.jobs import metrics_job as metrics
+from pyromq.spark.jobs import mirror_job as mirror
 from pyromq.spark.jobs import runner as running
 from pyromq.spark.jobs.runner import Totals
 from pyromq.spark.jobs.settings import JOBS, build, run
 from pyromq.spark.monitoring.query_checkpoint import describe, read_checkpoint, reset_to
 from pyromq.spark.read.stream_offset import StreamOffset
+from pyromq.testing import Cluster
 
 pytestmark = pytest.mark.spark
 
@@ -372,6 +374,16 @@ def test_copies_of_a_queue_stay_together_at_two_brokers(spark, namesrv, two_brok
     assert found == {
         place: {place._replace(broker_name="broker-a") if names == "others" else place} for place in places
     }
+
+
+async def test_a_mirror_waits_for_a_broker_of_the_target_that_left(namesrv, tmp_path):
+    async with Cluster(2) as target:
+        async with await target.admin() as admin:
+            await admin.create_topic("orders", 1)
+        await target.stop_broker(1)
+        settings = build(JOBS["mirror"], {"to_namesrv": target.namesrv, **stream("orders", tmp_path)})
+        with pytest.raises(Unavailable, match=rf"broker-b is not registered at {target.namesrv}"):
+            await asyncio.to_thread(mirror.queue_columns, settings, ["orders"])
 
 
 def test_archived_messages_go_to_the_same_queues_of_two_brokers(spark, two_brokers, archived):

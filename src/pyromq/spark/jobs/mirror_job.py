@@ -17,6 +17,7 @@ from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import (
     COPIES,
     copied_columns,
+    copies_options,
     open_session,
     open_stream,
     origin_of,
@@ -44,7 +45,7 @@ def run(settings: Mirror, tell: Tell) -> Summary:
         raise UsageError(f"settings cluster and to_cluster are both {settings.cluster!r}; give them different names")
     spark = open_session(settings.session)
     source = read_options(source_options("mirror", settings.session, settings.stream), STREAM)
-    queue = with_retries(source, lambda: _queue(settings, topics))
+    queue = with_retries(source, lambda: queue_columns(settings, topics))
     frame = copies(open_stream(spark, "mirror", settings.session, settings.stream), settings, queue)
     options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery} | COPIES | pairs(settings.to_option)
     if settings.to_topic:  # names the write: a copy of the checkpoint may have another topic
@@ -69,10 +70,17 @@ def copies(messages: DataFrame, settings: Mirror, queue: Sequence[Column]) -> Da
     )
 
 
-def _queue(settings: Mirror, topics: Sequence[str]) -> list[Column]:
+def queue_columns(settings: Mirror, topics: Sequence[str]) -> list[Column]:
+    """Return the queue of each copy. Raises `Unavailable` if a broker of the other cluster left with these topics.
+
+    Otherwise its queues' copies would go to other queues until it is back.
+    """
+    copies = {topic: settings.to_topic or topic for topic in topics}
     connecting, _ = split(pairs(settings.to_option))
+    given = copies_options(settings.to_namesrv, ",".join(copies.values()), settings.stream.option, connecting)
     with queue_reader(READER, settings.to_namesrv, connecting) as reader:
-        return same_queue(reader, {topic: settings.to_topic or topic for topic in topics})
+        check_absent(read_options(given), reader)
+        return same_queue(reader, copies)
 
 
 def carry_over(

@@ -167,6 +167,15 @@ def origin_of(cluster: str) -> Column:
     return F.concat(F.lit(f"{cluster}:"), place)
 
 
+def copies_options(namesrv: str, topics: str, option: tuple[str, ...], connecting: ConnectionOptions) -> dict[str, str]:
+    """Return the source options of mirrored topics.
+
+    `option` is the job's setting of this name; its options about brokers that are away count here, too.
+    """
+    away = {name: value for name, value in pairs(option).items() if name.lower() in AWAY}
+    return {"namesrvAddr": namesrv, "subscribe": topics} | away | dict(connecting.given)
+
+
 def read_copies(
     spark: SparkSession,
     namesrv: str,
@@ -177,14 +186,11 @@ def read_copies(
 ) -> DataFrame:
     """Return the copies in a mirrored topic by their property ORIGIN.
 
-    `option` is the job's setting of this name; its options about brokers that are away count here, too.
-
     Columns at the source: topic, brokerName, queueId, origin (a queue offset); here: at (brokerName, queueId),
     queueOffset.
     """
-    options = {"namesrvAddr": namesrv, "subscribe": topic, "columns": "brokerName,queueId,queueOffset,properties"}
-    options |= {name: value for name, value in pairs(option).items() if name.lower() in AWAY}
-    options |= dict(connecting.given)
+    options = copies_options(namesrv, topic, option, connecting)
+    options["columns"] = "brokerName,queueId,queueOffset,properties"
     place = F.split(F.substring_index(F.col("properties")[ORIGIN], ":", -1), "/")
     copies = spark.read.format("rocketmq").options(**options).load().withColumn("place", place)
     return copies.where("place is not null").select(

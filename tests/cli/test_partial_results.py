@@ -26,6 +26,8 @@ SHOWING = [
     "transaction list",
     "transaction batches",
     "message find orders --key k1",
+    "message find orders --key k2",
+    "group monitor --rounds 1",
 ]
 
 
@@ -54,6 +56,7 @@ def cluster(partly, cli, monkeypatch):
 
 def test_setting_up(cluster, cli):
     assert cli("topic", "create", "orders", "--queues", "4", "--broker", "broker-a").code == 0
+    assert cli("send", "orders", "found all the same", "--keys", "k2").code == 0
 
 
 @pytest.mark.parametrize("command", SHOWING)

@@ -11,6 +11,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 from pyromq.errors import StoreNotWritable
 from pyromq.store.config import FlushMode
+from pyromq.store.json_file import JsonFile
 from pyromq.store.retention import DiskUse
 
 from .making import StoppedClock, bodies, message, opened, small_store
@@ -132,6 +133,24 @@ def test_an_older_file_that_is_deleted_is_named_and_sends_go_on(
         assert store.wait_flushed(store.max_log_offset).result(PATIENCE_SECONDS)
         assert len(bodies(store)) == 61
         lost.write_bytes(content)
+        clock.ms += 1_000
+        wait_until(lambda: not store.missing_files)
+
+
+def test_a_table_that_is_deleted_is_named_until_it_is_written_again(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    table = JsonFile(tmp_path / "config" / "topics.json")
+    table.save(b"{}")
+    with opened(tmp_path, clock, flush_interval_ms=1) as store:
+        for number in range(2):  # the flusher looks before it flushes; its first flush may have begun before
+            clock.ms += 1_000
+            store.append(message(number))
+            assert store.wait_flushed(store.max_log_offset).result(PATIENCE_SECONDS)
+        assert not store.missing_files
+        table.path.unlink()
+        clock.ms += 1_000
+        wait_until(lambda: store.missing_files == (table.path,))
+        table.save(b"{}")
         clock.ms += 1_000
         wait_until(lambda: not store.missing_files)
 

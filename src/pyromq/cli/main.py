@@ -129,7 +129,8 @@ def run(arguments: Sequence[str]) -> int:
             raise
         click.echo(f"error: {one_line(error)}", err=True)
         return 1
-    return result if isinstance(result, int) else int(left_out.counted)  # a partial result is no success
+    code = result if isinstance(result, int) else 0
+    return code or int(left_out.counted)  # a partial result is no success
 
 
 class _LeftOut(logging.Handler):

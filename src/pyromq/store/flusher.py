@@ -82,7 +82,7 @@ class Flusher:
         self._waiters: deque[_Waiter] = deque()
         self._deletions: list[Future[None]] = []
         self._dropped_at = 0.0
-        self.missing: tuple[Path, ...] = ()  # older files of the store that were deleted while it is open
+        self.missing: tuple[Path, ...] = ()  # older files and tables that were deleted while the store is open
         self._looked_at = 0.0
         self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = 0.0
 
@@ -285,7 +285,7 @@ class Flusher:
             self._save_ends()
 
     def _look_for_missing(self) -> None:
-        """Log each older file that was deleted. Sends go on: the deletion endangers no new message."""
+        """Log each older file or table that was deleted. Sends go on: the deletion endangers no new message."""
         now = self._clock.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return

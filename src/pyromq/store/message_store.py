@@ -254,7 +254,7 @@ class MessageStore:
 
     @property
     def missing_files(self) -> tuple[Path, ...]:
-        """Older files of the log and the key index that were deleted or moved while the store is open."""
+        """Older log files, index files and tables that were deleted or moved while the store is open."""
         return self._flusher.missing
 
     # -- single records

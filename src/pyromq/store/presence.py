@@ -38,6 +38,7 @@ class Presence:
         self._directory = directory
         self._disk = disk
         self._opened: dict[Path, int] = {}
+        self._tables: set[Path] = set()  # each that was seen; a table that is saved again is no longer missing
 
     def check(self) -> None:
         """Raise `FilesLost` with the lost path, or another `OSError`. A path seen for the first time is opened."""
@@ -55,13 +56,16 @@ class Presence:
                 raise FilesLost(reported)
 
     def missing(self) -> list[Path]:
-        """Return the older log files and the index files that are deleted or moved. No new message depends on them."""
+        """Return older log files, index files and tables that are deleted or moved. No new message depends on them."""
         older = [segment.path for segment in self._log.segments[:-1]]
         gone = [path for path in (*older, *self._index_paths()) if self._disk.size(path) is None]
-        if not gone:
-            return []
-        kept = {*(segment.path for segment in self._log.segments), *self._index_paths()}  # retention deletes files too
-        return [path for path in gone if path in kept]
+        if gone:  # retention deletes files too
+            kept = {*(segment.path for segment in self._log.segments), *self._index_paths()}
+            gone = [path for path in gone if path in kept]
+        config = self._directory.config
+        tables = {config / name for name in self._disk.names(config) if name.endswith(".json")}
+        self._tables |= tables
+        return [*gone, *sorted(self._tables - tables)]
 
     def _index_paths(self) -> list[Path]:
         return [file.file.path for file in list(self._index.files)]

@@ -77,7 +77,9 @@ NAME_SERVERS = Family("pyromq_name_servers", _GAUGE, "Name servers that this bro
 REGISTERED = Family("pyromq_name_servers_registered", _GAUGE, "Name servers that know this broker now.")
 TAKES_MESSAGES = Family("pyromq_store_takes_messages", _GAUGE, "1 while messages are stored, 0 while all are refused.")
 MISSING_FILES = Family(
-    "pyromq_store_missing_files", _GAUGE, "Older files of log and key index that were deleted while the broker runs."
+    "pyromq_store_missing_files",
+    _GAUGE,
+    "Older log files, index files and tables that were deleted while the broker runs.",
 )
 _STORAGE = ("storage_type", "storage_medium")
 STORAGE = Family("rocketmq_storage_size", _GAUGE, "Bytes in use of the disk with the data folder.", _STORAGE, "bytes")

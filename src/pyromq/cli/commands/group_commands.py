@@ -171,7 +171,7 @@ def monitor(names: tuple[str, ...], seconds: float, rounds: int | None, namesrv:
     """Check groups repeatedly: lag, delay, members that do not consume or that subscribe differently.
 
     Without --lag and --delay all groups are shown, else those that exceed a limit. JSON is one object a line. The exit
-    code is 1 if the last check found a problem.
+    code is 1 if the last check found a problem, or if a broker was out of reach.
     """
     wrong = False
     with Admin(namesrv, connections=connections()) as admin:

@@ -37,7 +37,7 @@ from pyromq.remoting.headers import (
     BrokerStatistics,
     MaxOffset,
 )
-from pyromq.store.config import StoreConfig
+from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.testing.clock import FakeClock, settle
 
 PORT = 10911
@@ -115,11 +115,12 @@ class Peer(asyncio.Protocol):
 class Player:
     """Plays the steps of a load, one after the other, and collects what the broker answers."""
 
-    def __init__(self, broker: Broker, clock: FakeClock, host: str) -> None:
+    def __init__(self, broker: Broker, clock: FakeClock, host: str, *, is_flushed: bool) -> None:
         self.seen: dict[str, list[tuple[int, str]]] = {}
         self._broker = broker
         self._clock = clock
         self._host = host
+        self._is_flushed = is_flushed
         self._peers: dict[int, Peer] = {}
         self._all: list[Peer] = []
         self._fences = 0
@@ -139,11 +140,15 @@ class Player:
             case End(connection, data, how):
                 peer = await self._peer(connection)
                 await self._write(peer, data, [])
+                if self._is_flushed:  # what waits when a connection ends is not answered
+                    await self._still()
                 await self._end(peer, how)
                 del self._peers[connection]
         await self._still()
         for peer in self._all:
-            self.seen[peer.name] += [(number, frame) for frame in peer.frames]
+            # Replies that wait for the disk come in any order with others.
+            frames = sorted(peer.frames) if self._is_flushed else peer.frames
+            self.seen[peer.name] += [(number, frame) for frame in frames]
             peer.frames.clear()
         self._all = [peer for peer in self._all if not peer.is_closed]
 
@@ -204,7 +209,8 @@ class Player:
         await settle()
         for _ in range(int(STILL_SECONDS / 0.001)):
             parked = sum(session.in_flight for session in self._broker._server.sessions)
-            if not self._broker.topics.unsaved and parked <= len(self._long_polls):
+            unconfirmed = len(self._broker._state.confirmation)
+            if not self._broker.topics.unsaved and not unconfirmed and parked <= len(self._long_polls):
                 break
             await asyncio.sleep(0.001)
         await settle()
@@ -280,6 +286,7 @@ async def play(load: Load, folder: Path, host: str) -> Seen:
         index_entries=10_000,
         max_message_bytes=MESSAGE_LIMIT,
         disk_refuse_percent=99,
+        flush=FlushMode.SYNC if load.is_flushed else FlushMode.ASYNC,
     )
     config = BrokerConfig(
         folder,
@@ -290,7 +297,7 @@ async def play(load: Load, folder: Path, host: str) -> Seen:
         auto_create_topic=not load.is_dense,  # answers that wait for its table could come in any order
     )
     async with Broker(config, clock) as broker:
-        player = Player(broker, clock, host)
+        player = Player(broker, clock, host, is_flushed=load.is_flushed)
         for number, step in enumerate(load.steps):
             await player.play(number, step)
         figures = await player.figures(load)

@@ -63,7 +63,7 @@ def _parts(state: SharedState) -> list[BrokerModule]:
         BrokerModule(
             steps=[
                 Step(state.statistics.step, first_after=SAMPLE_SECONDS),
-                periodic(STORE_TICK_SECONDS, state.store.tick),
+                periodic(STORE_TICK_SECONDS, state.confirmation.tick),
             ]
         ),
         BrokerModule(

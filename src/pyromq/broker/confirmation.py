@@ -1,58 +1,102 @@
-"""When an answer may say "done": once what it speaks of is as safe as the broker promises.
+"""Decides when a reply may confirm a request: once the log is confirmed up to the request's records.
 
-Today that is: flushed, where flushing is synchronous. Everything that stores for a client waits here, so there is one
-count of what waits, and one rule when that is too much. Some answers also wait for a table (`store/table_file.py`).
+With SYNC_FLUSH that is after the flush that covers them. The replies of all processors wait here, those of compiled
+sends in `ParkedReplies`, so one count and one rule decide on overload. Some replies also wait for a table
+(`store/table_file.py`).
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
+from math import inf
+from typing import TYPE_CHECKING
 
+from pyromq import speedups
 from pyromq.broker.limits import DEFAULT_LIMITS, BrokerLimits
 from pyromq.broker.pending_replies import PendingReplies
 from pyromq.clock import Clock
 from pyromq.errors import ResponseCode, SystemBusy
-from pyromq.remoting.command import Reply
+from pyromq.net.alarm import soon_in_this_loop
+from pyromq.remoting.command import Reply, with_code
 from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
 
-MAX_UNCONFIRMED = 10_000  # answers that wait for the disk; upstream's send queue has this length
-STUCK_SECONDS = 1.0  # no progress of the disk for this long: refuse instead of queueing (osPageCacheBusyTimeOutMills)
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.fast_path import ParkedReplies
+
+MAX_UNCONFIRMED = 10_000  # replies that wait; upstream's send queue has this length
+STUCK_SECONDS = 1.0  # nothing confirmed for this long: refuse instead of queueing (osPageCacheBusyTimeOutMills)
 
 
 class Confirmation:
-    """What clients were not told yet. `is_needed`: whether answers wait at all."""
+    """Holds replies until their records are confirmed. `is_needed`: whether replies wait at all.
+
+    `parked` holds those of compiled sends; None if replies do not wait, or without compiled parts. `len` counts all.
+    """
 
     def __init__(self, store: MessageStore, clock: Clock, limits: BrokerLimits = DEFAULT_LIMITS) -> None:
         self.is_needed = store.config.flush is FlushMode.SYNC
         self._store = store
         self._clock = clock
-        self.waiting = PendingReplies(clock)
+        self._waiting = PendingReplies(clock)
+        self.parked: ParkedReplies | None = None
+        if self.is_needed and speedups.is_active:
+            self.parked = ParkedReplies(
+                MAX_UNCONFIRMED, monotonic=clock.monotonic, free_room=self._free_room, confirm=self._confirm_parked
+            )
         self._limits = limits
         self._last_progress = 0.0
         self._end = -1  # of the log, when it was last asked about
         self._safe: Future[bool] = Future()
 
+    def __len__(self) -> int:
+        return len(self._waiting) + (0 if self.parked is None else len(self.parked))
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the first reply has been waiting; 0.0 if none waits."""
+        oldest = self._waiting.oldest_seconds
+        since = None if self.parked is None else self.parked.oldest_since
+        return oldest if since is None else max(oldest, self._clock.monotonic() - since)
+
+    @property
+    def confirmed_end(self) -> int:
+        """Log offset up to which all records are confirmed."""
+        return self._store.flushed_to
+
     def refuse_if_overloaded(self) -> None:
-        """Raise `SystemBusy` if too much waits, or nothing has been confirmed for too long. Asked before storing."""
-        waiting = len(self.waiting)
+        """Raise `SystemBusy` if too many replies wait, or none was confirmed for too long. Call it before storing."""
+        if reason := self._overload():
+            raise SystemBusy(reason)
+
+    def _overload(self) -> str:
+        """Return why requests are refused; "" if they are accepted."""
+        waiting = len(self)
+        if not waiting:
+            return ""
         if waiting >= MAX_UNCONFIRMED:
-            raise SystemBusy("[OVERLOAD]system busy, start flow control for a while")
-        if waiting and self._clock.monotonic() - self._last_progress > STUCK_SECONDS:
-            raise SystemBusy("[REJECTREQUEST]system busy, start flow control for a while")
-        if waiting and self._limits.fast_failure:
-            waited_ms = int(self.waiting.oldest_seconds * 1000)
-            if waited_ms >= self._limits.send_wait_ms:
-                raise SystemBusy(
-                    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
-                    f"period in queue: {waited_ms}ms, size of queue: {waiting}"
-                )
+            return "[OVERLOAD]system busy, start flow control for a while"
+        if self._clock.monotonic() - self._last_progress > STUCK_SECONDS:
+            return "[REJECTREQUEST]system busy, start flow control for a while"
+        waited_ms = int(self.oldest_seconds * 1000) if self._limits.fast_failure else 0
+        if self._limits.fast_failure and waited_ms >= self._limits.send_wait_ms:
+            return (
+                "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+                f"period in queue: {waited_ms}ms, size of queue: {waiting}"
+            )
+        return ""
+
+    def _free_room(self) -> int:
+        """Return how many replies may be parked in this turn of the event loop."""
+        if not self:
+            self._last_progress = self._clock.monotonic()
+        return 0 if self._overload() else MAX_UNCONFIRMED - len(self)
 
     def wait(self, end: int) -> Future[bool]:
-        """Resolve to True once the log before `end` is safe, to False if that takes too long; in any thread.
+        """Resolve to True once the log before `end` is confirmed, to False after the timeout; in any thread.
 
-        Who asks about the same end, as the answers of a burst do, waits for the same future.
+        Callers with the same end, such as the replies of a burst, share one future.
         """
         if end != self._end or self._safe.done():
             self._end, self._safe = end, self._store.wait_flushed(end)
@@ -75,17 +119,44 @@ class Confirmation:
             answered.set_result(reply)
             return
 
-        if not self.waiting:
+        if not self:
             self._last_progress = self._clock.monotonic()
-        self.waiting.add(answered)
+        self._waiting.add(answered)
         self.wait(self._store.max_log_offset).add_done_callback(partial(self._confirm, reply, answered))
 
     def _confirm(self, reply: Reply, answered: Future[Reply], safe: Future[bool]) -> None:
         self._last_progress = self._clock.monotonic()
         answered.set_result(reply if safe.result() else _unconfirmed(reply))
 
+    def tick(self) -> None:
+        """End expired waits. Must be called about once a second."""
+        self._store.tick()
+        if self.parked:
+            since = self._clock.monotonic() - self._store.config.sync_flush_timeout_ms / 1000
+            self.parked.fail(-1, since, _unconfirmed_frame)
+
+    def _confirm_parked(self) -> None:
+        """Wait for the log's end; then release the parked replies, and wait again for those parked meanwhile."""
+        assert self.parked is not None
+        end, run_soon = self._store.max_log_offset, soon_in_this_loop()
+        self.wait(end).add_done_callback(lambda safe: run_soon(partial(self._release, end, safe)))
+
+    def _release(self, end: int, safe: Future[bool]) -> None:
+        assert self.parked is not None
+        self._last_progress = self._clock.monotonic()
+        if safe.result():
+            others_wait = self.parked.release(max(end, self.confirmed_end))
+        else:
+            others_wait = self.parked.fail(end, -inf, _unconfirmed_frame)
+        if others_wait:
+            self._confirm_parked()
+
 
 def _unconfirmed(reply: Reply) -> Reply:
     """Return the same answer with the code that says: stored, but not known to be on disk."""
     reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
     return reply
+
+
+def _unconfirmed_frame(frame: bytes) -> bytes:
+    return with_code(frame, ResponseCode.FLUSH_DISK_TIMEOUT)

@@ -33,6 +33,7 @@ else:
 
         heard: float
         is_within_frame: bool
+        parked: int
 
 
 logger = logger_of(__name__)
@@ -125,6 +126,12 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         return self.session.splitter.is_within_frame or (isinstance(transport, Transport) and transport.is_within_frame)
 
+    @property
+    def owes_replies(self) -> bool:
+        """Whether replies wait for an event, for example a flush."""
+        transport = self._transport
+        return self.session.in_flight > 0 or (isinstance(transport, Transport) and transport.parked > 0)
+
     def flush(self) -> None:
         """Write the session's output with one call."""
         self._is_flush_scheduled = False
@@ -134,7 +141,7 @@ class Connection(asyncio.Protocol):
         output = session.take_output()
         if output:
             self._transport.write(output[0] if len(output) == 1 else b"".join(output))
-        if self.is_draining and not (session.in_flight or session.has_pending):
+        if self.is_draining and not (self.owes_replies or session.has_pending):
             self._write_end()
             return
         needs_update = self._quota is not None and self._quota.needs_update

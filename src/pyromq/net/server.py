@@ -109,7 +109,7 @@ class Server:
         """
         self.stop_accepting()
         await all_accepted()
-        await _poll(lambda: not any(session.in_flight for session in self.sessions), drain_seconds)
+        await _poll(lambda: not any(each.owes_replies for each in self._connections), drain_seconds)
         await self._tasks.stop()
         for connection in list(self._connections):
             connection.finish()

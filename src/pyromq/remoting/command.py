@@ -28,7 +28,7 @@ from pyromq import speedups
 from pyromq.errors import MQError, ProtocolError, from_response
 from pyromq.remoting import headers  # noqa: F401  the declarations register themselves as subclasses of Header
 from pyromq.remoting.codes import RESPONSE, VERSION, Language
-from pyromq.remoting.frame import BINARY, JSON, frame_words
+from pyromq.remoting.frame import BINARY, JSON, FrameSplitter, frame_words
 from pyromq.remoting.header import Filled, H, Header, HeaderTemplate, parse_header, request_headers, wire_fields
 from pyromq.remoting.signer import Signer, frame_signer
 
@@ -331,6 +331,22 @@ def write_reply(reply: Reply, call: Call, output: list[bytes | memoryview]) -> i
     if body_size:
         output += body
     return 8 + len(header) + body_size
+
+
+def with_code(reply: bytes, code: int) -> bytes:
+    """Return the frame of a reply without a body as it would be with another code."""
+    ((serialization, header, _),) = FrameSplitter().split(reply)
+    response = decode_response(serialization, header, b"")
+    assert isinstance(response, Response)
+    changed = _encode_header(
+        code,
+        response.fields,
+        opaque=response.opaque,
+        flag=response.flag,
+        remark=response.remark,
+        serialization=serialization,
+    )
+    return frame_words(serialization, len(changed), 0) + changed
 
 
 def _encode_header(

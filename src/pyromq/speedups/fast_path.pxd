@@ -1,6 +1,14 @@
-from libc.stdint cimport uint64_t
+from cpython.ref cimport PyObject
+from libc.stdint cimport int64_t, uint64_t
 
 from pyromq.speedups.codec cimport Frame, Header, Output
+
+cdef class Channel:
+    cdef char address[8]  # the peer's, as records have it
+    cdef readonly int parked  # replies that wait for their confirmation
+    cdef bint is_released  # whether `push_released` is still to be called
+    cdef int put_released(self, const char* reply, Py_ssize_t size) except -1
+    cdef int push_released(self) except -1
 
 cdef class FastHandler:
     cdef readonly int code
@@ -10,7 +18,7 @@ cdef class FastHandler:
     cdef int most  # frames that it answers at once
     cdef bint begin(self) except -1
     cdef bint end_turn(self) except -1
-    cdef int answer(self, const Frame* frames, int count, const char* born_address, Output output) except -1
+    cdef int answer(self, const Frame* frames, int count, Channel channel, Output output) except -1
 
 cdef enum:
     MOST_AT_ONCE = 16
@@ -25,3 +33,22 @@ cdef class FastGuard:
     cdef int passing(
         self, const Frame* frames, const Header* headers, int count, const char* address, Passed* passed
     ) except -1
+
+cdef struct Parked:
+    PyObject* channel  # a reference is held
+    Py_ssize_t size  # of the reply; 0: the request asked for none
+    int64_t log_offset
+    double since  # monotonic seconds
+
+cdef class ParkedReplies:
+    cdef Output replies  # their bytes, in order
+    cdef int room  # replies that may still be parked in this turn
+    cdef Parked* _parked  # a ring
+    cdef int _first, _count, _capacity
+    cdef bint _has_new, _is_awaited
+    cdef double _now
+    cdef object _monotonic, _free_room, _confirm
+    cdef bint begin(self) except -1
+    cdef int park(self, Channel channel, Py_ssize_t size, int64_t log_offset) except -1
+    cdef int end_turn(self) except -1
+    cdef int _take_first(self, list released, change) except -1

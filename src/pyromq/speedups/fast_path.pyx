@@ -1,7 +1,24 @@
-# cython: language_level=3
-"""What answers hot requests without making objects of them: the seam between the network and what answers."""
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The seam between the network and the compiled handlers of frequent requests, which make no objects of them."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdint cimport int64_t
+from libc.stdlib cimport free, malloc
 
 from pyromq.speedups.codec cimport Frame, Header, Output
+
+
+cdef class Channel:
+    """A connection, as handlers see it."""
+
+    cdef int put_released(self, const char* reply, Py_ssize_t size) except -1:
+        """Take a confirmed reply of this connection. A closed connection drops it."""
+        return 0
+
+    cdef int push_released(self) except -1:
+        """Send the replies taken by `put_released`."""
+        return 0
 
 
 cdef class FastHandler:
@@ -22,9 +39,11 @@ cdef class FastHandler:
         """A turn of the loop ends: let go what may be taken away in the next."""
         return True
 
-    cdef int answer(self, const Frame* frames, int count, const char* born_address, Output output) except -1:
-        """Answer frames whole, in order, and return how many; nothing is done about the rest. `born_address`: 8 bytes, the
-        peer's. There are `most` of them at most, and at least one; where that is not answered, the plain path does it.
+    cdef int answer(self, const Frame* frames, int count, Channel channel, Output output) except -1:
+        """Answer frames of a connection, in order, and return how many; the rest is untouched.
+
+        There are 1 to `most` frames. The plain path answers the first one if the result is 0. Replies go to `output`, or
+        into `ParkedReplies`.
         """
         return 0
 
@@ -44,3 +63,115 @@ cdef class FastGuard:
         Where that is the first of all, the plain path judges it.
         """
         return 0
+
+
+cdef class ParkedReplies:
+    """Replies of all connections that leave once the log is confirmed up to their offsets, which ascend.
+
+    `free_room()` returns how many more replies may wait now. `confirm()` is called at the end of a turn with new replies,
+    unless it waits already; it calls `release` or `fail` later, in the event loop. At most `capacity` replies wait.
+    """
+
+    def __cinit__(self, int capacity, *, monotonic, free_room, confirm):
+        self._parked = <Parked*> malloc(capacity * sizeof(Parked))
+        if self._parked == NULL:
+            raise MemoryError
+        self._capacity = capacity
+        self._monotonic = monotonic
+        self._free_room = free_room
+        self._confirm = confirm
+        self.replies = Output()
+
+    def __dealloc__(self):
+        while self._count:
+            Py_DECREF(<object> self._parked[self._first].channel)
+            self._first = (self._first + 1) % self._capacity
+            self._count -= 1
+        free(self._parked)
+
+    def __len__(self):
+        return self._count
+
+    @property
+    def oldest_since(self):
+        """When the first reply began to wait, in monotonic seconds; None if none waits."""
+        return self._parked[self._first].since if self._count else None
+
+    cdef bint begin(self) except -1:
+        """Begin a turn. Return whether replies may be parked."""
+        self._now = self._monotonic()
+        self.room = self._free_room()
+        return self.room > 0
+
+    cdef int park(self, Channel channel, Py_ssize_t size, int64_t log_offset) except -1:
+        """Park the reply that the last `size` bytes of `replies` are. There must be `room`."""
+        cdef Parked* parked = &self._parked[(self._first + self._count) % self._capacity]
+        Py_INCREF(channel)
+        parked.channel = <PyObject*> channel
+        parked.size = size
+        parked.log_offset = log_offset
+        parked.since = self._now
+        channel.parked += 1
+        self._count += 1
+        self.room -= 1
+        self._has_new = True
+        return 0
+
+    cdef int end_turn(self) except -1:
+        if self._has_new:
+            self._has_new = False
+            if not self._is_awaited:
+                self._is_awaited = True
+                self._confirm()
+        return 0
+
+    def release(self, int64_t log_offset):
+        """Send the replies to requests whose records end at or before a log offset. Return whether others wait."""
+        cdef list released = []
+        while self._count and self._parked[self._first].log_offset <= log_offset:
+            self._take_first(released, None)
+        return self._push(released)
+
+    def fail(self, int64_t log_offset, double since, change):
+        """Send the replies up to a log offset, or parked at or before `since`, as `change(reply)` returns them.
+
+        Return whether others wait.
+        """
+        cdef list released = []
+        cdef Parked* first
+        while self._count:
+            first = &self._parked[self._first]
+            if first.log_offset > log_offset and first.since > since:
+                break
+            self._take_first(released, change)
+        return self._push(released)
+
+    cdef int _take_first(self, list released, change) except -1:
+        cdef Parked* first = &self._parked[self._first]
+        cdef Channel channel = <Channel> first.channel
+        cdef Output replies = self.replies
+        cdef const char* reply = replies.data + replies.begin
+        Py_DECREF(channel)
+        self._first = (self._first + 1) % self._capacity
+        self._count -= 1
+        channel.parked -= 1
+        replies.begin += first.size
+        if replies.begin == replies.end:
+            replies.begin = replies.end = 0
+        if not channel.is_released:
+            channel.is_released = True
+            released.append(channel)
+        if first.size and change is not None:
+            changed = change(PyBytes_FromStringAndSize(reply, first.size))
+            channel.put_released(PyBytes_AS_STRING(changed), PyBytes_GET_SIZE(changed))
+        elif first.size:
+            channel.put_released(reply, first.size)
+        return 0
+
+    def _push(self, list released):
+        cdef Channel channel
+        for channel in released:
+            channel.is_released = False
+            channel.push_released()
+        self._is_awaited = self._count > 0
+        return self._is_awaited

@@ -14,7 +14,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
 from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter
-from pyromq.speedups.fast_path cimport FastGuard, FastHandler, Passed
+from pyromq.speedups.fast_path cimport Channel, FastGuard, FastHandler, Passed
 from pyromq.speedups.kernels cimport get_u32, get_u64
 from pyromq.speedups.records cimport ENTRY_BYTES, Counter, LogTail, QueueTail, is_own_record
 
@@ -152,7 +152,7 @@ cdef class Pulls(FastHandler):
             self._guard.begin()
         return True
 
-    cdef int answer(self, const Frame* frame, int one, const char* born_address, Output output) except -1:
+    cdef int answer(self, const Frame* frame, int one, Channel channel, Output output) except -1:
         cdef Header* header = &self._header
         cdef PullPlan plan
         cdef QueueTail queue
@@ -166,7 +166,7 @@ cdef class Pulls(FastHandler):
         cdef char* target
         if not self._reader.read(frame, header) or header.flag & ONE_WAY:
             return False
-        if self._guard is not None and not self._guard.passing(frame, header, 1, born_address, &self._passed):
+        if self._guard is not None and not self._guard.passing(frame, header, 1, channel.address, &self._passed):
             return False
         plan = self._plan(header)
         if plan is None:

@@ -9,6 +9,7 @@ from pyromq.speedups.fast_path import FastHandler
 
 class Transport(AsyncioTransport):
     heard: float
+    parked: int
     @property
     def is_within_frame(self) -> bool: ...
     def set_address(self, packed: bytes) -> None: ...

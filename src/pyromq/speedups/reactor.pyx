@@ -22,7 +22,7 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from pyromq.speedups.codec cimport Frame, Output, code_of
-from pyromq.speedups.fast_path cimport MOST_AT_ONCE, FastHandler
+from pyromq.speedups.fast_path cimport MOST_AT_ONCE, Channel, FastHandler
 from pyromq.speedups.kernels cimport get_u32
 
 cdef extern from "sys/epoll.h" nogil:
@@ -95,7 +95,7 @@ cdef int frames_like(Frame* frames, int most, const char* end) noexcept nogil:
     return count
 
 
-cdef class Transport:
+cdef class Transport(Channel):
     """One connection, as asyncio's transports are to protocols. `heard` is when something last came; monotonic seconds."""
 
     cdef Reactor _reactor
@@ -106,7 +106,6 @@ cdef class Transport:
     cdef char* _kept  # of a frame that is not complete, or that waits for its turn
     cdef Py_ssize_t _kept_size, _kept_room, _passing, _high, _low, _told, _unread
     cdef bint _is_in_burst, _is_reading, _is_closing, _is_closed, _is_paused, _is_behind, _is_queued, _is_roomy, _has_ended
-    cdef char _address[8]
     cdef bint _is_ipv4
     cdef readonly double heard
 
@@ -165,7 +164,7 @@ cdef class Transport:
         """Say what answers take for the peer's address: 8 bytes; another length: hot requests take the plain path."""
         self._is_ipv4 = len(packed) == 8
         if self._is_ipv4:
-            memcpy(self._address, PyBytes_AS_STRING(packed), 8)
+            memcpy(self.address, PyBytes_AS_STRING(packed), 8)
 
     def write(self, data):
         """Send bytes; what the peer does not take yet is kept. Within a burst all goes out together."""
@@ -306,6 +305,22 @@ cdef class Transport:
             self._go_on_soon()
         return 0
 
+    cdef int put_released(self, const char* reply, Py_ssize_t size) except -1:
+        if self._is_closing:
+            return 0
+        self._output.append(reply, size)
+        if self._output.end - self._output.begin > WRITTEN:
+            self._flush()
+        return 0
+
+    cdef int push_released(self) except -1:
+        if self._is_closed:
+            return 0
+        self._push()
+        if not self.parked and not self._is_ipv4 and not self._is_closed:
+            self._protocol.flush()  # it drains: its end waits for the last reply
+        return 0
+
     cdef int _readable(self) except -1:
         """Read once, and answer what has come."""
         cdef char* buffer = self._reactor._buffer
@@ -435,7 +450,7 @@ cdef class Transport:
                     count = 1
                     if handler.most > 1 and not is_alone:
                         count = frames_like(frames, handler.most, data + size)
-                    answered = handler.answer(frames, count, self._address, output)
+                    answered = handler.answer(frames, count, self, output)
                     is_alone = is_alone or answered < count
                 if answered:
                     at = frames[answered - 1].body + frames[answered - 1].body_size - data

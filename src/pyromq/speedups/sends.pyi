@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyromq.speedups.codec import HeaderReader, ReplyWriter
-from pyromq.speedups.fast_path import FastGuard, FastHandler
+from pyromq.speedups.fast_path import FastGuard, FastHandler, ParkedReplies
 from pyromq.speedups.records import Counter, LogTail
 from pyromq.speedups.timed import TimedSends
 
@@ -38,4 +38,5 @@ class Sends(FastHandler):
         cluster_pair: str,
         max_message_bytes: int,
         guard: FastGuard | None = None,
+        unconfirmed: ParkedReplies | None = None,
     ) -> None: ...

@@ -10,9 +10,10 @@ from cpython.dict cimport PyDict_GetItem, PyDict_Size
 from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memchr, memmove
+from posix.strings cimport strncasecmp
 
 from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter, copy_text
-from pyromq.speedups.fast_path cimport MOST_AT_ONCE, FastGuard, FastHandler, Passed
+from pyromq.speedups.fast_path cimport MOST_AT_ONCE, Channel, FastGuard, FastHandler, ParkedReplies, Passed
 from pyromq.speedups.kernels cimport ends_with, is_same
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record, put_record, tags_code_of
 from pyromq.speedups.timed cimport TimedSends
@@ -63,7 +64,8 @@ cdef class Sends(FastHandler):
 
     `plan_for(topic)` returns a plan, or None where the plain path is to answer. It is asked again when `version()` returns
     another object. While `busy` holds anything, the plain path answers everything. `arrived(topic, queue id, log offset,
-    tags code)` hears of every message while `parked` holds anything.
+    tags code)` hears of every message while `parked` holds anything. With `unconfirmed`, replies to requests that wait for
+    the disk are parked there.
     """
 
     cdef HeaderReader _reader
@@ -84,11 +86,14 @@ cdef class Sends(FastHandler):
     cdef Passed _passed[MOST_AT_ONCE]
     cdef FastGuard _guard  # None: everybody may
     cdef TimedSends _timed
+    cdef ParkedReplies _unconfirmed  # None: replies leave at once
     cdef char* _wish  # behind the name of the property that asks for a time; NULL without one
+    cdef bint _waits  # whether the reply waits for the disk
 
     def __init__(
         self, HeaderReader reader, LogTail log, *, plan_for, version, dict busy, dict parked, arrived, now_ms, store,
-        writer_for, TimedSends timed, str cluster_pair, Py_ssize_t max_message_bytes, FastGuard guard=None
+        writer_for, TimedSends timed, str cluster_pair, Py_ssize_t max_message_bytes, FastGuard guard=None,
+        ParkedReplies unconfirmed=None
     ):
         self.code = reader.code
         self._reader = reader
@@ -105,6 +110,7 @@ cdef class Sends(FastHandler):
         self._pair = cluster_pair.encode()
         self._joined_pair = b"\x02" + self._pair
         self._most_bytes = max_message_bytes
+        self._unconfirmed = unconfirmed
         self._guard = guard
         if guard is not None:
             self.most = MOST_AT_ONCE  # signatures of many cost less
@@ -127,16 +133,23 @@ cdef class Sends(FastHandler):
         if self._guard is not None:
             self._guard.begin()
         self._now = self._now_ms()
+        if self._unconfirmed is not None and not self._unconfirmed.begin():
+            return False
         return PyDict_Size(self._busy) == 0 and PyBytes_GET_SIZE(self._store_address) == 8
 
-    cdef int answer(self, const Frame* frames, int count, const char* born_address, Output output) except -1:
+    cdef bint end_turn(self) except -1:
+        if self._unconfirmed is not None:
+            self._unconfirmed.end_turn()
+        return True
+
+    cdef int answer(self, const Frame* frames, int count, Channel channel, Output output) except -1:
         cdef int number, readable = 0
         while readable < count and self._read(&frames[readable], &self._headers[readable]):
             readable += 1
         if self._guard is not None and readable:
-            readable = self._guard.passing(frames, self._headers, readable, born_address, self._passed)
+            readable = self._guard.passing(frames, self._headers, readable, channel.address, self._passed)
         for number in range(readable):
-            if not self._store_one(&frames[number], number, born_address, output):
+            if not self._store_one(&frames[number], number, channel, output):
                 return number
             if self.has_stirred:  # Python may have changed what was decided about those behind
                 return number + 1
@@ -148,12 +161,14 @@ cdef class Sends(FastHandler):
             return False
         return not header.fields[TOPIC].is_escaped and (header.fields[BATCH].at == NULL or not header.fields[BATCH].number)
 
-    cdef bint _store_one(self, const Frame* frame, int number, const char* born_address, Output output) except -1:
+    cdef bint _store_one(self, const Frame* frame, int number, Channel channel, Output output) except -1:
         cdef Header* header = &self._headers[number]
         cdef Record record
         cdef SendPlan plan
         cdef QueueTail queue
         cdef int64_t queue_id
+        if self._unconfirmed is not None and self._unconfirmed.room <= 0:
+            return False
         plan = self._plan(header.fields[TOPIC].at, header.fields[TOPIC].size)
         if plan is None:
             return False
@@ -167,29 +182,27 @@ cdef class Sends(FastHandler):
         record.topic = PyBytes_AS_STRING(plan.encoded)
         record.topic_size = PyBytes_GET_SIZE(plan.encoded)
         record.sys_flag |= plan.more_flags
-        record.born_address = born_address
+        record.born_address = channel.address
         record.store_address = PyBytes_AS_STRING(self._store_address)
         if self._wish != NULL:
-            return plan.takes_times and self._park(plan, &record, header, output)
+            return plan.takes_times and self._file(plan, &record, header, channel, output)
         queue = self._queue(plan, queue_id)
         if queue is None or not put_record(self._log, queue, &record, self._now):
             return False
         self._count(plan.counter, &record)
-        if not header.flag & ONE_WAY:
-            self._reply(self._writer, &record, header, output)
+        self._reply(self._writer, &record, header, channel, output)
         if PyDict_Size(self._parked):
             self.has_stirred = True
             self._arrived(plan.topic, queue_id, record.log_offset, record.tags_code)
         return True
 
-    cdef bint _park(self, SendPlan plan, Record* record, const Header* header, Output output) except -1:
+    cdef bint _file(self, SendPlan plan, Record* record, const Header* header, Channel channel, Output output) except -1:
         """Store a message that is to wait for its time."""
         cdef TimedSends timed = self._timed
         if not timed.put(self._log, record, self._wish, plan.topic, self._now):
             return False
         self._count(timed.counter, record)
-        if not header.flag & ONE_WAY:
-            self._reply(timed.writer, record, header, output)
+        self._reply(timed.writer, record, header, channel, output)
         if timed.has_stirred:
             timed.has_stirred = False
             self.has_stirred = True
@@ -204,14 +217,23 @@ cdef class Sends(FastHandler):
         counter.size += record.size
 
     cdef inline int _reply(
-        self, ReplyWriter writer, const Record* record, const Header* header, Output output
+        self, ReplyWriter writer, const Record* record, const Header* header, Channel channel, Output output
     ) except -1:
         cdef int64_t values[4]
+        cdef bint is_parked = self._waits and self._unconfirmed is not None
+        cdef Py_ssize_t size = 0
         values[0] = record.log_offset
         values[1] = header.fields[QUEUE_ID].number
         values[2] = record.queue_offset
         values[3] = <int64_t> &self._timed.handle  # for a writer that knows of handles
-        writer.write(output, values, header, 0)
+        if is_parked:
+            output = self._unconfirmed.replies
+        if not header.flag & ONE_WAY:
+            size = output.end - output.begin
+            writer.write(output, values, header, 0)
+            size = output.end - output.begin - size
+        if is_parked:
+            self._unconfirmed.park(channel, size, record.log_offset + record.size)
         return 0
 
     cdef QueueTail _queue(self, SendPlan plan, int64_t queue_id):
@@ -276,8 +298,10 @@ cdef class Sends(FastHandler):
         return self._read_properties(record)
 
     cdef bint _read_properties(self, Record* record) noexcept:
-        """Cut WAIT out, find the tags and the wish for a time; False where the text asks for anything else, or says a
-        thing in an unusual way."""
+        """Cut WAIT out and apply it; find the tags and the wish for a time.
+
+        False where the text asks for anything else, or says a thing in an unusual way.
+        """
         cdef char* text = <char*> record.properties  # ours, in either case
         cdef char* end = text + record.properties_size
         cdef char* p = text
@@ -286,6 +310,7 @@ cdef class Sends(FastHandler):
         cdef char* tags = NULL
         cdef bint has_waited = False
         self._wish = NULL
+        self._waits = True
         while True:
             p = <char*> memchr(p, NAME_VALUE, end - p)
             if p == NULL:
@@ -298,6 +323,7 @@ cdef class Sends(FastHandler):
                     return False
                 has_waited = True
                 q = <char*> memchr(p, PAIRS, end - p)
+                self._waits = is_true(p + 1, end if q == NULL else q)
                 if q == NULL:
                     end = name
                     break
@@ -329,3 +355,8 @@ cdef class Sends(FastHandler):
             record.more_size = PyBytes_GET_SIZE(self._joined_pair)
         record.tags_code = 0
         return tags == NULL or tags_code_of(text, tags, end, &record.tags_code)
+
+
+cdef inline bint is_true(const char* text, const char* end) noexcept nogil:
+    """Whether the value of WAIT asks to wait, as all values but `true` do not."""
+    return text == end or (end - text == 4 and strncasecmp(text, b"true", 4) == 0)

@@ -267,10 +267,12 @@ class Flusher:
         self._resolve(self._take_deletions())
 
     def _flush_due(self) -> None:
-        self._presence.check()
+        if self._waiters or self._log_is_due():
+            self.flush_log()
+        else:
+            self._presence.check()
         self._look_for_missing()
         self._drop_pages()
-        self._flush_log_if_due()
         now = self._clock.monotonic()
         config = self._config
         if (now - self._queues_synced_at) * 1000 >= config.queue_flush_thorough_interval_ms:

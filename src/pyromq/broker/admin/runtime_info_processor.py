@@ -237,7 +237,7 @@ class RuntimeInfoProcessor:
         Sends wait for their flush, pulls for records to be loaded, queries for their next slice. Long polls do not
         count. Capacities that do not exist here and times that are not measured are omitted.
         """
-        sends, pulls = self._confirmation.waiting, self._cold_reads.waiting
+        sends, pulls = self._confirmation, self._cold_reads.waiting
         return {
             "sendThreadPoolQueueSize": str(len(sends)),
             "sendThreadPoolQueueCapacity": str(MAX_UNCONFIRMED),

@@ -96,7 +96,7 @@ class BrokerMetrics:
     def _tell_waiting(self, exposition: Exposition) -> None:
         state, common = self._state, self._common
         for processor, waiting in (
-            ("send", state.confirmation.waiting),
+            ("send", state.confirmation),
             ("pull", state.cold_reads.waiting),
             ("query_message", state.slow_replies),
         ):

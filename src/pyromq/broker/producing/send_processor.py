@@ -281,8 +281,8 @@ class SendProcessor:
 
 
 def fast_sends(state: SharedState) -> list[FastHandler]:
-    """Return what stores plain sends; nothing where answers wait for the disk, or where there are no compiled parts."""
-    if not speedups.is_active or state.confirmation.is_needed:
+    """Return the compiled handlers of plain sends; none without compiled parts."""
+    if not speedups.is_active:
         return []
     topics, statistics, long_polls = state.topics, state.statistics, state.long_polls
 
@@ -320,6 +320,7 @@ def fast_sends(state: SharedState) -> list[FastHandler]:
             cluster_pair=f"{Property.CLUSTER}\x01{state.config.cluster}",
             max_message_bytes=state.config.max_message_bytes,
             guard=fast_acl_of(state, request),
+            unconfirmed=state.confirmation.parked,
         )
         for request in (SendMessage, SendMessageV2)
     ]

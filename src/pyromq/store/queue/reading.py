@@ -6,11 +6,8 @@ Source: RocketMQ 4.9.8, DefaultMessageStore.getMessage and isTheBatchFull.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
-from itertools import accumulate
-from operator import add, sub
 
 import msgspec
 
@@ -237,9 +234,8 @@ class Reading:
         if wanted is not None and wanted.accepts_record is not None:
             max_count = SCANNED_ENTRIES  # `_filtered` keeps fewer
         found = None
-        if accepts is None and max_count > 0:
-            next_ones = self._next_ones if max_count <= SCANNED_ENTRIES else self._next_many
-            found = next_ones(content, min(max_count, len(content) // ENTRY_BYTES), max_bytes)
+        if accepts is None and 0 < max_count <= SCANNED_ENTRIES:
+            found = self._next_ones(content, min(max_count, len(content) // ENTRY_BYTES), max_bytes)
         if found is None:
             found = self._picked(content, max_count, max_bytes, accepts)
         scanned, status, records, count, total = found
@@ -304,34 +300,6 @@ class Reading:
         elif min(starts) < start or max(starts) > starts[-1] or min(sizes) <= 0:  # damaged entries do not ascend
             return None
         return count, ReadStatus.FOUND, self._log.views(starts, sizes), count, total
-
-    def _next_many(self, content: memoryview, count: int, max_bytes: int) -> _Found | None:
-        """Return the result of `_picked` for a bulk read if all entries pass; None if a record is deleted."""
-        starts: list[int] = []
-        sizes: list[int] = []
-        total = 0
-        for first in range(0, count, SCANNED_ENTRIES):
-            fields = unpack_extents(min(SCANNED_ENTRIES, count - first))(content, first * ENTRY_BYTES)
-            starts += fields[0::2]
-            sizes += fields[1::2]
-            total += sum(fields[1::2])
-            if total > max_bytes:
-                break
-        count = len(sizes)
-        if total > max_bytes:
-            totals = list(accumulate(sizes))
-            count = bisect_right(totals, max_bytes) or 1
-            total = totals[count - 1]
-            del starts[count:], sizes[count:]
-        ends = list(map(add, starts, sizes))
-        gaps = list(map(sub, starts[1:], ends))
-        exist = starts[0] >= self._log.min_offset and ends[-1] <= self._log.end
-        if not exist or min(sizes) <= 0 or min(gaps, default=0) < 0:
-            return None
-        borders = [number for number, gap in enumerate(gaps, 1) if gap]
-        runs = [starts[number] for number in (0, *borders)]
-        lengths = [ends[number - 1] - start for number, start in zip((*borders, count), runs, strict=True)]
-        return count, ReadStatus.FOUND, self._log.views(runs, lengths), count, total
 
     def _picked(
         self, content: memoryview, max_count: int, max_bytes: int, accepts: Callable[[int], bool] | None

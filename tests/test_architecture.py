@@ -34,6 +34,7 @@ WORDS = {
     "json_body",
     "extras",
     "settings",
+    "quota",
 }
 MECHANISMS = {"remoting", "store", "filter", "speedups"}
 PERMISSIONS = {"permissions"}  # what brokers and name servers judge by

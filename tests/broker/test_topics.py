@@ -24,6 +24,17 @@ def topics(config, clock, tmp_path):
     return Topics(config, JsonFile(tmp_path / "topics.json"), clock)
 
 
+@pytest.fixture
+def limited(topics, config, tmp_path, clock):
+    """Makes a table for so many topics more than a new one has, and for topics of so many groups."""
+
+    def make(more, **limits):
+        config.limits = BrokerLimits(topics=len(topics) + more, **limits)
+        return Topics(config, JsonFile(tmp_path / "limited.json"), clock)
+
+    return make
+
+
 def send_to(topics, name, *, default_topic="TBW102", asked_queues=4, peer=None):
     peer = a_peer() if peer is None else peer
     return topics.for_send(name, default_topic=default_topic, asked_queues=asked_queues, peer=peer)
@@ -138,8 +149,8 @@ def test_the_trace_topic_and_closed_cluster_topics_are_options(config, clock, tm
     assert topics.find("TBW102") is None
 
 
-def test_there_are_as_many_topics_as_the_broker_keeps_and_more_for_groups_and_itself(topics, config):
-    config.limits = BrokerLimits(topics=len(topics) + 1, groups=1)
+def test_there_are_as_many_topics_as_the_broker_keeps_and_more_for_groups_and_itself(limited):
+    topics = limited(1, groups=1)
     topics.for_group_retry("%RETRY%g", 1)
     topics.for_group_retry("%DLQ%g", 1)
     topics.put(TopicConfig(name="%DLQ%g", read_queues=2))
@@ -156,8 +167,8 @@ def test_there_are_as_many_topics_as_the_broker_keeps_and_more_for_groups_and_it
     topics.for_group_retry("rmq_sys_half_runs", 1)
 
 
-def test_a_connection_has_its_share_of_topics_created(topics, config):
-    config.limits = BrokerLimits(topics=len(topics) + 100)
+def test_a_connection_has_its_share_of_topics_created(limited):
+    topics = limited(100)
     greedy, other = a_peer(), a_peer()
     for number in range(10):
         send_to(topics, f"greedy-{number}", peer=greedy)
@@ -173,8 +184,8 @@ def test_a_connection_has_its_share_of_topics_created(topics, config):
         send_to(topics, "other-8", peer=other)
 
 
-def test_topics_of_groups_have_a_share_of_their_own_room(topics, config):
-    config.limits = BrokerLimits(topics=len(topics) + 1, groups=50)
+def test_topics_of_groups_have_a_share_of_their_own_room(limited):
+    topics = limited(1, groups=50)
     greedy = a_peer()
     for number in range(10):
         topics.for_group_retry(f"%RETRY%greedy-{number}", 1, sender=greedy)
@@ -187,8 +198,8 @@ def test_topics_of_groups_have_a_share_of_their_own_room(topics, config):
     send_to(topics, "of-topics", peer=greedy)
 
 
-def test_everybody_may_have_one_topic_created_and_what_ended_is_forgotten(topics, config):
-    config.limits = BrokerLimits(topics=len(topics) + 5)
+def test_everybody_may_have_one_topic_created_and_what_ended_is_forgotten(limited):
+    topics = limited(5)
     for number in range(5):
         peer = a_peer()
         assert send_to(topics, f"t-{number}", peer=peer) is not None
@@ -198,8 +209,8 @@ def test_everybody_may_have_one_topic_created_and_what_ended_is_forgotten(topics
     assert len(topics._creations) == 0
 
 
-def test_what_is_refused_for_another_reason_counts_against_nobody(topics, config):
-    config.limits = BrokerLimits(topics=len(topics) + 20)
+def test_what_is_refused_for_another_reason_counts_against_nobody(limited):
+    topics = limited(20)
     peer = a_peer()
     for number in range(20):
         with pytest.raises(TopicNotFound):

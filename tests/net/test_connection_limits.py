@@ -376,10 +376,10 @@ async def test_requests_in_flight_of_a_connection_that_is_gone_do_not_count(serv
         refused = await peer.answers(200)
         assert {answer.code for answer in refused} == {2}
         assert len(answering.waiting) - count == 100
-        assert server._shared.budget.in_flight == 100
+        assert server._shared.budget.in_flight.used == 100
         peer.writer.transport.abort()
         await until(lambda: not server.sessions)
-        assert server._shared.budget.in_flight == 0
+        assert server._shared.budget.in_flight.used == 0
     for future in answering.waiting:
         future.set_result(Reply())
 

@@ -1,6 +1,6 @@
 """Limits of what any client that reaches the port can make a broker keep, hold waiting, or answer at once.
 
-A limit that all connections share is divided by `share`: one connection gets at most a tenth of what is free.
+A limit that all connections share is a `Quota`: one connection gets at most a tenth of what the others leave.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyromq.errors import UsageError
-from pyromq.remoting.connection_limits import share as share  # also divides the limits of this module
 from pyromq.settings import check_ranges, setting, settings_of
 
 _COUNT = (1, 1 << 31)

@@ -13,7 +13,6 @@ from functools import partial
 
 import msgspec
 
-from pyromq.broker.auto_create_quota import AutoCreateQuota
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, LimitReached, TopicNotFound
@@ -34,6 +33,7 @@ from pyromq.names import (
     check_topic,
     is_system_topic,
 )
+from pyromq.quota import Quota
 from pyromq.remoting.bodies import FILE, DataVersion, TopicConfig, TopicConfigTable, decode_body
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.remoting_session import RemotingSession
@@ -76,8 +76,8 @@ class Topics:
         self._saving = TableFile(file, _encoded, run_soon)
         self.unsaved: dict[str, Future[None]] = {}
         self._clock = clock
-        self._creations = AutoCreateQuota("topics", "maxTopics")  # by senders
-        self._creations_of_groups = AutoCreateQuota("topics of groups", "maxGroups")  # two for each
+        self._creations = Quota[RemotingSession]("maxTopics", config.limits.topics)  # topics created by sending
+        self._creations_of_groups = Quota[RemotingSession]("maxGroups", config.limits.groups)  # two topics each
         self._table: dict[str, TopicConfig] = {topic.name: topic for topic in _built_in(config)}
         self._built_in = frozenset(self._table)
         self._of_groups: set[str] = set()  # topics of retries and dead letters
@@ -197,11 +197,13 @@ class Topics:
         """Create a topic because it was named, by a sender if there is a `peer`."""
         self._check_room(topic.name)
         if peer is not None:
-            limits, free = self._config.limits, self._free(topic.name)
+            quota, what = self._creations, "topics"
             if _is_of_group(topic.name):
-                self._creations_of_groups.note(peer, free, limits.groups)
-            else:
-                self._creations.note(peer, free, limits.topics)
+                quota, what = self._creations_of_groups, "topics of groups"
+            if not (created := quota.of(peer)):
+                peer.on_close += (quota.end,)
+            text = f"{created} new {what} of this connection are its share; create fewer"
+            quota.take(peer, text=text, free=self._free(topic.name))
         self.put(topic, Change.AUTOMATIC)
 
     def _refuse_leaving(self, name: str) -> None:

@@ -15,6 +15,7 @@ from pyromq.errors import BrokerError, LimitReached
 from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
 from pyromq.nameserver.absent_topics import KEEP_SECONDS, AbsentTopics
+from pyromq.quota import fair_share
 from pyromq.remoting.bodies import (
     MAX_QUEUES,
     BrokerAddresses,
@@ -164,15 +165,14 @@ class RouteTable:
         if long := next((name for name in topics if len(name) > MAX_NAME), None):
             raise BrokerError(f"topic {long[:80]}... has {len(long)} characters; {MAX_NAME} is the most")
         own = {live.identity.name for live in self._live.values() if live.connection is connection}
-        if broker.address not in self._live:
-            left = (self._most_brokers - len(self._live) + len(own)) // 2
-            if len(own) >= max(1, left):
-                text = f"broker {broker.name} is not registered, this connection has {len(own)} and there are"
-                raise LimitReached("maxRegisteredBrokers", self._most_brokers, f"{text} {len(self._live)}; stop some")
+        most = fair_share(self._most_brokers, len(self._live) - len(own), shares=2)
+        if broker.address not in self._live and len(own) >= most:
+            text = f"broker {broker.name} is not registered, this connection has {len(own)} and there are"
+            raise LimitReached("maxRegisteredBrokers", self._most_brokers, f"{text} {len(self._live)}; stop some")
         held = self._held.get(broker.name, {})
         more = sum(name not in held for name in topics) if broker.broker_id == MASTER else 0
         of_own = sum(len(self._held.get(name, ())) for name in own)
-        if more and of_own + more > (self._most_topics - self._count + of_own) // 2:
+        if more and of_own + more > fair_share(self._most_topics, self._count - of_own, shares=2, least=0):
             text = f"broker {broker.name} is not registered, it has {len(held) + more} topics and there are"
             raise LimitReached("maxRegisteredTopics", self._most_topics, f"{text} {self._count}; delete some")
 

@@ -1,6 +1,6 @@
 """One TCP connection of a client or a server: connects a `RemotingSession` with a transport, one write per burst.
 
-`ConnectionQuota` charges the bytes that a server's connection holds and pauses reading from it. Replies that complete
+`BackPressure` charges the bytes that a server's connection holds and pauses reading from it. Replies that complete
 in another thread return to the event loop only here (`run_soon`).
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -19,7 +20,8 @@ from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.fair_scheduler import FairScheduler
 from pyromq.net.tls.failures import closed_without_a_reply, describe
 from pyromq.net.tls.transport import release_transport
-from pyromq.remoting.connection_limits import Budget, BytesPool, share
+from pyromq.quota import Quota
+from pyromq.remoting.connection_limits import Budget
 from pyromq.remoting.dispatch import Dispatching
 from pyromq.remoting.rejection_log import BROKEN_OFF, NO_FRAMES
 from pyromq.remoting.remoting_session import RemotingSession
@@ -53,9 +55,27 @@ class Connection(asyncio.Protocol):
     # A server may have tens of thousands: slots save memory.
     # fmt: off
     __slots__ = (
-        "__weakref__", "_clock", "_config", "_deadline", "_dispatcher", "_failure", "_initiator", "_is_ended_here",
-        "_is_eof_written", "_is_flush_scheduled", "_last_written", "_loop", "_lost", "_opened", "_opened_at", "_quota",
-        "_shared", "_sockname", "_transport", "session", "writable",
+        "__weakref__",
+        "_back_pressure",
+        "_clock",
+        "_config",
+        "_deadline",
+        "_dispatcher",
+        "_failure",
+        "_initiator",
+        "_is_ended_here",
+        "_is_eof_written",
+        "_is_flush_scheduled",
+        "_last_written",
+        "_loop",
+        "_lost",
+        "_opened",
+        "_opened_at",
+        "_shared",
+        "_sockname",
+        "_transport",
+        "session",
+        "writable",
     )
     # fmt: on
     session: RemotingSession
@@ -76,7 +96,7 @@ class Connection(asyncio.Protocol):
             self.writable = asyncio.Event()
             self.writable.set()
         self._shared = shared
-        self._quota: ConnectionQuota | None = None  # made when first needed; most connections never need one
+        self._back_pressure: BackPressure | None = None  # made when first needed; most connections never need one
         self._dispatcher = dispatcher
         self._clock = clock
         self._config = config
@@ -144,9 +164,9 @@ class Connection(asyncio.Protocol):
         if self.is_draining and not (self.owes_replies or session.has_pending):
             self._write_end()
             return
-        needs_update = self._quota is not None and self._quota.needs_update
+        needs_update = self._back_pressure is not None and self._back_pressure.needs_update
         if self._shared is not None and (needs_update or session.has_pending or session.splitter.incomplete_bytes):
-            self._quota_in(self._shared).update()
+            self._back_pressure_in(self._shared).update()
 
     def hold(self) -> None:
         """Suppress the scheduled flush: the caller flushes itself."""
@@ -215,9 +235,9 @@ class Connection(asyncio.Protocol):
             self._log(BROKEN_OFF, "connection %s %s ended within a frame, after %d bytes", incomplete)
         if self._shared is None:
             self.writable.set()
-        elif self._quota is not None:
-            self._quota.release()
-            self._quota = None
+        elif self._back_pressure is not None:
+            self._back_pressure.release()
+            self._back_pressure = None
         if self._deadline is not None:
             self._deadline.cancel()
         self._lost(self)
@@ -244,14 +264,14 @@ class Connection(asyncio.Protocol):
             self._set_write_paused(self._shared, False)
 
     def _set_write_paused(self, shared: Shared, is_paused: bool) -> None:
-        quota = self._quota_in(shared)
+        quota = self._back_pressure_in(shared)
         quota.is_write_paused = is_paused
         quota.update()
 
-    def _quota_in(self, shared: Shared) -> ConnectionQuota:
-        if self._quota is None:
-            self._quota = ConnectionQuota(self, self._transport, shared)
-        return self._quota
+    def _back_pressure_in(self, shared: Shared) -> BackPressure:
+        if self._back_pressure is None:
+            self._back_pressure = BackPressure(self, self._transport, shared)
+        return self._back_pressure
 
     def _end(self, error: ProtocolError, data: bytes = b"") -> None:
         """Handle invalid bytes: answer the requests before them, then close."""
@@ -316,8 +336,9 @@ class Shared:
     def __init__(self, budget: Budget, scheduler: FairScheduler) -> None:
         self.budget = budget
         self.scheduler = scheduler
-        self.received: BytesPool[ConnectionQuota] = BytesPool(budget.limits.received_bytes)
-        self.unsent: BytesPool[ConnectionQuota] = BytesPool(budget.limits.all_unread_bytes)
+        limits = budget.limits
+        self.received: Quota[BackPressure] = Quota("maxReceivedBytes", limits.received_bytes)
+        self.unsent: Quota[BackPressure] = Quota("maxAllUnreadBytes", limits.all_unread_bytes)
         self.run_soon = partial(run_soon, asyncio.get_running_loop())
 
 
@@ -329,30 +350,37 @@ def run_soon(loop: asyncio.AbstractEventLoop, *call: object) -> None:
         logger.debug("a reply completed after the event loop was closed")
 
 
-class ConnectionQuota:
-    """Charges the bytes that one connection holds to its server's pools, and pauses reading from it (back-pressure).
+class Answering(Enum):
+    """Whether a server's connection answers, by the table of `BackPressure`."""
 
-    The states of a connection, and the flags that make them (s: of its session, q: of its quota):
+    OPEN = auto()
+    SCHEDULED = auto()
+    BLOCKED = auto()
 
-        state      s.has_pending  s.is_output_full  q._is_reading_paused  replies             leaves when
-        open       no             no                no                    at once             -
-        scheduled  yes            no                yes                   one slice per turn  nothing is pending
-        blocked    yes or no      yes               yes                   none                the peer has read enough
 
-    `s.has_pending`: requests or completed replies wait, because a slice was used up, others are first, or the peer does
-    not read. `s.is_output_full`: unsent bytes exceed the connection's limit or its share of all connections' limit.
-    A scheduled connection is in the scheduler (`q._is_scheduled`), except during its turn. A blocked one may still be
-    there: its turn then does nothing. In any state `Connection.is_draining` stops new requests; reading that is
-    paused then stays paused. When all connections exceed a pool, the one whose amount changed least recently is cut.
+class BackPressure:
+    """Charges the bytes that one connection holds to its server's quotas, and pauses reading from it.
+
+        state      entered when                                 reading  replies             left when
+        OPEN       nothing is pending                           yes      at once
+        SCHEDULED  requests or completed replies are pending    paused   one slice per turn  nothing is pending
+        BLOCKED    unsent bytes exceed the connection's limit   paused   none                the peer has read enough
+                   or its share of the limit of all
+
+    Requests and replies are pending (`RemotingSession.has_pending`) because a slice was used up, because other
+    connections are scheduled first, or because the peer does not read. A scheduled connection waits in the scheduler,
+    except during its turn. A blocked one may still be there: its turn then does nothing. `Connection.is_draining` stops
+    new requests in any state; reading that is paused then stays paused. When all connections exceed a quota, the one
+    whose amount changed least recently is cut.
     """
 
     __slots__ = (
         "_connection",
-        "_is_reading_paused",
         "_is_scheduled",
         "_received_bytes",
         "_session",
         "_shared",
+        "_state",
         "_transport",
         "_unsent_bytes",
         "is_write_paused",
@@ -367,15 +395,11 @@ class ConnectionQuota:
         self._transport = transport
         self._shared = shared
         self._unsent_bytes = self._received_bytes = 0
-        self._is_reading_paused = False
-        self._is_scheduled = False
-
-    @property
-    def address(self) -> str:
-        return self._session.address
+        self._state = Answering.OPEN
+        self._is_scheduled = False  # whether the connection waits in the scheduler
 
     def update(self) -> None:
-        """Charge the current amounts, then pause or resume reading."""
+        """Charge the current amounts, then enter the state that follows from them."""
         session, shared = self._session, self._shared
         if session.closed:
             return
@@ -387,12 +411,11 @@ class ConnectionQuota:
         if received != self._received_bytes:
             shared.received.hold(self, received if received > COUNTED_BYTES else 0)
             self._received_bytes = received
-        self.needs_update = bool(unsent or received)
         self._cut_idlest()
         if not session.closed and not self._transport.is_closing():
-            self._pause_or_resume()
-            # Pending replies that are memory views charge nothing; reading must be resumed after them as well.
-            self.needs_update = self.needs_update or self._is_reading_paused
+            self._enter(self._next_state())
+        # Pending replies that are memory views charge nothing; reading must be resumed after them as well.
+        self.needs_update = bool(unsent or received) or self._state is not Answering.OPEN
 
     def answer_pending(self, until: float) -> None:
         """Take the connection's turn."""
@@ -401,35 +424,39 @@ class ConnectionQuota:
 
     def release(self) -> None:
         """Charge nothing more: the connection has ended."""
-        self._shared.unsent.hold(self, 0)
-        self._shared.received.hold(self, 0)
+        self._shared.unsent.end(self)
+        self._shared.received.end(self)
 
     def _cut_idlest(self) -> None:
-        shared = self._shared
-        for pool, setting in ((shared.received, "maxReceivedBytes"), (shared.unsent, "maxAllUnreadBytes")):
-            while (idlest := pool.idlest()) is not None:
-                idlest._cut(setting, pool.limit)
+        for quota in (self._shared.received, self._shared.unsent):
+            while (idlest := quota.idlest()) is not None:
+                idlest._cut(quota)
 
-    def _cut(self, setting: str, limit: int) -> None:
+    def _cut(self, quota: Quota[BackPressure]) -> None:
         text = "closing connection of %s: all connections together keep %d bytes (%s), and it has been idle for longest"
-        self._shared.budget.refusals.note(setting, self.address, text, self.address, limit, setting)
+        address, setting = self._session.address, quota.setting
+        self._shared.budget.refusals.note(setting, address, text, address, quota.limit, setting)
         self.release()
         self._connection.cut()
 
-    def _pause_or_resume(self) -> None:
-        session, shared, limits = self._session, self._shared, self._shared.budget.limits
-        limit = min(limits.unread_bytes, share(limits.all_unread_bytes, shared.unsent.taken))
-        is_blocked = session.is_output_full = self._unsent_bytes > limit
-        if is_blocked or session.has_pending:
-            if not self._is_reading_paused:
-                self._is_reading_paused = True
-                self._transport.pause_reading()
-            if is_blocked:
-                if not self.is_write_paused:  # within a burst: the socket may take the bytes at its end
-                    asyncio.get_running_loop().call_soon(self.update)
-            elif not self._is_scheduled:
+    def _next_state(self) -> Answering:
+        limit = min(self._shared.budget.limits.unread_bytes, self._shared.unsent.share_of(self))
+        if self._unsent_bytes > limit:
+            return Answering.BLOCKED
+        return Answering.SCHEDULED if self._session.has_pending else Answering.OPEN
+
+    def _enter(self, state: Answering) -> None:
+        was_open, self._state = self._state is Answering.OPEN, state
+        self._session.is_output_full = state is Answering.BLOCKED
+        if state is Answering.OPEN:
+            if not was_open and not self._connection.is_draining:
+                self._transport.resume_reading()
+            return
+        if was_open:
+            self._transport.pause_reading()
+        if state is Answering.SCHEDULED:
+            if not self._is_scheduled:
                 self._is_scheduled = True
-                shared.scheduler.add(self)
-        elif self._is_reading_paused and not self._connection.is_draining:
-            self._is_reading_paused = False
-            self._transport.resume_reading()
+                self._shared.scheduler.add(self)
+        elif not self.is_write_paused:  # within a burst: the socket may take the bytes at its end
+            asyncio.get_running_loop().call_soon(self.update)

@@ -1,14 +1,12 @@
-"""The limits of one connection and of all connections of a server, and their use. No sockets here.
-
-`share` divides a common limit: a connection gets a part of the free amount, so further connections always find room.
-"""
+"""The limits of one connection and of all connections of a server, and their use. No sockets here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from pyromq.errors import ResponseCode
+from pyromq.quota import Quota
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import Reply
 from pyromq.remoting.frame import MAX_FRAME_BYTES
@@ -17,9 +15,6 @@ from pyromq.settings import check_ranges, setting
 
 ALWAYS_IN_FLIGHT = 100  # requests in flight that every connection may have, even if the common limit is reached
 
-H = TypeVar("H")
-
-SHARES = 10  # a connection may use 1/10 of the free amount: ten greedy ones leave a third, a hundred a tenth
 LARGE_REQUESTS = frozenset(  # with messages, all topics of a broker, or all attempts of a job
     {
         RequestCode.SEND_MESSAGE,
@@ -75,35 +70,11 @@ class ConnectionLimits:
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits()
 
 
-def share(limit: int, taken: int) -> int:
-    """Return one connection's part of a common limit of which `taken` is in use."""
-    return max(0, limit - taken) // SHARES
-
-
 class Writer(Protocol):
     """The transport of one connection."""
 
     def get_write_buffer_size(self) -> int:
         """Return the number of unsent bytes."""
-
-
-class BytesPool(Generic[H]):
-    """A limit of bytes for all holders together, with each holder's amount."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.taken = 0
-        self._held: dict[H, int] = {}  # least recently changed first
-
-    def hold(self, holder: H, amount: int) -> None:
-        """Set the amount of a holder."""
-        self.taken += amount - self._held.pop(holder, 0)
-        if amount:
-            self._held[holder] = amount
-
-    def idlest(self) -> H | None:
-        """Return the holder whose amount changed least recently; None while the limit is not exceeded."""
-        return next(iter(self._held)) if self.taken > self.limit else None
 
 
 class Budget:
@@ -112,13 +83,15 @@ class Budget:
     def __init__(self, limits: ConnectionLimits, refusals: RejectionLog) -> None:
         self.limits = limits
         self.refusals = refusals
-        self.in_flight = 0  # requests not answered yet, all connections together
+        # Requests not answered yet, by connection.
+        self.in_flight: Quota[object] = Quota(
+            "maxAllRequestsInFlight", limits.all_requests_in_flight, least=ALWAYS_IN_FLIGHT
+        )
         self.is_over = False  # the server has stopped: requests must not be retried on a closed store
 
-    def max_in_flight(self) -> int:
+    def max_in_flight(self, peer: object) -> int:
         """Return the current limit of requests in flight for one connection."""
-        free = share(self.limits.all_requests_in_flight, self.in_flight)
-        return min(self.limits.requests_in_flight, max(ALWAYS_IN_FLIGHT, free))
+        return min(self.limits.requests_in_flight, self.in_flight.share_of(peer))
 
     def too_large(self, code: int, size: int, address: str) -> Reply | None:
         """Return the refusal of a request of `size` bytes; None if it is within the limit."""
@@ -132,12 +105,12 @@ class Budget:
         code = ResponseCode.MESSAGE_ILLEGAL if carries_messages else ResponseCode.SYSTEM_ERROR
         return Reply(code=code, remark=text)
 
-    def too_many_in_flight(self, count: int, address: str) -> Reply | None:
-        """Return the refusal of a request of a connection with `count` in flight; None if it is within the limit."""
-        limit = self.max_in_flight()
+    def too_many_in_flight(self, peer: object, address: str) -> Reply | None:
+        """Return the refusal of one more request of a connection; None if it is within the limit."""
+        limit, count = self.max_in_flight(peer), self.in_flight.of(peer)
         if count < limit:
             return None
-        setting = "maxRequestsInFlight" if limit == self.limits.requests_in_flight else "maxAllRequestsInFlight"
+        setting = "maxRequestsInFlight" if limit == self.limits.requests_in_flight else self.in_flight.setting
         text = f"{count} requests of this connection wait for their answers; the limit is {limit} ({setting})"
         self.refusals.note(setting, address, "refused of %s: %s", address, text)
         return Reply(code=ResponseCode.SYSTEM_BUSY, remark=f"{text}: ask again later, or by another connection")

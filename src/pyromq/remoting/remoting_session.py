@@ -124,7 +124,7 @@ class RemotingSession:
             self._max_in_flight = sys.maxsize
         else:
             self.splitter = FrameSplitter(header_bytes=budget.limits.header_bytes, admit=self._admit)
-            self._max_in_flight = budget.max_in_flight()
+            self._max_in_flight = budget.max_in_flight(self)
         self._output: list[bytes | memoryview] = []
         self._output_bytes = 0  # of replies in `_output`
         self._waiting: dict[int, WaitingCall] = {} if initiator else _NO_CALLS
@@ -132,7 +132,7 @@ class RemotingSession:
         self._pushed_bytes = 0  # of requests that the peer has not read
         self.opaque = 0  # of the latest request
         self.in_flight = 0  # requests of the peer whose replies are futures
-        # Pending work; replies are written first. `net.connection.ConnectionQuota` has a table of the states.
+        # Pending work; replies are written first. `net.connection.BackPressure` has a table of the states.
         self.has_pending = False  # whether one of these lists has an entry
         self._frames: deque[Frame] = _NONE
         self._pending_replies: list[tuple[Call, Reply]] = _NONE  # completed futures, not encoded
@@ -218,8 +218,8 @@ class RemotingSession:
     def _answer(self, call: Call) -> None:
         refused = None
         if self.in_flight >= self._max_in_flight and self._budget is not None:
-            self._max_in_flight = self._budget.max_in_flight()
-            refused = self._budget.too_many_in_flight(self.in_flight, self.address)
+            self._max_in_flight = self._budget.max_in_flight(self)
+            refused = self._budget.too_many_in_flight(self, self.address)
         self._reply(call, refused or self._dispatcher.dispatch(call))
 
     def _reply(self, call: Call, reply: Reply | Future[Reply] | Later) -> None:
@@ -326,7 +326,7 @@ class RemotingSession:
         if self.closed:
             return
         if self._budget is not None:
-            self._budget.in_flight -= self.in_flight
+            self._budget.in_flight.end(self)
         self.closed, self.has_pending = True, False
         self._failure, self._error = failure, None
         self._frames = self._pending_replies = _NONE
@@ -381,8 +381,8 @@ class RemotingSession:
     def _count_in_flight(self, change: int) -> None:
         self.in_flight += change
         if self._budget is not None and not self.closed:
-            self._budget.in_flight += change
-            self._max_in_flight = self._budget.max_in_flight()
+            self._budget.in_flight.hold(self, self.in_flight)
+            self._max_in_flight = self._budget.max_in_flight(self)
 
     def _admit(self, serialization: int, header: bytes, size: int) -> bool:
         """Return whether to take a large frame; a refused one is answered. Raises `ProtocolError` for a bad header."""

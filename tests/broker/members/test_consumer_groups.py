@@ -26,6 +26,17 @@ def groups(config, tmp_path):
     return ConsumerGroups(config, JsonFile(tmp_path / "groups.json"), FakeClock())
 
 
+@pytest.fixture
+def limited(config, tmp_path):
+    """Makes a table for so many groups more than a new one has."""
+
+    def make(more):
+        config.limits = BrokerLimits(groups=len(BUILT_IN_GROUPS) + more)
+        return ConsumerGroups(config, JsonFile(tmp_path / "limited.json"), FakeClock())
+
+    return make
+
+
 def test_built_in_groups_are_there(groups):
     assert {group.name for group in groups} == set(BUILT_IN_GROUPS)
 
@@ -106,8 +117,8 @@ async def test_a_change_that_the_disk_does_not_take_is_refused_and_written_later
         assert broker.groups.unsaved() is None
 
 
-def test_there_are_as_many_groups_as_the_broker_keeps(groups, config, peer):
-    config.limits = BrokerLimits(groups=len(BUILT_IN_GROUPS) + 1)
+def test_there_are_as_many_groups_as_the_broker_keeps(limited, peer):
+    groups = limited(1)
     groups.find("last", peer)
     with pytest.raises(LimitReached, match=r"group \[more\] is not created.*maxGroups raised, which is 8"):
         groups.find("more", a_peer())
@@ -120,8 +131,8 @@ def test_there_are_as_many_groups_as_the_broker_keeps(groups, config, peer):
         groups.find("CID_RMQ_SYS_MORE", a_peer())
 
 
-def test_a_connection_has_its_share_of_groups_created(groups, config):
-    config.limits = BrokerLimits(groups=len(BUILT_IN_GROUPS) + 100)
+def test_a_connection_has_its_share_of_groups_created(limited):
+    groups = limited(100)
     greedy, other = a_peer(), a_peer()
     for number in range(10):
         groups.find(f"greedy-{number}", greedy)
@@ -135,8 +146,8 @@ def test_a_connection_has_its_share_of_groups_created(groups, config):
         groups.find("other-9", other)
 
 
-def test_everybody_may_have_one_group_created_and_what_ended_is_forgotten(groups, config):
-    config.limits = BrokerLimits(groups=len(BUILT_IN_GROUPS) + 5)
+def test_everybody_may_have_one_group_created_and_what_ended_is_forgotten(limited):
+    groups = limited(5)
     for number in range(5):
         peer = a_peer()
         assert groups.find(f"g-{number}", peer) is not None

@@ -310,7 +310,7 @@ async def test_a_connection_has_its_share_of_members_and_the_next_one_finds_room
         await caller.ask(UnregisterClient(client_id="greedy", consumer_group="g0"))
         await caller.beat("greedy", group="g4", topics=("a", "b"))
         await caller.channel.close()
-        while broker.connections._weight > 2:
+        while broker.connections._quota.used > 2:
             await asyncio.sleep(0)
 
 
@@ -365,4 +365,4 @@ async def test_who_was_in_very_many_groups_leaves_all_of_them(caller, broker, ca
     while list(broker.connections.consumer_groups()) or broker.connections.producer_groups():
         await asyncio.sleep(0)
     assert broker.connections.producer_at("one") is None
-    assert broker.connections._weight == 0
+    assert broker.connections._quota.used == 0

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyromq.broker.batches.holders import Holders
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.message import StoredMessage
 from pyromq.names import LEDGER_TOPIC
+from pyromq.quota import Quota
 from pyromq.remoting.bodies import FILE, BatchAttempt, LedgerEntry, LedgerNote, decode_body, encode_body
 from pyromq.remoting.bodies.body import Body
 from pyromq.store.message_store import MessageStore
@@ -57,7 +57,8 @@ class CommitDecisions:
         self._config = config
         self._clock = clock
         self._decisions: dict[str, CommitDecision] = {}
-        self._holders = Holders("decided batch transactions", "maxBatchDecisions", config.limits.batch_decisions)
+        most = config.limits.batch_decisions
+        self._quota: Quota[str] = Quota("maxBatchDecisions", most, shares=2, is_hard=True)  # by account or connection
 
     def __len__(self) -> int:
         return len(self._decisions)
@@ -69,7 +70,7 @@ class CommitDecisions:
             self._forget(entry.transaction)
         place = record.store_ms, record.queue_offset, record.log_offset
         decision = CommitDecision(entry.transaction, entry.attempts, *place, entry.content)
-        self._holders.add(decision.holder)
+        self._quota.add(decision.holder)
         self._decisions[entry.transaction] = decision
         return decision
 
@@ -84,11 +85,15 @@ class CommitDecisions:
         Raises `LimitReached` if the holder exceeds its share, `MessageRefused`, `StoreNotWritable`.
         """
         assert transaction not in self._decisions, "a name is decided once"
-        self._holders.check(holder)
+        self._quota.check(
+            holder,
+            text=f"{self._quota.of(holder)} decided batch transactions of {holder} are its share, all have"
+            f" {self._quota.used}; wait until some are decided or forgotten",
+        )
         self._put_message.put_record(self._record(ENTRIES, LedgerEntry(transaction, attempts, content)))
         decision = self._decisions[transaction]  # applied by the append
-        self._holders.remove(decision.holder)
-        self._holders.add(holder)
+        self._quota.give(decision.holder)
+        self._quota.add(holder)
         decision.holder = holder
         return decision
 
@@ -112,7 +117,7 @@ class CommitDecisions:
         return self._store.max_offset(LEDGER_TOPIC, ENTRIES) if oldest is None else oldest.queue_offset
 
     def _forget(self, transaction: str) -> None:
-        self._holders.remove(self._decisions.pop(transaction).holder)
+        self._quota.give(self._decisions.pop(transaction).holder)
 
     def _record(self, queue_id: int, content: Body) -> StoredMessage:
         self._topics.for_group_retry(LEDGER_TOPIC, QUEUES)  # tools can read only topics with settings

@@ -19,12 +19,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pyromq.broker.batches.holders import Holders
 from pyromq.clock import Clock
 from pyromq.errors import BatchIncomplete
 from pyromq.message import Property, StoredMessage
 from pyromq.permissions.account import PUB, Need
 from pyromq.plural import counted
+from pyromq.quota import Quota
 from pyromq.remoting.bodies import BatchAttempt, UndecidedBatch
 
 NAME, TOKEN, NUMBER, COUNT, DECIDER = "TRAN_NAME", "TRAN_TOKEN", "TRAN_RUN", "TRAN_COUNT", "TRAN_LEDGER"
@@ -77,7 +77,7 @@ class HalfBatches:
 
     def __init__(self, clock: Clock, most: int) -> None:
         self._clock = clock
-        self._holders = Holders("undecided runs of batch transactions", "maxUndecidedRuns", most)
+        self._quota: Quota[str] = Quota("maxUndecidedRuns", most, shares=2, is_hard=True)  # by account or connection
         self._open: dict[str, Undecided] = {}
 
     def __len__(self) -> int:
@@ -97,7 +97,11 @@ class HalfBatches:
 
     def check_room(self, holder: str) -> None:
         """Raise `LimitReached` unless the holder may have one more run."""
-        self._holders.check(holder)
+        self._quota.check(
+            holder,
+            text=f"{self._quota.of(holder)} undecided runs of batch transactions of {holder} are its share, all have"
+            f" {self._quota.used}; wait until some are decided or forgotten",
+        )
 
     def add(self, run: HalfBatch, origin: BatchOrigin, *, age_seconds: float = 0.0) -> None:
         """Enter a run that was stored `age_seconds` ago."""
@@ -109,15 +113,15 @@ class HalfBatches:
         attempt = undecided.attempts.setdefault(run.token, _Attempt(origin.holder))
         if run.number not in attempt.runs:
             attempt.runs[run.number] = run
-            self._holders.add(attempt.holder)
+            self._quota.add(attempt.holder)
 
     def count_for(self, holder: str, run: HalfBatch) -> None:
         """Count the attempt of a run for its first sender, whose name the log does not hold."""
         attempt = self._open[run.transaction].attempts[run.token]
         if not attempt.holder:
-            self._holders.remove(attempt.holder, len(attempt.runs))
+            self._quota.give(attempt.holder, len(attempt.runs))
             attempt.holder = holder
-            self._holders.add(attempt.holder, len(attempt.runs))
+            self._quota.add(attempt.holder, len(attempt.runs))
 
     def check_complete(self, transaction: str, attempts: list[BatchAttempt]) -> None:
         """Raise `BatchIncomplete` unless each attempt has exactly its number of messages at this broker."""
@@ -144,7 +148,7 @@ class HalfBatches:
             return []
         won = [attempt for token in winners if (attempt := undecided.attempts.get(token)) is not None]
         for attempt in undecided.attempts.values():
-            self._holders.remove(attempt.holder, len(attempt.runs))
+            self._quota.give(attempt.holder, len(attempt.runs))
         runs = [run for attempt in won for run in attempt.runs.values() if run.messages]
         return sorted(runs, key=lambda run: run.queue_offset)
 
@@ -158,7 +162,7 @@ class HalfBatches:
         for token in self.known(transaction, tokens):
             undecided = self._open[transaction]
             attempt = undecided.attempts.pop(token)
-            self._holders.remove(attempt.holder, len(attempt.runs))
+            self._quota.give(attempt.holder, len(attempt.runs))
             if not undecided.attempts:
                 del self._open[transaction]
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from pyromq.broker.limits import DEFAULT_LIMITS, share
+from pyromq.broker.limits import DEFAULT_LIMITS
 from pyromq.clock import Clock
-from pyromq.errors import LimitReached, MQError
+from pyromq.errors import MQError
 from pyromq.filter.filter import Filter
 from pyromq.message import StoredMessage
+from pyromq.quota import Quota
 from pyromq.remoting.command import Reply
 from pyromq.remoting.later import Later
 from pyromq.remoting.remoting_session import RemotingSession
@@ -38,16 +39,6 @@ class LongPoll(msgspec.Struct, gc=False, eq=False):
     def weight(self) -> int:
         """How many pulls it counts as: what it wants is kept as well."""
         return 1 + self.wanted.weight
-
-
-class _Peer:
-    """The waiting pulls of one connection, and what they weigh."""
-
-    __slots__ = ("polls", "weight")
-
-    def __init__(self) -> None:
-        self.polls: set[LongPoll] = set()
-        self.weight = 0
 
 
 class _Waiting:
@@ -118,18 +109,17 @@ class LongPolls:
         self.run_soon = run_soon
         self._clock = clock
         self._record_at = record_at
-        self._most = most
+        self._quota: Quota[RemotingSession] = Quota("maxWaitingPulls", most)  # of their weights
         self.parked: dict[tuple[str, int], _Waiting] = {}
         self._due: dict[int, dict[LongPoll, None]] = {}  # by tick, in the order in which they came
-        self._of_peer: dict[RemotingSession, _Peer] = {}  # all that wait, until the moment they are answered
-        self._weight = 0
+        self._of_peer: dict[RemotingSession, set[LongPoll]] = {}  # all that wait, until the moment they are answered
         self._ready: deque[deque[LongPoll]] = deque()  # to be answered, unless they leave before
         self._gone: deque[set[LongPoll]] = deque()  # of closed connections, still in the tables
         self._is_going_on = False
         self._stopping = False
 
     def __len__(self) -> int:
-        return sum(len(peer.polls) for peer in self._of_peer.values())
+        return sum(map(len, self._of_peer.values()))
 
     def park(self, poll: LongPoll, seconds: float) -> Later:
         """Keep a pull for at most `seconds`, and never beyond `LONGEST_SECONDS`.
@@ -139,11 +129,9 @@ class LongPolls:
         if self._stopping:  # consumers pull again as soon as `answer_all` has answered them
             _resume(poll)
             return poll.future
-        peer = self._watched(poll.peer)
-        weight = poll.weight
-        if peer.weight + weight > max(1, share(self._most, self._weight - peer.weight)):
-            text = f"[OVERLOAD]{len(peer.polls)} pulls of this connection wait, which is its share; ask less at a time"
-            raise LimitReached("maxWaitingPulls", self._most, text)
+        polls = self._watched(poll.peer)
+        text = f"[OVERLOAD]{len(polls)} pulls of this connection wait, which is its share; ask less at a time"
+        self._quota.take(poll.peer, poll.weight, text=text)
         poll.due = math.ceil((self._clock.monotonic() + min(seconds, LONGEST_SECONDS)) / _TICK_SECONDS)
         key = poll.topic, poll.queue_id
         waiting = self.parked.get(key)
@@ -151,9 +139,7 @@ class LongPolls:
             waiting = self.parked[key] = _Waiting()
         waiting.add(poll)
         self._due.setdefault(poll.due, {})[poll] = None
-        peer.polls.add(poll)
-        peer.weight += weight
-        self._weight += weight
+        polls.add(poll)
         return poll.future
 
     def arrived(self, message: StoredMessage, tags_code: int) -> None:
@@ -208,20 +194,20 @@ class LongPolls:
     def answer_all(self) -> None:
         """The broker stops: nobody waits any longer."""
         self._stopping = True
-        for poll in [poll for peer in self._of_peer.values() for poll in peer.polls]:
+        for poll in [poll for polls in self._of_peer.values() for poll in polls]:
             self._answer(poll)
 
     def _is_accepted(self, log_offset: int, accepts: Callable[[memoryview], bool]) -> bool:
         record = self._record_at(log_offset)
         return record is not None and accepts(record)
 
-    def _watched(self, session: RemotingSession) -> _Peer:
+    def _watched(self, peer: RemotingSession) -> set[LongPoll]:
         """Return the waiting pulls of a connection, which leave when it is closed."""
-        peer = self._of_peer.get(session)
-        if peer is None:
-            peer = self._of_peer[session] = _Peer()
-            session.on_close += (self._forget_peer,)
-        return peer
+        polls = self._of_peer.get(peer)
+        if polls is None:
+            polls = self._of_peer[peer] = set()
+            peer.on_close += (self._forget_peer,)
+        return polls
 
     def _make_ready(self, polls: Iterable[LongPoll]) -> None:
         self._ready.append(deque(polls))
@@ -233,18 +219,16 @@ class LongPolls:
             self.run_soon(self.go_on)
 
     def _answer(self, poll: LongPoll) -> None:
-        peer = self._of_peer.get(poll.peer)
-        if peer is not None and poll in peer.polls:  # else it has left since it was found ready
-            peer.polls.remove(poll)
-            peer.weight -= poll.weight
-            self._weight -= poll.weight
+        polls = self._of_peer.get(poll.peer, set())
+        if poll in polls:  # else it has left since it was found ready
+            polls.remove(poll)
+            self._quota.give(poll.peer, poll.weight)
             self._leave(poll)
             _resume(poll)
 
     def _forget_peer(self, session: RemotingSession) -> None:
-        peer = self._of_peer.pop(session)
-        self._weight -= peer.weight
-        self._gone.append(peer.polls)
+        self._quota.end(session)
+        self._gone.append(self._of_peer.pop(session))
         self._go_on_soon()
 
     def _leave(self, poll: LongPoll) -> None:

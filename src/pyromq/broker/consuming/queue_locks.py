@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pyromq.broker.limits import DEFAULT_LIMITS, share
+from pyromq.broker.limits import DEFAULT_LIMITS
 from pyromq.clock import Clock
-from pyromq.errors import LimitReached
 from pyromq.message import MessageQueue
 from pyromq.net.alarm import Alarm
 from pyromq.net.slow_replies import in_pieces
+from pyromq.quota import Quota
 from pyromq.remoting.bodies import REQUEST, LockedQueues, LockHolder, QueueLock, WireQueue, decode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -47,8 +47,8 @@ class QueueLocks:
 
     def __init__(self, clock: Clock, *, most: int = DEFAULT_LIMITS.queue_locks) -> None:
         self._clock = clock
-        self._most = most
-        self._count = 0
+        self._most_refused = most
+        self._quota: Quota[str] = Quota("maxQueueLocks", most, is_hard=True)  # by group
         self._count_refused = 0
         self.alarm = Alarm(clock)
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
@@ -78,12 +78,12 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is None or lock.client_id == client_id or now > lock.ends:
                 if lock is None:
-                    self._check_room(group, len(locks))
-                    self._count += 1
+                    text = f"group {group[:80]} has {len(locks)} queues locked, which is its share; use several groups"
+                    self._quota.take(group, text=text)
                 since = lock.since if lock is not None and lock.client_id == client_id else now
                 locks[queue] = _Lock(client_id, since, now + LOCK_SECONDS, tied_to)
                 granted.append(queue)
-            elif asker is not None and self._count_refused < self._most:
+            elif asker is not None and self._count_refused < self._most_refused:
                 askers = self._refused.setdefault((group, queue), set())
                 self._count_refused += asker not in askers
                 askers.add(asker)
@@ -99,7 +99,7 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
-                self._count -= 1
+                self._quota.give(group)
                 if (group, queue) in self._refused:
                     self.alarm.ring_within(0)
         if not locks:
@@ -130,14 +130,9 @@ class QueueLocks:
             ended = [queue for queue, lock in locks.items() if now > lock.ends]
             for queue in ended:
                 del locks[queue]
-            self._count -= len(ended)
+            self._quota.give(group, len(ended))
             if not locks:
                 del self._locks[group]
-
-    def _check_room(self, group: str, own: int) -> None:
-        if self._count >= self._most or own >= max(1, share(self._most, self._count - own)):
-            text = f"group {group[:80]} has {own} queues locked, which is its share; use several groups"
-            raise LimitReached("maxQueueLocks", self._most, text)
 
     def holders(self, group: str) -> dict[MessageQueue, tuple[str, float]]:
         """Return who has which queue of a group locked, and for how many seconds."""

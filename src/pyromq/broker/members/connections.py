@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.limits import share
 from pyromq.clock import Clock
-from pyromq.errors import LimitReached
 from pyromq.message import MessageQueue
 from pyromq.net.alarm import Alarm
+from pyromq.quota import Quota
 from pyromq.remoting.bodies import ConsumerEntry, QueueOffset, ResetOffsets, Subscription, encode_body
 from pyromq.remoting.codes import STATUS_VERSION, Language
 from pyromq.remoting.headers import ConsumerIdsChanged, ResetClientOffset
@@ -97,8 +96,7 @@ class Connections:
         self._config = config
         self._clock = clock
         self._weights: dict[RemotingSession, dict[tuple[str, str], int]] = {}  # of each connection's entries
-        self._weight_of: dict[RemotingSession, int] = {}
-        self._weight = 0
+        self._quota: Quota[RemotingSession] = Quota("maxMembers", config.limits.members)  # of these weights
         self._by_client: dict[
             str, dict[RemotingSession, dict[str, Member]]
         ] = {}  # producers, by client id, session and group
@@ -213,12 +211,12 @@ class Connections:
             if not weight:
                 return
             weights = self._weights[session] = {}
-        more, own = weight - weights.get(entry, 0), self._weight_of.get(session, 0)
-        if more > 0 and own + more > max(1, share(self._config.limits.members, self._weight - own)):
+        if (more := weight - weights.get(entry, 0)) > 0:
+            own = self._quota.of(session)
             text = f"{own} groups and subscriptions of this connection are its share; use fewer in one client"
-            raise LimitReached("maxMembers", self._config.limits.members, text)
-        self._weight += more
-        self._weight_of[session] = own + more
+            self._quota.take(session, more, text=text)
+        else:
+            self._quota.give(session, -more)
         if weight:
             weights[entry] = weight
         else:
@@ -281,7 +279,7 @@ class Connections:
             self.alarm.ring_within(0)
         else:
             self._weights.pop(session, None)
-            self._weight -= self._weight_of.pop(session, 0)
+            self._quota.end(session)
 
     def _leave(self, group: str, session: RemotingSession) -> None:
         self.unregister_consumer(group, session, notify=True)

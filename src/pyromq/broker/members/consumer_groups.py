@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 
-from pyromq.broker.auto_create_quota import AutoCreateQuota
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import Clock
 from pyromq.errors import IllegalName, LimitReached
 from pyromq.names import TOOLS_GROUP, check_group, is_system_group
+from pyromq.quota import Quota
 from pyromq.remoting.bodies import FILE, DataVersion, GroupConfig, GroupConfigTable, decode_body
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION
 from pyromq.remoting.command import Call
@@ -53,7 +53,7 @@ class ConsumerGroups:
         self._changes = TableFile(file, _encoded, run_soon)
         self._clock = clock
         self._is_saved = True
-        self._creations = AutoCreateQuota("groups", "maxGroups")
+        self._creations = Quota[RemotingSession]("maxGroups", config.limits.groups)
         self._table = {name: GroupConfig(name=name) for name in BUILT_IN_GROUPS}
 
     def __iter__(self) -> Iterator[GroupConfig]:
@@ -100,8 +100,10 @@ class ConsumerGroups:
             except IllegalName:
                 return None
             self._check_room(name)
-            most = self._config.limits.groups
-            self._creations.note(peer, most - len(self._table), most)
+            if not (created := self._creations.of(peer)):
+                peer.on_close += (self._creations.end,)
+            text = f"{created} new groups of this connection are its share; create fewer"
+            self._creations.take(peer, text=text, free=self._config.limits.groups - len(self._table))
             group = self._table[name] = GroupConfig(name=name)
             self._renew()
         return group

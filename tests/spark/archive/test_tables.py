@@ -7,12 +7,13 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
+import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from pyromq.errors import BatchDecided, UsageError
 from pyromq.spark.archive.tables import Page, holds_delta, open_table, write_files
-from pyromq.spark.batch_content import open_root
+from pyromq.spark.micro_batch import open_root
 from pyromq.spark.read.record_columns import arrow_schema
 
 COLUMNS = ["topic", "brokerName", "queueId", "queueOffset", "body", "storeTimestamp"]
@@ -168,7 +169,8 @@ def test_topics_and_days_have_folders_of_their_own(tmp_path):
 def test_the_book_knows_what_is_in_each_file(tmp_path):
     archive = Archive(tmp_path, "parquet")
     archive.commit(archive.write(rows([3, 4]), rows([7], queue=1)))
-    (page,) = open_table(archive.location, "parquet").pages()
+    (book,) = (tmp_path / "archive" / "_pyromq" / "batches").rglob("*.json")
+    page = msgspec.json.decode(book.read_bytes(), type=Page)
     (file,) = page.files
     assert [(span.queue_id, span.first, span.last, span.rows) for span in file.queues] == [(0, 3, 4, 2), (1, 7, 7, 1)]
     assert page.rows == 3

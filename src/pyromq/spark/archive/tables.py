@@ -7,7 +7,7 @@
 There is one file per topic and day of `storeTimestamp` in UTC. All file systems that pyarrow opens by URI are possible.
 Parquet has no commits, so the archive keeps a book. Writing the batch's page atomically is the commit; its files are
 then moved to their visible names, and again after an interruption. A Delta commit carries the query's id, the batch's
-number and its content (see `batch_content`). No Spark here.
+number and its content (see `micro_batch`). No Spark here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from pyromq.errors import StoreCorrupt, UsageError
 from pyromq.extras import install_command
-from pyromq.spark.batch_content import DecidedWrite, Root, check_repeated, open_root
+from pyromq.spark.micro_batch import DecidedWrite, Root, check_repeated, open_root
 
 BOOKS = "_pyromq"  # readers ignore names that begin with an underscore
 NEEDED = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
@@ -178,7 +178,7 @@ class Page(msgspec.Struct, frozen=True):
     query: str
     batch: int
     files: list[ArchiveFile]
-    content: str | None = None  # see `batch_content`
+    content: str | None = None  # see `micro_batch`
 
     @property
     def rows(self) -> int:
@@ -195,7 +195,7 @@ class ArchiveTable(Protocol):
     ) -> bool:
         """Make a batch's files visible. Return False if the batch was committed before; these files are then ignored.
 
-        `content` is the batch's digest, see `batch_content`. Raises `BatchDecided` if other rows were committed before.
+        `content` is the batch's digest, see `micro_batch`. Raises `BatchDecided` if other rows were committed before.
         """
         ...
 
@@ -225,31 +225,20 @@ class ParquetTable:
         if committed is None:
             self._write_page(page)
         self._publish(committed or page)
-        folder = self._root.at(new_folder(query, batch))
-        if self._root.files.get_file_info(folder).type is not pafs.FileType.NotFound:
-            self._root.files.delete_dir(folder)
+        if self._root.exists(folder := new_folder(query, batch)):
+            self._root.files.delete_dir(self._root.at(folder))
         if committed is not None:
             check_repeated(_decided(committed, committed.rows), content=content, rows=page.rows)
         return committed is None
 
-    def pages(self) -> Iterator[Page]:
-        """Yield the pages of all batches, by query and batch."""
-        folder = pafs.FileSelector(self._root.at(f"{BOOKS}/batches"), recursive=True, allow_not_found=True)
-        paths = [entry.path for entry in self._root.files.get_file_info(folder) if entry.base_name.endswith(".json")]
-        yield from sorted(map(self._read, paths), key=lambda page: (page.query, page.batch))
-
     def _page(self, query: str, batch: int) -> Page | None:
-        path = self._root.at(_page_name(query, batch))
-        if self._root.files.get_file_info(path).type is pafs.FileType.NotFound:
+        name = _page_name(query, batch)
+        if not self._root.exists(name):
             return None
-        return self._read(path)
-
-    def _read(self, path: str) -> Page:
-        with self._root.files.open_input_file(path) as file:
-            try:
-                return msgspec.json.decode(file.read(), type=Page)
-            except msgspec.MsgspecError as error:
-                raise StoreCorrupt(f"{path} is not a page of an archive's book: {error}") from error
+        try:
+            return msgspec.json.decode(self._root.read(name), type=Page)
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(f"{self._root.at(name)} is not a page of an archive's book: {error}") from error
 
     def _write_page(self, page: Page) -> None:
         name = _page_name(page.query, page.batch)
@@ -262,10 +251,9 @@ class ParquetTable:
     def _publish(self, page: Page) -> None:
         """Move the files to their visible names; files that were moved before are skipped."""
         for file in page.files:
-            written = self._root.at(file.written)
-            if self._root.files.get_file_info(written).type is not pafs.FileType.NotFound:
+            if self._root.exists(file.written):
                 self._root.make_folder_of(file.path)
-                self._root.files.move(written, self._root.at(file.path))
+                self._root.files.move(self._root.at(file.written), self._root.at(file.path))
 
 
 def _decided(page: Page, rows: int | None) -> DecidedWrite:

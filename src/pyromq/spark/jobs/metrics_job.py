@@ -6,17 +6,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.fs as pafs
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
-from pyromq.spark.batch_content import Root, root_of
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.settings import Metrics, Summary, spark_interval
+from pyromq.spark.micro_batch import PLANNED, Checkpoint, open_root
 from pyromq.spark.monitoring.lag_listener import labels, replace_text
 
 logger = logger_of(__name__)
@@ -70,7 +69,8 @@ def check_newer(checkpoint: str, folder: str) -> None:
     whatever their windows. Locations that pyarrow cannot read are not checked.
     """
     try:
-        done, planned = _newest(root_of(folder), "_spark_metadata"), _newest(root_of(checkpoint), "offsets")
+        done = max(open_root(folder).numbers("_spark_metadata"), default=-1)
+        planned = max(Checkpoint(checkpoint).batches(PLANNED), default=-1)
     except (OSError, UsageError) as error:
         logger.warning("whether checkpoint %s belongs to %s is not checked: %s", checkpoint, folder, error)
         return
@@ -79,13 +79,6 @@ def check_newer(checkpoint: str, folder: str) -> None:
             f"folder {folder} has windows to batch {done}, and checkpoint {checkpoint} is older: its newest batch is"
             f" {planned if planned >= 0 else 'none'}. Give another folder, or put the newest checkpoint back"
         )
-
-
-def _newest(root: Root, folder: str) -> int:
-    """Return the newest batch with a file in this folder; -1 if there is none."""
-    entries = root.files.get_file_info(pafs.FileSelector(root.at(folder), allow_not_found=True))
-    names = [entry.base_name.removesuffix(".compact") for entry in entries]
-    return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def _writer(frame: DataFrame, settings: Metrics) -> DataStreamWriter:

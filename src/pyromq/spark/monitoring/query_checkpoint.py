@@ -17,7 +17,7 @@ from typing import Any
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import Unavailable, UsageError
 from pyromq.message import MessageQueue
-from pyromq.spark.batch_content import HEADING
+from pyromq.spark.micro_batch import DONE, HEADING, PLANNED, Checkpoint
 from pyromq.spark.read.bounds import beginnings
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
@@ -41,16 +41,17 @@ class QueryCheckpoint:
 
 def read_checkpoint(folder: Path) -> QueryCheckpoint:
     """Return the query's offsets. Raises `UsageError` if this is no checkpoint of a query over one rocketmq source."""
-    if not (folder / "offsets").is_dir():
+    if not (folder / PLANNED).is_dir():
         raise UsageError(f"{folder} is no checkpoint of a streaming query: it has no folder `offsets`")
-    planned, committed = _numbers(folder / "offsets"), _numbers(folder / "commits")
+    checkpoint = Checkpoint(str(folder))
+    planned, committed = checkpoint.batches(PLANNED), checkpoint.batches(DONE)
     batch = max(committed & planned, default=None)
     waiting = max(planned, default=None)
     return QueryCheckpoint(
         folder,
         batch,
-        None if batch is None else _read(folder / "offsets" / str(batch)),
-        None if waiting is None or waiting == batch else _read(folder / "offsets" / str(waiting)),
+        None if batch is None else _read(folder / PLANNED / str(batch)),
+        None if waiting is None or waiting == batch else _read(folder / PLANNED / str(waiting)),
     )
 
 
@@ -103,14 +104,14 @@ def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
     named = chosen if isinstance(options.starting_offsets, str) else _named(chosen, options.starting_offsets or {})
     # Without marks: topics may have been created again.
     offset = StreamOffset(checkpoint.done.positions | named, began=checkpoint.done.began)
-    newest = max(_numbers(folder / "offsets"))
+    newest = max(Checkpoint(str(folder)).batches(PLANNED))
     if newest != checkpoint.batch and (folder / "state").is_dir():
         for number in range(checkpoint.batch + 1, newest + 1):
-            _remove(folder / "offsets" / str(number))
+            _remove(folder / PLANNED / str(number))
         newest = checkpoint.batch
-    _write(folder / "offsets" / str(newest), offset)
+    _write(folder / PLANNED / str(newest), offset)
     if newest != checkpoint.batch:
-        commits = folder / "commits"
+        commits = folder / DONE
         (commits / str(newest)).write_text((commits / str(checkpoint.batch)).read_text())
     return offset
 
@@ -131,10 +132,6 @@ def _named(chosen: Mapping[MessageQueue, int], table: Mapping[str, Any]) -> dict
         for queue, offset in chosen.items()
         if str(queue.queue_id) in table.get(queue.topic, {}).get(queue.broker_name, {})
     }
-
-
-def _numbers(folder: Path) -> set[int]:
-    return {int(path.name) for path in folder.glob("[0-9]*") if path.name.isdecimal()} if folder.is_dir() else set()
 
 
 def _read(path: Path) -> StreamOffset:

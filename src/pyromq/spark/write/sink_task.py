@@ -27,7 +27,7 @@ from pyromq.errors import BatchDecided, MessageRefused, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.message_id import UniqueIds
-from pyromq.spark.batch_content import StreamBatch
+from pyromq.spark.micro_batch import StreamBatch
 from pyromq.spark.worker_clients import RESTART_SECONDS, with_retries
 from pyromq.spark.write.message_columns import BatchMembers, MessageColumns, MessageReader, SingleMessage, dead_letter
 from pyromq.spark.write.sink_options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions

@@ -21,7 +21,7 @@ from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.batch_transactions import AttemptResult, BatchOutcome
 from pyromq.errors import BatchDecided, MQError, Unavailable, UsageError
 from pyromq.logs import logger_of
-from pyromq.spark.batch_content import DecidedWrite, StreamBatch, check_repeated, planned_batch
+from pyromq.spark.micro_batch import DecidedWrite, StreamBatch, check_repeated, planned_batch
 from pyromq.spark.worker_clients import RESTART_SECONDS, kept_client, with_retries
 from pyromq.spark.write.sink_options import DROP, EXACTLY_ONCE, IDEMPOTENT, SinkOptions
 from pyromq.spark.write.sink_task import SinkTask, TaskName, TaskReport

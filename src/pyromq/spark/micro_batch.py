@@ -1,7 +1,8 @@
-"""Identifies the input of a micro-batch from the checkpoint, so that a commit of one batch is not taken for another's.
+"""Identifies micro-batches by their checkpoints, so that a commit of one batch is not taken for another's.
 
     metadata         {"id": the query's id}
-    offsets/N        `v1` or `v2`, a line with Spark's settings and the time, then a line per source: the end of N
+    offsets/N        planned: `v1` or `v2`, a line with settings and the time, then a line per source: the end of N
+    commits/N        batch N is done
     sources/I/M      files that file source I has found in step M; its line in offsets/N has only M
 
 A batch is identified by the begins (offsets/N-1) and ends (offsets/N) of its sources. Rows are not compared: Spark
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
+PLANNED, DONE = "offsets", "commits"  # folders of a checkpoint
 HEADING = 2  # lines of offsets/N before those of the sources
 _FILES_STEP = re.compile(r'(?:(\w+):)?\{"logOffset":(-?\d+)\}')  # a file source's line; `v2` begins with its name
 # Errors of Arrow for unknown or unreachable locations, and of parsing files that are no checkpoint.
@@ -44,19 +46,78 @@ class Root:
     def at(self, name: str) -> str:
         return f"{self.path}/{name}"
 
+    def numbers(self, folder: str) -> set[int]:
+        """Return the numbers that files of this folder are named by; a tenth file of Spark has suffix `.compact`."""
+        entries = self.files.get_file_info(pafs.FileSelector(self.at(folder), allow_not_found=True))
+        names = [entry.base_name.removesuffix(".compact") for entry in entries]
+        return {int(name) for name in names if name.isdecimal()}
+
+    def exists(self, name: str) -> bool:
+        return self.files.get_file_info(self.at(name)).type is not pafs.FileType.NotFound
+
+    def read(self, name: str) -> bytes:
+        with self.files.open_input_file(self.at(name)) as file:
+            return bytes(file.read())
+
     def make_folder_of(self, name: str) -> None:
         self.files.create_dir(self.at(name).rpartition("/")[0], recursive=True)
 
 
 def open_root(location: str) -> Root:
-    """Open an archive's root by its path or URI. Raises `UsageError`."""
+    """Open a folder by its path or URI, also `file:/folder` as Hadoop writes it. Raises `UsageError`."""
+    if re.match("file:/[^/]", location):
+        location = location.removeprefix("file:")
     try:
         if "://" not in location:
             return Root(pafs.LocalFileSystem(), str(Path(location).absolute()))
         files, path = pafs.FileSystem.from_uri(location)
     except (pa.ArrowInvalid, OSError) as error:
-        raise UsageError(f"archive {location!r} cannot be opened: {error}") from error
+        raise UsageError(f"folder {location!r} cannot be opened: {error}") from error
     return Root(files, path.rstrip("/"))
+
+
+class Checkpoint:
+    """The checkpoint of a streaming query, on any file system that pyarrow opens."""
+
+    def __init__(self, location: str) -> None:
+        self._root = open_root(location)
+
+    @property
+    def query(self) -> str:
+        """The query's id."""
+        return str(json.loads(self._root.read("metadata"))["id"])
+
+    def batches(self, folder: str) -> set[int]:
+        """Return the numbers of the batches that are PLANNED or DONE. Spark removes old ones."""
+        return self._root.numbers(folder)
+
+    def content(self, batch: int) -> str:
+        """Return a digest of a batch's input: begins and ends of its sources, and the files that file sources found."""
+        ends = self._sources(batch)
+        begins = self._sources(batch - 1) if batch else []
+        digest = hashlib.sha256(json.dumps([self.query, begins, ends]).encode())
+        before = _steps(begins)
+        for source, last in _steps(ends).items():
+            files = [self._files(source, step) for step in range(before.get(source, -1) + 1, last + 1)]
+            digest.update(json.dumps(files).encode())
+        return digest.hexdigest()
+
+    def _sources(self, batch: int) -> list[str]:
+        return self._root.read(f"{PLANNED}/{batch}").decode().splitlines()[HEADING:]
+
+    def _files(self, source: str, step: int) -> list[str]:
+        """Return the files that a file source found in a step. Every tenth log file holds all previous steps, too."""
+        name = f"sources/{source}/{step}"
+        if not self._root.exists(name):
+            name = f"{name}.compact"
+        entries = [json.loads(line) for line in self._root.read(name).splitlines()[1:]]
+        return sorted(f"{each['path']} {each['timestamp']}" for each in entries if each["batchId"] == step)
+
+
+def _steps(sources: list[str]) -> dict[str, int]:
+    """Return the steps of the sources that read files, by the name of the source's folder."""
+    found = ((number, _FILES_STEP.fullmatch(line)) for number, line in enumerate(sources))
+    return {step[1] or str(number): int(step[2]) for number, step in found if step is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +147,10 @@ class StreamBatch:
         if checkpoint is None:
             return None
         try:
-            return _content(root_of(checkpoint), self)
+            found = Checkpoint(checkpoint)
+            if found.query != self.query:
+                raise UsageError(f"it belongs to query {found.query}")
+            return found.content(self.batch)
         except _UNREADABLE as error:
             logger.warning("checkpoint %s of query %s cannot be read: %s", checkpoint, self.query, error)
             return None
@@ -97,21 +161,12 @@ def planned_batch(checkpoint: str | None) -> tuple[int, str] | None:
     if checkpoint is None:
         return None
     try:
-        root = root_of(checkpoint)
-        found = root.files.get_file_info(pafs.FileSelector(root.at("offsets")))
-        newest = max((int(entry.base_name) for entry in found if entry.base_name.isdecimal()), default=None)
-        if newest is None:
-            return None
-        content = _content(root, StreamBatch(_query(root), newest))
+        found = Checkpoint(checkpoint)
+        newest = max(found.batches(PLANNED), default=None)
+        return None if newest is None else (newest, found.content(newest))
     except _UNREADABLE as error:
         logger.warning("checkpoint %s cannot be read: %s", checkpoint, error)
         return None
-    return newest, content
-
-
-def root_of(checkpoint: str) -> Root:
-    """Return a checkpoint's folder. Hadoop writes `file:/folder` for a local folder."""
-    return open_root(checkpoint.removeprefix("file:") if re.match("file:/[^/]", checkpoint) else checkpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,44 +201,3 @@ def check_repeated(decided: DecidedWrite, *, content: str | None, rows: int | No
         f"{text}: the rows differ, and none of them is written. Give a job with different rows another jobId. For a"
         " stream whose checkpoint was restored or edited, put the newest one back or begin a new one"
     )
-
-
-def _content(root: Root, batch: StreamBatch) -> str:
-    if (query := _query(root)) != batch.query:
-        raise UsageError(f"it belongs to query {query}")
-    ends = _sources(root, batch.batch)
-    begins = _sources(root, batch.batch - 1) if batch.batch else []
-    digest = hashlib.sha256(json.dumps([batch.query, begins, ends]).encode())
-    before = _steps(begins)
-    for source, last in _steps(ends).items():
-        files = [_files(root, source, step) for step in range(before.get(source, -1) + 1, last + 1)]
-        digest.update(json.dumps(files).encode())
-    return digest.hexdigest()
-
-
-def _steps(sources: list[str]) -> dict[str, int]:
-    """Return the steps of the sources that read files, by the name of the source's folder."""
-    found = ((number, _FILES_STEP.fullmatch(line)) for number, line in enumerate(sources))
-    return {step[1] or str(number): int(step[2]) for number, step in found if step is not None}
-
-
-def _query(root: Root) -> str:
-    return str(json.loads(_read(root, "metadata"))["id"])
-
-
-def _sources(root: Root, batch: int) -> list[str]:
-    return _read(root, f"offsets/{batch}").splitlines()[HEADING:]
-
-
-def _files(root: Root, source: str, step: int) -> list[str]:
-    """Return the files that a file source found in a step. Every tenth log file holds all previous steps, too."""
-    name = f"sources/{source}/{step}"
-    if root.files.get_file_info(root.at(name)).type is pafs.FileType.NotFound:
-        name = f"{name}.compact"
-    entries = [json.loads(line) for line in _read(root, name).splitlines()[1:]]
-    return sorted(f"{each['path']} {each['timestamp']}" for each in entries if each["batchId"] == step)
-
-
-def _read(root: Root, name: str) -> str:
-    with root.files.open_input_file(root.at(name)) as file:
-        return bytes(file.read()).decode()

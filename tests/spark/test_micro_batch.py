@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
-from pyromq.spark.batch_content import StreamBatch, planned_batch
+from pyromq.spark.micro_batch import StreamBatch, planned_batch
 
 QUERY = "4c2c8a2e"
 

@@ -256,8 +256,9 @@ class TestDeletedTopics:
     async def test_one_text_ends_the_query_at_once(self, reads, given, ends):
         start = await reads.first(startingOffsets="earliest", **given)
         await self.delete(reads)
-        with pytest.raises(DataLoss, match=self.LOST):
+        with pytest.raises(DataLoss, match=self.LOST) as caught:
             await reads.next(start, ends=ends, **given)
+        assert "topic orders at broker-b was deleted" in str(caught.value)
 
     async def test_where_loss_is_allowed_the_other_topics_are_read(self, reads, caplog):
         given = {"subscribePattern": ".*", "failOnDataLoss": "false"}

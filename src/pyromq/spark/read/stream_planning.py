@@ -209,8 +209,8 @@ class StreamPlanning:
     ) -> None:
         """Report topics that were deleted. Queues of a broker that is not registered wait: no message is lost."""
         deleted = self._client.deleted(missing) if missing else set()
-        for place in sorted(deleted - self._deleted):
-            report_loss(self._options, deletion(place, start.positions))
+        if new := sorted(deleted - self._deleted):
+            report_loss(self._options, "; ".join(deletion(place, start.positions) for place in new))
         self._deleted = deleted
         retired = self._retired()
         away = {place for place in missing if place not in deleted}

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from weakref import WeakSet
 
-from pyromq.client.blocking.caller_runs_loop import CallerRunsLoop, as_future, forget_all, give_back, take
+from pyromq.client.blocking.caller_runs_loop import CallerRunsLoop, forget_all, give_back, take
 from pyromq.client.blocking.sigint import shield
 from pyromq.client.cluster.cluster_client import AsyncLifespan
 from pyromq.client.cluster.shared_connections import share_on
@@ -78,7 +78,6 @@ class BlockingRunner:
         self._instance = instance
         self._caller_loop: CallerRunsLoop
         self._lock = threading.Lock()  # held while the client starts or closes
-        self._calls: set[asyncio.Future[Any]] = set()  # running calls
         self._refusal: str | None = "the client is not running: start it with `with` or start()"
         self.was_started = False  # stays True when the client is closed
 
@@ -123,9 +122,10 @@ class BlockingRunner:
 
         Raises `UsageError` inside a running event loop, `NotRunning` after `close` and in a forked child.
         """
-        self._check()
+        if self._refusal is not None or asyncio._get_running_loop() is not None:
+            self._check()
         try:
-            return self._caller_loop.run(partial(self._noted, partial(start, *args, **kwargs)))
+            return self._caller_loop.run(self, start, *args, **kwargs)
         except asyncio.CancelledError:
             self._check()  # another thread has closed the client
             raise
@@ -189,25 +189,11 @@ class BlockingRunner:
         if self._refusal is not None:
             raise NotRunning(self._refusal)
 
-    def _noted(self, start: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
-        """Begin a call, and remember it for `_shut`: the loop may outlive this client."""
-        future = as_future(start(), self._caller_loop.loop)
-        self._calls.add(future)
-        future.add_done_callback(self._calls.discard)
-        return future
-
     def _shut(self) -> None:
         self._refusal = "the client is closed; make a new one"
         _runners.discard(self)
-        if self._calls:  # other threads wait for them
-            self._caller_loop.run(self._cancel_calls)
+        self._caller_loop.run(None, self._caller_loop.cancel_calls, self)  # other threads may wait for them
         give_back(self._caller_loop, self)
-
-    async def _cancel_calls(self) -> None:
-        calls = list(self._calls)
-        for each in calls:
-            each.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
 
 
 def _begin_or_fail(begin: Callable[[], None], outcome: Outcome[Any]) -> None:

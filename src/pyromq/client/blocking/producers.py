@@ -73,7 +73,8 @@ class Producer(BlockingClient[AsyncProducer]):
     ) -> SendResult:
         """Send a message and return its queue and offset; see `AsyncProducer.send`."""
         choose = queue_chooser(message, queue, ordering_key, selector)
-        self._make_room()
+        if self._async.is_full:
+            self._runner.run(self._async.room)
         return self._runner.run(self._async.begin, message, choose, timeout, at_once=True)
 
     def send_soon(
@@ -92,7 +93,8 @@ class Producer(BlockingClient[AsyncProducer]):
         """
         refuse_running_loop()
         choose = queue_chooser(message, queue, ordering_key, selector)
-        self._make_room()
+        if self._async.is_full:
+            self._runner.run(self._async.room)
         self._async.check_open()  # raises here even while another thread turns the loop
         return self._runner.submit(self._async.begin_soon, message, choose, timeout)
 
@@ -108,10 +110,6 @@ class Producer(BlockingClient[AsyncProducer]):
         return self._runner.run(
             self._async.send_batch, listed(messages), queue=queue, ordering_key=ordering_key, timeout=timeout
         )
-
-    def _make_room(self) -> None:
-        if self._async.is_full:
-            self._runner.run(self._async.room)
 
 
 class TransactionProducer(Producer):

@@ -23,7 +23,7 @@ class Shield:
     def __init__(self) -> None:
         self.main_thread = threading.main_thread().ident
         self.waiting = False
-        self._pending = False
+        self.pending = False  # SIGINT came and its handler was not called yet
         self._handler: Any = None
 
     def enter(self) -> bool:
@@ -40,20 +40,20 @@ class Shield:
     def leave(self) -> None:
         """Restore the program's handler, and call it if the signal came meanwhile."""
         _set_handler(signal.SIGINT, self._handler)
-        if self._pending:
-            self._pending = False
+        if self.pending:
+            self.pending = False
             self._handler(signal.SIGINT, None)
 
     @property
     def calls_off(self) -> bool:
         """Whether SIGINT came for the calling thread, so that its call should end."""
-        return self._pending and threading.get_ident() == self.main_thread
+        return self.pending and threading.get_ident() == self.main_thread
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.waiting:
             self._handler(number, frame)
         else:
-            self._pending = True
+            self.pending = True
 
 
 shield = Shield()  # one for the process: it has one main thread

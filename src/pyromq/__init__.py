@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from pyromq.client.producer.batch_transactions import AttemptResult as AttemptResult
     from pyromq.client.producer.batch_transactions import BatchOutcome as BatchOutcome
     from pyromq.client.producer.batch_transactions import UndecidedAttempts as UndecidedAttempts
+    from pyromq.client.producer.pending_send import OrderingKey as OrderingKey
     from pyromq.client.producer.pending_send import Selector as Selector
-    from pyromq.client.producer.queue_selection import OrderingKey as OrderingKey
     from pyromq.client.producer.transaction_producer import AsyncTransactionProducer as AsyncTransactionProducer
     from pyromq.client.producer.transaction_producer import Check as Check
     from pyromq.client.producer.transaction_producer import Execute as Execute
@@ -230,8 +230,10 @@ _MODULES = {
         "BatchOutcome",
         "UndecidedAttempts",
     ),
-    "pyromq.client.producer.pending_send": ("Selector",),
-    "pyromq.client.producer.queue_selection": ("OrderingKey",),
+    "pyromq.client.producer.pending_send": (
+        "OrderingKey",
+        "Selector",
+    ),
     "pyromq.client.producer.transaction_producer": (
         "AsyncTransactionProducer",
         "Check",

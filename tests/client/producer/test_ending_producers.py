@@ -18,7 +18,7 @@ from pyromq import (
     TransactionProducer,
     UsageError,
 )
-from pyromq.client.producer.queue_selection import queue_for_key
+from pyromq.client.producer.pending_send import queue_for_key
 
 RAISED = [ZeroDivisionError("theirs"), KeyboardInterrupt("theirs"), SystemExit(3), asyncio.CancelledError("theirs")]
 

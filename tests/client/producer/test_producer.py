@@ -7,7 +7,7 @@ import pytest
 
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.async_producer import AsyncProducer
-from pyromq.client.producer.queue_selection import queue_for_key
+from pyromq.client.producer.pending_send import queue_for_key
 from pyromq.errors import (
     BrokerError,
     IllegalMessage,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyromq.client.producer.queue_selection import QueueSelection, queue_for_key
+from pyromq.client.producer.pending_send import QueueSelection, queue_for_key
 from pyromq.message import MessageQueue
 from pyromq.testing.clock import FakeClock
 

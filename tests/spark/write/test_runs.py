@@ -6,7 +6,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 
-from pyromq.client.producer.queue_selection import queue_for_key
+from pyromq.client.producer.pending_send import queue_for_key
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 from pyromq.record import decode_batch

@@ -25,8 +25,7 @@ from pyromq.client.producer.batch_transactions import (
     AsyncBatchTransactions,
     AttemptResult,
 )
-from pyromq.client.producer.pending_send import Selector, listed, queue_chooser
-from pyromq.client.producer.queue_selection import OrderingKey
+from pyromq.client.producer.pending_send import OrderingKey, Selector, listed, queue_chooser
 from pyromq.client.producer.transaction_producer import (
     AsyncTransactionProducer,
     Check,

@@ -109,8 +109,7 @@ class Assignment(Generic[Q]):
         """End consuming queues. An orderly consumer keeps the lock of a busy queue until it is drained."""
         for assigned in queues:
             self._work.stop(assigned)
-        await self._drain(queues, DRAIN_SECONDS)
-        late = [assigned for assigned in queues if self._work.is_busy(assigned)]
+        late = await self._drain(queues, DRAIN_SECONDS)
         if not self._strict:
             self._log_late(late, DRAIN_SECONDS)
             await self._end(queues)
@@ -126,11 +125,11 @@ class Assignment(Generic[Q]):
         queues = list(self.held.values())
         for assigned in queues:
             self._work.stop(assigned)
-        await self._drain(queues, seconds)
-        self._log_late([assigned for assigned in queues if self._work.is_busy(assigned)], seconds)
+        late = await self._drain(queues, seconds)
+        self._log_late(late, seconds)
         await self._end(queues)
-        is_busy = {assigned.queue for assigned in queues if self._work.is_busy(assigned)}
-        await self._unlock(self._locked - is_busy)  # includes queues being acquired or revoked
+        busy = {assigned.queue for assigned in late if self._work.is_busy(assigned)}
+        await self._unlock(self._locked - busy)  # includes queues being acquired or revoked
 
     async def unlock_all(self) -> None:
         """Release all locks, without draining or committing."""
@@ -185,13 +184,14 @@ class Assignment(Generic[Q]):
             self.held[queue] = assigned
         return assigned
 
-    async def _drain(self, queues: Sequence[Q], seconds: float) -> None:
-        """Wait at most `seconds` until no queue is busy."""
-        if not any(self._work.is_busy(assigned) for assigned in queues):
-            return
+    async def _drain(self, queues: Sequence[Q], seconds: float) -> list[Q]:
+        """Wait at most `seconds` until no queue is busy. Return those that still are."""
+        busy = [assigned for assigned in queues if self._work.is_busy(assigned)]
+        if not busy:
+            return []
 
         async def all_drained() -> None:
-            for assigned in queues:
+            for assigned in busy:
                 await self._work.drain(assigned)
 
         waits = [asyncio.ensure_future(all_drained()), asyncio.ensure_future(self._clock.sleep(seconds))]
@@ -200,6 +200,7 @@ class Assignment(Generic[Q]):
         finally:
             for wait in waits:
                 wait.cancel()
+        return [assigned for assigned in busy if self._work.is_busy(assigned)]
 
     async def _end(self, queues: Sequence[Q]) -> None:
         """Commit, release and unlock queues."""

@@ -16,6 +16,7 @@ from dataclasses import astuple, dataclass, field
 
 from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.config import ConsumerConfig
+from pyromq.client.consumer.pulling import Tally
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError
 from pyromq.message import MessageQueue
@@ -44,29 +45,6 @@ SAMPLE_SECONDS = 10.0
 MINUTE_SAMPLES = 6  # 10 s apart
 HOUR_SAMPLES = 6  # 10 min apart
 SAMPLES_PER_HOUR_SAMPLE = 60
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counters of one topic since the start. A call's seconds end when the event loop handles its result."""
-
-    pulls: int = 0  # that returned messages
-    pull_seconds: float = 0.0
-    pulled: int = 0  # messages
-    calls: int = 0  # of listeners
-    call_seconds: float = 0.0
-    consumed: int = 0  # messages
-    failed: int = 0  # messages
-
-    def pull(self, count: int, seconds: float) -> None:
-        """Count a pull that returned messages."""
-        self.pulls += 1
-        self.pull_seconds += seconds
-        self.pulled += count
-
-    def since(self, earlier: Tally) -> Tally:
-        """Return the difference from an earlier copy."""
-        return Tally(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
 
 
 @dataclass(slots=True)

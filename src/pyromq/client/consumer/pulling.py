@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from operator import lt
@@ -162,6 +162,29 @@ _STATUSES = {
 }
 
 
+@dataclass(slots=True)
+class Tally:
+    """Counters of one topic since the start. A call's seconds end when the event loop handles its result."""
+
+    pulls: int = 0  # that returned messages
+    pull_seconds: float = 0.0
+    pulled: int = 0  # messages
+    calls: int = 0  # of listeners
+    call_seconds: float = 0.0
+    consumed: int = 0  # messages
+    failed: int = 0  # messages
+
+    def pull(self, count: int, seconds: float) -> None:
+        """Count a pull that returned messages."""
+        self.pulls += 1
+        self.pull_seconds += seconds
+        self.pulled += count
+
+    def since(self, earlier: Tally) -> Tally:
+        """Return the difference from an earlier copy."""
+        return Tally(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
+
+
 @dataclass(frozen=True, slots=True)
 class PullRequest:
     """What to pull: at most `max_count` messages that are `wanted`, waiting at the broker for up to `wait_seconds`.
@@ -303,7 +326,7 @@ async def pull(
         flags |= PullFlag.SUSPEND
     if request.commit_offset is not None:
         flags |= PullFlag.COMMIT_OFFSET
-    wire = cluster.names.wrap_queue(queue)
+    wire = cluster.names.wrap_queue(queue) if cluster.names.name else queue
     template = _template(group, wire, int(flags), int(request.wait_seconds * 1000), request.wanted, request.max_bytes)
     header = Filled(template, (offset, request.commit_offset or 0, request.max_count))
     response = await cluster.ask_queue(

@@ -1,6 +1,6 @@
-"""What a consumer subscribes to, and that every broker which has one of the topics hears of it.
+"""The subscriptions of a consumer, and their registration at every broker that has one of the topics.
 
-Knows no queues: sharing them begins where this calls `joined`.
+Knows no queues: the assignment of queues begins when `joined` is called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ L = TypeVar("L")
 
 @dataclass(frozen=True, slots=True)
 class _Subscribed(Generic[L]):
-    """What the application wants of a topic. `version` is the wall clock's ms when it said so."""
+    """The filter and the listener of a topic. `version` is the time of the subscription in ms."""
 
     wanted: Wanted
     listener: L
@@ -36,63 +36,72 @@ class _Subscribed(Generic[L]):
 
 
 class Subscriptions(Generic[L]):
-    """The topics of one consumer, each with what is wanted of it and what listens to it.
+    """The topics of one consumer, each with its filter and its listener.
 
-    With `retries` the group's retry topic is one of them. `joined` is called each time brokers have heard of a change.
+    With `retries` the group's retry topic is one of them. `absent` is the listener of other topics. `joined` is called
+    each time brokers have registered a change.
     """
 
     def __init__(
-        self, group: str, cluster: ClusterClient, clock: Clock, *, retries: bool, joined: Callable[[], None]
+        self,
+        group: str,
+        cluster: ClusterClient,
+        clock: Clock,
+        *,
+        retries: bool,
+        absent: L,
+        joined: Callable[[], None],
     ) -> None:
         self._group = group
         self._cluster = cluster
         self._clock = clock
         self._retries = retries
+        self._absent = absent
         self._joined = joined
         self._subscribed: dict[str, _Subscribed[L]] = {}
-        self._follows = False  # hears of changed routes
-        self._unchecked: set[str] = set()  # topics with an expression that no broker has looked at yet
+        self._follows = False  # `_route_changed` is registered
+        self._unchecked: set[str] = set()  # topics with an expression that no broker has checked yet
 
     @property
     def topics(self) -> list[str]:
-        """The topics subscribed to, in order, and then the retry topic."""
+        """The topics subscribed to, sorted, then the retry topic."""
         topics = sorted(self._subscribed)
         return [*topics, retry_topic(self._group)] if topics and self._retries else topics
 
     def wanted(self, topic: str) -> Wanted:
-        """Return what is wanted of a topic: everything, where the application did not speak of it."""
+        """Return the filter of a topic; everything for a topic without a subscription."""
         subscribed = self._subscribed.get(topic)
         return subscribed.wanted if subscribed is not None else EVERYTHING
 
-    def listener(self, topic: str) -> L | None:
-        """Return who listens to a topic; None where nobody subscribes to it any more."""
+    def listener(self, topic: str) -> L:
+        """Return the listener of a topic; `absent` for a topic without a subscription."""
         subscribed = self._subscribed.get(topic)
-        return subscribed.listener if subscribed is not None else None
+        return subscribed.listener if subscribed is not None else self._absent
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._subscribed
 
     def add(self, topic: str, wanted: Wanted, listener: L) -> None:
-        """Subscribe to a topic, or with another listener or filter. While the client runs, brokers hear it soon."""
+        """Subscribe to a topic, or replace its listener and filter. While the client runs, brokers are told soon."""
         self._subscribed[topic] = _Subscribed(wanted, listener, self._clock.now_ms())
         if isinstance(wanted, SqlFilter):
             self._unchecked.add(topic)
         self._announce_soon()
 
     def remove(self, topic: str) -> None:
-        """Raises `UsageError` for a topic that is not subscribed to."""
+        """Unsubscribe. Raises `UsageError` for a topic without a subscription."""
         if self._subscribed.pop(topic, None) is None:
             raise UsageError(f"topic {topic!r} is not subscribed to; these are: {sorted(self._subscribed)}")
         self._announce_soon()
 
     def announced(self) -> list[Subscription]:
-        """What heartbeats say."""
+        """Return the subscriptions for heartbeats."""
         return [self._said(topic) for topic in self.topics]
 
     async def join(self) -> None:
-        """Be known as a member at every broker that has one of the topics, from now on also at those that come.
+        """Register as a member at every broker that has one of the topics, and later at new ones.
 
-        Raises what a broker says to an expression: nothing would ever come of it.
+        Raises a broker's error for a filter expression that it refuses.
         """
         await asyncio.gather(*(self._learn(topic) for topic in self.topics))
         for topic in self._unchecked & self._subscribed.keys():
@@ -103,7 +112,7 @@ class Subscriptions(Generic[L]):
             self._cluster.on_route_change.append(self._route_changed)
 
     async def announce(self) -> None:
-        """Join with what has changed, and tell so."""
+        """Join with the changed subscriptions, then call `joined`."""
         await self.join()
         self._joined()
 
@@ -122,7 +131,7 @@ class Subscriptions(Generic[L]):
         try:
             await self._cluster.route(topic)
         except MQError as error:
-            logger.debug("group %s: no route of %s yet: %s", self._group, topic, error)  # rebalance says so
+            logger.debug("group %s: no route of %s yet: %s", self._group, topic, error)  # the rebalance warns
 
     async def _check(self, topic: str) -> None:
         route = self._cluster.routes.find(topic)
@@ -135,11 +144,11 @@ class Subscriptions(Generic[L]):
 
     def _route_changed(self, topic: str) -> None:
         if topic in self.topics:
-            self._announce_soon()  # there may be a broker that has not heard of us
+            self._announce_soon()  # the route may have a broker that does not know this member
 
 
 def subscription(topic: str, wanted: Wanted, version: int = 0) -> Subscription:
-    """Return what a heartbeat says of one topic."""
+    """Return one topic's subscription as heartbeats contain it."""
     tags = wanted if isinstance(wanted, TagFilter) else EVERYTHING
     return Subscription(
         topic=topic,

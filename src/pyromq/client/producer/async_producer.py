@@ -17,6 +17,7 @@ from pyromq.client.config import ProducerConfig
 from pyromq.client.hooks import SendKind
 from pyromq.client.producer.outbox import Outbox
 from pyromq.client.producer.pending_send import (
+    OrderingKey,
     PendingSend,
     Preparation,
     QueueChooser,
@@ -25,7 +26,6 @@ from pyromq.client.producer.pending_send import (
     queue_chooser,
 )
 from pyromq.client.producer.produce_accumulator import ProduceAccumulator
-from pyromq.client.producer.queue_selection import OrderingKey
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import NoReply, NotRunning, Unavailable, UsageError
 from pyromq.message import Message, MessageQueue, SendResult, StoredMessage

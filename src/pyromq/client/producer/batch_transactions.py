@@ -17,8 +17,7 @@ from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import AsyncLifespan, Retry
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.batch_stream import AsyncRunProducer, check_ledger
-from pyromq.client.producer.pending_send import prepare_batch
-from pyromq.client.producer.queue_selection import OrderingKey, QueueSelection, queue_for_key
+from pyromq.client.producer.pending_send import OrderingKey, QueueSelection, prepare_batch, queue_for_key
 from pyromq.clock import SystemClock
 from pyromq.errors import CodeNotSupported, MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.message import Message, MessageQueue

@@ -16,8 +16,7 @@ from pyromq import speedups
 from pyromq.client.cluster.cluster_client import ClusterClient, Retry
 from pyromq.client.cluster.routes import Route
 from pyromq.client.config import ProducerConfig
-from pyromq.client.producer.pending_send import STATUSES, PendingSend, SelectorRaised, plain_properties
-from pyromq.client.producer.queue_selection import QueueSelection
+from pyromq.client.producer.pending_send import STATUSES, PendingSend, QueueSelection, SelectorRaised, plain_properties
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, Unavailable, from_response
 from pyromq.message import MessageQueue, SendResult, SendStatus

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyromq.client.blocking.producers import Attempt, BatchTransactions, Stream
 from pyromq.client.producer.batch_stream import Acknowledged
 from pyromq.client.producer.batch_transactions import AttemptResult
-from pyromq.client.producer.queue_selection import queue_for_key
+from pyromq.client.producer.pending_send import queue_for_key
 from pyromq.errors import BatchDecided, MessageRefused, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue

@@ -122,7 +122,7 @@ class SubscribedQueues:
         self._locks = QueueLockClient(group, cluster)
         self._queues = Assignment[AssignedQueue](group, clock, self, locks=self._locks, wake=self.wake)
         self._subscriptions = Subscriptions[QueueListener | None](
-            group, cluster, clock, retries=False, joined=self._joined
+            group, cluster, clock, retries=False, absent=None, joined=self._joined
         )
         self._told: dict[str, list[MessageQueue]] = {}  # our queues of a topic when its listener was called last
         self._running = False

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import cast
 
 from pyromq.client.application_code import was_thrown_in
-from pyromq.client.consumer.consumer_status import Tally
+from pyromq.client.consumer.pulling import Tally
 from pyromq.client.consumer.push.listener import BoundListener, Verdict, judge
 from pyromq.message import MessageQueue, StoredMessage
 

@@ -6,8 +6,7 @@ Source: RocketMQ 4.9.8, DefaultMQPushConsumerImpl.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.routes import MASTER
@@ -36,17 +35,8 @@ STUCK_SECONDS = 120.0  # a queue not pulled for this long is acquired again. Sou
 FLOW_CONTROL_SECONDS = 0.02  # after the broker asked to slow down. Source: PULL_TIME_DELAY_MILLS_WHEN_FLOW_CONTROL
 
 
-@dataclass(slots=True)
-class PullLimits:
-    """Limits of the messages in flight per queue. A limit per topic is divided among the queues."""
-
-    count: int
-    size: int  # bytes of bodies
-    span: int | None  # distance between the first and the last queue offset; None: unlimited
-
-
 class PullLoops:
-    """The pull loops of one consumer. `subscription(topic)` returns filter and limits, and is called before each pull.
+    """The pull loops of one consumer with the queues in `assigned`. `wanted(topic)` is called before each pull.
 
     `begin_anew(queue)` is called when the queue's topic was deleted: a new topic of the same name starts at offset 0.
     `stops(error)` is called for a damaged message that stops the consumer, after all messages before it are consumed.
@@ -59,7 +49,8 @@ class PullLoops:
         config: ConsumerConfig,
         *,
         clock: Clock,
-        subscription: Callable[[str], tuple[Wanted, PullLimits]],
+        assigned: Mapping[MessageQueue, ProcessQueue],
+        wanted: Callable[[str], Wanted],
         deliver: Callable[[ProcessQueue, list[StoredMessage], int], None],
         begin_anew: Callable[[MessageQueue], None],
         damage: DamagedMessagePolicy,
@@ -71,7 +62,8 @@ class PullLoops:
         self._config = config
         self._commits = not config.broadcast and config.offset_store is None  # brokers keep the offsets
         self._clock = clock
-        self._subscription = subscription
+        self._assigned = assigned
+        self._wanted = wanted
         self._deliver = deliver
         self._begin_anew = begin_anew
         self._damage = damage
@@ -101,11 +93,13 @@ class PullLoops:
         """Pull one queue until it is dropped or the task is cancelled."""
         tally = assigned.tally = self._rates.tally(assigned.queue.topic)
         while not assigned.dropped:
-            wanted, limits = self._subscription(assigned.queue.topic)
-            await self._resumed.wait()
-            await self._wait_for_room(assigned, limits)
+            wanted = self._wanted(assigned.queue.topic)
+            if not self._resumed.is_set():
+                await self._resumed.wait()
+            limit = self._share(self._config.buffered_messages, self._config.topic_buffered_messages)
+            await self._wait_for_room(assigned, limit)
             try:
-                result = await self._pull(assigned, wanted, limits)
+                result = await self._pull(assigned, wanted, limit)
                 messages, next_offset, failure = await self._damage.sift(result)
             except MQError as error:
                 if isinstance(error, TopicNotFound) and assigned.next_offset:
@@ -147,12 +141,18 @@ class PullLoops:
         """Wait before a queue is pulled again."""
         await self._clock.sleep(FLOW_CONTROL_SECONDS if isinstance(error, FlowControl) else self._config.retry_seconds)
 
-    async def _wait_for_room(self, assigned: ProcessQueue, limits: PullLimits) -> None:
-        """Wait while a limit of messages in flight is reached."""
+    def _share(self, limit: int, topic_limit: int | None) -> int:
+        """Return a queue's limit; a limit per topic is divided among all queues. Source: messageQueueChanged"""
+        return limit if topic_limit is None else min(limit, max(1, topic_limit // max(1, len(self._assigned))))
+
+    async def _wait_for_room(self, assigned: ProcessQueue, limit: int) -> None:
+        """Wait while `limit` messages, or as many bytes or offsets as configured, are in flight."""
+        config = self._config
+        size = self._share(config.buffered_bytes, config.topic_buffered_bytes)
         while (
-            assigned.count >= limits.count
-            or assigned.size >= limits.size
-            or (limits.span is not None and assigned.span > limits.span)
+            assigned.count >= limit
+            or assigned.size >= size
+            or (not config.orderly and assigned.span > config.buffered_span)
         ):
             assigned.full = True
             assigned.changed.clear()
@@ -166,7 +166,7 @@ class PullLoops:
             assigned.changed.clear()
             await assigned.changed.wait()
 
-    async def _pull(self, assigned: ProcessQueue, wanted: Wanted, limits: PullLimits) -> PullResult:
+    async def _pull(self, assigned: ProcessQueue, wanted: Wanted, limit: int) -> PullResult:
         config = self._config
         safe = assigned.safe_offset
         commit = safe if self._commits and safe > 0 and assigned.broker_id == MASTER else None
@@ -174,7 +174,7 @@ class PullLoops:
         request = PullRequest.ahead(
             config,
             wanted,
-            room=limits.count,
+            room=limit,
             wait_seconds=config.long_poll_seconds,
             broker_id=assigned.broker_id,
             commit_offset=commit,

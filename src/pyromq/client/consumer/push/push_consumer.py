@@ -29,7 +29,7 @@ from pyromq.client.consumer.push.consume_concurrently_service import (
 from pyromq.client.consumer.push.consume_orderly_service import ConsumeOrderlyService
 from pyromq.client.consumer.push.listener import UNSUBSCRIBED, BoundListener, Listener, ListenerHooks, typed
 from pyromq.client.consumer.push.process_queue import ProcessQueue
-from pyromq.client.consumer.push.pull_loop import PullLimits, PullLoops
+from pyromq.client.consumer.push.pull_loop import PullLoops
 from pyromq.client.consumer.push.push_assignment import PushAssignment
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.client.consumer.rebalance import Rebalance
@@ -129,12 +129,13 @@ class AsyncConsumer(AsyncLifespan):
             route_refresh_seconds=config.route_refresh_seconds,
         )
         self._subscriptions = Subscriptions[BoundListener](
-            wire_group, self._cluster, clock, retries=not config.broadcast, joined=self._wake
+            wire_group, self._cluster, clock, retries=not config.broadcast, absent=UNSUBSCRIBED, joined=self._wake
         )
         self._replies = Replies(self._cluster, clock)
         retries = config.max_retries
         given_back = None if config.broadcast else SendBack(wire_group, self._cluster, clock, max_retries=retries)
         self._damage = DamagedMessagePolicy(wire_group, config, given_back)
+        listener = self._subscriptions.listener
         self._service: ConsumeConcurrentlyService | ConsumeOrderlyService
         order: ConsumeOrderlyService | None = None
         if config.orderly:
@@ -142,20 +143,21 @@ class AsyncConsumer(AsyncLifespan):
                 wire_group,
                 config,
                 clock,
-                listener=self._listener,
+                listener=listener,
                 send_back=given_back,
                 max_retries=FOR_EVER if retries is None else retries,
             )
         else:
             self._service = ConsumeConcurrentlyService(
-                wire_group, config, clock, listener=self._listener, send_back=given_back
+                wire_group, config, clock, listener=listener, send_back=given_back
             )
         self._pulls = PullLoops(
             wire_group,
             self._cluster,
             config,
             clock=clock,
-            subscription=lambda topic: (self._subscriptions.wanted(topic), self._limits()),
+            assigned=self._assigned,
+            wanted=self._subscriptions.wanted,
             deliver=self._service.deliver,
             begin_anew=lambda queue: self._reset({queue: 0}),
             damage=self._damage,
@@ -368,25 +370,15 @@ class AsyncConsumer(AsyncLifespan):
     def _bind(self, listener: Listener) -> BoundListener:
         return self._hooks.around(BoundListener.of(listener, self._end))
 
+    def _listener(self, topic: str) -> BoundListener:
+        return self._subscriptions.listener(topic)
+
     def _end(self, failure: BaseException) -> None:
         """Make `wait` raise an exception that ends the program, or a damage. Called in any thread."""
         if self._exit is None:
             logger.warning("group %s: the consumer ends: %s", self.group, text_of(failure))
             self._exit = failure
         self.stop()
-
-    def _listener(self, topic: str) -> BoundListener:
-        return self._subscriptions.listener(topic) or UNSUBSCRIBED
-
-    def _limits(self) -> PullLimits:
-        """Return the limits of a queue; limits per topic are divided among all queues. Source: messageQueueChanged"""
-        config, queues = self.config, max(1, len(self._assigned))
-        count, size = config.buffered_messages, config.buffered_bytes
-        if config.topic_buffered_messages is not None:
-            count = min(count, max(1, config.topic_buffered_messages // queues))
-        if config.topic_buffered_bytes is not None:
-            size = min(size, max(1, config.topic_buffered_bytes // queues))
-        return PullLimits(count, size, None if config.orderly else config.buffered_span)
 
     def _entry(self) -> ConsumerEntry:
         """Return this consumer's entry in heartbeats."""

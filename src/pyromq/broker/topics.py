@@ -36,7 +36,7 @@ from pyromq.names import (
 from pyromq.quota import Quota
 from pyromq.remoting.bodies import FILE, DataVersion, TopicConfig, TopicConfigTable, decode_body
 from pyromq.remoting.codes import Permission
-from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.remoting.peer import Peer
 from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
 
@@ -76,8 +76,8 @@ class Topics:
         self._saving = TableFile(file, _encoded, run_soon)
         self.unsaved: dict[str, Future[None]] = {}
         self._clock = clock
-        self._creations = Quota[RemotingSession]("maxTopics", config.limits.topics)  # topics created by sending
-        self._creations_of_groups = Quota[RemotingSession]("maxGroups", config.limits.groups)  # two topics each
+        self._creations = Quota[Peer]("maxTopics", config.limits.topics)  # topics created by sending
+        self._creations_of_groups = Quota[Peer]("maxGroups", config.limits.groups)  # two topics each
         self._table: dict[str, TopicConfig] = {topic.name: topic for topic in _built_in(config)}
         self._built_in = frozenset(self._table)
         self._of_groups: set[str] = set()  # topics of retries and dead letters
@@ -166,7 +166,7 @@ class Topics:
         return self._save(name, after=after)
 
     def for_send(
-        self, name: str, *, default_topic: str, asked_queues: int, peer: RemotingSession, sys_flag: int = 0
+        self, name: str, *, default_topic: str, asked_queues: int, peer: Peer, sys_flag: int = 0
     ) -> TopicConfig:
         """Return the topic's settings; creates it after the pattern of `default_topic` where that is allowed.
 
@@ -193,7 +193,7 @@ class Topics:
         logger.info("topic %s created with %d queues for %s", name, queues, peer.address)
         return topic
 
-    def _create(self, topic: TopicConfig, peer: RemotingSession | None) -> None:
+    def _create(self, topic: TopicConfig, peer: Peer | None) -> None:
         """Create a topic because it was named, by a sender if there is a `peer`."""
         self._check_room(topic.name)
         if peer is not None:
@@ -223,7 +223,7 @@ class Topics:
         return queue_id % (min(topic.read_queues, topic.write_queues) or topic.read_queues or queue_id + 1)
 
     def for_group_retry(
-        self, name: str, queue_count: int, *, sys_flag: int = 0, sender: RemotingSession | None = None
+        self, name: str, queue_count: int, *, sys_flag: int = 0, sender: Peer | None = None
     ) -> TopicConfig:
         """Return a group's retry or dead-letter topic; creates it with that many queues when absent.
 

@@ -30,7 +30,7 @@ from pyromq.remoting.headers import (
     RegisterBrokerResponse,
     UnregisterBroker,
 )
-from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.remoting.peer import Peer
 from pyromq.slow_work import completed
 
 logger = logger_of(__name__)
@@ -86,7 +86,7 @@ class RegisteringBrokers:
         body = encode_body(KeyValues(table=order)) if order is not None else b""
         return Reply(RegisterBrokerResponse(ha_address=ha_address, master_address=master), body)
 
-    def _forget(self, connection: RemotingSession) -> None:
+    def _forget(self, connection: Peer) -> None:
         for address in self._routes.connection_closed(connection):
             logger.info("broker %s is gone: its connection closed", address)
         self.alarm.ring_within(0)

@@ -19,7 +19,7 @@ from pyromq.net.tls.failures import refused_handshake
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatching
 from pyromq.remoting.header import Filled, Header
-from pyromq.remoting.hooks import Completed
+from pyromq.remoting.peer import Completed
 from pyromq.remoting.remoting_session import RemotingSession
 
 logger = logger_of(__name__)

@@ -62,7 +62,7 @@ class Call(msgspec.Struct):
     fault: Any = msgspec.field(name="#fault", default=None)  # MQError | None
     fields: Any = msgspec.field(name="#fields", default=None)  # dict[str, str] | None: undecoded, if a guard needs them
     hooked: Any = msgspec.field(name="#hooked", default=None)  # RemotingRequest | None: as passed to hooks
-    peer: Any = msgspec.field(name="#peer", default=None)  # the `RemotingSession` it came by
+    peer: Any = msgspec.field(name="#peer", default=None)  # the `Peer` that sent it
     account: str | None = msgspec.field(name="#account", default=None)  # whose permissions apply; set by the guard
 
 

@@ -14,9 +14,8 @@ from pyromq.logs import Tracebacks, logger_of
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call, Reply, Response
 from pyromq.remoting.header import Filled, Header
+from pyromq.remoting.peer import Completed
 from pyromq.remoting.signer import ACCESS_KEY
-
-Completed = Callable[[Response | MQError], None]
 
 logger = logger_of(__name__)
 _tracebacks = Tracebacks()

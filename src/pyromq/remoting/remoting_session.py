@@ -36,8 +36,9 @@ from pyromq.remoting.connection_limits import Budget, Writer
 from pyromq.remoting.dispatch import Dispatching
 from pyromq.remoting.frame import JSON, MAX_FRAME_BYTES, Frame, FrameSplitter
 from pyromq.remoting.header import Filled, Header
-from pyromq.remoting.hooks import Completed, HookedCalls, RemotingHook
+from pyromq.remoting.hooks import HookedCalls, RemotingHook
 from pyromq.remoting.later import Later
+from pyromq.remoting.peer import Completed, Peer
 from pyromq.remoting.signer import Signer, frame_signer
 
 if speedups.is_active:
@@ -67,7 +68,7 @@ _NONE: Any = ()  # stands for an empty list, which would take memory
 
 
 class RemotingSession:
-    """The state of one connection.
+    """The state of one connection; a `Peer` for the processors of its requests.
 
     `wake` is called when there is output outside `receive`. `run_soon(function, *arguments)` runs a function on the
     owner's thread, also after the end; other threads call it, so it must not refer to the owner. `writer` reports its
@@ -108,7 +109,7 @@ class RemotingSession:
         self.closed = False
         self._failure: ConnectionLost | None = None  # of calls on the closed connection; None: a general error
         self.last_heard = clock.monotonic()
-        self.on_close: tuple[Callable[[RemotingSession], None], ...] = ()
+        self.on_close: tuple[Callable[[Peer], None], ...] = ()
         self._dispatcher, self._clock = dispatcher, clock
         self._wake, self._run_soon = wake, run_soon
         self._decode = decode_response if initiator else decode_request

@@ -16,7 +16,7 @@ from pyromq.message import StoredMessage
 from pyromq.quota import Quota
 from pyromq.remoting.command import Reply
 from pyromq.remoting.later import Later
-from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.remoting.peer import Peer
 
 LONGEST_SECONDS = 90.0  # a connection that is silent for 120 s is closed: better an answer before
 SLICE_SECONDS = 0.001  # of answers between two turns of the loop: everybody else waits as long
@@ -32,7 +32,7 @@ class LongPoll(msgspec.Struct, gc=False, eq=False):
     wanted: Filter
     resume: Callable[[], Reply]
     future: Later
-    peer: RemotingSession
+    peer: Peer
     due: int = 0  # the tick in which its patience ends
 
     @property
@@ -109,10 +109,10 @@ class LongPolls:
         self.run_soon = run_soon
         self._clock = clock
         self._record_at = record_at
-        self._quota: Quota[RemotingSession] = Quota("maxWaitingPulls", most)  # of their weights
+        self._quota: Quota[Peer] = Quota("maxWaitingPulls", most)  # of their weights
         self.parked: dict[tuple[str, int], _Waiting] = {}
         self._due: dict[int, dict[LongPoll, None]] = {}  # by tick, in the order in which they came
-        self._of_peer: dict[RemotingSession, set[LongPoll]] = {}  # all that wait, until the moment they are answered
+        self._of_peer: dict[Peer, set[LongPoll]] = {}  # all that wait, until the moment they are answered
         self._ready: deque[deque[LongPoll]] = deque()  # to be answered, unless they leave before
         self._gone: deque[set[LongPoll]] = deque()  # of closed connections, still in the tables
         self._is_going_on = False
@@ -201,7 +201,7 @@ class LongPolls:
         record = self._record_at(log_offset)
         return record is not None and accepts(record)
 
-    def _watched(self, peer: RemotingSession) -> set[LongPoll]:
+    def _watched(self, peer: Peer) -> set[LongPoll]:
         """Return the waiting pulls of a connection, which leave when it is closed."""
         polls = self._of_peer.get(peer)
         if polls is None:
@@ -226,7 +226,7 @@ class LongPolls:
             self._leave(poll)
             _resume(poll)
 
-    def _forget_peer(self, session: RemotingSession) -> None:
+    def _forget_peer(self, session: Peer) -> None:
         self._quota.end(session)
         self._gone.append(self._of_peer.pop(session))
         self._go_on_soon()

@@ -42,7 +42,7 @@ from pyromq.remoting.header import header_layout, wire_layout
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
 from pyromq.remoting.headers.messages import LitePullMessage
 from pyromq.remoting.later import Later
-from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.remoting.peer import Peer
 from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
 
 if TYPE_CHECKING or speedups.is_active:
@@ -141,7 +141,7 @@ class PullProcessor:
         status = ReadStatus.NO_MATCHED_MESSAGE
         return Reply(again, code=_CODES[status], remark=status.name)
 
-    def check(self, header: PullMessage, peer: RemotingSession | None = None) -> None:
+    def check(self, header: PullMessage, peer: Peer | None = None) -> None:
         """Raise what refuses a pull of a peer; without one nothing is created for it."""
         if not self._config.permission & Permission.READ:
             raise NoPermission(f"the broker[{self._config.advertised_ip}] pulling message is forbidden")

@@ -24,7 +24,7 @@ from pyromq.remoting.bodies import REQUEST, LockedQueues, LockHolder, QueueLock,
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import ConsumerIdsChanged, LockQueues, UnlockQueues
-from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.remoting.peer import Peer
 from pyromq.slow_work import breathe
 
 AT_ONCE = 100  # queues between two looks at the clock
@@ -39,7 +39,7 @@ class _Lock:
     client_id: str
     since: float  # monotonic seconds
     ends: float  # monotonic seconds; it moves with each request of the owner, and with the end of
-    connection: RemotingSession | None  # that it is tied to
+    connection: Peer | None  # that it is tied to
 
 
 class QueueLocks:
@@ -53,8 +53,8 @@ class QueueLocks:
         self.alarm = Alarm(clock)
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
         # The groups that each connection holds or held locks of, so that its end costs only what it was part of.
-        self._groups_of: dict[RemotingSession, set[str]] = {}
-        self._refused: dict[tuple[str, MessageQueue], set[RemotingSession]] = {}
+        self._groups_of: dict[Peer, set[str]] = {}
+        self._refused: dict[tuple[str, MessageQueue], set[Peer]] = {}
 
     def lock(
         self,
@@ -62,7 +62,7 @@ class QueueLocks:
         client_id: str,
         queues: Iterable[MessageQueue],
         *,
-        asker: RemotingSession | None = None,
+        asker: Peer | None = None,
         tied: bool = False,
     ) -> list[MessageQueue]:
         """Lock what is free, expired or the client's own; return those queues in the order asked.
@@ -108,7 +108,7 @@ class QueueLocks:
     def tell_refused(self) -> float | None:
         """Tell members that were refused a queue which is free now; return in how many seconds the next one may be."""
         now = self._clock.monotonic()
-        told: set[tuple[str, RemotingSession]] = set()
+        told: set[tuple[str, Peer]] = set()
         waits = []
         for (group, queue), askers in list(self._refused.items()):
             lock = self._locks.get(group, {}).get(queue)
@@ -140,14 +140,14 @@ class QueueLocks:
         locks = self._locks.get(group, {})
         return {queue: (lock.client_id, now - lock.since) for queue, lock in locks.items() if now <= lock.ends}
 
-    def _watch(self, connection: RemotingSession, group: str) -> None:
+    def _watch(self, connection: Peer, group: str) -> None:
         groups = self._groups_of.get(connection)
         if groups is None:
             groups = self._groups_of[connection] = set()
             connection.on_close += (self._free,)
         groups.add(group)
 
-    def _free(self, connection: RemotingSession) -> None:
+    def _free(self, connection: Peer) -> None:
         """The connection is gone; locks that were asked for again over another one stay."""
         ends = self._clock.monotonic() + GRACE_SECONDS
         for group in self._groups_of.pop(connection, ()):

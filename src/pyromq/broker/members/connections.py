@@ -20,7 +20,7 @@ from pyromq.quota import Quota
 from pyromq.remoting.bodies import ConsumerEntry, QueueOffset, ResetOffsets, Subscription, encode_body
 from pyromq.remoting.codes import STATUS_VERSION, Language
 from pyromq.remoting.headers import ConsumerIdsChanged, ResetClientOffset
-from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.remoting.peer import Peer
 
 SILENCE_SECONDS = 120.0  # clients send a heartbeat every 30 s
 MANY_MEMBERS = 100  # larger groups are notified in slices, as a background step
@@ -35,7 +35,7 @@ class Member:
     """One client of a group, over one connection."""
 
     client_id: str
-    session: RemotingSession
+    session: Peer
     language: str
     version: int
     heard: float  # monotonic seconds
@@ -52,8 +52,8 @@ class ConsumerGroup:
     message_model: str = "CLUSTERING"
     consume_from: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    by_session: dict[RemotingSession, Member] = field(default_factory=dict)
-    wanted_by: dict[RemotingSession, dict[str, str]] = field(default_factory=dict)  # expressions by topic
+    by_session: dict[Peer, Member] = field(default_factory=dict)
+    wanted_by: dict[Peer, dict[str, str]] = field(default_factory=dict)  # expressions by topic
     differing: dict[str, list[str]] = field(default_factory=dict)  # topics with their expressions, as logged last
     refused: set[str] = field(default_factory=set)  # client ids whose refusal was logged
 
@@ -95,23 +95,17 @@ class Connections:
         self.alarm = Alarm(clock)
         self._config = config
         self._clock = clock
-        self._weights: dict[RemotingSession, dict[tuple[str, str], int]] = {}  # of each connection's entries
-        self._quota: Quota[RemotingSession] = Quota("maxMembers", config.limits.members)  # of these weights
-        self._by_client: dict[
-            str, dict[RemotingSession, dict[str, Member]]
-        ] = {}  # producers, by client id, session and group
+        self._weights: dict[Peer, dict[tuple[str, str], int]] = {}  # of each connection's entries
+        self._quota: Quota[Peer] = Quota("maxMembers", config.limits.members)  # of these weights
+        self._by_client: dict[str, dict[Peer, dict[str, Member]]] = {}  # producers, by client id, session and group
         self._client_at: dict[str, str] = {}  # by address
-        self._leaving: deque[tuple[RemotingSession, set[str]]] = (
-            deque()
-        )  # closed sessions and the groups they are still in
-        self._untold: dict[
-            str, deque[RemotingSession] | None
-        ] = {}  # large groups with the members left to notify; None: all
+        self._leaving: deque[tuple[Peer, set[str]]] = deque()  # closed sessions and the groups they are still in
+        self._untold: dict[str, deque[Peer] | None] = {}  # large groups with the members left to notify; None: all
         self._told_at: dict[str, float] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
-        self._producers: dict[str, dict[RemotingSession, Member]] = {}
+        self._producers: dict[str, dict[Peer, Member]] = {}
         # Groups by session, so that closing a connection visits only its own groups.
-        self._groups_of: dict[RemotingSession, set[str]] = {}
+        self._groups_of: dict[Peer, set[str]] = {}
 
     def consumers(self, group: str) -> ConsumerGroup | None:
         """Return the group if it has members. Called for each pull without a subscription of its own."""
@@ -183,7 +177,7 @@ class Connections:
         self._producers.setdefault(group, {})[member.session] = member
         self._watch(member.session, group, member.client_id)
 
-    def unregister_consumer(self, group: str, session: RemotingSession, *, notify: bool) -> None:
+    def unregister_consumer(self, group: str, session: Peer, *, notify: bool) -> None:
         """Remove a member from the group; notify the others."""
         consumers = self._consumers.get(group)
         if consumers is None or consumers.by_session.pop(session, None) is None:
@@ -195,7 +189,7 @@ class Connections:
         elif notify:
             self._tell_members(consumers)
 
-    def unregister_producer(self, group: str, session: RemotingSession) -> None:
+    def unregister_producer(self, group: str, session: Peer) -> None:
         """Remove a producer from the group."""
         members = self._producers.get(group, {})
         if (member := members.pop(session, None)) is not None:
@@ -204,7 +198,7 @@ class Connections:
         if not members:
             self._producers.pop(group, None)
 
-    def _weigh(self, session: RemotingSession, entry: tuple[str, str], weight: int) -> None:
+    def _weigh(self, session: Peer, entry: tuple[str, str], weight: int) -> None:
         """Set the weight of a connection's entry; 0 removes it. Raises `LimitReached` beyond the connection's share."""
         weights = self._weights.get(session)
         if weights is None:
@@ -251,7 +245,7 @@ class Connections:
             for member in [each for each in members.values() if each.heard < oldest]:
                 self.unregister_producer(name, member.session)
 
-    def _watch(self, session: RemotingSession, group: str, client_id: str) -> None:
+    def _watch(self, session: Peer, group: str, client_id: str) -> None:
         groups = self._groups_of.get(session)
         if groups is None:
             groups = self._groups_of[session] = set()
@@ -268,7 +262,7 @@ class Connections:
         if not sessions:
             self._by_client.pop(member.client_id, None)
 
-    def _forget(self, session: RemotingSession) -> None:
+    def _forget(self, session: Peer) -> None:
         """Remove the clients of a closed connection from a slice of its groups; `step` does the rest."""
         groups = self._groups_of.pop(session, set())
         self._client_at.pop(session.address, None)
@@ -281,7 +275,7 @@ class Connections:
             self._weights.pop(session, None)
             self._quota.end(session)
 
-    def _leave(self, group: str, session: RemotingSession) -> None:
+    def _leave(self, group: str, session: Peer) -> None:
         self.unregister_consumer(group, session, notify=True)
         self.unregister_producer(group, session)
 

@@ -18,7 +18,7 @@ from pyromq.remoting.bodies import FILE, DataVersion, GroupConfig, GroupConfigTa
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION
 from pyromq.remoting.command import Call
 from pyromq.remoting.headers import SendMessage, SendMessageBack
-from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.remoting.peer import Peer
 from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
 
@@ -53,7 +53,7 @@ class ConsumerGroups:
         self._changes = TableFile(file, _encoded, run_soon)
         self._clock = clock
         self._is_saved = True
-        self._creations = Quota[RemotingSession]("maxGroups", config.limits.groups)
+        self._creations = Quota[Peer]("maxGroups", config.limits.groups)
         self._table = {name: GroupConfig(name=name) for name in BUILT_IN_GROUPS}
 
     def __iter__(self) -> Iterator[GroupConfig]:
@@ -88,7 +88,7 @@ class ConsumerGroups:
         """Return all settings with their version, as request 201 answers."""
         return GroupConfigTable(data_version=self.version, groups=dict(self._table))
 
-    def find(self, name: str, peer: RemotingSession | None = None) -> GroupConfig | None:
+    def find(self, name: str, peer: Peer | None = None) -> GroupConfig | None:
         """Return the group's settings; create the group for a `peer` if that is enabled and its name is legal.
 
         Raises `LimitReached` if there are too many groups, or the peer exceeds its share of created ones.

@@ -26,7 +26,7 @@ from pyromq.permissions.account import PUB
 from pyromq.permissions.permissions import Permissions
 from pyromq.record import encode
 from pyromq.remoting.headers import CheckTransaction
-from pyromq.remoting.remoting_session import RemotingSession
+from pyromq.remoting.peer import Peer
 from pyromq.store.disk import readable
 from pyromq.store.message_store import MessageStore
 
@@ -70,7 +70,7 @@ class TransactionChecks:
         self._next_round = clock.monotonic() + config.transaction_check_interval_ms / 1000
         self._asked = 0  # place in a group where the search for a member begins
         self._members: dict[str, list[Member]] = {}  # by group, during one step
-        self._pushed_at: dict[RemotingSession, float] = {}  # last check sent to a member in this round
+        self._pushed_at: dict[Peer, float] = {}  # last check sent to a member in this round
 
     @readable()
     def step(self) -> float:

@@ -53,9 +53,10 @@ def test_built_in_topics_are_those_of_rocketmq(topics):
     }
 
 
-def test_a_send_creates_its_topic_after_the_pattern_and_tells_it(topics):
+def test_a_send_creates_its_topic_after_the_pattern_and_tells_it(config, clock, tmp_path):
     told = []
-    topics.on_change = lambda topic, change: told.append((topic.name, change))
+    file = JsonFile(tmp_path / "topics.json")
+    topics = Topics(config, file, clock, on_change=lambda topic, change: told.append((topic.name, change)))
     topic = send_to(topics, "orders")
     assert (topic.read_queues, topic.write_queues, topic.permission) == (4, 4, 6)
     assert topics.find("orders") is topic

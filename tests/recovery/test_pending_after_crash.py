@@ -126,7 +126,9 @@ def messages(parts: Parts, topic: str, queue_id: int = 0) -> list[StoredMessage]
 async def live(parts: Parts, clock: FakeClock, chance: random.Random) -> History:
     """Do random things as clients would, and note progress now and then."""
     history = History()
-    parts.store.listen(lambda message, code: history.boundaries.append(message.log_offset + message.size))
+    parts.store.listen(
+        lambda message, code: history.boundaries.append(message.log_offset + message.size), lambda *_: None
+    )
     for number in range(OPERATIONS):
         await operate(parts, clock, chance, history=history, body=b"%d" % number)
         await clock.advance(chance.choice([0, 0.5, 2]))

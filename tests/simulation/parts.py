@@ -88,7 +88,7 @@ class Parts:
             permissions=Permissions(),
         )
         needed = (self.levels, self.timers.index, self.halves)
-        store.retention.keep_from = lambda: min(part.log_needed_from for part in needed)
+        store.retention.needs.append(lambda: min(part.log_needed_from for part in needed))
         store.retention.measure = lambda path: DiskUse(path, 10, 90)
 
     def open(self) -> None:

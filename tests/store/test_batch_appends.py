@@ -234,8 +234,9 @@ def test_ids_and_arrivals_are_those_of_the_messages(tmp_path: Path) -> None:
     body = encode_batch([BatchMember(0, b"a", "TAGS\x01x"), BatchMember(0, b"bb", ""), BatchMember(0, b"c", "k\x01v")])
     heard: list[tuple[str, int, list[tuple[int, int]]]] = []
     with opened(tmp_path) as store:
-        store.batch_appends.on_append = lambda topic, queue_id, arrivals: heard.append(
-            (topic, queue_id, list(arrivals()))
+        store.listen(
+            lambda message, code: None,
+            lambda topic, queue_id, arrivals: heard.append((topic, queue_id, list(arrivals()))),
         )
         fill(store, 3)
         stored, found = store_members(store, body, shape()), members_of(body, MORE)

@@ -127,7 +127,7 @@ def test_a_follower_applies_each_record_of_its_topic_before_its_append_returns(t
 def test_listener_hears_of_each_message_once_it_can_be_read(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         heard = []
-        store.listen(lambda sent, code: heard.append((sent.body, code, store.max_offset(TOPIC, 0))))
+        store.listen(lambda sent, code: heard.append((sent.body, code, store.max_offset(TOPIC, 0))), lambda *_: None)
         store.append(message(1, TAGS="TagA"))
         store.append_batch([message(2), message(3)])
         assert heard == [(b"body 1", 2598919, 1), (b"body 2", 0, 2), (b"body 3", 0, 3)]

@@ -159,7 +159,7 @@ def test_by_hand_with_an_age_younger_files_go_over_several_rounds(scene: Scene) 
 def test_nothing_that_somebody_needs_goes(scene: Scene) -> None:
     fill(scene.store, 100)
     needed = scene.log_files()[3] + 100
-    scene.store.retention.keep_from = lambda: needed
+    scene.store.retention.needs.append(lambda: needed)
     scene.percent = 99
     scene.look(20)
     assert scene.log_files()[0] == 3 * 4096
@@ -287,7 +287,7 @@ def test_sends_go_on_when_there_is_room_again(scene: Scene) -> None:
 
 def test_a_refusal_says_when_waiting_messages_are_the_reason(scene: Scene) -> None:
     fill(scene.store, 100)
-    scene.store.retention.keep_from = lambda: 0
+    scene.store.retention.needs.append(lambda: 0)
     scene.percent = 95
     scene.look()
     with pytest.raises(StoreNotWritable, match="hold scheduled messages or undecided"):

@@ -71,7 +71,7 @@ def _parts(state: SharedState) -> list[BrokerModule]:
             close=state.slow_replies.close,
         ),
         producing(state),
-        consuming(state, _soon),
+        consuming(state),
         members(state),
         administration(state),
         audit_log(state),

@@ -44,7 +44,7 @@ class LogCleaning:
         self.alarm = Alarm(clock)
         self._fetching = Fetching(cold_reads, self.alarm)
         self._retention = store.retention
-        self._retention.keep_from = lambda: min(needed_from() for needed_from in needed)
+        self._retention.needs += needed
 
     def step(self) -> float:
         """Do some of what there is to do; return after how many seconds to go on."""

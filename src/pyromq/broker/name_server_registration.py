@@ -81,7 +81,6 @@ class NameServerRegistration:
         self._address_servers = [AddressServer(address) for address in config.namesrv if is_url(address)]  # one at most
         self._look_up_failed = False
         self._body: tuple[tuple[DataVersion, int], bytes] | None = None
-        topics.on_change = self.announce_one_way
 
     @property
     def registered(self) -> list[str]:

@@ -1,6 +1,6 @@
-"""The nouns that more than one part of a broker knows, each made once.
+"""The tables of a broker that several of its modules use, each made once.
 
-Whoever makes a part takes from here what each of its answerers needs; the answerers do not see the whole.
+A table takes the tables that it uses as arguments. A processor takes what it needs from here when it is made.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pyromq.store.table_file import RunSoon, at_once
 
 
 class SharedState:
-    """What one broker knows. Nothing is read from the disk before the parts load, but for settings."""
+    """The tables of one broker. Only settings are read from the disk before the modules load."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, disk: Disk, run_soon: RunSoon = at_once) -> None:
         folder = config.data / "config"
@@ -48,13 +48,20 @@ class SharedState:
         self.config = load_changes(replace(config), self.settings)  # a copy, since the settings change here
         address = pack_address("127.0.0.1", 0)
         self.store = store = MessageStore(self.config.store_config, clock, store_address=address, disk=disk)
-        self.topics = topics = Topics(self.config, JsonFile(folder / "topics.json", disk), clock, run_soon)
+        self.topics = topics = Topics(
+            self.config,
+            JsonFile(folder / "topics.json", disk),
+            clock,
+            run_soon,
+            on_change=lambda topic, change: self.registering.announce_one_way(topic, change),
+        )
         self.groups = ConsumerGroups(self.config, JsonFile(folder / "subscriptionGroup.json", disk), clock, run_soon)
         self.offsets = ConsumerOffsets(JsonFile(folder / "consumerOffset.json", disk), most=self.config.limits.offsets)
         self.refusals = RejectionLog(clock)
         self.permissions = Permissions()
         self.connections = Connections(self.config, clock)
-        self.long_polls = LongPolls(clock, store.record_at, most=self.config.limits.waiting_pulls)
+        self.long_polls = LongPolls(clock, store.record_at, run_soon, most=self.config.limits.waiting_pulls)
+        store.listen(self.long_polls.arrived, self.long_polls.came_together)
         self.statistics = statistics = Statistics(self.config.cluster, clock)
         self.queue_locks = QueueLocks(clock, most=self.config.limits.queue_locks)
         self.cold_reads = ColdReads(store.disk, clock)

@@ -1,6 +1,6 @@
 """The topics of one broker: their settings, the built-in ones, automatic creation, the table on disk.
 
-Does not know the name servers: who must hear of changes sets `on_change`.
+It does not know the name servers: `on_change(topic, change)` is called after each change.
 Source: RocketMQ 4.9.8, TopicConfigManager.
 """
 
@@ -68,9 +68,11 @@ class Topics:
         file: JsonFile,
         clock: Clock,
         run_soon: RunSoon = at_once,
+        *,
+        on_change: Callable[[TopicConfig, Change], None] = lambda topic, change: None,
     ) -> None:
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
-        self.on_change: Callable[[TopicConfig, Change], None] = lambda topic, change: None
+        self._on_change = on_change
         self._config = config
         self._file = file
         self._saving = TableFile(file, _encoded, run_soon)
@@ -129,7 +131,7 @@ class Topics:
             self._of_groups.add(name)
         self._renew()
         saved = self._save(name)
-        self.on_change(topic, change)
+        self._on_change(topic, change)
         return saved
 
     def _check_room(self, name: str) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.batches import Members, read_members
 
 Arrivals = Callable[[], Iterable[tuple[int, int]]]  # log offset and tags code of each
+BatchListener = Callable[[str, int, Arrivals], None]  # topic, queue id
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class BatchAppends:
     """Appends batches to one store. `on_append(topic, queue id, arrivals)` is called after each append."""
 
     def __init__(self, log: CommitLog, queues: QueueTable, clock: Clock) -> None:
-        self.on_append: Callable[[str, int, Arrivals], None] | None = None
+        self.on_append: BatchListener | None = None
         self._log = log
         self._queues = queues
         self._now_ms = clock.now_ms

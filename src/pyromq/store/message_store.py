@@ -19,7 +19,7 @@ from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.record import IPV4_BYTES, decode_labels, mark_addresses
 from pyromq.slow_work import SlowWork, breathe
-from pyromq.store.batch_appends import BatchAppends
+from pyromq.store.batch_appends import BatchAppends, BatchListener
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
@@ -178,9 +178,13 @@ class MessageStore:
 
     # -- writing
 
-    def listen(self, listener: Callable[[StoredMessage, int], None]) -> None:
-        """Set the callback `listener(message, tags_code)`, called for each appended message."""
-        self._dispatcher.on_append = listener
+    def listen(self, arrived: Callable[[StoredMessage, int], None], came_together: BatchListener) -> None:
+        """Call `arrived(message, tags_code)` after each append, and `came_together` after each append of a batch.
+
+        Compiled sends call neither.
+        """
+        self._dispatcher.on_append = arrived
+        self.batch_appends.on_append = came_together
 
     def follow(self, topic: str, apply: Callable[[StoredMessage], None]) -> None:
         """Call `apply` with each record appended to an internal topic, before the append returns.

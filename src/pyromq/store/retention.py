@@ -45,7 +45,7 @@ class Retention:
     """One writer, the store's. All work happens in `step` and `expire_now`.
 
     `sync_entries` flushes the queues before log files are deleted: after that only entries know the queue offsets.
-    `keep_from` returns the first log offset still needed; `measure` returns the use of the disk of a path.
+    `needs` return the log offsets from which on tables still need the log. `measure` returns the disk use of a path.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Retention:
         disk: Disk = LOCAL_DISK,
         sync_entries: Callable[[], None] = lambda: None,
     ) -> None:
-        self.keep_from: Callable[[], int] = lambda: log.end
+        self.needs: list[Callable[[], int]] = []
         self.measure = measured
         self._log = log
         self._queues = queues
@@ -137,6 +137,10 @@ class Retention:
             f" above {self._config.disk_refuse_percent} % (diskSpaceWarningLevelRatio) messages are refused:"
             f" {self._advice()}"
         )
+
+    def keep_from(self) -> int:
+        """Return the first log offset that is still needed."""
+        return min((need() for need in self.needs), default=self._log.end)
 
     def _advice(self) -> str:
         """Return how the user can free space."""

@@ -7,15 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.consuming.store_times import look_at
-from pyromq.broker.members.connections import Connections
-from pyromq.broker.members.consumer_groups import ConsumerGroups
-from pyromq.broker.statistics import Statistics
-from pyromq.broker.topics import Topics
-from pyromq.clock import Clock
 from pyromq.errors import TopicNotFound
 from pyromq.message import MessageQueue
 from pyromq.net.slow_replies import in_pieces
@@ -41,8 +35,10 @@ from pyromq.remoting.headers import (
     TopicStatistics,
 )
 from pyromq.slow_work import breathe
-from pyromq.store.message_store import MessageStore
 from pyromq.store.queue.reading import Place
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 Asked = tuple[int, int]  # a message of a topic: queue id and queue offset
 
@@ -50,22 +46,13 @@ Asked = tuple[int, int]  # a message of a topic: queue id and queue offset
 class ConsumeStatsProcessor:
     """Answers with the figures of one topic, one group or all groups."""
 
-    def __init__(
-        self,
-        reader: ConsumeStatsReader,
-        topics: Topics,
-        *,
-        groups: ConsumerGroups,
-        offsets: ConsumerOffsets,
-        connections: Connections,
-        config: BrokerConfig,
-    ) -> None:
-        self._reader = reader
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._connections = connections
-        self._config = config
+    def __init__(self, state: SharedState) -> None:
+        self._reader = ConsumeStatsReader(state)
+        self._topics = state.topics
+        self._groups = state.groups
+        self._offsets = state.offsets
+        self._connections = state.connections
+        self._config = state.config
 
     @answers(TopicStatistics)
     async def topic(self, header: TopicStatistics, call: Call) -> Reply:
@@ -130,14 +117,12 @@ class ConsumeStatsProcessor:
 class ConsumeStatsReader:
     """Reads queue bounds, stored offsets and store times of one broker. Times are ms since 1970; 0 if unknown."""
 
-    def __init__(
-        self, store: MessageStore, offsets: ConsumerOffsets, *, statistics: Statistics, broker_name: str, clock: Clock
-    ) -> None:
-        self._store = store
-        self._offsets = offsets
-        self._statistics = statistics
-        self._broker_name = broker_name
-        self._clock = clock
+    def __init__(self, state: SharedState) -> None:
+        self._store = state.store
+        self._offsets = state.offsets
+        self._statistics = state.statistics
+        self._broker_name = state.config.name
+        self._clock = state.clock
 
     async def of_topic(self, topic: TopicConfig) -> TopicStats:
         """Return bounds and last store time of the topic's write queues."""

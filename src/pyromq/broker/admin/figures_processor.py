@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from typing import TYPE_CHECKING
+
 from pyromq.broker.consuming.lags import Lag, Lags
 from pyromq.broker.consuming.store_times import StoreTimes
-from pyromq.broker.members.connections import Connections
-from pyromq.broker.members.consumer_groups import ConsumerGroups
-from pyromq.broker.topics import Topics
-from pyromq.clock import Clock
 from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import (
     ConsumedTopicFigures,
@@ -21,30 +18,23 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import BrokerFigures
 from pyromq.slow_work import breathe
-from pyromq.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 
 class FiguresProcessor:
     """Adds up queues: one entry per topic and group, instead of one per queue."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: Topics,
-        *,
-        groups: ConsumerGroups,
-        offsets: ConsumerOffsets,
-        connections: Connections,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._connections = connections
-        self._times = StoreTimes(store)
-        self._lags = Lags(store, offsets, self._times)
-        self._clock = clock
+    def __init__(self, state: SharedState) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
+        self._offsets = state.offsets
+        self._connections = state.connections
+        self._times = StoreTimes(state.store)
+        self._lags = Lags(state.store, state.offsets, self._times)
+        self._clock = state.clock
 
     @answers(BrokerFigures)
     async def figures(self, header: BrokerFigures, call: Call) -> Reply:

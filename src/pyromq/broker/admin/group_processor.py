@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
-from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.delays.delay_levels import DelayLevels
-from pyromq.broker.members.consumer_groups import ConsumerGroups
-from pyromq.broker.statistics import Statistics
 from pyromq.errors import BrokerError
 from pyromq.logs import logger_of
 from pyromq.names import retry_topic
@@ -36,6 +33,9 @@ from pyromq.remoting.headers import (
 from pyromq.slow_work import breathe
 from pyromq.store.table_file import when_saved
 
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
+
 logger = logger_of(__name__)
 
 KEYS_AT_ONCE = 100  # keys of the offset table read before the clock is
@@ -45,18 +45,11 @@ MAX_LONG = (1 << 63) - 1
 class GroupProcessor:
     """Creates, changes, lists and deletes groups; copies and compares their offsets."""
 
-    def __init__(
-        self,
-        groups: ConsumerGroups,
-        offsets: ConsumerOffsets,
-        *,
-        delay_levels: DelayLevels,
-        statistics: Statistics,
-    ) -> None:
-        self._groups = groups
-        self._offsets = offsets
-        self._delay_levels = delay_levels
-        self._statistics = statistics
+    def __init__(self, state: SharedState) -> None:
+        self._groups = state.groups
+        self._offsets = state.offsets
+        self._delay_levels = state.delay_levels
+        self._statistics = state.statistics
 
     @answers(SaveGroup)
     def save_group(self, header: SaveGroup, call: Call) -> Future[Reply]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
-from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.members.connections import Connections, Member
-from pyromq.broker.topics import Topics
+from pyromq.broker.members.connections import Member
 from pyromq.errors import BrokerError, ConsumerNotOnline, ConsumeTimeout, DeadlineExceeded, MQError
 from pyromq.message import MessageQueue
 from pyromq.message_id import parse_offset_id
@@ -28,7 +27,9 @@ from pyromq.remoting.headers import (
     ResetOffset,
 )
 from pyromq.slow_work import breathe
-from pyromq.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 RELAY_SECONDS = 10.0
 STATUS_SECONDS = 5.0
@@ -38,20 +39,12 @@ END = -1  # the timestamp that means the end of each queue
 class MemberCallProcessor:
     """Relays administrators' requests to consumers, and their responses back."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: Topics,
-        *,
-        offsets: ConsumerOffsets,
-        connections: Connections,
-        broker_name: str,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._connections = connections
-        self._broker_name = broker_name
+    def __init__(self, state: SharedState) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._offsets = state.offsets
+        self._connections = state.connections
+        self._broker_name = state.config.name
 
     @answers(ConsumerRunningState)
     def running_state(self, header: ConsumerRunningState, call: Call) -> Future[Reply]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pyromq.broker.indexing import Indexing
-from pyromq.broker.limits import BrokerLimits
-from pyromq.broker.members.connections import Connections
+from typing import TYPE_CHECKING
+
 from pyromq.errors import BrokerError, QueryNotFound
 from pyromq.filter.filter import Filter, filter_of
 from pyromq.net.slow_replies import in_pieces
@@ -13,7 +12,10 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import QueryMessage, QueryMessageResponse, QueueEntries, ViewMessage
 from pyromq.slow_work import breathe, completed, loaded
-from pyromq.store.message_store import MessageStore, QueueEntry
+from pyromq.store.message_store import QueueEntry
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 MAX_MATCHES = 64  # maxMsgsNumBatch
 UNIQUE_KEY_MATCHES = 32  # defaultQueryMaxNum
@@ -24,18 +26,11 @@ ENTRIES_AT_ONCE = 64  # entries read before the clock is; with a group their rec
 class QueryMessageProcessor:
     """Finds messages for tools."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        indexing: Indexing,
-        connections: Connections,
-        *,
-        limits: BrokerLimits,
-    ) -> None:
-        self._store = store
-        self._indexing = indexing
-        self._connections = connections
-        self._limits = limits
+    def __init__(self, state: SharedState) -> None:
+        self._store = state.store
+        self._indexing = state.indexing
+        self._connections = state.connections
+        self._limits = state.config.limits
 
     @answers(QueryMessage)
     async def by_key(self, header: QueryMessage, call: Call) -> Reply:

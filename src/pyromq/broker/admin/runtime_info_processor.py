@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from pyromq import speedups
-from pyromq.broker.cold_reads import ColdReads
-from pyromq.broker.confirmation import MAX_UNCONFIRMED, Confirmation
-from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.queue_locks import QueueLocks
+from pyromq.broker.confirmation import MAX_UNCONFIRMED
 from pyromq.broker.consuming.store_times import stored_time
-from pyromq.broker.delays.delay_levels import DelayLevels
-from pyromq.broker.members.connections import Connections, Member
-from pyromq.broker.statistics import Rates, Statistics
+from pyromq.broker.members.connections import Member
+from pyromq.broker.statistics import Rates
 from pyromq.broker.statistics_course import Span
-from pyromq.clock import Clock
 from pyromq.errors import BrokerError, ConsumerNotOnline
 from pyromq.names import SCHEDULE_TOPIC
-from pyromq.net.slow_replies import SlowReplies, in_pieces
-from pyromq.permissions.permissions import Permissions
+from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import (
     BrokerStats,
     Connection,
@@ -42,10 +37,11 @@ from pyromq.remoting.headers import (
     ConsumerConnections,
     ProducerConnections,
 )
-from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.slow_work import breathe
-from pyromq.store.message_store import MessageStore
 from pyromq.store.retention import around
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 _MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 FALL_SIZE, FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
@@ -54,34 +50,19 @@ FALL_SIZE, FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
 class RuntimeInfoProcessor:
     """Answers with figures of the whole broker, and lists its clients."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        connections: Connections,
-        offsets: ConsumerOffsets,
-        *,
-        queue_locks: QueueLocks,
-        confirmation: Confirmation,
-        cold_reads: ColdReads,
-        slow_replies: SlowReplies,
-        statistics: Statistics,
-        delay_levels: DelayLevels,
-        refusals: RejectionLog,
-        permissions: Permissions,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._connections = connections
-        self._offsets = offsets
-        self._queue_locks = queue_locks
-        self._confirmation = confirmation
-        self._cold_reads = cold_reads
-        self._slow_replies = slow_replies
-        self._statistics = statistics
-        self._delay_levels = delay_levels
-        self._refusals = refusals
-        self._permissions = permissions
-        self._clock = clock
+    def __init__(self, state: SharedState) -> None:
+        self._store = state.store
+        self._connections = state.connections
+        self._offsets = state.offsets
+        self._queue_locks = state.queue_locks
+        self._confirmation = state.confirmation
+        self._cold_reads = state.cold_reads
+        self._slow_replies = state.slow_replies
+        self._statistics = state.statistics
+        self._delay_levels = state.delay_levels
+        self._refusals = state.refusals
+        self._permissions = state.permissions
+        self._clock = state.clock
 
     @answers(BrokerState)
     async def state(self, header: BrokerState, call: Call) -> Reply:

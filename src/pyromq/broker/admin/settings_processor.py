@@ -7,15 +7,14 @@ files are never written.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pyromq.broker.config import SETTINGS, BrokerConfig, java_properties, with_properties
-from pyromq.broker.topics import Topics
-from pyromq.clock import Clock
 from pyromq.errors import BrokerError, NoPermission, StoreCorrupt, UsageError
 from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
@@ -28,6 +27,9 @@ from pyromq.remoting.properties import parse_properties, write_properties
 from pyromq.settings import Change
 from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import TableFile, when_saved
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 logger = logger_of(__name__)
 
@@ -51,24 +53,16 @@ BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 class SettingsProcessor:
     """Reads and changes settings by RocketMQ's names. `file` holds the changes, which `load_changes` applies."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        file: JsonFile,
-        *,
-        topics: Topics,
-        announce_all: Callable[[], None],
-        clock: Clock,
-    ) -> None:
-        self._config = config
+    def __init__(self, state: SharedState) -> None:
+        self._config = state.config
         self._unkept: dict[str, str] = {}  # changes that may not be in the file yet
         self._kept: Future[None] | None = None  # completes when they are
         self._next_start: dict[str, str] = {}  # changes that take effect at the next start
-        self._saving = TableFile(file, partial(_merged, file))
-        self._topics = topics
-        self._announce_all = announce_all
-        self._clock = clock
-        self._version = DataVersion(timestamp=clock.now_ms(), counter=0)
+        self._saving = TableFile(state.settings, partial(_merged, state.settings))
+        self._topics = state.topics
+        self._announce_all = state.registering.announce_all
+        self._clock = state.clock
+        self._version = DataVersion(timestamp=state.clock.now_ms(), counter=0)
 
     @answers(BrokerSettings)
     def settings(self, header: BrokerSettings, call: Call) -> Reply:

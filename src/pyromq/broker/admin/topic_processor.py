@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.members.connections import Connections
-from pyromq.broker.statistics import Statistics
-from pyromq.broker.topics import Topics, check_changeable
+from pyromq.broker.topics import check_changeable
 from pyromq.errors import BrokerError, TopicNotFound
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
@@ -26,8 +22,10 @@ from pyromq.remoting.headers import (
     TopicSettings,
 )
 from pyromq.slow_work import completed
-from pyromq.store.message_store import MessageStore
 from pyromq.store.table_file import complete_when_saved
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 logger = logger_of(__name__)
 
@@ -38,24 +36,14 @@ class TopicProcessor:
     `announce` registers one topic with the name servers; its future completes when the reachable ones have it.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: Topics,
-        *,
-        offsets: ConsumerOffsets,
-        connections: Connections,
-        statistics: Statistics,
-        config: BrokerConfig,
-        announce: Callable[[TopicConfig], Future[None]],
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._connections = connections
-        self._config = config
-        self._statistics = statistics
-        self._announce = announce
+    def __init__(self, state: SharedState) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._offsets = state.offsets
+        self._connections = state.connections
+        self._config = state.config
+        self._statistics = state.statistics
+        self._announce = state.registering.announce
 
     @answers(CreateTopic)
     def create_topic(self, header: CreateTopic, call: Call) -> Future[Reply]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
-from pyromq.broker.admission import Admission
-from pyromq.broker.batches.batch_transactions import BatchTransactions
 from pyromq.broker.batches.commit_decisions import CommitDecision
 from pyromq.broker.batches.half_batches import BatchOrigin, HalfBatch, Undecided, batch_needs
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.internal_topics import DELAY, TIMER, TRANSACTION
 from pyromq.broker.put_message import is_too_long, too_large
 from pyromq.errors import MessageRefused, ProtocolError, QueryNotFound
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage
 from pyromq.names import RETRY_PREFIX, TRACE_TOPIC, check_topic
-from pyromq.permissions.permissions import Permissions
 from pyromq.record import batch_labels
 from pyromq.remoting.bodies import (
     ATTEMPTS,
@@ -33,6 +29,9 @@ from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListB
 from pyromq.slow_work import breathe
 from pyromq.store.batch_appends import members_of
 
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
+
 MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of each run
 MOST_LISTED = 200
 _SURELY_SHORT = 4096  # characters of properties that fit a record in any encoding, with any cluster name
@@ -41,21 +40,13 @@ _SURELY_SHORT = 4096  # characters of properties that fit a record in any encodi
 class BatchTransactionProcessor:
     """Stores runs and decides on transactions."""
 
-    def __init__(
-        self,
-        batches: BatchTransactions,
-        *,
-        admission: Admission,
-        confirmation: Confirmation,
-        config: BrokerConfig,
-        permissions: Permissions,
-    ) -> None:
-        self._permissions = permissions
-        self._batches = batches
-        self._admission = admission
-        self._confirmation = confirmation
-        self._config = config
-        self._cluster_pair = f"{PAIRS}{Property.CLUSTER}{NAME_VALUE}{config.cluster}"
+    def __init__(self, state: SharedState) -> None:
+        self._permissions = state.permissions
+        self._batches = state.batches
+        self._admission = state.admission
+        self._confirmation = state.confirmation
+        self._config = state.config
+        self._cluster_pair = f"{PAIRS}{Property.CLUSTER}{NAME_VALUE}{state.config.cluster}"
 
     @answers(SendHalfRun)
     def send(self, header: SendHalfRun, call: Call) -> Reply | Future[Reply]:

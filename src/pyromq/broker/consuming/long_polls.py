@@ -106,7 +106,7 @@ class LongPolls:
         *,
         most: int = DEFAULT_LIMITS.waiting_pulls,
     ) -> None:
-        self.run_soon = run_soon
+        self._run_soon = run_soon
         self._clock = clock
         self._record_at = record_at
         self._quota: Quota[Peer] = Quota("maxWaitingPulls", most)  # of their weights
@@ -216,7 +216,7 @@ class LongPolls:
     def _go_on_soon(self) -> None:
         if not self._is_going_on:
             self._is_going_on = True
-            self.run_soon(self.go_on)
+            self._run_soon(self.go_on)
 
     def _answer(self, poll: LongPoll) -> None:
         polls = self._of_peer.get(poll.peer, set())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from typing import TYPE_CHECKING
+
 from pyromq.broker.consuming.store_times import look_at
-from pyromq.broker.members.connections import Connections
-from pyromq.broker.topics import Topics
 from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
 from pyromq.names import check_group
 from pyromq.net.slow_replies import in_pieces
@@ -24,24 +23,19 @@ from pyromq.remoting.headers import (
     UpdateConsumerOffset,
 )
 from pyromq.slow_work import breathe
-from pyromq.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 
 class OffsetProcessor:
     """Offsets and members for consumers. Queues that do not exist are empty ones: 0 to 0."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: Topics,
-        *,
-        offsets: ConsumerOffsets,
-        connections: Connections,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._connections = connections
+    def __init__(self, state: SharedState) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._offsets = state.offsets
+        self._connections = state.connections
 
     @answers(QueryConsumerOffset)
     def offset(self, header: QueryConsumerOffset, call: Call) -> Reply:

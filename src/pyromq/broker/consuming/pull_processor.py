@@ -8,17 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyromq import speedups
-from pyromq.broker.cold_reads import ColdReads
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.long_polls import LongPoll, LongPolls
+from pyromq.broker.consuming.long_polls import LongPoll
 from pyromq.broker.consuming.offset_moved_events import OffsetMovedEvents
-from pyromq.broker.members.connections import Connections
-from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.permissions.compiled_acl import fast_acl_of
-from pyromq.broker.statistics import Statistics
-from pyromq.broker.topics import FAQ, Topics
-from pyromq.clock import Clock
+from pyromq.broker.topics import FAQ
 from pyromq.errors import (
     BrokerError,
     GroupNotFound,
@@ -34,7 +27,6 @@ from pyromq.filter.tags import TagFilter
 from pyromq.names import retry_topic
 from pyromq.permissions.account import SUB, resource_name
 from pyromq.permissions.authentication import denied
-from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.codes import Permission, PullFlag
 from pyromq.remoting.command import Call, Reply, ReplyTemplate
 from pyromq.remoting.dispatch import answers
@@ -43,7 +35,7 @@ from pyromq.remoting.headers import PullMessage, PullMessageResponse
 from pyromq.remoting.headers.messages import LitePullMessage
 from pyromq.remoting.later import Later
 from pyromq.remoting.peer import Peer
-from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
+from pyromq.store.message_store import ReadResult, ReadStatus
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.codec import HeaderReader, ReplyWriter
@@ -73,34 +65,19 @@ SUGGESTED_BROKER_ID = 0
 class PullProcessor:
     """Reads queues for consumers; parks pulls that find nothing and may wait."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: Topics,
-        groups: ConsumerGroups,
-        *,
-        connections: Connections,
-        offsets: ConsumerOffsets,
-        long_polls: LongPolls,
-        cold_reads: ColdReads,
-        statistics: Statistics,
-        moved: OffsetMovedEvents,
-        permissions: Permissions,
-        config: BrokerConfig,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._connections = connections
-        self._offsets = offsets
-        self._long_polls = long_polls
-        self._cold_reads = cold_reads
-        self._statistics = statistics
-        self._moved = moved
-        self._permissions = permissions
-        self._config = config
-        self._clock = clock
+    def __init__(self, state: SharedState) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
+        self._connections = state.connections
+        self._offsets = state.offsets
+        self._long_polls = state.long_polls
+        self._cold_reads = state.cold_reads
+        self._statistics = state.statistics
+        self._moved = OffsetMovedEvents(state.put_message, state.config.name, state.clock)
+        self._permissions = state.permissions
+        self._config = state.config
+        self._clock = state.clock
 
     @answers(PullMessage)
     def pull(self, header: PullMessage, call: Call) -> Reply | Future[Reply] | Later:

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import random
 from functools import partial
+from typing import TYPE_CHECKING
 
-from pyromq.broker.admission import Admission
-from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.delays.delay_levels import DelayLevels
-from pyromq.broker.members.consumer_groups import ConsumerGroups, max_tries
-from pyromq.broker.put_message import PutMessage
-from pyromq.broker.statistics import Statistics
-from pyromq.broker.topics import FAQ, Topics
+from pyromq.broker.members.consumer_groups import max_tries
+from pyromq.broker.topics import FAQ
 from pyromq.errors import BrokerError, GroupNotFound, MessageRefused, NoPermission, StoreError
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, encode_properties
 from pyromq.names import dead_letter_topic, retry_topic
@@ -24,7 +20,9 @@ from pyromq.remoting.codes import UNIT_SUBSCRIPTION, Permission
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Outcome, SlowReply, answers
 from pyromq.remoting.headers import SendMessageBack
-from pyromq.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 FIRST_LEVEL = 3  # delay level of the first retry, 10 s; each further one waits a level longer
 MAX_REASON = 1_000  # characters kept of what a listener says about its failure
@@ -34,26 +32,15 @@ _NO_SEPARATORS = str.maketrans({NAME_VALUE: " ", PAIRS: " "})
 class SendBackProcessor:
     """Stores copies of messages for another try."""
 
-    def __init__(
-        self,
-        put_message: PutMessage,
-        *,
-        delay_levels: DelayLevels,
-        admission: Admission,
-        confirmation: Confirmation,
-        store: MessageStore,
-        topics: Topics,
-        groups: ConsumerGroups,
-        statistics: Statistics,
-    ) -> None:
-        self._put_message = put_message
-        self._delay_levels = delay_levels
-        self._admission = admission
-        self._confirmation = confirmation
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._statistics = statistics
+    def __init__(self, state: SharedState) -> None:
+        self._put_message = state.put_message
+        self._delay_levels = state.delay_levels
+        self._admission = state.admission
+        self._confirmation = state.confirmation
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
+        self._statistics = state.statistics
 
     @answers(SendMessageBack)
     def send_back(self, header: SendMessageBack, call: Call) -> Outcome | SlowReply:

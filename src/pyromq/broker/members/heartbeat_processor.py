@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.members.connections import Connections, ConsumerGroup, Member, wanted
-from pyromq.broker.members.consumer_groups import ConsumerGroups
-from pyromq.broker.topics import Topics
-from pyromq.clock import Clock
+from typing import TYPE_CHECKING
+
+from pyromq.broker.members.connections import ConsumerGroup, Member, wanted
 from pyromq.errors import BrokerError, LimitReached
 from pyromq.filter.filter import TAG_TYPES, check_length, filter_of
 from pyromq.filter.subscription_differences import differences, in_words
@@ -18,26 +16,21 @@ from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CheckClient, Heartbeat, UnregisterClient
 from pyromq.slow_work import breathe
 
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
+
 logger = logger_of(__name__)
 
 
 class HeartbeatProcessor:
     """Registers clients, and logs when members of a group subscribe differently."""
 
-    def __init__(
-        self,
-        connections: Connections,
-        groups: ConsumerGroups,
-        *,
-        topics: Topics,
-        config: BrokerConfig,
-        clock: Clock,
-    ) -> None:
-        self._connections = connections
-        self._groups = groups
-        self._topics = topics
-        self._config = config
-        self._clock = clock
+    def __init__(self, state: SharedState) -> None:
+        self._connections = state.connections
+        self._groups = state.groups
+        self._topics = state.topics
+        self._config = state.config
+        self._clock = state.clock
 
     @answers(Heartbeat)
     async def note(self, header: Heartbeat, call: Call) -> Reply:

@@ -11,8 +11,9 @@ from typing import Any
 
 from pyromq import speedups
 from pyromq.broker.batches.half_batches import Undecided, batch_needs
-from pyromq.errors import DENIED, AccessDenied, MQError
-from pyromq.names import RETRY_PREFIX, TRACE_TOPIC, retry_topic
+from pyromq.errors import DENIED, AccessDenied, MQError, StoreError
+from pyromq.message import Property, StoredMessage
+from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, TRACE_TOPIC, retry_topic
 from pyromq.permissions.account import ANY, PUB, SUB, Account, Need, resource_name, right_name
 from pyromq.permissions.authentication import REFUSED, Authentication, denied
 from pyromq.permissions.permissions import Permissions
@@ -24,9 +25,14 @@ from pyromq.remoting.dispatch import Judgement
 from pyromq.remoting.header import Header, request_headers
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.slow_work import MAX_ROUNDS, NotInMemory, loaded
+from pyromq.store.message_store import MessageStore
 
 UndecidedBy = Callable[[str], Undecided | None]  # by a batch transaction's name
-TopicAt = Callable[[int], str | None]  # of the message that begins at a log offset, the one it is meant for; None: none
+
+TopicAt = Callable[[int], str | None]  # by log offset
+
+# In place of the topic of a record that is no message: the body of a message may contain bytes that look like a record.
+NO_QUEUE = f"{SYSTEM_TOPIC_PREFIX}no_queue"
 
 # What upstream wants an administrator for, and (ours) everything else that changes something or shows secrets.
 FOR_ADMINISTRATORS = (
@@ -85,10 +91,7 @@ FOR_EVERY_ACCOUNT = (
 
 
 class Rules:
-    """What is needed for a call. `topic_at` finds a message in the log, `undecided` a batch transaction.
-
-    Replies go to `reply_topic`.
-    """
+    """The rights that a call needs. Replies go to `reply_topic`."""
 
     def __init__(self, topic_at: TopicAt, reply_topic: str, undecided: UndecidedBy = lambda _: None) -> None:
         self._topic_at = topic_at
@@ -253,3 +256,34 @@ class PermissionGuard:
             owned = right_name(account.right_on(resource))
             wanted = right_name(right)
             raise denied(f"account {account.access_key} needs {wanted} on {resource_name(resource)} and has {owned}")
+
+
+def topic_at(store: MessageStore, log_offset: int) -> str | None:
+    """Return the topic for which the message at a log offset is meant; None if no record begins there.
+
+    Returns `NO_QUEUE`, on which only administrators have rights, for a record to which no queue leads. Raises
+    `NotInMemory`.
+    """
+    store.residency.need_record(log_offset)
+    try:
+        message = store.message_at(log_offset, check_crc=False)
+    except StoreError:  # a record begins there, and cannot be read
+        return NO_QUEUE
+    if message is None:
+        return None
+    if not _is_queued(message, store):
+        return NO_QUEUE
+    if message.topic in NOT_FOR_CLIENTS:
+        return message.properties.get(Property.REAL_TOPIC, message.topic)
+    return message.topic
+
+
+def _is_queued(message: StoredMessage, store: MessageStore) -> bool:
+    """Return whether the queue that a message names leads to it."""
+    place = store.reading.place(message.topic, message.queue_id, message.queue_offset)
+    if place is None:
+        return False
+    queue, queue_offset = place
+    if to_load := queue.entry_to_load(queue_offset):
+        raise NotInMemory(to_load, store.residency.unreadable(message.log_offset))
+    return store.reading.log_offset_of(place) == message.log_offset

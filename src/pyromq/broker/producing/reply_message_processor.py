@@ -9,13 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
-from pyromq.broker.admission import Admission
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.members.connections import Connections
-from pyromq.broker.put_message import PutMessage
-from pyromq.clock import Clock
 from pyromq.errors import BrokerError, MQError
 from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, SysFlag, decode_properties, encode_properties, format_address
@@ -23,7 +18,9 @@ from pyromq.remoting.bodies import TopicConfig
 from pyromq.remoting.command import Call, Reply, Response
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import PushReplyMessage, SendMessageResponse, SendReplyMessage
-from pyromq.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 logger = logger_of(__name__)
 
@@ -34,24 +31,14 @@ NOT_STORED = "0"  # the id in the answer then
 class ReplyMessageProcessor:
     """Passes replies on."""
 
-    def __init__(
-        self,
-        put_message: PutMessage,
-        *,
-        admission: Admission,
-        confirmation: Confirmation,
-        store: MessageStore,
-        connections: Connections,
-        config: BrokerConfig,
-        clock: Clock,
-    ) -> None:
-        self._put_message = put_message
-        self._admission = admission
-        self._confirmation = confirmation
-        self._store = store
-        self._connections = connections
-        self._config = config
-        self._clock = clock
+    def __init__(self, state: SharedState) -> None:
+        self._put_message = state.put_message
+        self._admission = state.admission
+        self._confirmation = state.confirmation
+        self._store = state.store
+        self._connections = state.connections
+        self._config = state.config
+        self._clock = state.clock
 
     @answers(SendReplyMessage)
     def reply(self, header: SendReplyMessage, call: Call) -> Future[Reply]:

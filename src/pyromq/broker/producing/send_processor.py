@@ -6,14 +6,11 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from pyromq import speedups
-from pyromq.broker.admission import Admission
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.confirmation import Confirmation
-from pyromq.broker.internal_topics import DELAY, TIMER, TRANSACTION, InternalTopics, waits_by
-from pyromq.broker.members.consumer_groups import ConsumerGroups, max_tries
+from pyromq.broker.internal_topics import DELAY, TIMER, TRANSACTION, waits_by
+from pyromq.broker.members.consumer_groups import max_tries
 from pyromq.broker.permissions.compiled_acl import fast_acl_of
-from pyromq.broker.put_message import PutMessage, is_half, is_too_long, too_large
-from pyromq.broker.topics import FAQ, Topics
+from pyromq.broker.put_message import is_half, is_too_long, too_large
+from pyromq.broker.topics import FAQ
 from pyromq.errors import GroupNotFound, MessageRefused, MQError
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
 from pyromq.names import DEAD_LETTER_PREFIX, NOT_FOR_CLIENTS, RETRY_PREFIX, TIMER_TOPIC, dead_letter_topic
@@ -24,9 +21,7 @@ from pyromq.remoting.dispatch import answers, refusal
 from pyromq.remoting.header import header_layout
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendRefusal
 from pyromq.remoting.headers.messages import SendMessageV2
-from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.store.batch_appends import Shape, members_of
-from pyromq.store.message_store import MessageStore
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.codec import HeaderReader, ReplyWriter
@@ -51,34 +46,22 @@ _StoredBatch = tuple[str, int, str]
 class SendProcessor:
     """Stores what producers send."""
 
-    def __init__(
-        self,
-        put_message: PutMessage,
-        *,
-        internal_topics: InternalTopics,
-        admission: Admission,
-        confirmation: Confirmation,
-        store: MessageStore,
-        topics: Topics,
-        groups: ConsumerGroups,
-        config: BrokerConfig,
-        refusals: RejectionLog,
-    ) -> None:
-        self._put_message = put_message
-        self._internal_topics = internal_topics
-        self._refusals = refusals
-        self._admission = admission
-        self._confirmation = confirmation
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._config = config
+    def __init__(self, state: SharedState) -> None:
+        self._put_message = state.put_message
+        self._internal_topics = state.internal_topics
+        self._refusals = state.refusals
+        self._admission = state.admission
+        self._confirmation = state.confirmation
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
+        self._config = state.config
         # Bound once: used for every message.
-        self._put = put_message.put
-        self._topic_for = admission.topic_for
-        self._unsaved_topics = admission.unsaved
-        self._answers_wait = confirmation.is_needed
-        self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
+        self._put = state.put_message.put
+        self._topic_for = state.admission.topic_for
+        self._unsaved_topics = state.admission.unsaved
+        self._answers_wait = state.confirmation.is_needed
+        self._cluster_pair = f"{Property.CLUSTER}\x01{state.config.cluster}"
         self._joined_cluster_pair = PAIRS + self._cluster_pair
 
     @answers(SendMessage)

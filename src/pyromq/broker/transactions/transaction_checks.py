@@ -10,25 +10,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from pyromq.broker.cold_reads import ColdReads, Fetching
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.members.connections import Connections, Member
-from pyromq.broker.topics import Topics
-from pyromq.broker.transactions.half_messages import Half, HalfMessages, half_copy, real_queue
-from pyromq.clock import Clock
+from pyromq.broker.cold_reads import Fetching
+from pyromq.broker.members.connections import Member
+from pyromq.broker.transactions.half_messages import Half, half_copy, real_queue
 from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.message import Property
 from pyromq.names import TRANSACTION_GIVE_UP_TOPIC
 from pyromq.net.alarm import Alarm
 from pyromq.permissions.account import PUB
-from pyromq.permissions.permissions import Permissions
 from pyromq.record import encode
 from pyromq.remoting.headers import CheckTransaction
 from pyromq.remoting.peer import Peer
 from pyromq.store.disk import readable
-from pyromq.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 logger = logger_of(__name__)
 
@@ -45,29 +44,18 @@ _GONE = "the log no longer has it"
 class TransactionChecks:
     """The rounds of one broker. `alarm` rings when `step` must run earlier than it returned."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        half_messages: HalfMessages,
-        *,
-        topics: Topics,
-        connections: Connections,
-        cold_reads: ColdReads,
-        permissions: Permissions,
-        config: BrokerConfig,
-        clock: Clock,
-    ) -> None:
-        self.alarm = Alarm(clock)
-        self._store = store
-        self._fetching = Fetching(cold_reads, self.alarm)
-        self._half_messages = half_messages
-        self._topics = topics
-        self._connections = connections
-        self._permissions = permissions
-        self._config = config
-        self._clock = clock
+    def __init__(self, state: SharedState) -> None:
+        self.alarm = Alarm(state.clock)
+        self._store = state.store
+        self._fetching = Fetching(state.cold_reads, self.alarm)
+        self._half_messages = state.half_messages
+        self._topics = state.topics
+        self._connections = state.connections
+        self._permissions = state.permissions
+        self._config = state.config
+        self._clock = state.clock
         self._round: deque[int] = deque()  # queue offsets left in this round
-        self._next_round = clock.monotonic() + config.transaction_check_interval_ms / 1000
+        self._next_round = state.clock.monotonic() + state.config.transaction_check_interval_ms / 1000
         self._asked = 0  # place in a group where the search for a member begins
         self._members: dict[str, list[Member]] = {}  # by group, during one step
         self._pushed_at: dict[Peer, float] = {}  # last check sent to a member in this round

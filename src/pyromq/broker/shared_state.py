@@ -45,63 +45,56 @@ class SharedState:
         folder = config.data / "config"
         self.clock = clock
         self.settings = JsonFile(folder / "broker.properties", disk)
-        self.config = load_changes(replace(config), self.settings)  # a copy, since the settings change here
-        address = pack_address("127.0.0.1", 0)
-        self.store = store = MessageStore(self.config.store_config, clock, store_address=address, disk=disk)
+        self.config = config = load_changes(replace(config), self.settings)  # a copy: the settings change here
+        limits = config.limits
+        store = MessageStore(config.store_config, clock, store_address=pack_address("127.0.0.1", 0), disk=disk)
+        self.store = store
         self.topics = topics = Topics(
-            self.config,
-            JsonFile(folder / "topics.json", disk),
-            clock,
-            run_soon,
+            config,
+            *(JsonFile(folder / "topics.json", disk), clock, run_soon),
             on_change=lambda topic, change: self.registering.announce_one_way(topic, change),
         )
-        self.groups = ConsumerGroups(self.config, JsonFile(folder / "subscriptionGroup.json", disk), clock, run_soon)
-        self.offsets = ConsumerOffsets(JsonFile(folder / "consumerOffset.json", disk), most=self.config.limits.offsets)
+        self.groups = ConsumerGroups(config, JsonFile(folder / "subscriptionGroup.json", disk), clock, run_soon)
+        self.offsets = ConsumerOffsets(JsonFile(folder / "consumerOffset.json", disk), most=limits.offsets)
         self.refusals = RejectionLog(clock)
         self.permissions = Permissions()
-        self.connections = Connections(self.config, clock)
-        self.long_polls = LongPolls(clock, store.record_at, run_soon, most=self.config.limits.waiting_pulls)
+        self.connections = Connections(config, clock)
+        self.long_polls = LongPolls(clock, store.record_at, run_soon, most=limits.waiting_pulls)
         store.listen(self.long_polls.arrived, self.long_polls.came_together)
-        self.statistics = statistics = Statistics(self.config.cluster, clock)
-        self.queue_locks = QueueLocks(clock, most=self.config.limits.queue_locks)
-        self.cold_reads = ColdReads(store.disk, clock)
+        self.statistics = statistics = Statistics(config.cluster, clock)
+        self.queue_locks = QueueLocks(clock, most=limits.queue_locks)
+        self.cold_reads = cold_reads = ColdReads(store.disk, clock)
         self.indexing = Indexing(store, clock)
-        self.slow_replies = SlowReplies(clock, self.cold_reads.load)
-        self.registering = NameServerRegistration(self.config, topics, clock)
+        self.slow_replies = SlowReplies(clock, cold_reads.load)
+        self.registering = NameServerRegistration(config, topics, clock)
         self.put_message = put_message = PutMessage(store, statistics)
-        self.admission = Admission(topics, self.config)
-        self.confirmation = Confirmation(store, clock, self.config.limits)
+        self.admission = Admission(topics, config)
+        self.confirmation = Confirmation(store, clock, limits)
         self.delay_levels = DelayLevels(
-            store,
-            put_message,
-            JsonFile(folder / "delayOffset.json", disk),
+            *(store, put_message, JsonFile(folder / "delayOffset.json", disk)),
             statistics=statistics,
-            cold_reads=self.cold_reads,
+            cold_reads=cold_reads,
             clock=clock,
             queue_for=topics.queue_for,
         )
         self.timers = TimerScheduler(
-            store,
-            put_message,
-            config.data / "timers",
-            config=self.config,
-            cold_reads=self.cold_reads,
+            *(store, put_message, config.data / "timers"),
+            config=config,
+            cold_reads=cold_reads,
             clock=clock,
             queue_for=topics.queue_for,
         )
-        most = self.config.limits.half_messages
         self.half_messages = HalfMessages(
-            store, put_message, topics=topics, offsets=self.offsets, clock=clock, most=most
+            store, put_message, topics=topics, offsets=self.offsets, clock=clock, most=limits.half_messages
         )
         self.internal_topics = InternalTopics(
-            self.half_messages, self.delay_levels, self.timers, statistics=statistics, config=self.config
+            self.half_messages, self.delay_levels, self.timers, statistics=statistics, config=config
         )
         self.batches = BatchTransactions(
-            store,
-            put_message,
+            *(store, put_message),
             topics=topics,
             offsets=self.offsets,
-            cold_reads=self.cold_reads,
-            config=self.config,
+            cold_reads=cold_reads,
+            config=config,
             clock=clock,
         )

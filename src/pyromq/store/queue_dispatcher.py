@@ -36,7 +36,7 @@ class RebuiltQueue(Protocol):
 
     def append(self, log_offset: int, size: int, tags_code: int) -> None: ...
 
-    def begin_at(self, queue_offset: int, log_offset: int) -> None: ...
+    def begin_at(self, queue_offset: int, lost_at: int) -> None: ...
 
     def cut_at(self, queue_offset: int) -> None: ...
 
@@ -45,14 +45,15 @@ class QueueDispatcher:
     """Writes the queue entry of each record. `on_append(message, tags_code)` is called after each append.
 
     `followers` hold by topic the function that applies an appended record to the table that follows the topic.
-    `damaged_heads` are the replayed records whose heads do not fit the other records of their queues.
+    `damaged_heads` are log offset and queue offset of replayed records that do not fit the others of their queues.
     """
 
     def __init__(self, delay_levels_ms: tuple[int, ...]) -> None:
         self.on_append: Callable[[StoredMessage, int], None] | None = None
         self.followers: dict[str, Callable[[StoredMessage], None]] = {}
-        self.damaged_heads: list[StoredMessage] = []
+        self.damaged_heads: list[tuple[int, int]] = []
         self._delay_levels_ms = delay_levels_ms
+        self._log_begin = 0
         self._ends: dict[RebuiltQueue, int] = {}  # `covered_to` of each queue before the replay
         self._unplaced: dict[RebuiltQueue, StoredMessage] = {}  # records that do not continue their queues
 
@@ -90,8 +91,9 @@ class QueueDispatcher:
         levels = self._delay_levels_ms
         return message.store_ms + (levels[min(level, len(levels)) - 1] if levels else _UNKNOWN_LEVEL_MS)
 
-    def begin_replay(self) -> None:
-        """Begin a walk over the log: its records are passed to `replay` in order."""
+    def begin_replay(self, log_begin: int) -> None:
+        """Begin a walk over the log: its records are passed to `replay` in order. Earlier records have expired."""
+        self._log_begin = log_begin
         self._ends.clear()
         self._unplaced.clear()
         self.damaged_heads.clear()
@@ -142,9 +144,10 @@ class QueueDispatcher:
             if not complete:
                 return False
             logger.warning("%s: the log has lost %d messages before %d", where, offset - expected, offset)
-            queue.begin_at(offset, message.log_offset)
+            have_expired = expected == 0 and self._log_begin > 0
+            queue.begin_at(offset, 0 if have_expired else message.log_offset)
         else:
-            self.damaged_heads.append(message)
+            self.damaged_heads.append((message.log_offset, offset))
             where += f": the head of the record at {message.log_offset} is damaged"
             if following is not None and following <= expected:
                 logger.error("%s; the record is skipped: its queue offset is %d", where, offset)

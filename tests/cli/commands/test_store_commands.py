@@ -67,7 +67,7 @@ def test_damage_is_told_with_file_and_byte_and_repaired(store, folder):
     done = store("check", folder)
     assert done.code == 1
     assert done.lines[0].startswith(f"{path} byte 0: record at byte 0: body does not match its checksum")
-    assert "`pyromq store repair` mends it" in done.lines[0]
+    assert "`pyromq store repair`" in done.lines[0]
     assert done.lines[-1].startswith("39 sound records")
     done = store("repair", folder)
     assert done.code == 0
@@ -96,7 +96,7 @@ def test_a_half_written_table_is_told_and_left_alone(store, folder, name):
     path.with_name(f"{name}.bak").write_text("{}")
     done = store("check", folder)
     assert done.code == 0
-    assert "the next start mends it" in done.lines[0]
+    assert "the next start" in done.lines[0]
     assert sorted(each.name for each in path.parent.iterdir()) == [name, f"{name}.bak"]
 
 
@@ -152,7 +152,7 @@ def test_where_no_record_begins_the_nearest_are_named(store, folder):
         first, second = (opened_store.entries(TOPIC, queue, 0, 1)[0].log_offset for queue in (0, 1))
     done = store("dump", folder, second - 1)
     assert done.code == 1
-    assert f"the sound record before begins at {first}, the one behind at {second}" in done.err
+    assert f"before begins at {first}, the next one begins at {second}" in done.err
 
 
 def test_behind_the_log_its_end_is_named(store, folder):
@@ -164,7 +164,7 @@ def test_behind_the_log_its_end_is_named(store, folder):
 def test_before_the_first_sound_record_none_is_invented(store, folder):
     damage(folder)
     done = store("dump", folder, "1")
-    assert "; no sound record is before, the one behind begins at " in done.err
+    assert "; no sound record is before, the next one begins at " in done.err
 
 
 def test_all_messages_are_dumped_one_a_line(store, folder):

@@ -34,11 +34,10 @@ from pyromq.remoting.bodies.body import Body
 from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
 from pyromq.store.json_file import verified
+from pyromq.store.log.log_walk import Damage
 from pyromq.store.offline.checking import Checking, Report
-from pyromq.store.offline.log_walk import Damage, LogWalk
 from pyromq.store.offline.repairing import Repairing
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore, check_stopped
-from pyromq.store.offline.stored_record import find_record, log_offset_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -147,8 +146,8 @@ def dump(
         return _dump_all(stopped, topic, queue, count=count)
     failed = False
     for number, offset in enumerate(offsets):
-        log_offset = offset if topic is None else log_offset_of(stopped, topic, queue or 0, offset)
-        message, fault = find_record(stopped, log_offset)
+        log_offset = offset if topic is None else stopped.log_offset_of(topic, queue or 0, offset)
+        message, fault = stopped.find_record(log_offset)
         record = _as_record(message) | {"fault": fault or None}
         failed = failed or bool(fault)
         if output == "json":
@@ -265,7 +264,7 @@ def _gibibytes_read(output: str) -> Iterator[Callable[[int, int], None]]:
 def _dump_all(stopped: StoppedStore, topic: str | None, queue: int | None, *, count: int | None) -> int:
     left = count
     known = topic is None
-    for found in LogWalk(stopped):
+    for found in stopped.walk():
         if left == 0:
             break
         if isinstance(found, Damage):

@@ -1,7 +1,7 @@
-"""Says what is wrong with a stopped store, file by file and byte by byte; changes nothing.
+"""Reports the damage of a stopped store by file and byte; changes nothing.
 
-One walk over the log compares every record with its checksum, its queue entry and its index entries. What the tables
-in `config` mean is not known here.
+One walk over the log compares every record with its checksum, its queue entry and its index entries. Knows no meaning
+of the tables in `config`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from pathlib import Path
 import msgspec
 
 from pyromq.errors import ProtocolError, StoreCorrupt
-from pyromq.message import StoredMessage
 from pyromq.record import Buffer
 from pyromq.store.checkpoint import CHECKPOINT_BYTES, TIMES, Checkpoint
 from pyromq.store.config import StoreConfig
 from pyromq.store.json_file import verified
+from pyromq.store.log.log_walk import Damage
 from pyromq.store.offline.index_check import IndexCheck
-from pyromq.store.offline.log_walk import Damage, LogWalk
 from pyromq.store.offline.queue_check import QueueCheck
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore
 from pyromq.store.timers.timer_bucket import (
@@ -35,19 +34,19 @@ from pyromq.store.timers.timer_bucket import (
 from pyromq.store.timers.timer_files import decode_checkpoint
 
 _CHECKPOINT_SLACK_MS = 3_000
-_TOLD_EVERY = 100_000  # records between two reports of progress
+_EVERY_RECORDS = 100_000  # records between two reports of progress
 _IN_LOG = "its record is not copied yet, and the log does not have it"
 
 
 @dataclass(slots=True)
 class Report:
-    """What a check came to."""
+    """The result of a check."""
 
     records: int = 0
     log_begin: int = 0
     log_end: int = 0
     newest_ms: int = 0
-    segment_bytes: int = 0  # of a log file, as the files tell
+    segment_bytes: int = 0  # of a log file, by the files
     findings: list[Finding] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
 
@@ -57,7 +56,7 @@ class Report:
 
 
 class Checking:
-    """One check. `on_progress(done, total)` is told bytes of the log now and then."""
+    """One check. `on_progress(done, total)` is called with bytes of the log from time to time."""
 
     def __init__(self, config: StoreConfig, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         self.store = StoppedStore(config)
@@ -66,7 +65,7 @@ class Checking:
         self._on_progress = on_progress
 
     def run(self) -> Report:
-        """Look at everything. Raises `OSError` where a file cannot be read."""
+        """Check all files. Raises `OSError` if a file cannot be read."""
         store = self.store
         report = Report(log_begin=store.log_begin, segment_bytes=store.segment_bytes)
         report.findings += [Finding(path, None, "it is no log file", Cure.NOBODY) for path in store.foreign]
@@ -75,31 +74,31 @@ class Checking:
         of_queues = list(self.queues.findings(report.log_end, report.damages))
         report.findings += [self._of_damage(damage) for damage in report.damages]
         report.findings += of_queues
-        report.findings += self.index.findings(report.log_end, crashed=store.crashed)
+        report.findings += self.index.findings(report.log_end)
         report.findings += self._of_checkpoint(report)
         report.findings += self._of_timers()
         return report
 
     def _walk(self, report: Report) -> None:
-        walk = LogWalk(self.store)
-        total = len(self.store.log_files) * self.store.segment_bytes
+        walk = self.store.walk()
+        total = len(self.store.segments) * self.store.segment_bytes
         for found in walk:
-            if isinstance(found, StoredMessage):
-                self.queues.take(found)
-                self.index.take(found)
-                report.records += 1
-                if report.records % _TOLD_EVERY == 0:
-                    self._on_progress(found.log_offset - report.log_begin, total)
-            else:
+            if isinstance(found, Damage):
                 report.damages.append(found)
-        report.log_end, report.newest_ms = walk.end, walk.last_store_ms
+                continue
+            self.queues.take(found)
+            self.index.take(found)
+            report.records += 1
+            if report.records % _EVERY_RECORDS == 0:
+                self._on_progress(found.log_offset - report.log_begin, total)
+        report.log_end, report.newest_ms = walk.position, walk.last_store_ms
 
     def _of_damage(self, damage: Damage) -> Finding:
-        text = f"{damage.reason}; up to byte {damage.end - damage.file.base} (log offset {damage.end}) nothing is sound"
-        # What a crash tore at the end is cut off by the next start; elsewhere only a repair keeps what is behind.
-        torn = damage.is_tail and (self.store.power_cut or self.queues.log_ends_at <= damage.start)
+        text = f"{damage.reason}; up to byte {damage.end - damage.base} (log offset {damage.end}) no record is sound"
+        # The next start truncates incomplete records of a crash; elsewhere only a repair keeps later records.
+        torn = damage.is_tail and (self.store.power_cut or self.queues.lost_end <= damage.start)
         cure = Cure.START if torn and self.store.crashed else Cure.REPAIR
-        return Finding(damage.file.path, damage.start - damage.file.base, text, cure)
+        return Finding(damage.path, damage.start - damage.base, text, cure)
 
     def _of_checkpoint(self, report: Report) -> Iterator[Finding]:
         path = self.store.root / "checkpoint"
@@ -107,35 +106,26 @@ class Checking:
             yield Finding(path, None, "the file is missing: after a crash the whole log would be read", Cure.START)
             return
         content = path.read_bytes()
-        yield from self._of_begin(path)
-        yield from self._of_index_end(path, report.newest_ms)
+        checkpoint = Checkpoint(path)
+        checkpoint.load()
+        began = checkpoint.log_begin
+        # After a crash the first files may just have expired, and index files may be incomplete.
+        if not self.store.crashed and began is not None and began < self.store.log_begin:
+            text = f"the file is missing, and all up to log offset {self.store.log_begin}"
+            yield Finding(self.store.log_path(began), None, text, Cure.BACKUP)
+        is_short = self.index.end_ms < min(checkpoint.index_ms, report.newest_ms)
+        if is_short and not (self.store.crashed or self.index.broken):
+            yield Finding(self.store.root / "index", None, "the last file is missing", Cure.START)
         if len(content) != CHECKPOINT_BYTES:
             yield Finding(path, None, f"the file has {len(content)} bytes, not {CHECKPOINT_BYTES}", Cure.START)
         if len(content) >= TIMES.size:
             for number, time_ms in enumerate(TIMES.unpack_from(content)):
                 if time_ms > report.newest_ms + _CHECKPOINT_SLACK_MS or time_ms < 0:
-                    text = f"it speaks of a time, {time_ms}, after that of the newest record, {report.newest_ms}"
+                    text = f"its time {time_ms} is after that of the newest record, {report.newest_ms}"
                     yield Finding(path, 8 * number, text, Cure.REPAIR)
 
-    def _of_begin(self, path: Path) -> Iterator[Finding]:
-        """Look for files missing in front; after a crash they may just have been expired."""
-        checkpoint = Checkpoint(path)
-        checkpoint.load()
-        began = checkpoint.log_begin
-        if not self.store.crashed and began is not None and began < self.store.log_begin:
-            text = f"the file is missing, and all up to log offset {self.store.log_begin}"
-            yield Finding(self.store.log_path(began), None, text, Cure.BACKUP)
-
-    def _of_index_end(self, path: Path, newest_ms: int) -> Iterator[Finding]:
-        """Look for a missing last index file; what a crash left, and broken files, are judged elsewhere."""
-        checkpoint = Checkpoint(path)
-        checkpoint.load()
-        end_ms = self.index.end_ms
-        if not (self.store.crashed or self.index.broken) and end_ms < min(checkpoint.index_ms, newest_ms):
-            yield Finding(self.store.root / "index", None, "the last file is missing", Cure.START)
-
     def _of_timers(self) -> Iterator[Finding]:
-        """Look through the messages that wait for their time; a store of a Java broker has none."""
+        """Check the files of scheduled messages; a store of a Java broker has none."""
         path = self.store.root / "timers" / "checkpoint.json"
         if not path.exists():
             return
@@ -163,7 +153,7 @@ class Checking:
             yield from self._of_finished(done, sizes, cure)
 
     def _cure_of_timers(self, names: Iterable[str]) -> Cure:
-        """Return who can bring back what is in these buckets: the log, if it has the first message of each."""
+        """Return the cure of these buckets: the log can rebuild them if it has the first message of each."""
         for name in names:
             path = self.store.root / "timers" / f"{name}.entries"
             first = path.read_bytes()[:ENTRY_BYTES] if path.exists() else b""
@@ -192,8 +182,7 @@ class Checking:
                 yield Finding(path, number * ENTRY_BYTES, text, cure)
 
     def _log_has_timer(self, entry: TimerEntry) -> bool:
-        place = self.store.record_at(entry.log_offset)
-        return place is not None and not _timer_fault(place[0].view[place[1] :][: max(entry.size, 0)], entry)
+        return not _timer_fault(self.store.record_at(entry.log_offset, max(entry.size, 0)), entry)
 
     def _of_finished(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[Finding]:
         content = path.read_bytes()[: sizes.done] if path.exists() else b""
@@ -203,7 +192,7 @@ class Checking:
 
 
 def _timer_fault(record: Buffer, entry: TimerEntry) -> str:
-    """Return what is wrong with the record of a waiting message; "": nothing."""
+    """Return the fault of a scheduled message's record; "" if it is sound."""
     try:
         return "" if matches_entry(decode_verified(record, entry), entry) else MISFIT
     except StoreCorrupt as error:

@@ -1,46 +1,49 @@
-"""The files of a store that nobody has open, for reading only: which there are, how large they ought to be.
+"""The files of a stopped store, for reading only: which there are, which size they must have, what they hold.
 
-File sizes are told by the files themselves, so that folders of any settings, and of Java brokers, can be looked at.
-Nothing here writes, and nothing trusts what it reads.
+File sizes are taken from the files, so that folders of any settings, and of Java brokers, can be checked. Nothing here
+writes, and nothing trusts what it reads.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from pyromq.errors import StoreLocked, UsageError
-from pyromq.record import BLANK_MAGIC_BYTES, MAGIC_AT, unpack_size_and_magic
+from pyromq.errors import StoreCorrupt, StoreLocked, UsageError
+from pyromq.message import StoredMessage
+from pyromq.record import BLANK_MAGIC_BYTES, MAGIC_AT, decode, unpack_size_and_magic
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.log.log_walk import LogWalk
+from pyromq.store.log.segment import Segment
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, QueueEntry, is_unwritten_entry, unpack_entries
 from pyromq.store.queue.queue_table import is_folder_name
 
-_BLOCK_ENTRIES = 1024  # of a queue, read at once
+_BLOCK_ENTRIES = 1024  # entries of a queue read at once
 _NAME_DIGITS = 20
 _LEAST_LOG_FILE = 4096
-_LARGEST_RECORD = 16 << 20  # as a frame; a file's blank end is shorter
-_ROUND_SIZES = (4096, 1000)  # people set multiples of one of these
+_LARGEST_RECORD = 16 << 20  # bytes, as of a frame: the blank record at a file's end is shorter
+_ROUND_SIZES = (4096, 1000)  # configured file sizes are multiples of one of these
 
 
 class Cure(Enum):
-    """Who puts a finding right."""
+    """What repairs a finding."""
 
     NOBODY = "harmless"
-    START = "the next start mends it"
-    REPAIR = "`pyromq store repair` mends it"
-    AWAY = "move the folder `timers` away: the next start makes it again from the log"
+    START = "the next start repairs it"
+    REPAIR = "`pyromq store repair` repairs it"
+    AWAY = "move the folder `timers` away: the next start rebuilds it from the log"
     BACKUP = "only a backup has it"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be: in which file, at which byte of it (None: the file as a whole)."""
+    """A fault of a file, at a byte of it; None if it concerns the file as a whole."""
 
     path: Path
     position: int | None
@@ -52,37 +55,8 @@ class Finding:
         return f"{self.path}{at}: {self.text}; {self.cure.value}"
 
 
-@dataclass(slots=True)
-class StoppedFile:
-    """One of a row of files: `base` is the offset of its first byte. `content` is empty for a missing file."""
-
-    path: Path
-    base: int
-    content: mmap.mmap | bytes
-
-    @property
-    def view(self) -> memoryview:
-        return memoryview(self.content)
-
-    @property
-    def data_end(self) -> int:
-        """Position behind the last byte that is not zero, found without reading holes."""
-        end = 0
-        with self.path.open("rb") as file:
-            position = 0
-            while True:
-                try:
-                    start = os.lseek(file.fileno(), position, os.SEEK_DATA)
-                except OSError:
-                    return end
-                position = os.lseek(file.fileno(), start, os.SEEK_HOLE)
-                for piece in range(start, position, 1 << 20):
-                    filled = self.content[piece : min(piece + (1 << 20), position)].rstrip(b"\0")
-                    end = piece + len(filled) if filled else end
-
-
 class StoppedQueue:
-    """The entries of one consume queue. `first` is its first queue offset, `end` the one behind its last entry."""
+    """The entries of one consume queue, from queue offset `first` up to `end`."""
 
     def __init__(self, folder: Path, topic: str, queue_id: int) -> None:
         self.folder = folder
@@ -97,7 +71,7 @@ class StoppedQueue:
 
     @property
     def log_end(self) -> int:
-        """Log offset behind the last entry's record, or where a lost one may have been; 0 without entries."""
+        """Log offset after the last entry's record, or of a filler entry; 0 without entries."""
         last = self.entry(self.end - 1)
         if last is None:
             return 0
@@ -108,13 +82,13 @@ class StoppedQueue:
         yield from _wrong_files(self.folder, self._files, self.file_bytes)
 
     def path_of(self, queue_offset: int) -> tuple[Path, int]:
-        """Return the file of an entry, and its position there."""
+        """Return file and position of an entry."""
         place = queue_offset * ENTRY_BYTES
         base = place - place % max(self.file_bytes, ENTRY_BYTES)
         return self.folder / f"{base:0{_NAME_DIGITS}}", place - base
 
     def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return one entry; None where there is none. Quick when called for one after the other."""
+        """Return one entry; None if there is none. Fast for consecutive offsets."""
         index = queue_offset - self._block_start
         if not 0 <= index < len(self._block):
             if not self.first <= queue_offset < self.end:
@@ -137,7 +111,7 @@ class StoppedQueue:
         return content[: len(content) - len(content) % ENTRY_BYTES]
 
     def _end(self) -> int:
-        """Entries fill the last file up to one place; damage may have left holes, so it is looked for from the end."""
+        """Return the queue offset after the last entry that is not zero: damage may have left holes before it."""
         for base, path in reversed(self._files):
             content = path.read_bytes()
             for position in range(len(content) - len(content) % ENTRY_BYTES - ENTRY_BYTES, -1, -ENTRY_BYTES):
@@ -147,38 +121,37 @@ class StoppedQueue:
 
 
 class StoppedStore:
-    """What lies in a store's folder. Raises `UsageError` where that is no store."""
+    """The content of a store's folder. Raises `UsageError` if the folder is no store.
+
+    `segments` are the log files that are not empty; files may be missing between them, or short.
+    """
 
     def __init__(self, config: StoreConfig) -> None:
         self.root = config.root
         self.log_folder = config.log_folder
-        self.foreign: list[Path] = []
-        self._log_rows, foreign = _row(self.log_folder)
-        self.foreign += foreign
+        self._log_rows, self.foreign = _row(self.log_folder)
         if not self._log_rows and not (self.root / "consumequeue").is_dir():
             raise UsageError(f"{self.root} is no data folder of a broker: there is no {self.log_folder.name} in it")
-        self.log_files = [self._mapped(base, path) for base, path in self._log_rows]
+        sizes = {base: path.stat().st_size for base, path in self._log_rows}
+        self.segments = [Segment(path, sizes[base], base) for base, path in self._log_rows if sizes[base]]
+        self.log_begin = self._log_rows[0][0] if self._log_rows else 0
         self.segment_bytes = self._file_size(config.segment_bytes)
         self.config = replace(config, segment_bytes=self.segment_bytes)
         abort = self.root / "abort"
         self.crashed = abort.exists()
-        # As `Directory` sees it: without a power cut everything that was written is there.
+        # As in `Directory`: without a power cut everything written exists.
         words = abort.read_bytes().split() if self.crashed else []
         same_boot = len(words) > 1 and words[1] == LOCAL_DISK.boot_id().encode()
         self.power_cut = self.crashed and (not same_boot or b"unflushed" in words)
 
-    @property
-    def log_begin(self) -> int:
-        return self.log_files[0].base if self.log_files else 0
-
     def log_path(self, base: int) -> Path:
-        """Return where the log file is, or would be, that begins at `base`."""
+        """Return the path of the log file that begins at `base`, which need not exist."""
         return self.log_folder / f"{base:0{_NAME_DIGITS}}"
 
     def wrong_log_files(self) -> Iterator[tuple[Path, str]]:
         """Yield log files that are missing or of another size."""
         rows = self._log_rows
-        if rows and rows[-1][1].stat().st_size == 0:  # a crash came before it got its size
+        if rows and rows[-1][1].stat().st_size == 0:  # a crash between creation and resizing
             rows = rows[:-1]
         yield from _wrong_files(self.log_folder, rows, self.segment_bytes)
 
@@ -188,46 +161,102 @@ class StoppedStore:
             if folder.is_dir() and folder.name.isdecimal() and is_folder_name(folder.parent.name):
                 yield StoppedQueue(folder, folder.parent.name, int(folder.name))
 
-    def record_at(self, log_offset: int) -> tuple[StoppedFile, int] | None:
+    def walk(self, start: int = 0) -> LogWalk:
+        """Return the messages and the damage of the log from `start`, where a record or a file begins."""
+        return LogWalk(self.segments, self.segment_bytes, start)
+
+    def place_of(self, log_offset: int) -> tuple[Segment, int] | None:
         """Return the file that holds a log offset, and the position there; None if there is none."""
-        if not self.log_files or log_offset < self.log_begin:
+        index = bisect_right(self.segments, log_offset, key=lambda segment: segment.base) - 1
+        if index < 0 or log_offset >= self.segments[index].base + self.segments[index].size:
             return None
-        for file in (self.log_files[index] for index in self._near(log_offset)):
-            if file.base <= log_offset < file.base + self.segment_bytes:
-                return file, log_offset - file.base
-        return None
+        return self.segments[index], log_offset - self.segments[index].base
+
+    def record_at(self, log_offset: int, size: int) -> memoryview:
+        """Return `size` bytes from a log offset on; fewer if the file ends before."""
+        place = self.place_of(log_offset)
+        return memoryview(b"") if place is None else place[0].memory[place[1] : place[1] + size]
+
+    def message_at(self, log_offset: int, *, check_crc: bool = False) -> StoredMessage | None:
+        """Return the message whose record begins at a log offset; None if it is damaged."""
+        place = self.place_of(log_offset)
+        try:
+            message = None if place is None else decode(place[0].memory, place[1], check_crc=check_crc)
+        except StoreCorrupt:
+            return None
+        return message if message is not None and message.log_offset == log_offset else None
+
+    def log_offset_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return the log offset of a queue's message. Raises `UsageError` if the queue has none."""
+        folder = self.root / "consumequeue" / topic / str(queue_id)
+        if "/" in topic or not folder.is_dir():
+            raise UsageError(f"there is no queue {queue_id} of topic {topic!r} in {self.root}")
+        queue = StoppedQueue(folder, topic, queue_id)
+        entry = queue.entry(queue_offset)
+        if entry is None:
+            raise UsageError(f"queue {queue_id} of {topic} has entries from {queue.first} to {queue.end - 1}")
+        if entry.size == FILLER_SIZE:
+            raise UsageError(f"message {queue_offset} of queue {queue_id} of {topic} is lost: its entry leads nowhere")
+        return entry.log_offset
+
+    def find_record(self, log_offset: int) -> tuple[StoredMessage, str]:
+        """Return the record that begins at a log offset, and its fault; "" if it is sound.
+
+        Raises `UsageError` with the nearest records if none begins there.
+        """
+        if (place := self.place_of(log_offset)) is None:
+            end = self.segments[-1].base + self.segment_bytes if self.segments else 0
+            raise UsageError(f"the log has offsets from {self.log_begin} to {end}, not {log_offset}")
+        segment, position = place
+        try:
+            message = decode(segment.memory, position)
+        except StoreCorrupt as error:
+            raise UsageError(f"{segment.path} byte {position}: {error}; {self._neighbours(log_offset)}") from error
+        if message.log_offset != log_offset:
+            return message, f"its head has log offset {message.log_offset}"
+        try:
+            decode(segment.memory, position, check_crc=True)
+        except StoreCorrupt as error:
+            return message, str(error)
+        return message, ""
+
+    def _neighbours(self, log_offset: int) -> str:
+        """Return as text where the nearest sound records begin, or where the log ends."""
+        before: int | None = None
+        after: int | None = None
+        walk = self.walk(log_offset - log_offset % self.segment_bytes - self.segment_bytes)  # from the file before
+        for found in walk:
+            if isinstance(found, StoredMessage) and found.log_offset >= log_offset:
+                after = found.log_offset
+                break
+            if isinstance(found, StoredMessage):
+                before = found.log_offset
+        if after is None and log_offset >= walk.position:
+            return f"the log ends at {walk.position}"
+        begins = "no sound record is before" if before is None else f"the sound record before begins at {before}"
+        return f"{begins}, {'none follows' if after is None else f'the next one begins at {after}'}"
 
     def _file_size(self, configured: int) -> int:
-        """Return the size that log files ought to have. A single one tells it unless it was cut."""
+        """Return the right size of log files. A single one has it unless it was cut."""
         usual = _usual_size(path for _, path in self._log_rows)
-        filled = [file for file in self.log_files if file.content]
-        if len(filled) != 1 or usual >= configured:
+        if len(self.segments) != 1 or usual >= configured:
             return usual or configured
-        return configured if self._is_cut(filled[0], configured) else usual
+        return configured if self._is_cut(self.segments[0], configured) else usual
 
-    def _is_cut(self, file: StoppedFile, configured: int) -> bool:
-        """Whether the only log file was longer: nobody sets its size, or queues know records behind its end."""
-        size = len(file.content)
-        blank_at = file.content.rfind(BLANK_MAGIC_BYTES, max(size - _LARGEST_RECORD, 0)) - MAGIC_AT
-        if blank_at >= 0 and unpack_size_and_magic(file.content, blank_at)[0] == size - blank_at:
+    def _is_cut(self, file: Segment, configured: int) -> bool:
+        """Whether the only log file was longer: nobody configures its size, or queues lead beyond its end."""
+        end_at = max(file.size - _LARGEST_RECORD, 0)
+        [end] = file.read([(end_at, file.size - end_at)])
+        blank_at = end.rfind(BLANK_MAGIC_BYTES) - MAGIC_AT
+        if blank_at >= 0 and unpack_size_and_magic(end, blank_at)[0] == len(end) - blank_at:
             return False  # the file was full
-        if size < _LEAST_LOG_FILE or all(size % unit for unit in _ROUND_SIZES):
+        if file.size < _LEAST_LOG_FILE or all(file.size % unit for unit in _ROUND_SIZES):
             return True
-        return any(file.base + size < queue.log_end <= file.base + configured for queue in self.queues())
-
-    def _near(self, log_offset: int) -> Iterable[int]:
-        index = (log_offset - self.log_begin) // self.segment_bytes
-        return range(min(index, len(self.log_files) - 1), -1, -1)  # missing files shift those behind them
-
-    def _mapped(self, base: int, path: Path) -> StoppedFile:
-        with path.open("rb") as file:
-            empty = os.fstat(file.fileno()).st_size == 0
-            content = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return StoppedFile(path, base, content)
+        return any(file.base + file.size < queue.log_end <= file.base + configured for queue in self.queues())
 
 
 def _row(folder: Path) -> tuple[list[tuple[int, Path]], list[Path]]:
-    """Return the files that are named by an offset, in order, and the others."""
+    """Return the files named by an offset, in order, and all other files."""
     if not folder.is_dir():
         return [], []
     paths = sorted(folder.iterdir())
@@ -240,7 +269,7 @@ def _usual_size(paths: Iterable[Path]) -> int:
 
 
 def usual(sizes: Iterable[int]) -> int:
-    """Return the size that is there most often, of several the largest: what is wrong is usually too short."""
+    """Return the most frequent size, the largest of several: wrong files are usually too short."""
     counts = Counter(sizes)
     return max(counts, key=lambda size: (counts[size], size), default=0)
 
@@ -258,10 +287,10 @@ def _wrong_files(folder: Path, row: list[tuple[int, Path]], file_bytes: int) -> 
 
 
 def check_stopped(root: Path) -> None:
-    """Raise `StoreLocked` if a broker has the folder open. Nothing is written."""
+    """Raise `StoreLocked` if a broker has the folder open. Writes nothing."""
     try:
         descriptor = LOCAL_DISK.open(root / "lock")
-    except OSError:  # nobody ever had it, or it is for reading only
+    except OSError:  # no broker ever locked it, or it is read-only
         return
     try:
         LOCAL_DISK.lock(descriptor)

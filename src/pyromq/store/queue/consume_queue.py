@@ -124,18 +124,17 @@ class ConsumeQueue(QueueTail):
         _pack_into(self.memory, (offset - self.base) * ENTRY_BYTES, log_offset, size, tags_code)  # type: ignore[arg-type]
         self.max_offset = offset + 1
 
-    def begin_at(self, queue_offset: int, log_offset: int) -> None:
-        """Fill the queue up to `queue_offset`, above the maximum: the messages between are lost.
+    def begin_at(self, queue_offset: int, lost_at: int) -> None:
+        """Fill the queue up to `queue_offset`, above the maximum, with filler entries.
 
-        Filler entries after other entries get `log_offset`, the place of the next record.
+        `lost_at` is the log offset of a neighbour's record; 0 if all earlier messages have expired.
         """
-        lost_at = log_offset if self.max_offset else 0
         if self.max_offset == 0:
             self.files.delete()
             self.reserved = 0
-            per_file = self.files.segment_bytes // ENTRY_BYTES
-            self.max_offset = queue_offset - queue_offset % per_file
-            self.min_offset = queue_offset
+            if not lost_at:
+                self.max_offset = queue_offset - queue_offset % (self.files.segment_bytes // ENTRY_BYTES)
+                self.min_offset = queue_offset
         while self.max_offset < queue_offset:
             self.append(lost_at, FILLER_SIZE, 0)
 

@@ -141,7 +141,7 @@ class QueueDispatcher:
         if is_right and offset < expected:
             queue.cut_at(offset)
         elif is_right and offset - expected <= most_lost:
-            if not complete:
+            if expected and not complete:
                 return False
             logger.warning("%s: the log has lost %d messages before %d", where, offset - expected, offset)
             have_expired = expected == 0 and self._log_begin > 0

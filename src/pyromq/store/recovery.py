@@ -94,9 +94,12 @@ class Recovery:
             start = self._log.min_offset
         elif not crashed:
             entered_to = max(entered_to, known.log_end)
+        ends = {queue: queue.max_offset for queue in self._queues}
         while (walked := self._walk(start, entered_to, complete=complete)) is None:
             logger.warning("queue entries are missing: reading the whole log")
             start, complete = self._log.min_offset, True
+            for queue in self._queues:
+                queue.cut_at(ends.get(queue, 0))  # one that was empty may have begun after older messages
         self._check_cut(walked, known, trusted_ms=safe_ms if power_cut else None)
         self._finish(walked, saved_ends, crashed=crashed)
         if not crashed:

@@ -53,7 +53,7 @@ class QueueDispatcher:
         self.followers: dict[str, Callable[[StoredMessage], None]] = {}
         self.damaged_heads: list[tuple[int, int]] = []
         self._delay_levels_ms = delay_levels_ms
-        self._log_begin = 0
+        self._start = 0
         self._ends: dict[RebuiltQueue, int] = {}  # `covered_to` of each queue before the replay
         self._unplaced: dict[RebuiltQueue, StoredMessage] = {}  # records that do not continue their queues
 
@@ -91,9 +91,9 @@ class QueueDispatcher:
         levels = self._delay_levels_ms
         return message.store_ms + (levels[min(level, len(levels)) - 1] if levels else _UNKNOWN_LEVEL_MS)
 
-    def begin_replay(self, log_begin: int) -> None:
-        """Begin a walk over the log: its records are passed to `replay` in order. Earlier records have expired."""
-        self._log_begin = log_begin
+    def begin_replay(self, start: int) -> None:
+        """Begin a walk over the log from `start`: its records are passed to `replay` in order."""
+        self._start = start
         self._ends.clear()
         self._unplaced.clear()
         self.damaged_heads.clear()
@@ -144,7 +144,7 @@ class QueueDispatcher:
             if expected and not complete:
                 return False
             logger.warning("%s: the log has lost %d messages before %d", where, offset - expected, offset)
-            have_expired = expected == 0 and self._log_begin > 0
+            have_expired = expected == 0 and self._start > 0  # or belong to a topic that was deleted
             queue.begin_at(offset, 0 if have_expired else message.log_offset)
         else:
             self.damaged_heads.append((message.log_offset, offset))

@@ -153,7 +153,7 @@ class Recovery:
         Returns None if a queue lacks entries that may be found before `start`. Records before `entered_to` without a
         queue are those of deleted topics.
         """
-        self._dispatcher.begin_replay(self._log.min_offset)
+        self._dispatcher.begin_replay(start)
         walk = self._log.walk(start, check_crc=self._check_crc, may_be_torn=True)
         progress = ProgressLine(self._clock, start, self._log.files.capacity_end)
         last_store_ms, following, end = 0, None, None

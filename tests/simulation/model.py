@@ -11,7 +11,7 @@ from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode
 from pyromq.slow_work import run_blocking
-from pyromq.store.index.record_keys import key_hashes
+from pyromq.store.index.index_file import key_hashes
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue.consume_queue import FILLER_SIZE

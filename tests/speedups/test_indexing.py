@@ -18,9 +18,8 @@ from pyromq.java_hash import java_hash
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.record import mark_addresses
-from pyromq.store.index.index_file import HEADER
+from pyromq.store.index.index_file import HEADER, key_hashes
 from pyromq.store.index.key_index import KeyIndex
-from pyromq.store.index.record_keys import key_hashes
 from pyromq.store.log.commit_log import CommitLog
 
 pytestmark = pytest.mark.skipif(not speedups.is_active, reason="the compiled parts are not built")

@@ -25,8 +25,8 @@ from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.flusher import Flusher
+from pyromq.store.index.index_file import is_found_by
 from pyromq.store.index.key_index import KeyIndex, KeyMatches
-from pyromq.store.index.record_keys import is_found_by
 from pyromq.store.log.commit_log import CommitLog, LogTail
 from pyromq.store.log.residency import Residency
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries

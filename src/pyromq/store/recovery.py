@@ -20,8 +20,7 @@ from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_walk import Damage
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.queue.entry_verifier import EntryVerifier
-from pyromq.store.queue.queue_ends_file import QueueEnds
-from pyromq.store.queue.queue_table import QueueTable, is_folder_name
+from pyromq.store.queue.queue_table import QueueEnds, QueueTable, is_folder_name
 from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 
 logger = logger_of(__name__)

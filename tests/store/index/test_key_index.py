@@ -20,7 +20,7 @@ from pyromq.record import encode, is_of_topic, log_offset_of
 from pyromq.slow_work import PagesToLoad, run_blocking
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.index import index_file
-from pyromq.store.index.record_keys import key_hashes
+from pyromq.store.index.index_file import key_hashes
 from pyromq.store.message_store import MessageStore
 
 EVER = (0, (1 << 63) - 1)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pyromq.store.timers import bucket_cache as kept_hours
-from pyromq.store.timers.bucket_cache import BucketCache
+from pyromq.store.timers import timer_files as kept_hours
 from pyromq.store.timers.timer_bucket import TimerBucket
+from pyromq.store.timers.timer_files import BucketCache
 
 
 @pytest.fixture

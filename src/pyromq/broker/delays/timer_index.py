@@ -27,7 +27,6 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.record import Buffer, decode
 from pyromq.slow_work import NotInMemory, breathe
 from pyromq.store.message_store import MessageStore
-from pyromq.store.timers.bucket_cache import BucketCache
 from pyromq.store.timers.timer_bucket import (
     ENTRY_BYTES,
     HOUR_MS,
@@ -37,7 +36,7 @@ from pyromq.store.timers.timer_bucket import (
     decode_verified,
     matches_entry,
 )
-from pyromq.store.timers.timer_files import Snapshot, TimerFiles
+from pyromq.store.timers.timer_files import BucketCache, Snapshot, TimerFiles
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.timed import TimerIntake

@@ -17,18 +17,23 @@
     previous entry      16     int    of the chain, 0 none
 
 Until its first entry is written, a new file begins at the end of the previous file, and the first entry counts its
-seconds from there. Source: RocketMQ 4.9.8, IndexFile and IndexHeader.
+seconds from there. Source: RocketMQ 4.9.8, IndexFile, IndexHeader and IndexService.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyromq import speedups
+from pyromq.java_hash import java_hash
+from pyromq.message import Property, decode_properties
+from pyromq.names import TIMER_TOPIC
+from pyromq.record import RecordHead
 from pyromq.slow_work import PagesToLoad
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.log.segment import Segment
@@ -76,6 +81,10 @@ _STRETCH = 1 << 15  # bytes allocated at once for slots; a multiple of the slot 
 _NEWEST = 64  # entries of one hash checked for a record: one record has no more of them
 _EVER_MS = (1 << 63) - 1
 _INT_MAX = (1 << 31) - 1
+_MOST_CACHED = 200  # characters of a cached part: a topic and an id, or an ordinary key
+_COUNTER = 4  # hex digits at the end of a unique id; the digits before change once a millisecond
+_hash_of_start = lru_cache(maxsize=1024)(java_hash)
+_hash_of_end = lru_cache(maxsize=65536)(java_hash)  # all counters
 
 
 def key_of_entry(key_hash: int, log_offset: int) -> bytes:
@@ -231,3 +240,47 @@ class IndexFile(IndexTail):
             number, looked_at = previous, looked_at + 1
             if looked_at % LOOKED_AT == 0:
                 yield []
+
+
+def is_found_by(record: RecordHead, topic: str, key: str) -> bool:
+    """Whether a record has this topic, and the key as unique id or among its keys."""
+    if record.topic != topic:
+        return False
+    properties = decode_properties(record.property_text)
+    return key == properties.get(Property.UNIQUE_KEY) or key in properties.get(Property.KEYS, "").split(" ")
+
+
+def key_hashes(topic: str, property_text: str) -> list[int]:
+    """Return the hash of each key of a message: its unique id first, then the words of KEYS.
+
+    Scheduled messages have none: they are indexed when they are delivered.
+    """
+    return [index_hash(joined_hash(*key)) for key in keys_of(topic, property_text)]
+
+
+def keys_of(topic: str, property_text: str) -> list[tuple[str, str]]:
+    """Return each key as two parts for `joined_hash`: a begin that many messages share, and an end."""
+    if topic == TIMER_TOPIC:
+        return []
+    properties = decode_properties(property_text)
+    keys = []
+    if unique := properties.get(Property.UNIQUE_KEY):
+        keys.append((f"{topic}#{unique[:-_COUNTER]}", unique[-_COUNTER:]))
+    if words := properties.get(Property.KEYS):
+        start = f"{topic}#"
+        keys += [(start, key) for key in words.split(" ") if key]
+    return keys
+
+
+def index_hash(value: int) -> int:
+    """Return the absolute value of a hash, as in index files; 0 for -2^31, which has none in Java."""
+    value = abs(value)
+    return value if value <= 0x7FFFFFFF else 0
+
+
+def joined_hash(start: str, end: str) -> int:
+    """Return `java_hash(start + end)` from cached hashes: h(a + b) = h(a) 31^len(b) + h(b)."""
+    if not end.isascii() or len(start) > _MOST_CACHED or len(end) > _MOST_CACHED:
+        return java_hash(start + end)
+    value: int = (_hash_of_start(start) * 31 ** len(end) + _hash_of_end(end)) & 0xFFFFFFFF
+    return value - 0x100000000 if value & 0x80000000 else value

@@ -21,8 +21,7 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.record import RecordHead, decode_labels, is_of_topic
 from pyromq.slow_work import SlowWork, breathe, loaded
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
-from pyromq.store.index.index_file import IndexFile, index_file_bytes
-from pyromq.store.index.record_keys import index_hash, joined_hash, key_hashes, keys_of
+from pyromq.store.index.index_file import IndexFile, index_file_bytes, index_hash, joined_hash, key_hashes, keys_of
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segment import Segment, sync_all
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
-from pyromq.store.index.index_file import ENTRY, HEADER, SLOT, index_file_bytes, key_of_entry
-from pyromq.store.index.record_keys import key_hashes
+from pyromq.store.index.index_file import ENTRY, HEADER, SLOT, index_file_bytes, key_hashes, key_of_entry
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore
 
 

@@ -12,8 +12,7 @@ from pyromq.record import FIELD_AT
 from pyromq.store.log.log_walk import Damage
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedQueue, StoppedStore, usual
 from pyromq.store.queue.consume_queue import FILLER_SIZE, QueueEntry
-from pyromq.store.queue.queue_ends_file import QueueEndsFile
-from pyromq.store.queue.queue_table import is_folder_name
+from pyromq.store.queue.queue_table import QueueEndsFile, is_folder_name
 from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 
 

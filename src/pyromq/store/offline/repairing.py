@@ -25,8 +25,7 @@ from pyromq.store.offline.queue_check import QueueCheck
 from pyromq.store.offline.stopped_store import StoppedStore
 from pyromq.store.queue.consume_queue import ENTRY_BYTES
 from pyromq.store.queue.entry_verifier import EntryVerifier
-from pyromq.store.queue.queue_ends_file import QueueEnds
-from pyromq.store.queue.queue_table import QueueTable
+from pyromq.store.queue.queue_table import QueueEnds, QueueTable
 from pyromq.store.queue_dispatcher import QueueDispatcher
 from pyromq.store.recovery import Recovery
 

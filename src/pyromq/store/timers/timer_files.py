@@ -33,6 +33,7 @@ _FILE_NAME = re.compile(r".*-.*T.*\.")
 OPENING_EFFORT = 250  # records that could be copied while the files of a bucket are opened
 WRITTEN_BYTES = 128 << 10  # at once; of records copied as well
 _ALL = 1 << 62
+KEPT_MESSAGES = 2_000_000  # of far buckets in memory, at nine bytes each
 _NAME_CHARACTERS = len("2026-01-31T23")
 
 
@@ -275,3 +276,28 @@ class TimerFiles:
     def release(self) -> None:
         for bucket in self.buckets.values():
             bucket.release()
+
+
+class BucketCache:
+    """Which of the far buckets keep their keys and marks in memory: those used last, up to `KEPT_MESSAGES`.
+
+    The last one is kept however large it is, so that a thousand cancellations of one hour read its files once; it alone
+    has open files.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[TimerBucket, int] = {}  # the one asked about last is the last
+        self._messages = 0
+
+    def keep(self, bucket: TimerBucket, *, near: int) -> None:
+        """Keep this bucket in memory and release the oldest others above the limit, but none up to hour `near`."""
+        counts = self._counts
+        if (last := next(reversed(counts), bucket)) is not bucket:
+            last.close()
+        self._messages += bucket.count - counts.pop(bucket, 0)
+        counts[bucket] = bucket.count
+        while self._messages > KEPT_MESSAGES and len(counts) > 1:
+            oldest = next(iter(counts))
+            self._messages -= counts.pop(oldest)
+            if oldest.hour > near:
+                oldest.release()

@@ -33,59 +33,69 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
 
-class Property:
-    """Names of the properties that RocketMQ itself sets. Source: MessageConst."""
+_reserved_names: set[str] = set()
 
-    KEYS = "KEYS"
-    TAGS = "TAGS"
-    WAIT = "WAIT"
-    DELAY = "DELAY"
-    RETRY_TOPIC = "RETRY_TOPIC"
-    REAL_TOPIC = "REAL_TOPIC"
-    REAL_QUEUE_ID = "REAL_QID"
-    TRANSACTION = "TRAN_MSG"
-    PRODUCER_GROUP = "PGROUP"
+
+def _reserved(name: str) -> str:
+    """Declare the name of a property that applications must not set themselves."""
+    _reserved_names.add(name)
+    return name
+
+
+class Property:
+    """Names of the properties with a meaning. Source: MessageConst and its STRING_HASH_SET, of 4.9.8 and 5.
+
+    A new one is declared here, and nowhere else. Producers, the console and Spark refuse the reserved ones.
+    """
+
+    KEYS = _reserved("KEYS")
+    TAGS = _reserved("TAGS")
+    WAIT = _reserved("WAIT")
+    DELAY = _reserved("DELAY")
+    RETRY_TOPIC = _reserved("RETRY_TOPIC")
+    REAL_TOPIC = _reserved("REAL_TOPIC")
+    REAL_QUEUE_ID = _reserved("REAL_QID")
+    TRANSACTION = _reserved("TRAN_MSG")
+    PRODUCER_GROUP = _reserved("PGROUP")
     TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
     CHECK_IMMUNITY_SECONDS = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-    MIN_OFFSET = "MIN_OFFSET"
-    MAX_OFFSET = "MAX_OFFSET"
-    ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-    RECONSUME_TIME = "RECONSUME_TIME"
-    MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+    MIN_OFFSET = _reserved("MIN_OFFSET")
+    MAX_OFFSET = _reserved("MAX_OFFSET")
+    ORIGIN_MESSAGE_ID = _reserved("ORIGIN_MESSAGE_ID")
+    RECONSUME_TIME = _reserved("RECONSUME_TIME")
+    MAX_RECONSUME_TIMES = _reserved("MAX_RECONSUME_TIMES")
     RETRY_REASON = "RETRY_REASON"  # ours: why a listener failed, `ValueError: no such order`
-    UNIQUE_KEY = "UNIQ_KEY"
-    REGION = "MSG_REGION"
-    TRACE_ON = "TRACE_ON"
-    INSTANCE_ID = "INSTANCE_ID"
-    CORRELATION_ID = "CORRELATION_ID"
-    REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
-    TTL = "TTL"
-    ARRIVE_TIME = "ARRIVE_TIME"
-    PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
-    CLUSTER = "CLUSTER"
-    MESSAGE_TYPE = "MSG_TYPE"
-    TIMER_DELAY_SECONDS = "TIMER_DELAY_SEC"
-    TIMER_DELAY_MS = "TIMER_DELAY_MS"
-    TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
-    TIMER_OUT_MS = "TIMER_OUT_MS"
-    TIMER_CANCELS = "TIMER_DEL_UNIQKEY"
+    DAMAGED = "DAMAGED"  # ours, of a dead letter: what is wrong with the record that it was copied from
+    UNIQUE_KEY = _reserved("UNIQ_KEY")
+    REGION = _reserved("MSG_REGION")
+    TRACE_ON = _reserved("TRACE_ON")
+    INSTANCE_ID = _reserved("INSTANCE_ID")
+    CORRELATION_ID = _reserved("CORRELATION_ID")
+    REPLY_TO_CLIENT = _reserved("REPLY_TO_CLIENT")
+    TTL = _reserved("TTL")
+    ARRIVE_TIME = _reserved("ARRIVE_TIME")
+    PUSH_REPLY_TIME = _reserved("PUSH_REPLY_TIME")
+    CLUSTER = _reserved("CLUSTER")
+    MESSAGE_TYPE = _reserved("MSG_TYPE")
+    TIMER_DELAY_SECONDS = _reserved("TIMER_DELAY_SEC")
+    TIMER_DELAY_MS = _reserved("TIMER_DELAY_MS")
+    TIMER_DELIVER_MS = _reserved("TIMER_DELIVER_MS")
+    TIMER_OUT_MS = _reserved("TIMER_OUT_MS")
+    TIMER_CANCELS = _reserved("TIMER_DEL_UNIQKEY")
     SHARDING_KEY = "__SHARDINGKEY"
+    # Reserved by RocketMQ, without a meaning here.
+    BUYER_ID = _reserved("BUYER_ID")
+    TRANSFER_FLAG = _reserved("TRANSFER_FLAG")
+    CORRECTION_FLAG = _reserved("CORRECTION_FLAG")
+    MQ2_FLAG = _reserved("MQ2_FLAG")
+    CONSUME_START_TIME = _reserved("CONSUME_START_TIME")
+    INNER_MULTI_QUEUE_OFFSET = _reserved("INNER_MULTI_QUEUE_OFFSET")
 
 
-# How a producer asks for a time of delivery.
+RESERVED_PROPERTIES = frozenset(_reserved_names)
+
+# The properties by which a producer asks for a time of delivery.
 TIMER_PROPERTIES = (Property.TIMER_DELAY_SECONDS, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
-
-# Not for free use by applications. Source: MessageConst.STRING_HASH_SET of 4.9.8; the timers' of RocketMQ 5.
-RESERVED_PROPERTIES = frozenset(
-    {
-        "TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID",
-        "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG",
-        "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "UNIQ_KEY", "CONSUME_START_TIME",
-        "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER",
-        "MSG_TYPE", "INNER_MULTI_QUEUE_OFFSET",
-        *TIMER_PROPERTIES, Property.TIMER_OUT_MS, Property.TIMER_CANCELS,
-    }
-)  # fmt: skip
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ from pyromq.excerpt import excerpt
 from pyromq.filter.subscribed import Wanted
 from pyromq.filter.tags import EVERYTHING
 from pyromq.logs import logger_of
-from pyromq.message import MessageQueue, StoredMessage, SysFlag
+from pyromq.message import MessageQueue, Property, StoredMessage, SysFlag
 from pyromq.record import (
     FIXED_SIZE,
     MAGIC,
@@ -44,8 +44,6 @@ from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
 
 logger = logger_of(__name__)
-
-DAMAGED = "DAMAGED"  # property of a dead letter: what is wrong with the record it was copied from
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +426,7 @@ class DamagedMessagePolicy:
     async def _pass_over(self, damaged: DamagedMessage) -> None:
         fate = "passed over"
         if self._config.damaged is Damaged.DEAD_LETTER and damaged.message is not None and self._send_back is not None:
-            damaged.message.properties[DAMAGED] = damaged.what
+            damaged.message.properties[Property.DAMAGED] = damaged.what
             await self._send_back.bury(damaged.message, str(damaged))
             fate = "now a dead letter"
         self.count += 1

@@ -8,7 +8,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.column import Column
 
-from pyromq.client.consumer.pulling import DAMAGED
 from pyromq.errors import UsageError
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
@@ -39,7 +38,7 @@ def run(settings: Redrive, tell: Tell) -> Summary:
     } | pairs(settings.option)
     chosen = _chosen(spark.read.format("rocketmq").options(**source).load(), settings)
     letters = chosen.withColumn("destination", _destination(settings))
-    by = ("destination", _reason().alias("reason"), _property(DAMAGED).isNotNull().alias("damaged"))
+    by = ("destination", _reason().alias("reason"), _property(Property.DAMAGED).isNotNull().alias("damaged"))
     found = letters.groupBy(*by).count().collect()
     refused = sum(each["count"] for each in found if each.damaged)
     notes = _refusals(refused) if refused else ()
@@ -52,7 +51,7 @@ def run(settings: Redrive, tell: Tell) -> Summary:
     total = sum(row["messages"] for row in rows)
     if settings.dry_run or not total:
         return Summary(rows, (f"{counted(total, 'dead letter')} would be sent", *notes), failed=refused > 0)
-    frame = _messages(letters.where(_property(DAMAGED).isNull()))
+    frame = _messages(letters.where(_property(Property.DAMAGED).isNull()))
     frame.write.format("rocketmq").mode("append").options(**write_options(settings)).save()
     tell(total)
     return Summary(rows, (f"{counted(total, 'dead letter')} sent", *notes), failed=refused > 0)
@@ -60,7 +59,7 @@ def run(settings: Redrive, tell: Tell) -> Summary:
 
 def _refusals(count: int) -> tuple[str]:
     were = counted(count, "dead letter was", "dead letters were")
-    return (f"{were} damaged before dead-lettering, and not sent: property {DAMAGED} has the reason",)
+    return (f"{were} damaged before dead-lettering, and not sent: property {Property.DAMAGED} has the reason",)
 
 
 def _property(name: str) -> Column:

@@ -16,7 +16,7 @@ from itertools import count
 from pyromq.client.admin.admin_client import AdminClient
 from pyromq.client.admin.messages.message_search import find_by_offset_id, find_copies, one_id
 from pyromq.client.arguments import checked
-from pyromq.client.consumer.pulling import DAMAGED, PullRequest, pull
+from pyromq.client.consumer.pulling import PullRequest, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock
 from pyromq.errors import MQError, QueryNotFound, TopicNotFound, Unavailable, UsageError
@@ -326,7 +326,7 @@ class AsyncDeadLetters(AdminClient):
 
 
 def _refuse_damaged(message: StoredMessage) -> None:
-    what = message.properties.get(DAMAGED)
+    what = message.properties.get(Property.DAMAGED)
     if what is not None:
         raise UsageError(f"message {message.message_id} was damaged when it was made a dead letter: {what}")
 

@@ -24,9 +24,8 @@ from pyromq.net.channel import connect
 from pyromq.record import decode_all
 from pyromq.remoting import headers
 from pyromq.remoting.codes import RequestCode
-from pyromq.remoting.command import decode_response
+from pyromq.remoting.command import BINARY, JSON, MAX_FRAME_BYTES, FrameSplitter, decode_response, frame_words
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.frame import BINARY, JSON, MAX_FRAME_BYTES, FrameSplitter, frame_words
 from pyromq.remoting.headers import MaxOffset, RouteOfTopic
 from pyromq.testing import Cluster
 

@@ -15,8 +15,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.confirmation import MAX_UNCONFIRMED
 from pyromq.errors import StoreNotWritable
 from pyromq.remoting.codes import ONE_WAY
-from pyromq.remoting.command import decode_response, encode_request
-from pyromq.remoting.frame import BINARY, JSON, FrameSplitter
+from pyromq.remoting.command import BINARY, JSON, FrameSplitter, decode_response, encode_request
 from pyromq.remoting.headers import MaxOffset
 from pyromq.store.config import FlushMode
 from pyromq.testing import SimulatedDisk

@@ -25,8 +25,7 @@ from pyromq.remoting.bodies import (
     encode_body,
 )
 from pyromq.remoting.codes import RequestCode
-from pyromq.remoting.command import Call, Response, decode_request, decode_response
-from pyromq.remoting.frame import JSON, Frame, FrameSplitter
+from pyromq.remoting.command import JSON, Call, Frame, FrameSplitter, Response, decode_request, decode_response
 from pyromq.remoting.header import Header, parse_header, request_headers, wire_fields
 from pyromq.remoting.json_quirks import parse
 

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 from pyromq import speedups
-from pyromq.remoting.command import Call, decode_request_with_fields
-from pyromq.remoting.frame import JSON, FrameSplitter, frame_words
+from pyromq.remoting.command import JSON, Call, FrameSplitter, decode_request_with_fields, frame_words
 from pyromq.remoting.signer import SIGNATURE, AccessKeySigner
 
 SIGNED = [json.loads(line) for line in (Path(__file__).parent / "signed" / "java-4.9.7.jsonl").read_text().splitlines()]

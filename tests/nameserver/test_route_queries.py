@@ -6,8 +6,8 @@ from pyromq.clock import SystemClock
 from pyromq.net.channel import connect
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import TopicConfig
+from pyromq.remoting.command import BINARY
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.frame import BINARY
 from pyromq.remoting.headers import (
     AddWritePermission,
     Cluster,

@@ -27,8 +27,7 @@ from tests.seed import seed_of_the_day
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import speedups
-from pyromq.remoting.command import encode_request
-from pyromq.remoting.frame import FrameSplitter
+from pyromq.remoting.command import FrameSplitter, encode_request
 from pyromq.remoting.headers import MaxOffset, QueryConsumerOffset, RouteOfTopic
 
 RECORDED = Path(__file__).parents[1] / "golden" / "frames"

@@ -6,8 +6,7 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.net import connection
-from pyromq.remoting.command import Reply, encode_request
-from pyromq.remoting.frame import frame_words
+from pyromq.remoting.command import Reply, encode_request, frame_words
 from pyromq.remoting.headers import MaxOffset, MinOffset
 
 NO_FRAMES = [

@@ -18,9 +18,8 @@ from pyromq.net.channel import connect
 from pyromq.net.connection import HIGH_WATER_BYTES
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.server import Server
-from pyromq.remoting.command import Reply
+from pyromq.remoting.command import BINARY, Reply
 from pyromq.remoting.dispatch import Dispatcher, answers
-from pyromq.remoting.frame import BINARY
 from pyromq.remoting.headers import ConsumerIdsChanged, Heartbeat, MaxOffset, MinOffset, OffsetResponse
 
 

@@ -15,10 +15,9 @@ from pyromq import speedups
 from pyromq.errors import ConnectionLost
 from pyromq.net.server import Server
 from pyromq.remoting.codes import ONE_WAY, RESPONSE
-from pyromq.remoting.command import Reply, decode_response, encode_request
+from pyromq.remoting.command import MAX_FRAME_BYTES, FrameSplitter, Reply, decode_response, encode_request, frame_words
 from pyromq.remoting.connection_limits import ConnectionLimits
 from pyromq.remoting.dispatch import Dispatcher, answers
-from pyromq.remoting.frame import MAX_FRAME_BYTES, FrameSplitter, frame_words
 from pyromq.remoting.headers import (
     EarliestStoreTime,
     Heartbeat,

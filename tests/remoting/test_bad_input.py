@@ -9,9 +9,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyromq.errors import FrameTooLarge, ProtocolError
-from pyromq.remoting.command import Call, Reply, decode_request, decode_response
+from pyromq.remoting.command import (
+    BINARY,
+    JSON,
+    MAX_FRAME_BYTES,
+    Call,
+    FrameSplitter,
+    Reply,
+    decode_request,
+    decode_response,
+    frame_words,
+)
 from pyromq.remoting.dispatch import Dispatcher, answers
-from pyromq.remoting.frame import BINARY, JSON, MAX_FRAME_BYTES, FrameSplitter, frame_words
 from pyromq.remoting.header import request_headers, wire_layout
 from pyromq.remoting.headers import MaxOffset, MinOffset, OffsetResponse
 from pyromq.remoting.remoting_session import RemotingSession

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from pyromq.errors import BrokerError, MissingField, ProtocolError, ServiceNotAvailable, TopicNotFound
 from pyromq.remoting.codes import ONE_WAY, RESPONSE, VERSION, Language
 from pyromq.remoting.command import (
+    BINARY,
+    JSON,
     Call,
+    FrameSplitter,
     Reply,
     ReplyTemplate,
     Response,
@@ -20,7 +23,6 @@ from pyromq.remoting.command import (
     encode_request,
     write_reply,
 )
-from pyromq.remoting.frame import BINARY, JSON, FrameSplitter
 from pyromq.remoting.header import Filled, HeaderTemplate, json_text, request_headers
 from pyromq.remoting.headers import (
     Heartbeat,

@@ -10,9 +10,8 @@ import pytest
 
 from pyromq.errors import NoPermission, ResponseCode, TopicNotFound
 from pyromq.remoting.codes import RequestCode
-from pyromq.remoting.command import Call, Reply, decode_request, encode_request
+from pyromq.remoting.command import Call, FrameSplitter, Reply, decode_request, encode_request
 from pyromq.remoting.dispatch import Dispatcher, answers, refusal
-from pyromq.remoting.frame import FrameSplitter
 from pyromq.remoting.headers import MaxOffset, MinOffset, PullMessage, SendMessage, SendMessageV2
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.errors import FrameTooLarge, ProtocolError
-from pyromq.remoting.frame import (
+from pyromq.remoting.command import (
     BINARY,
     JSON,
     MAX_FRAME_BYTES,

@@ -3,9 +3,8 @@
 import pytest
 
 from pyromq.errors import DeadlineExceeded, NoPermission, ResponseCode
-from pyromq.remoting.command import Reply
+from pyromq.remoting.command import BINARY, JSON, Reply
 from pyromq.remoting.dispatch import answers
-from pyromq.remoting.frame import BINARY, JSON
 from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import MaxOffset
 from pyromq.remoting.hooks import RemotingOutcome

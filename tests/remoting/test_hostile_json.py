@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from pyromq.errors import ProtocolError
 from pyromq.remoting.bodies import HeartbeatBody, TopicConfigTable
-from pyromq.remoting.command import MAX_HEADER_BYTES, decode_request, decode_response
-from pyromq.remoting.frame import JSON
-from pyromq.remoting.json_quirks import ANSWER, FILE, REQUEST, Bounds, decode_body
-from pyromq.remoting.tolerant_json import parse
+from pyromq.remoting.command import JSON, MAX_HEADER_BYTES, decode_request, decode_response
+from pyromq.remoting.json_quirks import ANSWER, FILE, REQUEST, Bounds, decode_body, parse
 
 FEW = Bounds(plain_bytes=1 << 20, odd_bytes=1 << 16, odd_values=200)
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pyromq.errors import ProtocolError
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies.body import Body
-from pyromq.remoting.json_quirks import body_pieces, decode_body, encode_body
-from pyromq.remoting.tolerant_json import parse
+from pyromq.remoting.json_quirks import body_pieces, decode_body, encode_body, parse
 
 
 class Sample(msgspec.Struct, rename="camel"):

@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 from pyromq.errors import ConnectionLost, DeadlineExceeded, ProtocolError, ResponseCode, TopicNotFound, Unavailable
 from pyromq.message import pack_address
 from pyromq.remoting.codes import ONE_WAY
-from pyromq.remoting.command import Call, Reply, decode_request, encode_request, write_reply
+from pyromq.remoting.command import (
+    BINARY,
+    JSON,
+    Call,
+    FrameSplitter,
+    Reply,
+    decode_request,
+    encode_request,
+    write_reply,
+)
 from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, Budget
 from pyromq.remoting.dispatch import Dispatcher, answers
-from pyromq.remoting.frame import BINARY, JSON, FrameSplitter
 from pyromq.remoting.header import Filled, HeaderTemplate
 from pyromq.remoting.headers import ConsumerIdsChanged, EarliestStoreTime, MaxOffset, MinOffset, OffsetResponse
 from pyromq.remoting.rejection_log import RejectionLog

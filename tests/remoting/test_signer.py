@@ -9,9 +9,16 @@ from pyromq import speedups
 from pyromq.clock import SystemClock
 from pyromq.errors import UsageError
 from pyromq.remoting.codes import ONE_WAY
-from pyromq.remoting.command import Call, decode_request_with_fields, encode_request
+from pyromq.remoting.command import (
+    BINARY,
+    JSON,
+    Call,
+    FrameSplitter,
+    decode_request_with_fields,
+    encode_request,
+    frame_words,
+)
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.frame import BINARY, JSON, FrameSplitter, frame_words
 from pyromq.remoting.header import Filled, HeaderTemplate, json_text
 from pyromq.remoting.headers import Heartbeat, MaxOffset, QueryMessage, SendMessageV2
 from pyromq.remoting.remoting_session import RemotingSession

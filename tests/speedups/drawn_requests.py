@@ -9,8 +9,7 @@ from random import Random
 from pyromq.record import BatchMember, encode_batch
 from pyromq.remoting.bodies import ConsumerEntry, GroupConfig, HeartbeatBody, ProducerEntry, Subscription, encode_body
 from pyromq.remoting.codes import ONE_WAY
-from pyromq.remoting.command import encode_request
-from pyromq.remoting.frame import BINARY, JSON, frame_words
+from pyromq.remoting.command import BINARY, JSON, encode_request, frame_words
 from pyromq.remoting.header import Header, wire_fields
 from pyromq.remoting.headers import (
     CreateTopic,

@@ -42,14 +42,17 @@ from pyromq.permissions.account import Account
 from pyromq.permissions.authentication import is_signed_by
 from pyromq.record import BatchMember, decode, decode_all, decode_batch, encode, encode_batch, mark_addresses
 from pyromq.remoting.command import (
+    BINARY,
+    JSON,
+    MAX_FRAME_BYTES,
     Call,
+    FrameSplitter,
     Response,
     decode_request,
     decode_request_with_fields,
     decode_response,
     encode_request,
 )
-from pyromq.remoting.frame import BINARY, JSON, MAX_FRAME_BYTES, FrameSplitter
 from pyromq.remoting.header import wire_layout
 from pyromq.remoting.signer import AccessKeySigner
 from pyromq.speedups import batches, decoding, fast_acl, records, requests

@@ -7,7 +7,7 @@ from random import Random
 
 from tests.speedups.hot_headers import HOT, golden
 
-from pyromq.remoting.frame import BINARY, JSON
+from pyromq.remoting.command import BINARY, JSON
 from pyromq.remoting.header import WireField, wire_layout
 
 # A code, how the header is written, the header.

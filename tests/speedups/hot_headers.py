@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.errors import ProtocolError
-from pyromq.remoting.command import Call, decode_request
-from pyromq.remoting.frame import FrameSplitter
+from pyromq.remoting.command import Call, FrameSplitter, decode_request
 from pyromq.remoting.header import wire_layout
 from pyromq.remoting.headers import PullMessage, SendBatchMessage, SendMessage, SendMessageV2, UpdateConsumerOffset
 

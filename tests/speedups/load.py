@@ -13,8 +13,7 @@ from tests.speedups.drawn_requests import Requests
 from tests.speedups.header_forms import CHANGES, change_bytes
 
 from pyromq.errors import ProtocolError
-from pyromq.remoting.command import Call, decode_request
-from pyromq.remoting.frame import FrameSplitter, frame_words
+from pyromq.remoting.command import Call, FrameSplitter, decode_request, frame_words
 from pyromq.remoting.headers import DeleteTopic
 
 FRAMES = Path(__file__).parent.parent / "golden" / "frames"

@@ -25,8 +25,7 @@ from pyromq import speedups
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.pull_processor import PullProcessor
-from pyromq.remoting.command import encode_request
-from pyromq.remoting.frame import FrameSplitter, frame_words
+from pyromq.remoting.command import FrameSplitter, encode_request, frame_words
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import (
     AllConsumerOffsets,

@@ -12,8 +12,7 @@ from tests.broker.headers import pull_header, send_header
 from tests.net.sockets import open_narrow
 from tests.waiting import PATIENCE_SECONDS, until
 
-from pyromq.remoting.command import decode_response, encode_request
-from pyromq.remoting.frame import MAX_FRAME_BYTES, FrameSplitter, frame_words
+from pyromq.remoting.command import MAX_FRAME_BYTES, FrameSplitter, decode_response, encode_request, frame_words
 from pyromq.remoting.headers import CreateTopic, MaxOffset
 from pyromq.testing import Cluster
 

@@ -13,8 +13,7 @@ from tests.speedups.header_forms import binary_form, changed_form, cut_form, jso
 from tests.speedups.hot_headers import HOT, golden, plainly, read
 
 from pyromq.remoting.codes import ONE_WAY
-from pyromq.remoting.command import MAX_HEADER_BYTES, encode_request
-from pyromq.remoting.frame import BINARY, JSON, FrameSplitter
+from pyromq.remoting.command import BINARY, JSON, MAX_HEADER_BYTES, FrameSplitter, encode_request
 from pyromq.remoting.header import Header, wire_layout
 
 ROUNDS = 2_000

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyromq.remoting.command import Call, ReplyTemplate, write_reply
-from pyromq.remoting.frame import BINARY, JSON
+from pyromq.remoting.command import BINARY, JSON, Call, ReplyTemplate, write_reply
 from pyromq.remoting.headers import PullMessageResponse, SendMessageResponse
 
 codec = pytest.importorskip("pyromq.speedups.codec", reason="the compiled parts are not built")

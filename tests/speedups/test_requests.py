@@ -14,8 +14,7 @@ from pyromq.clock import SystemClock
 from pyromq.errors import MQError, ProtocolError
 from pyromq.message import RESERVED_PROPERTIES, Message
 from pyromq.message_id import UniqueIds
-from pyromq.remoting.command import Call, Reply, decode_response, encode_request, write_reply
-from pyromq.remoting.frame import FrameSplitter
+from pyromq.remoting.command import Call, FrameSplitter, Reply, decode_response, encode_request, write_reply
 from pyromq.remoting.header import Filled, HeaderTemplate, json_text
 from pyromq.remoting.headers import PullMessageResponse, SendMessageResponse, SendMessageV2
 

@@ -14,10 +14,9 @@ from pyromq.errors import ConnectionLost, DeadlineExceeded, Unavailable
 from pyromq.message import Message
 from pyromq.net.channel import connect
 from pyromq.net.server import Server
-from pyromq.remoting.command import Reply
+from pyromq.remoting.command import MAX_FRAME_BYTES, Reply
 from pyromq.remoting.connection_limits import ConnectionLimits
 from pyromq.remoting.dispatch import Dispatcher, answers
-from pyromq.remoting.frame import MAX_FRAME_BYTES
 from pyromq.remoting.headers import MaxOffset, OffsetResponse
 from pyromq.testing import Cluster, FakeClock, Link
 

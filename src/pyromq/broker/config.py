@@ -18,8 +18,8 @@ from pyromq.names import MAX_TOPIC_LENGTH, REPLY_SUFFIX, check_topic
 from pyromq.net.address_server import is_url, parse_addresses
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.tls.server import ServerTlsConfig
+from pyromq.remoting.command import MAX_FRAME_BYTES
 from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, ConnectionLimits
-from pyromq.remoting.frame import MAX_FRAME_BYTES
 from pyromq.settings import (
     Change,
     Setting,

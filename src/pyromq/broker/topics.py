@@ -36,7 +36,7 @@ from pyromq.names import (
 from pyromq.quota import Quota
 from pyromq.remoting.bodies import FILE, DataVersion, TopicConfig, TopicConfigTable, decode_body
 from pyromq.remoting.codes import Permission
-from pyromq.remoting.peer import Peer
+from pyromq.remoting.dispatch import Peer
 from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
 

@@ -22,7 +22,7 @@ from pyromq.remoting.bodies import (
     read_plain,
 )
 from pyromq.remoting.command import Call, Reply
-from pyromq.remoting.dispatch import answers
+from pyromq.remoting.dispatch import Peer, answers
 from pyromq.remoting.headers import (
     QueryDataVersion,
     QueryDataVersionResponse,
@@ -30,7 +30,6 @@ from pyromq.remoting.headers import (
     RegisterBrokerResponse,
     UnregisterBroker,
 )
-from pyromq.remoting.peer import Peer
 from pyromq.slow_work import completed
 
 logger = logger_of(__name__)

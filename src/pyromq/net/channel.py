@@ -17,9 +17,8 @@ from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.tls.certificate_dates import SOON_DAYS, expiry, lifetime
 from pyromq.net.tls.failures import refused_handshake
 from pyromq.remoting.command import Response
-from pyromq.remoting.dispatch import Dispatching
+from pyromq.remoting.dispatch import Completed, Dispatching
 from pyromq.remoting.header import Filled, Header
-from pyromq.remoting.peer import Completed
 from pyromq.remoting.remoting_session import RemotingSession
 
 logger = logger_of(__name__)

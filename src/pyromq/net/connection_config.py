@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pyromq.errors import UsageError
 from pyromq.net.tls.config import TlsConfig
-from pyromq.remoting.frame import JSON
+from pyromq.remoting.command import JSON
 from pyromq.remoting.hooks import RemotingHook
 from pyromq.remoting.signer import AccessKeySigner, Signer
 

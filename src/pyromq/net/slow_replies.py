@@ -14,10 +14,8 @@ from pyromq.clock import Clock
 from pyromq.errors import BrokerError, MQError
 from pyromq.net.alarm import Alarm, soon_in_this_loop
 from pyromq.remoting.bodies import body_pieces
-from pyromq.remoting.command import Call, Reply
-from pyromq.remoting.dispatch import Outcome, SlowReply
-from pyromq.remoting.frame import MAX_FRAME_BYTES
-from pyromq.remoting.later import Later
+from pyromq.remoting.command import MAX_FRAME_BYTES, Call, Reply
+from pyromq.remoting.dispatch import Later, Outcome, SlowReply
 from pyromq.remoting.remoting_session import RemotingSession
 from pyromq.slow_work import PagesToLoad, breathe
 

@@ -8,8 +8,7 @@ from typing import Protocol
 from pyromq.errors import ResponseCode
 from pyromq.quota import Quota
 from pyromq.remoting.codes import RequestCode
-from pyromq.remoting.command import Reply
-from pyromq.remoting.frame import MAX_FRAME_BYTES
+from pyromq.remoting.command import MAX_FRAME_BYTES, Reply
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.settings import check_ranges, setting
 

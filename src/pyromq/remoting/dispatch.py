@@ -1,4 +1,4 @@
-"""Finds the method that answers a request: the `@answers` mark and the table of marked methods."""
+"""From a request to its reply: the peer that sent it, the method marked to answer it, the reply or a future for it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,77 @@ from concurrent.futures import Future
 from types import CoroutineType
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError, ProtocolError, ResponseCode
 from pyromq.excerpt import bounded
-from pyromq.remoting.command import Call, Reply
-from pyromq.remoting.header import Header, request_headers
-from pyromq.remoting.later import Later
+from pyromq.remoting.command import Call, Reply, Response
+from pyromq.remoting.header import Filled, Header, request_headers
 from pyromq.remoting.rejection_log import FAILED, UNREADABLE, UNSUPPORTED, RejectionLog
 from pyromq.slow_work import SlowWork, run_blocking
+
+Completed = Callable[[Response | MQError], None]
+
+
+class Peer(Protocol):
+    """A client of a server, or the server of a client, until the connection closes."""
+
+    address: str  # host:port
+    packed_address: bytes  # as records hold it
+    closed: bool
+    on_close: tuple[Callable[[Peer], None], ...]  # called once, when the connection has closed
+
+    @property
+    def takes_pushes(self) -> bool:
+        """Whether requests may be sent: False while the peer does not read earlier ones."""
+
+    def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
+        """Send a request; `timeout` is in seconds. `answered` is called once, with the response or the error."""
+
+    def notify(self, header: Header | Filled, body: bytes = b"") -> None:
+        """Send a one-way request; it is dropped if the connection is closed or the peer does not read."""
+
+
+class Later(msgspec.Struct, gc=False, eq=False):
+    """A future for the event loop's thread only, with one callback.
+
+    Each waiting pull has one. There may be a hundred thousand, and a `concurrent.futures.Future` takes nearly 2 kB.
+    """
+
+    _outcome: Any = None
+    _callback: Any = None
+
+    def done(self) -> bool:
+        return self._outcome is not None
+
+    def cancelled(self) -> bool:
+        return False
+
+    def result(self, timeout: float = 0) -> Any:
+        """Return the result or raise the error. It must be done."""
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        return self._outcome
+
+    def exception(self, timeout: float = 0) -> BaseException | None:
+        return self._outcome if isinstance(self._outcome, BaseException) else None
+
+    def set_result(self, outcome: object) -> None:
+        """Complete with a result that is not None. The callback is called before this returns."""
+        self._outcome = outcome
+        if (callback := self._callback) is not None:
+            self._callback = None
+            callback(self)
+
+    set_exception = set_result
+
+    def add_done_callback(self, callback: Callable[[Later], object]) -> None:
+        if self.done():
+            callback(self)
+        else:
+            self._callback = callback
+
 
 MOST_REMARK = 1000  # characters of an error's text in a reply: it may quote long names
 

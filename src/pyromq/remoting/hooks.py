@@ -13,8 +13,8 @@ from pyromq.errors import MQError
 from pyromq.logs import Tracebacks, logger_of
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call, Reply, Response
+from pyromq.remoting.dispatch import Completed
 from pyromq.remoting.header import Filled, Header
-from pyromq.remoting.peer import Completed
 from pyromq.remoting.signer import ACCESS_KEY
 
 logger = logger_of(__name__)

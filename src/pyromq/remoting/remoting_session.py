@@ -22,7 +22,11 @@ from pyromq.logs import logger_of
 from pyromq.message import pack_address
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import (
+    JSON,
+    MAX_FRAME_BYTES,
     Call,
+    Frame,
+    FrameSplitter,
     Reply,
     Response,
     decode_request,
@@ -33,12 +37,9 @@ from pyromq.remoting.command import (
     write_reply,
 )
 from pyromq.remoting.connection_limits import Budget, Writer
-from pyromq.remoting.dispatch import Dispatching
-from pyromq.remoting.frame import JSON, MAX_FRAME_BYTES, Frame, FrameSplitter
+from pyromq.remoting.dispatch import Completed, Dispatching, Later, Peer
 from pyromq.remoting.header import Filled, Header
 from pyromq.remoting.hooks import HookedCalls, RemotingHook
-from pyromq.remoting.later import Later
-from pyromq.remoting.peer import Completed, Peer
 from pyromq.remoting.signer import Signer, frame_signer
 
 if speedups.is_active:

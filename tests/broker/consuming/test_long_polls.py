@@ -15,8 +15,7 @@ from pyromq.filter.tags import EVERYTHING, parse_tags
 from pyromq.java_hash import tag_hash
 from pyromq.message import StoredMessage
 from pyromq.remoting.command import Reply
-from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.later import Later
+from pyromq.remoting.dispatch import Dispatcher, Later
 from pyromq.remoting.remoting_session import RemotingSession
 
 

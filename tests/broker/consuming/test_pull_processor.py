@@ -19,8 +19,8 @@ from pyromq.remoting.bodies import (
     TopicConfig,
     encode_body,
 )
+from pyromq.remoting.command import BINARY
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.frame import BINARY
 from pyromq.remoting.headers import (
     Heartbeat,
     LitePullMessage,

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from pyromq.remoting.command import Call, decode_request_with_fields, encode_request
-from pyromq.remoting.frame import JSON, FrameSplitter
+from pyromq.remoting.command import JSON, Call, FrameSplitter, decode_request_with_fields, encode_request
 from pyromq.remoting.signer import AccessKeySigner
 
 

@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from pyromq.remoting.command import Response, decode_response, encode_request
-from pyromq.remoting.frame import BINARY, JSON, FrameSplitter
+from pyromq.remoting.command import BINARY, JSON, FrameSplitter, Response, decode_response, encode_request
 from pyromq.remoting.headers import MaxOffset
 
 from ..headers import send_header

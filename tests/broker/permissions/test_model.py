@@ -24,8 +24,7 @@ from pyromq.permissions.acl_file import parse_acl_file
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting import headers
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, Subscription, encode_body
-from pyromq.remoting.command import encode_request
-from pyromq.remoting.frame import BINARY, JSON, FrameSplitter, frame_words
+from pyromq.remoting.command import BINARY, JSON, FrameSplitter, encode_request, frame_words
 from pyromq.remoting.header import request_headers
 from pyromq.remoting.rejection_log import RejectionLog
 

@@ -18,8 +18,8 @@ from pyromq.permissions.acl_file import parse_acl_file
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting import headers
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, ProducerEntry, QueueLock, Subscription, encode_body
+from pyromq.remoting.command import BINARY, JSON
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.frame import BINARY, JSON
 from pyromq.remoting.header import request_headers
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.remoting.signer import signature

@@ -16,8 +16,8 @@ from pyromq.net.channel import connect
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.record import BatchMember, encode_batch
 from pyromq.remoting.bodies import GroupConfig, TopicConfig, TopicConfigTable, decode_body, encode_body
+from pyromq.remoting.command import BINARY
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.frame import BINARY
 from pyromq.remoting.headers import (
     BrokerState,
     MaxOffset,

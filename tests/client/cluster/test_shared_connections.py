@@ -14,9 +14,8 @@ from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import NoNameServer, ResponseCode, UsageError
 from pyromq.message import Message
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, ProducerEntry
-from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.command import BINARY, Call, Reply
 from pyromq.remoting.dispatch import Dispatcher, answers
-from pyromq.remoting.frame import BINARY
 from pyromq.remoting.headers import CheckTransaction, ConsumerIdsChanged, PushReplyMessage
 from pyromq.testing import FakeClock
 

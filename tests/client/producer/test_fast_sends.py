@@ -16,9 +16,8 @@ from pyromq.net.channel import connect
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import BrokerRegistration, TopicConfig, TopicConfigTable, encode_body
 from pyromq.remoting.codes import ONE_WAY
-from pyromq.remoting.command import decode_request_with_fields
+from pyromq.remoting.command import FrameSplitter, decode_request_with_fields
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.frame import FrameSplitter
 from pyromq.remoting.headers import Heartbeat, RegisterBroker, UnregisterClient
 from pyromq.testing.clock import settle
 from pyromq.testing.cluster import Cluster

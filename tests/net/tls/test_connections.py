@@ -20,9 +20,8 @@ from pyromq.net.server import Server
 from pyromq.net.tls import config as tls
 from pyromq.net.tls import first_bytes
 from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
-from pyromq.remoting.command import decode_response, encode_request
+from pyromq.remoting.command import FrameSplitter, decode_response, encode_request
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.frame import FrameSplitter
 from pyromq.remoting.headers import MaxOffset, OffsetResponse
 
 ASKED = MaxOffset(topic="t", queue_id=3)

@@ -15,8 +15,7 @@ from pyromq.filter.filter import Filter
 from pyromq.message import StoredMessage
 from pyromq.quota import Quota
 from pyromq.remoting.command import Reply
-from pyromq.remoting.later import Later
-from pyromq.remoting.peer import Peer
+from pyromq.remoting.dispatch import Later, Peer
 
 LONGEST_SECONDS = 90.0  # a connection that is silent for 120 s is closed: better an answer before
 SLICE_SECONDS = 0.001  # of answers between two turns of the loop: everybody else waits as long

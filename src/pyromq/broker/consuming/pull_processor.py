@@ -29,12 +29,10 @@ from pyromq.permissions.account import SUB, resource_name
 from pyromq.permissions.authentication import denied
 from pyromq.remoting.codes import Permission, PullFlag
 from pyromq.remoting.command import Call, Reply, ReplyTemplate
-from pyromq.remoting.dispatch import answers
+from pyromq.remoting.dispatch import Later, Peer, answers
 from pyromq.remoting.header import header_layout, wire_layout
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
 from pyromq.remoting.headers.messages import LitePullMessage
-from pyromq.remoting.later import Later
-from pyromq.remoting.peer import Peer
 from pyromq.store.message_store import ReadResult, ReadStatus
 
 if TYPE_CHECKING or speedups.is_active:

@@ -22,9 +22,8 @@ from pyromq.net.slow_replies import in_pieces
 from pyromq.quota import Quota
 from pyromq.remoting.bodies import REQUEST, LockedQueues, LockHolder, QueueLock, WireQueue, decode_body
 from pyromq.remoting.command import Call, Reply
-from pyromq.remoting.dispatch import answers
+from pyromq.remoting.dispatch import Peer, answers
 from pyromq.remoting.headers import ConsumerIdsChanged, LockQueues, UnlockQueues
-from pyromq.remoting.peer import Peer
 from pyromq.slow_work import breathe
 
 AT_ONCE = 100  # queues between two looks at the clock

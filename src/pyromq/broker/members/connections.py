@@ -19,8 +19,8 @@ from pyromq.net.alarm import Alarm
 from pyromq.quota import Quota
 from pyromq.remoting.bodies import ConsumerEntry, QueueOffset, ResetOffsets, Subscription, encode_body
 from pyromq.remoting.codes import STATUS_VERSION, Language
+from pyromq.remoting.dispatch import Peer
 from pyromq.remoting.headers import ConsumerIdsChanged, ResetClientOffset
-from pyromq.remoting.peer import Peer
 
 SILENCE_SECONDS = 120.0  # clients send a heartbeat every 30 s
 MANY_MEMBERS = 100  # larger groups are notified in slices, as a background step

@@ -17,8 +17,8 @@ from pyromq.quota import Quota
 from pyromq.remoting.bodies import FILE, DataVersion, GroupConfig, GroupConfigTable, decode_body
 from pyromq.remoting.codes import MAX_RECONSUME_VERSION
 from pyromq.remoting.command import Call
+from pyromq.remoting.dispatch import Peer
 from pyromq.remoting.headers import SendMessage, SendMessageBack
-from pyromq.remoting.peer import Peer
 from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
 

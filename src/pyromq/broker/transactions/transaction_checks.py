@@ -22,8 +22,8 @@ from pyromq.names import TRANSACTION_GIVE_UP_TOPIC
 from pyromq.net.alarm import Alarm
 from pyromq.permissions.account import PUB
 from pyromq.record import encode
+from pyromq.remoting.dispatch import Peer
 from pyromq.remoting.headers import CheckTransaction
-from pyromq.remoting.peer import Peer
 from pyromq.store.disk import readable
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from pyromq.net.pool import Pool
 from pyromq.record import decode
 from pyromq.remoting.bodies import HeartbeatBody
 from pyromq.remoting.command import Call, Reply
-from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.dispatch import Dispatcher, Later
 from pyromq.remoting.headers import CheckTransaction
-from pyromq.remoting.later import Later
 from pyromq.remoting.rejection_log import RejectionLog
 
 

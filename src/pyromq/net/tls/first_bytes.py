@@ -18,9 +18,8 @@ from pyromq.errors import NoPermission, ProtocolError
 from pyromq.net.tasks import Tasks, every
 from pyromq.net.tls.server import ServerContext, TlsMode
 from pyromq.net.tls.transport import TlsLayer
-from pyromq.remoting.command import Call, decode_request, write_reply
+from pyromq.remoting.command import Call, FrameSplitter, decode_request, write_reply
 from pyromq.remoting.dispatch import refusal
-from pyromq.remoting.frame import FrameSplitter
 from pyromq.remoting.rejection_log import HANDSHAKES, NOT_ENCRYPTED, RejectionLog
 
 SILENT_SECONDS = 120.0  # without a byte, as for idle connections: clients may open a connection early

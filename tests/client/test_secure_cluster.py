@@ -110,13 +110,13 @@ async def test_accounts_over_tls(secure, tmp_path):
 
 
 @pytest.mark.parametrize("client", ["producer", "consumer", "pull consumer"])
-async def test_traces_go_with_the_tls_and_the_account_of_their_client(secure, tmp_path, client):
+async def test_traces_go_to_the_name_servers_of_their_client_with_its_tls_and_account(secure, tmp_path, client):
     folder = tmp_path / "accounts"
     folder.mkdir()
     (folder / "plain_acl.yml").write_text("accounts:\n- {accessKey: operators, secretKey: 12345678, admin: true}\n")
     signed = ConnectionConfig(tls=secure.pop("connections").tls, access_key="operators", secret_key="12345678")
     async with Cluster(**secure, connections=signed, permissions=True, permissions_path=folder) as cluster:
-        trace = MessageTrace(cluster.namesrv)
+        trace = MessageTrace()
         config = ConsumerConfig(connections=signed, consume_from=ConsumeFrom.FIRST)
         traced = replace(config, hooks=(trace,))
         producer = await cluster.producer(

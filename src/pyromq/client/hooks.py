@@ -266,16 +266,15 @@ def filtered(hooks: Iterable[FilterMessageHook], group: str, messages: list[Stor
 class ConnectingHook(Protocol):
     """A hook with connections of its own to the cluster."""
 
-    def connect_as(self, connections: ConnectionConfig) -> None:
-        """Called by each client with its `connections`, for a hook that was given none."""
+    def connect_as(self, connections: ConnectionConfig | None, namesrv: str | None = None) -> None:
+        """Called by each client with its `connections` and `namesrv`, for a hook that was given none."""
 
 
-def connect_hooks(hooks: Iterable[object], connections: ConnectionConfig | None) -> None:
-    """Give a client's TLS settings and account to its hooks that connect to the cluster."""
-    if connections is not None:
-        for hook in hooks:
-            if isinstance(hook, ConnectingHook):
-                hook.connect_as(connections)
+def connect_hooks(hooks: Iterable[object], connections: ConnectionConfig | None, namesrv: str | None) -> None:
+    """Give a client's TLS settings, account and name servers to its hooks that connect to the cluster."""
+    for hook in hooks:
+        if isinstance(hook, ConnectingHook):
+            hook.connect_as(connections, namesrv)
 
 
 def check_hooks(hooks: Iterable[object], *protocols: type) -> None:

@@ -14,7 +14,7 @@ from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import API_SECONDS, AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.config import ProducerConfig
-from pyromq.client.hooks import SendKind
+from pyromq.client.hooks import SendKind, connect_hooks
 from pyromq.client.producer.outbox import Outbox
 from pyromq.client.producer.pending_send import (
     OrderingKey,
@@ -99,6 +99,7 @@ class AsyncProducer(AsyncLifespan):
             route_refresh_seconds=self.config.route_refresh_seconds,
         )
         self._outbox = Outbox(wire_group, self._cluster, self.config, self._clock)
+        connect_hooks(self.config.hooks, self.config.connections, namesrv)
         self._preparation = Preparation(
             group, self.config, self._names, self._clock, client_id=lambda: self._cluster.client_id
         )

@@ -19,7 +19,7 @@ from pyromq import speedups
 from pyromq.client.arguments import check_queue
 from pyromq.client.cluster.namespace import Namespace
 from pyromq.client.config import ProducerConfig
-from pyromq.client.hooks import MessageSend, SendHooks, SendKind, connect_hooks
+from pyromq.client.hooks import MessageSend, SendHooks, SendKind
 from pyromq.clock import Clock
 from pyromq.compression import compress
 from pyromq.errors import IllegalMessage, IllegalName, MQError, ResponseCode, UsageError
@@ -448,7 +448,6 @@ class Preparation:
     def __init__(
         self, group: str, config: ProducerConfig, names: Namespace, clock: Clock, *, client_id: Callable[[], str]
     ) -> None:
-        connect_hooks(config.hooks, config.connections)
         self.hooks = SendHooks(config.hooks, group, client_id, clock=clock) or None
         self._wire_group = names.wrap(group)
         self._config = config

@@ -64,10 +64,11 @@ class MessageTrace:
         producer = Producer("shop", config=ProducerConfig(hooks=(trace,)))
         consumer = Consumer("billing", config=ConsumerConfig(hooks=(trace,)))
 
-    `namesrv` is as for clients. `connections` None means the TLS settings and account of the first client with
-    `connections`, else those of the environment. A thread sends the records every half second. Records that cannot be
-    sent, or exceed the limit, are dropped and counted in `dropped`. `close` and the end of the program send the
-    remaining ones. A consumer's messages with TRACE_ON=false are not traced.
+    Without `namesrv`, records go to the name servers of the first client that was given some. Without `connections`,
+    TLS settings and account are those of the first client with `connections`. Else the environment names them. A
+    thread sends the records every half second. Records that cannot be sent, or exceed the limit, are dropped and
+    counted in `dropped`. `close` and the end of the program send the remaining ones. A consumer's messages with
+    TRACE_ON=false are not traced.
     Source: RocketMQ 4.9.8, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, EndTransactionTraceHookImpl.
     """
 
@@ -90,9 +91,9 @@ class MessageTrace:
         """Number of records dropped."""
         return self._sender.dropped
 
-    def connect_as(self, connections: ConnectionConfig) -> None:
-        """Use a client's TLS settings and account, unless connections are set. Called by clients."""
-        self._sender.connect_as(connections)
+    def connect_as(self, connections: ConnectionConfig | None, namesrv: str | None = None) -> None:
+        """Use a client's TLS settings, account and name servers, unless they are set. Called by clients."""
+        self._sender.connect_as(connections, namesrv)
 
     def close(self) -> None:
         """Send the remaining records, for at most three seconds, and accept no more. Idempotent.
@@ -214,9 +215,10 @@ class TraceSender:
         if self._thread is None:
             self._start(record)
 
-    def connect_as(self, connections: ConnectionConfig) -> None:
-        """Use these TLS settings and this account, unless connections are set."""
-        if self._connections is None:
+    def connect_as(self, connections: ConnectionConfig | None, namesrv: str | None) -> None:
+        """Use these TLS settings, this account and these name servers, unless they are set."""
+        self._namesrv = self._namesrv or namesrv
+        if self._connections is None and connections is not None:
             self._connections = replace(connections, hooks=())  # the client's RPC hooks are for its own requests
 
     def close(self) -> None:

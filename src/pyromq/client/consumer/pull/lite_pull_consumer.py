@@ -98,7 +98,7 @@ class AsyncPullConsumer(AsyncLifespan):
         self._watch = QueueWatch(self._cluster)
         self._turns = Turns(self._assigned, self._clock, self._fetching, is_over=lambda: not self._cluster.running)
         self._open: Batch | None = None  # being handed out message by message
-        connect_hooks(self.config.hooks, self.config.connections)
+        connect_hooks(self.config.hooks, self.config.connections, namesrv)
         hooks = ConsumeHooks(self.config.hooks, group, lambda: self._cluster.client_id, clock=self._clock)
         kept = self._kept = group_offsets(wire_group, self._cluster, config, store=config.offset_store)
         self._positions = Positions(wire_group, self._assigned, kept, hooks, bounds=offsets, config=config, clock=clock)

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pyromq.client.application_code import check_takes, is_async, picture_of, text_of
 from pyromq.client.config import ConsumerConfig
-from pyromq.client.hooks import ConsumeHooks, ConsumeStatus, MessageDelivery, connect_hooks
+from pyromq.client.hooks import ConsumeHooks, ConsumeStatus, MessageDelivery
 from pyromq.clock import Clock
 from pyromq.errors import IllegalMessage, MQError, UsageError
 from pyromq.json_body import json_reader
@@ -192,7 +192,6 @@ class ListenerHooks:
 
     def __init__(self, group: str, config: ConsumerConfig, clock: Clock, *, client_id: Callable[[], str]) -> None:
         self._config = config
-        connect_hooks(config.hooks, config.connections)
         self._hooks = ConsumeHooks(config.hooks, group, client_id, clock=clock)
 
     def around(self, listener: BoundListener) -> BoundListener:

@@ -34,6 +34,7 @@ from pyromq.client.consumer.push.push_assignment import PushAssignment
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
+from pyromq.client.hooks import connect_hooks
 from pyromq.client.producer.pending_send import check_body
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, NotRunning, Unavailable, UsageError
@@ -116,6 +117,7 @@ class AsyncConsumer(AsyncLifespan):
         state = internals(self._assigned, config, entry=self._entry, reset=self._reset, wake=self._look_again)
         self._status = ConsumerStatusProcessor(state, clock, self._names)
         self._direct = ConsumeDirectlyProcessor(wire_group, state, self._names, clock, listener=self._listener)
+        connect_hooks(config.hooks, config.connections, namesrv)
         self._hooks = ListenerHooks(group, config, clock, client_id=lambda: self._cluster.client_id)
         self._cluster = ClusterClient(
             namesrv,

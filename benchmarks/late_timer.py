@@ -21,7 +21,7 @@ from typing import NamedTuple
 from generator import GENERATOR_CORE
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.net.serving_loop import new_serving_loop
+from pyromq.net.listening import new_serving_loop
 from servers import SERVER_CORE, pinned
 
 TIMER_SECONDS = 0.001

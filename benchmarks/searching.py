@@ -39,7 +39,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer
-from pyromq.net.serving_loop import new_serving_loop
+from pyromq.net.listening import new_serving_loop
 from servers import SERVER_CORE, Server, cpu_seconds, folder_for_now, our_server, pinned
 
 TOPIC, QUEUES = "searched", 8

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pyromq.errors import StoreNotWritable
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.testing import FakeClock
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pyromq.net.fair_scheduler import TURN_SECONDS, FairScheduler
+from pyromq.net.connection import TURN_SECONDS, FairScheduler
 from pyromq.testing import FakeClock
 
 

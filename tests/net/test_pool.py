@@ -10,7 +10,7 @@ import pytest
 from pyromq.clock import SystemClock
 from pyromq.errors import ConnectionLost, NotRunning, Unavailable
 from pyromq.net import channel as channel_module
-from pyromq.net.pool import Pool
+from pyromq.net.channel import Pool
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import MaxOffset
 
@@ -142,7 +142,7 @@ async def test_an_error_that_nobody_waits_for_is_nobodys(pool, until, monkeypatc
         raise Unavailable("no answer")
 
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["message"]))
-    monkeypatch.setattr("pyromq.net.pool.connect", failing)
+    monkeypatch.setattr("pyromq.net.channel.connect", failing)
     waiting = asyncio.create_task(pool.channel("127.0.0.1:1"))
     await until(lambda: pool._opening)
     waiting.cancel()

@@ -14,8 +14,8 @@ import pytest
 from pyromq import speedups
 from pyromq.clock import SystemClock
 from pyromq.net.channel import connect
+from pyromq.net.listening import new_serving_loop, selector_of
 from pyromq.net.server import Server
-from pyromq.net.serving_loop import new_serving_loop, selector_of
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import MaxOffset, OffsetResponse
 

@@ -33,9 +33,8 @@ from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import pack_address
-from pyromq.net.alarm import Alarm
 from pyromq.net.server import Server
-from pyromq.net.tasks import Tasks
+from pyromq.net.tasks import Alarm, Tasks
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.store.disk import LOCAL_DISK, Disk
 

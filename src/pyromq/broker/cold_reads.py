@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from pyromq.broker.pending_replies import PendingReplies
 from pyromq.clock import Clock
-from pyromq.net.alarm import Alarm, soon_in_this_loop
+from pyromq.net.tasks import Alarm, soon_in_this_loop
 from pyromq.remoting.command import Reply
 from pyromq.slow_work import MAX_ROUNDS, FilePiece, PagesToLoad
 from pyromq.store.disk import Disk

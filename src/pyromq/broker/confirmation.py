@@ -17,7 +17,7 @@ from pyromq.broker.limits import DEFAULT_LIMITS, BrokerLimits
 from pyromq.broker.pending_replies import PendingReplies
 from pyromq.clock import Clock
 from pyromq.errors import ResponseCode, SystemBusy
-from pyromq.net.alarm import soon_in_this_loop
+from pyromq.net.tasks import soon_in_this_loop
 from pyromq.remoting.command import Reply, with_code
 from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore

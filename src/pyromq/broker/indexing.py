@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pyromq.clock import Clock
 from pyromq.errors import MQError
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.store.message_store import MessageStore
 
 STEP_SECONDS = 0.0005  # of work between two turns of the loop: everybody waits as long, also while a query waits

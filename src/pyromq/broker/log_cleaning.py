@@ -11,7 +11,7 @@ from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CleanQueues, DeleteExpiredLog, DeleteExpiredLogResponse

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING
 
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.remoting.dispatch import Guard
 from pyromq.remoting.hooks import RemotingHook
 

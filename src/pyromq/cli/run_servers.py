@@ -27,7 +27,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.errors import UsageError
 from pyromq.nameserver.config import NameServerConfig
 from pyromq.nameserver.nameserver import NameServer
-from pyromq.net.serving_loop import new_serving_loop
+from pyromq.net.listening import new_serving_loop
 from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pyromq.errors import BrokerError
 from pyromq.logs import logger_of
 from pyromq.nameserver.kv import ORDER_TOPICS, KvTable
 from pyromq.nameserver.routes import MASTER, BrokerIdentity, RouteTable
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.remoting.bodies import (
     REQUEST,
     BrokerRegistration,

@@ -1,4 +1,4 @@
-"""Opens and closes listening ports, and accepts their connections."""
+"""Opens and closes listening ports, accepts their connections, and makes the event loop of a server process."""
 
 from __future__ import annotations
 
@@ -6,29 +6,27 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 from pyromq import speedups
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
-from pyromq.net.serving_loop import selector_of
 from pyromq.net.tls.first_bytes import FirstBytes
 from pyromq.net.tls.server import ServerContext
 from pyromq.remoting.rejection_log import RejectionLog
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.fast_path import FastHandler
-    from pyromq.speedups.reactor import Reactor
-from collections.abc import Iterator
-from pathlib import Path
-
-_LISTEN = "0A"  # state column of /proc/net/tcp
+    from pyromq.speedups.reactor import Reactor, ServingSelector
 
 logger = logger_of(__name__)
 
 BACKLOG = 1024
+_LISTEN = "0A"  # state column of /proc/net/tcp
 _ACCEPTED_AT_ONCE = 64
 _PAUSE_SECONDS = 1.0  # before accepting again when the process has no free descriptor
 _TRIES = 20  # to find two free ports at the wanted distance
@@ -259,3 +257,25 @@ def _target(link: Path) -> str | None:
         return os.readlink(link)  # noqa: PTH115  Path.readlink builds a Path
     except OSError:  # closed meanwhile, for example the descriptor that listed this folder
         return None
+
+
+_selectors: WeakKeyDictionary[asyncio.AbstractEventLoop, ServingSelector] = WeakKeyDictionary()
+
+
+def new_serving_loop() -> asyncio.AbstractEventLoop:
+    """Return a new event loop for a server process, whose selector serves connections while it waits.
+
+    Without compiled parts it is asyncio's own loop. The compiled reactor works in any other loop as well, but there
+    every burst of requests costs a turn of the loop.
+    """
+    if not speedups.is_active:
+        return asyncio.new_event_loop()
+    selector = ServingSelector()
+    loop = asyncio.SelectorEventLoop(selector)
+    _selectors[loop] = selector
+    return loop
+
+
+def selector_of(loop: asyncio.AbstractEventLoop) -> ServingSelector | None:
+    """Return the selector of a loop made by `new_serving_loop`; None for other loops."""
+    return _selectors.get(loop)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock
 from pyromq.logs import logger_of
-from pyromq.net.connection import Connection, Shared
+from pyromq.net.connection import Connection, FairScheduler, Shared
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
-from pyromq.net.fair_scheduler import FairScheduler
 from pyromq.net.listening import Listener, all_accepted, listen, stop_listening
 from pyromq.net.tasks import Tasks, every
 from pyromq.net.tls.server import ServerContext, ServerTlsConfig, TlsMode

@@ -12,7 +12,7 @@ import msgspec
 
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, MQError
-from pyromq.net.alarm import Alarm, soon_in_this_loop
+from pyromq.net.tasks import Alarm, soon_in_this_loop
 from pyromq.remoting.bodies import body_pieces
 from pyromq.remoting.command import MAX_FRAME_BYTES, Call, Reply
 from pyromq.remoting.dispatch import Later, Outcome, SlowReply

@@ -1,9 +1,10 @@
-"""Background tasks that belong to an owner, and periodic actions."""
+"""Background tasks that belong to an owner, periodic actions, and actions that run when they are due."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -12,6 +13,9 @@ from pyromq.errors import MQError
 from pyromq.logs import logger_of
 
 logger = logger_of(__name__)
+
+RETRY_SECONDS = 1.0  # after a failure
+_LONGEST_SLEEP = 3600.0  # event loops refuse an infinite delay
 
 
 async def every(
@@ -61,3 +65,66 @@ class Tasks:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def soon_in_this_loop() -> Callable[[Callable[[], None]], object]:
+    """Return what runs a function in the running event loop, called by any thread; without a loop it runs at once."""
+    try:
+        return asyncio.get_running_loop().call_soon_threadsafe
+    except RuntimeError:
+        return lambda work: work()
+
+
+class Alarm:
+    """Runs an action when it is due. `ring_within` makes it due; it may be called before `run`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at = math.inf  # monotonic seconds
+        self._sleep: asyncio.Future[None] | None = None
+
+    def ring_within(self, seconds: float) -> None:
+        """Run the action within `seconds`; 0 means the event loop's next turn."""
+        at = self._clock.monotonic() + seconds
+        if at < self._at:
+            self._at = at
+            if self._sleep is not None:
+                self._sleep.cancel()
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the action runs; infinity if it is not due at any time."""
+        return self._at - self._clock.monotonic()
+
+    async def run(self, action: Callable[[], float | None], *, first_after: float = 0.0) -> None:
+        """Run the action after `first_after` seconds and then whenever it is due, until cancelled.
+
+        The action returns the seconds until its next run, or None to wait for `ring_within`. An action that fails is
+        logged and runs again a second later.
+        """
+        self.ring_within(first_after)
+        while True:
+            while (left := self.seconds_left) > 0:
+                await self._wait(left)
+            self._at = math.inf
+            if (seconds := _result(action)) is not None:
+                self.ring_within(seconds)
+            await asyncio.sleep(0)  # other tasks run between two actions
+
+    async def _wait(self, seconds: float) -> None:
+        self._sleep = asyncio.ensure_future(self._clock.sleep(min(seconds, _LONGEST_SLEEP)))
+        try:
+            await asyncio.wait({self._sleep})
+        finally:
+            self._sleep.cancel()
+            self._sleep = None
+
+
+def _result(action: Callable[[], float | None]) -> float | None:
+    try:
+        return action()
+    except MQError as error:
+        logger.warning("%s: %s", action.__qualname__, error)
+    except Exception:
+        logger.exception("%s failed", action.__qualname__)
+    return RETRY_SECONDS

@@ -15,7 +15,7 @@ from pyromq.broker.put_message import PutMessage
 from pyromq.errors import ResponseCode
 from pyromq.message import SysFlag
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.record import BatchMember, encode_batch
 from pyromq.remoting.bodies import ATTEMPTS, BatchAttempt, BatchAttempts, decode_body, encode_body
 from pyromq.remoting.connection_limits import ConnectionLimits

@@ -6,7 +6,7 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.cold_reads import THREADS, ColdReads, Fetching
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.remoting.command import Reply
 from pyromq.store.disk import LocalDisk
 

@@ -20,7 +20,7 @@ from pyromq.broker.statistics import Statistics
 from pyromq.errors import MessageRefused, StoreError, StoreNotWritable
 from pyromq.message import StoredMessage
 from pyromq.names import SCHEDULE_TOPIC
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.record import BatchMember, decode_all, encode_batch
 from pyromq.remoting.bodies import GroupConfig
 from pyromq.remoting.headers import (

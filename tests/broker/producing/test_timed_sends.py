@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_SECONDS
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.names import TIMER_TOPIC, dead_letter_topic
-from pyromq.net.serving_loop import new_serving_loop
+from pyromq.net.listening import new_serving_loop
 from pyromq.remoting.command import encode_request
 from pyromq.remoting.headers import CreateTopic, SaveBrokerSettings
 from pyromq.store.config import StoreConfig

@@ -13,7 +13,7 @@ from pyromq.client.cluster.name_servers import NameServers
 from pyromq.clock import SystemClock
 from pyromq.errors import NoNameServer
 from pyromq.net.address_server import REFRESH_SECONDS
-from pyromq.net.pool import Pool
+from pyromq.net.channel import Pool
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.testing import FakeClock
 

@@ -27,7 +27,7 @@ from pyromq.errors import BatchDecided, StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.record import RecordHead, decode_labels
 from pyromq.remoting.bodies import FILE, BatchAttempt, LedgerNote, decode_body
 from pyromq.store.disk import readable

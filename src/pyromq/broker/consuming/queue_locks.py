@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pyromq.broker.limits import DEFAULT_LIMITS
 from pyromq.clock import Clock
 from pyromq.message import MessageQueue
-from pyromq.net.alarm import Alarm
 from pyromq.net.slow_replies import in_pieces
+from pyromq.net.tasks import Alarm
 from pyromq.quota import Quota
 from pyromq.remoting.bodies import REQUEST, LockedQueues, LockHolder, QueueLock, WireQueue, decode_body
 from pyromq.remoting.command import Call, Reply

@@ -24,7 +24,7 @@ from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.message import NAME_VALUE, Property, StoredMessage, SysFlag, encode_properties
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.record import decode, texts_at
 from pyromq.remoting.bodies import FILE, DelayOffsetTable, decode_body
 from pyromq.store.disk import readable

@@ -32,7 +32,7 @@ from pyromq.clock import Clock
 from pyromq.errors import MessageRefused, RecallRefused, StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, SysFlag
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.remoting.recall_handle import RecallHandle, encode_handle
 from pyromq.slow_work import FilePiece, NotInMemory, PagesToLoad, breathe
 from pyromq.store.disk import readable

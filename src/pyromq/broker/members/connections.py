@@ -15,7 +15,7 @@ from typing import Any
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import Clock
 from pyromq.message import MessageQueue
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.quota import Quota
 from pyromq.remoting.bodies import ConsumerEntry, QueueOffset, ResetOffsets, Subscription, encode_body
 from pyromq.remoting.codes import STATUS_VERSION, Language

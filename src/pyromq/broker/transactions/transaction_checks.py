@@ -19,7 +19,7 @@ from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.message import Property
 from pyromq.names import TRANSACTION_GIVE_UP_TOPIC
-from pyromq.net.alarm import Alarm
+from pyromq.net.tasks import Alarm
 from pyromq.permissions.account import PUB
 from pyromq.record import encode
 from pyromq.remoting.dispatch import Peer

@@ -23,9 +23,8 @@ from pyromq.errors import DeadlineExceeded, MQError, NotRunning, ProtocolError, 
 from pyromq.logs import PARTIAL_RESULTS, logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.address_server import REFRESH_SECONDS
-from pyromq.net.channel import Channel
+from pyromq.net.channel import Channel, Pool
 from pyromq.net.connection_config import ConnectionConfig
-from pyromq.net.pool import Pool
 from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.bodies import ClusterTable, HeartbeatBody, TopicRoute
 from pyromq.remoting.command import Response

@@ -22,8 +22,7 @@ from pyromq.errors import (
 )
 from pyromq.logs import logger_of
 from pyromq.net.address_server import AddressServer, is_url, parse_addresses
-from pyromq.net.channel import Channel
-from pyromq.net.pool import Pool
+from pyromq.net.channel import Channel, Pool
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 

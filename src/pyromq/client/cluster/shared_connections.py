@@ -19,8 +19,8 @@ from weakref import WeakSet
 from pyromq.clock import Clock
 from pyromq.errors import MQError, UsageError
 from pyromq.message import Property
+from pyromq.net.channel import Pool
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
-from pyromq.net.pool import Pool
 from pyromq.record import decode
 from pyromq.remoting.bodies import HeartbeatBody
 from pyromq.remoting.command import Call, Reply

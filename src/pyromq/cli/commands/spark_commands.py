@@ -109,7 +109,8 @@ def _in_flags(text: str, job: type) -> str:
     from pyromq.spark.read.read_options import ReadOptions
     from pyromq.spark.write.sink_options import SinkOptions
 
-    settings = {each.name for each, _ in flags(job)}
+    settings = {each.name: each.metadata["option"] for each, _ in flags(job)}
+    flag_of = {option: _dashed(name) for name, option in settings.items() if option}
     for name in settings:
         called = rf"\bsetting {name}\b" + (rf"|\b{name}\b" if "_" in name else "")
         text = re.sub(called, _dashed(name), text)
@@ -117,25 +118,13 @@ def _in_flags(text: str, job: type) -> str:
     for name in dict.fromkeys([*names_of(ReadOptions), *names_of(SinkOptions)]):
         called = rf"\b{name}\b" if name.lower() != name else rf"\boptions? {name}\b"
         if re.search(called, text):
-            if (setting := _SETTINGS.get(name, "")) in settings:
-                hints.append(_dashed(setting))
+            if name in flag_of:
+                hints.append(flag_of[name])
             elif "option" in settings and name in names_of(ReadOptions):
                 hints.append(f"--option {name}=VALUE")
             elif "to_option" in settings:
                 hints.append(f"--to-option {name}=VALUE")
     return f"{text} (here: {', '.join(hints)})" if hints else text
-
-
-_SETTINGS = {  # option of source or sink -> setting
-    "namesrvAddr": "namesrv",
-    "subscribe": "topics",
-    "startingOffsets": "start",
-    "maxOffsetsPerTrigger": "batch_rows",
-    "group": "group",
-    "jobId": "job",
-    "delivery": "delivery",
-    "topic": "to_topic",
-}
 
 
 def _dashed(name: str) -> str:

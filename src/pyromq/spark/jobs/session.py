@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pyromq.message import RESERVED_PROPERTIES
 from pyromq.spark.archive.sink import ArchiveSink
 from pyromq.spark.archive.tables import holds_delta
 from pyromq.spark.columns import ORIGIN
-from pyromq.spark.jobs.settings import GROUP_PREFIX, SessionSettings, StreamSettings, pairs
+from pyromq.spark.jobs.settings import GROUP_PREFIX, SessionSettings, StreamSettings, options_of, pairs
 from pyromq.spark.options import BY_ENVIRONMENT, ConnectionOptions
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset
@@ -32,7 +33,12 @@ DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "OFF",  # a job's error is raised and shown in a line; Spark would log pages of Java first
 }
-LOCAL = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
+LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    # Each micro-batch of job metrics has a task and a state file for each of them; Spark's default is 200.
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+}
 BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # options that replace startingOffsets
 AWAY = {"retiredbrokers", "deadlinems", "failondataloss"}  # options about brokers that are away
 COPIES = {"verifyTags": "false", "nullBody": "tombstone"}  # sink options that write copies of messages unchanged
@@ -57,16 +63,11 @@ def open_stream(spark: SparkSession, job: str, session: SessionSettings, stream:
 
 def source_options(job: str, session: SessionSettings, stream: StreamSettings) -> dict[str, str]:
     """Return the source options of a job over a stream."""
-    topics = ",".join(topic.strip() for topic in stream.topics.split(","))
-    group = stream.group or GROUP_PREFIX + f"{job}-{topics.replace(',', '-').replace('%', '')}"[:200]
-    options = {
-        "namesrvAddr": session.namesrv,
-        "subscribe": topics,
-        "startingOffsets": stream.start,
-        "maxOffsetsPerTrigger": str(stream.batch_rows),
-        "group": group,
-        "onUndecodable": "raw",  # copied as stored, and marked
-    }
+    options = options_of(session) | options_of(stream)
+    if not stream.group:
+        topics = "-".join(topic.strip() for topic in stream.topics.split(",")).replace("%", "")
+        options["group"] = GROUP_PREFIX + f"{job}-{topics}"[:200]
+    options["onUndecodable"] = "raw"  # copied as stored, and marked
     given = pairs(stream.option)
     lower = {name.lower() for name in given}
     if BY_TIME & lower:

@@ -1,10 +1,13 @@
-"""The settings of all jobs, for the command line, YAML files and programs. Imports no pyspark."""
+"""The settings of all jobs, for the command line, YAML files and programs. Imports no pyspark.
+
+A setting is declared once: its help, default, check, and the option of the source or sink that it stands for.
+"""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import datetime
 from importlib import import_module
@@ -14,8 +17,10 @@ from typing import Any, get_type_hints
 from pyromq.errors import UsageError
 from pyromq.spark.option_values import did_you_mean
 
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?")
+GROUP_PREFIX = "pyromq-spark-"
+FORMATS = ("parquet", "delta")  # equal to archive.tables.FORMATS; importing pyarrow is too slow for `--help`
 
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?")
 _UNITS = {
     name: unit
     for unit, names in {
@@ -29,54 +34,113 @@ _UNITS = {
     for name in names.split()
 }
 
-GROUP_PREFIX = "pyromq-spark-"
-FORMATS = ("parquet", "delta")  # equal to archive.tables.FORMATS; importing pyarrow is too slow for `--help`
+Check = Callable[[str, Any], object]  # raises `UsageError` for a wrong value of the setting with this name
 
 
-def setting(doc: str, default: Any = MISSING) -> Any:
-    """Declare a field with its help; without a default it is required."""
-    return field(default=default, metadata={"doc": doc})
+def setting(doc: str, default: Any = MISSING, *, check: Check | None = None, option: str | None = None) -> Any:
+    """Declare a field with its help; without a default it is required. `option` is the one that it stands for."""
+    return field(default=default, metadata={"doc": doc, "check": check, "option": option})
+
+
+def pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    """Parse NAME=VALUE texts."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text!r} is not of the form NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def spark_interval(setting: str, text: str) -> str:
+    """Return a duration in Spark's form: `10 seconds` for `10s`, `10 sec` and `10 seconds`. Raises `UsageError`."""
+    parts = re.fullmatch(r"(?:\d+ ?[a-z]+ ?)+", text.strip())
+    found = [(number, _UNITS.get(unit)) for number, unit in re.findall(r"(\d+) ?([a-z]+)", text)]
+    if not parts or not all(unit for _, unit in found):
+        raise UsageError(f"setting {setting} is {text!r}; write a length of time: 500ms, 10s, 5m, 1h, 2d or 10 seconds")
+    return " ".join(f"{number} {unit}" for number, unit in found)
+
+
+def _moment(name: str, text: str) -> None:
+    """Accept what Spark accepts as a timestamp, and an empty text."""
+    try:
+        if not text or (_MOMENT.fullmatch(text) and datetime.fromisoformat(text)):
+            return
+    except ValueError:  # for example the 31st of February
+        pass
+    raise UsageError(f"setting {name} is {text!r}; write a time: 2026-01-31, or '2026-01-31 12:00:00' (UTC)")
+
+
+def _file(name: str, file: str) -> None:
+    """Refuse a missing folder before the job starts: the file is first written after a batch, which may take hours."""
+    if file and not (folder := Path(file).parent).is_dir():
+        raise UsageError(f"setting {name} is {file}, and there is no folder {folder}; make it first")
+
+
+def _least(least: int) -> Check:
+    def check(name: str, value: int) -> None:
+        if value < least:
+            raise UsageError(f"setting {name} is {value}; write a whole number from {least} on")
+
+    return check
+
+
+def _one_of(*words: str) -> Check:
+    def check(name: str, value: str) -> None:
+        if value not in words:
+            raise UsageError(f"setting {name} is {value!r}; write {' or '.join(words)}")
+
+    return check
+
+
+def _pairs(name: str, texts: tuple[str, ...]) -> None:
+    pairs(texts)
+
+
+def _run_checks(settings: Any) -> None:
+    for each in fields(settings):
+        if (check := each.metadata.get("check")) is not None:
+            check(each.name, getattr(settings, each.name))
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
     """The Spark master and the brokers."""
 
-    namesrv: str = setting("Name servers, `host:port;host:port`.", "127.0.0.1:9876")
+    namesrv: str = setting("Name servers, `host:port;host:port`.", "127.0.0.1:9876", option="namesrvAddr")
     master: str = setting("Spark's master; a session that exists already is used as it is.", "local[*]")
-    conf: tuple[str, ...] = setting("Settings of Spark, NAME=VALUE.", ())
+    conf: tuple[str, ...] = setting("Settings of Spark, NAME=VALUE.", (), check=_pairs)
 
     def __post_init__(self) -> None:
-        pairs(self.conf)
+        _run_checks(self)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
     """How a streaming job reads its topics."""
 
-    topics: str = setting("Topics, separated by commas.")
+    topics: str = setting("Topics, separated by commas.", option="subscribe")
     checkpoint: str = setting("Folder or URI where Spark keeps the job's offsets.")
     once: bool = setting("End after the messages that exist now.", False)
-    every: str = setting("Time between two batches, `10s`; `0s`: no pause.", "10s")
-    start: str = setting("Where a job without a checkpoint begins: earliest, latest, group, or JSON.", "earliest")
-    batch_rows: int = setting("Most messages of a batch.", 1_000_000)
-    group: str = setting("Group that shows the job's progress; default: named after the job and its topics.", "")
-    option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", ())
-    lag_json: str = setting("File that always holds how far behind the job is, as JSON.", "")
-    lag_prometheus: str = setting("File that always holds how far behind the job is, as Prometheus text.", "")
+    every: str = setting("Time between two batches, `10s`; `0s`: no pause.", "10s", check=spark_interval)
+    start: str = setting(
+        "Where a job without a checkpoint begins: earliest, latest, group, or JSON.",
+        "earliest",
+        option="startingOffsets",
+    )
+    batch_rows: int = setting("Most messages of a batch.", 1_000_000, check=_least(1), option="maxOffsetsPerTrigger")
+    group: str = setting(
+        "Group that shows the job's progress; default: named after the job and its topics.", "", option="group"
+    )
+    option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", (), check=_pairs)
+    lag_json: str = setting("File that always holds how far behind the job is, as JSON.", "", check=_file)
+    lag_prometheus: str = setting(
+        "File that always holds how far behind the job is, as Prometheus text.", "", check=_file
+    )
 
     def __post_init__(self) -> None:
-        pairs(self.option)
-        spark_interval("every", self.every)
-        _check_least("batch_rows", self.batch_rows, 1)
-        _check_folder_of("lag_json", self.lag_json)
-        _check_folder_of("lag_prometheus", self.lag_prometheus)
-
-
-def _check_folder_of(name: str, file: str) -> None:
-    """Raise `UsageError` before the job starts: the file is first written after a batch, which may take hours."""
-    if file and not (folder := Path(file).parent).is_dir():
-        raise UsageError(f"setting {name} is {file}, and there is no folder {folder}; make it first")
+        _run_checks(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +148,12 @@ class Archive:
     """Copy topics into Parquet or Delta, each message once."""
 
     to: str = setting("The archive: a folder or URI.")
-    format: str = setting("parquet, or delta (needs pyromq[lake]).", "parquet")
+    format: str = setting("parquet, or delta (needs pyromq[lake]).", "parquet", check=_one_of(*FORMATS))
     stream: StreamSettings = field(default_factory=StreamSettings)
     session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
-        _check_format(self.format)
+        _run_checks(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +161,7 @@ class Audit:
     """Count what an archive holds of each queue against the broker, or a mirrored topic against its source."""
 
     archive: str = setting("The archive to count: a folder or URI.", "")
-    format: str = setting("parquet or delta.", "parquet")
+    format: str = setting("parquet or delta.", "parquet", check=_one_of(*FORMATS))
     topics: str = setting("Only these topics, separated by commas; default: all in the archive.", "")
     mirror: str = setting("Count this mirrored topic, which is at --namesrv, instead of an archive.", "")
     source_namesrv: str = setting("Name servers of the mirror's source.", "")
@@ -105,12 +169,11 @@ class Audit:
     complete: bool = setting("Messages that are not archived yet count as lost.", False)
     sequence: str = setting("Property whose number must rise within each key.", "")
     report: str = setting("Write the table also to this folder, as Parquet.", "")
-    option: tuple[str, ...] = setting("Further options of the source at the brokers, NAME=VALUE.", ())
+    option: tuple[str, ...] = setting("Further options of the source at the brokers, NAME=VALUE.", (), check=_pairs)
     session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
-        _check_format(self.format)
-        pairs(self.option)
+        _run_checks(self)
         if bool(self.archive) == bool(self.mirror):
             raise UsageError("give setting archive or setting mirror, one of them")
         if self.mirror and not self.source_namesrv:
@@ -121,24 +184,26 @@ class Audit:
 class Metrics:
     """Count messages, bytes and delays in windows of time, by topic and tag."""
 
-    window: str = setting("Length of a window.", "1 minute")
-    late: str = setting("How long a window waits for late messages.", "1 minute")
+    window: str = setting("Length of a window.", "1 minute", check=spark_interval)
+    late: str = setting("How long a window waits for late messages.", "1 minute", check=spark_interval)
     mode: str = setting("append: each window once, when it is complete; update: whenever it changes.", "append")
-    to_topic: str = setting("Write windows to this topic, exactly once, as JSON.", "")
+    to_topic: str = setting("Write windows to this topic, exactly once, as JSON.", "", option="topic")
     to: str = setting("Write windows to this folder, as Parquet.", "")
-    to_prometheus: str = setting("Write the latest window of each topic and tag to this file, as Prometheus text.", "")
-    delivery: str = setting("How the topic is written to; `atLeastOnce`, `idempotent` or `exactlyOnce`.", "exactlyOnce")
+    to_prometheus: str = setting(
+        "Write the latest window of each topic and tag to this file, as Prometheus text.", "", check=_file
+    )
+    delivery: str = setting(
+        "How the topic is written to; `atLeastOnce`, `idempotent` or `exactlyOnce`.", "exactlyOnce", option="delivery"
+    )
     stream: StreamSettings = field(default_factory=StreamSettings)
     session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
+        _run_checks(self)
         if len([place for place in (self.to_topic, self.to, self.to_prometheus) if place]) != 1:
             raise UsageError("give one of the settings to_topic, to and to_prometheus")
         if self.mode not in ("append", "update") or (self.to and self.mode == "update"):
             raise UsageError(f"setting mode is {self.mode!r}; write append, or update unless the windows go to Parquet")
-        spark_interval("window", self.window)
-        spark_interval("late", self.late)
-        _check_folder_of("to_prometheus", self.to_prometheus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,25 +212,24 @@ class Replay:
 
     archive: str = setting("The archive: a folder or URI.")
     topic: str = setting("Topic whose messages are sent again.")
-    job: str = setting("A name of this replay: running it again sends nothing twice. Not needed to count only.", "")
-    to_topic: str = setting("Send to this topic; default: the topic of the messages.", "")
-    format: str = setting("parquet or delta.", "parquet")
-    since: str = setting("Stored at this time or later, `2026-01-31 12:00:00` UTC.", "")
-    until: str = setting("Stored before this time.", "")
+    job: str = setting(
+        "A name of this replay: running it again sends nothing twice. Not needed to count only.", "", option="jobId"
+    )
+    to_topic: str = setting("Send to this topic; default: the topic of the messages.", "", option="topic")
+    format: str = setting("parquet or delta.", "parquet", check=_one_of(*FORMATS))
+    since: str = setting("Stored at this time or later, `2026-01-31 12:00:00` UTC.", "", check=_moment)
+    until: str = setting("Stored before this time.", "", check=_moment)
     tag: str = setting("Only with this tag.", "")
     key: str = setting("Only with this key.", "")
     same_queues: bool = setting("Send to queues of the same number, in order.", False)
-    rate: int = setting("Most messages per second, all tasks together; 0: no limit.", 0)
+    rate: int = setting("Most messages per second, all tasks together; 0: no limit.", 0, check=_least(0))
     dry_run: bool = setting("Only count.", False)
-    delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "idempotent")
+    delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "idempotent", option="delivery")
     session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
-        _check_format(self.format)
+        _run_checks(self)
         _check_named(self.job, self.dry_run)
-        _check_least("rate", self.rate, 0)
-        check_moment("since", self.since)
-        check_moment("until", self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,26 +237,27 @@ class Redrive:
     """Send a group's dead letters again, each once in a run."""
 
     group: str = setting("The group whose dead letters are sent again.")
-    job: str = setting("A name of this run: running it again sends nothing twice. Not needed to count only.", "")
-    to_topic: str = setting("Send to this topic; default: the original topic of each.", "")
+    job: str = setting(
+        "A name of this run: running it again sends nothing twice. Not needed to count only.", "", option="jobId"
+    )
+    to_topic: str = setting("Send to this topic; default: the original topic of each.", "", option="topic")
     reason: str = setting("Only letters whose reason contains this.", "")
-    since: str = setting("Dead-lettered at this time or later, `2026-01-31 12:00:00` UTC.", "")
-    until: str = setting("Dead-lettered before this time.", "")
-    attempts: int = setting("Redrives of a message before it goes to the parking topic; 0: no limit.", 0)
+    since: str = setting("Dead-lettered at this time or later, `2026-01-31 12:00:00` UTC.", "", check=_moment)
+    until: str = setting("Dead-lettered before this time.", "", check=_moment)
+    attempts: int = setting(
+        "Redrives of a message before it goes to the parking topic; 0: no limit.", 0, check=_least(0)
+    )
     parking_topic: str = setting("Topic for messages with that many redrives.", "")
-    option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", ())
+    option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", (), check=_pairs)
     dry_run: bool = setting("Only count.", False)
-    delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "exactlyOnce")
+    delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "exactlyOnce", option="delivery")
     session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
-        pairs(self.option)
+        _run_checks(self)
         if bool(self.attempts) != bool(self.parking_topic):
             raise UsageError("settings attempts and parking_topic belong together; give both or none")
         _check_named(self.job, self.dry_run)
-        _check_least("attempts", self.attempts, 0)
-        check_moment("since", self.since)
-        check_moment("until", self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,27 +267,22 @@ class Mirror:
     to_namesrv: str = setting("Name servers of the other cluster.")
     cluster: str = setting("Name of the source cluster: mirrored messages carry it and are not mirrored back.", "a")
     to_cluster: str = setting("Name of the other cluster.", "b")
-    to_topic: str = setting("Topic there; default: the same name.", "")
-    to_option: tuple[str, ...] = setting("Further options of writing there, NAME=VALUE, such as tlsCa=FILE.", ())
-    delivery: str = setting("exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce")
+    to_topic: str = setting("Topic there; default: the same name.", "", option="topic")
+    to_option: tuple[str, ...] = setting(
+        "Further options of writing there, NAME=VALUE, such as tlsCa=FILE.", (), check=_pairs
+    )
+    delivery: str = setting("exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce", option="delivery")
     groups: str = setting("Groups whose offsets are carried over at the end of the job, separated by commas.", "")
     stream: StreamSettings = field(default_factory=StreamSettings)
     session: SessionSettings = field(default_factory=SessionSettings)
 
-
-def _check_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UsageError(f"setting {name} is {value}; write a whole number from {least} on")
+    def __post_init__(self) -> None:
+        _run_checks(self)
 
 
 def _check_named(job: str, dry_run: bool) -> None:
     if not job and not dry_run:
         raise UsageError("setting job is missing: a name, so that running it again sends nothing twice; or set dry_run")
-
-
-def _check_format(form: str) -> None:
-    if form not in FORMATS:
-        raise UsageError(f"setting format is {form!r}; write {' or '.join(FORMATS)}")
 
 
 JOBS: dict[str, type] = {
@@ -233,7 +293,6 @@ JOBS: dict[str, type] = {
     "metrics": Metrics,
     "mirror": Mirror,
 }
-
 
 _RENAMED = {"Session": SessionSettings, "Stream": StreamSettings}
 
@@ -264,6 +323,12 @@ def flags(job: type) -> Iterator[tuple[Field[Any], type]]:
             yield from flags(kind)
         else:
             yield each, kind
+
+
+def options_of(settings: Any) -> dict[str, str]:
+    """Return the options that settings stand for, without those of `session` and `stream`."""
+    declared = {each.name: each.metadata["option"] for each in fields(settings) if each.metadata.get("option")}
+    return {option: str(getattr(settings, name)) for name, option in declared.items()}
 
 
 def is_required(each: Field[Any]) -> bool:
@@ -322,41 +387,8 @@ def _assemble(job: type, values: Mapping[str, Any]) -> Any:
     return job(**parts)
 
 
-def pairs(texts: tuple[str, ...]) -> dict[str, str]:
-    """Parse NAME=VALUE texts."""
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"{text!r} is not of the form NAME=VALUE")
-        found[name.strip()] = value.strip()
-    return found
-
-
 def run(name: str, settings: Any, tell: Any) -> Summary:
     """Run a job by its name; imports pyspark. `tell(rows)` is called repeatedly with the messages done so far."""
     summary = import_module(f"pyromq.spark.jobs.{name}_job").run(settings, tell)
     assert isinstance(summary, Summary)
     return summary
-
-
-def spark_interval(setting: str, text: str) -> str:
-    """Return a duration in Spark's form: `10 seconds` for `10s`, `10 sec` and `10 seconds`. Raises `UsageError`."""
-    parts = re.fullmatch(r"(?:\d+ ?[a-z]+ ?)+", text.strip())
-    found = [(number, _UNITS.get(unit)) for number, unit in re.findall(r"(\d+) ?([a-z]+)", text)]
-    if not parts or not all(unit for _, unit in found):
-        raise UsageError(f"setting {setting} is {text!r}; write a length of time: 500ms, 10s, 5m, 1h, 2d or 10 seconds")
-    return " ".join(f"{number} {unit}" for number, unit in found)
-
-
-def check_moment(setting: str, text: str) -> None:
-    """Raise `UsageError` for a text that Spark does not accept as a timestamp; an empty text is accepted."""
-    if not text:
-        return
-    try:
-        if _MOMENT.fullmatch(text):
-            datetime.fromisoformat(text)
-            return
-    except ValueError:  # for example the 31st of February
-        pass
-    raise UsageError(f"setting {setting} is {text!r}; write a time: 2026-01-31, or '2026-01-31 12:00:00' (UTC)")

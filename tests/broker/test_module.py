@@ -4,7 +4,7 @@ import pytest
 
 from pyromq.broker import broker as broker_module
 from pyromq.broker.broker import Broker
-from pyromq.broker.module import BrokerModule, periodic
+from pyromq.broker.modules import BrokerModule, periodic
 from pyromq.errors import StoreNotWritable
 
 

@@ -5,8 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from pyromq.broker.statistics import SLICE_SECONDS, Statistics
-from pyromq.broker.statistics_course import SAMPLE_SECONDS
+from pyromq.broker.statistics import SAMPLE_SECONDS, SLICE_SECONDS, Statistics
 from pyromq.testing import FakeClock
 
 

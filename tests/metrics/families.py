@@ -1,6 +1,6 @@
 """Every metric there is, of servers."""
 
-from pyromq.broker.metrics import families as broker
+from pyromq.broker import broker_metrics as broker
 from pyromq.console import console_metrics as console
 from pyromq.metrics import endpoint, server
 from pyromq.nameserver import name_server_metrics

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Self
 from pyromq.broker.admin.audit_log import audit_log
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.log_cleaning import LogCleaning
-from pyromq.broker.module import BrokerModule, Save, Step, periodic
 from pyromq.broker.modules import (
+    BrokerModule,
+    Save,
+    Step,
     administration,
     batch_transactions,
     built_in,
@@ -21,6 +23,7 @@ from pyromq.broker.modules import (
     consuming,
     delay_levels,
     members,
+    periodic,
     permissions,
     producing,
     timers,
@@ -28,7 +31,7 @@ from pyromq.broker.modules import (
     transactions,
 )
 from pyromq.broker.shared_state import SharedState
-from pyromq.broker.statistics_course import SAMPLE_SECONDS
+from pyromq.broker.statistics import SAMPLE_SECONDS
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, StoreNotWritable
 from pyromq.logs import logger_of
@@ -39,7 +42,7 @@ from pyromq.remoting.dispatch import Dispatcher
 from pyromq.store.disk import LOCAL_DISK, Disk
 
 if TYPE_CHECKING:
-    from pyromq.broker.metrics.broker_metrics import BrokerMetrics
+    from pyromq.broker.broker_metrics import BrokerMetrics
 
 logger = logger_of(__name__)
 
@@ -139,7 +142,7 @@ class Broker:
 
     def metrics(self) -> BrokerMetrics:
         """Return what a `MetricsEndpoint` tells of this broker."""
-        from pyromq.broker.metrics.broker_metrics import BrokerMetrics  # a start without metrics does not pay for them
+        from pyromq.broker.broker_metrics import BrokerMetrics  # a start without metrics does not pay for them
 
         return BrokerMetrics(self._state, self._server.sessions)
 

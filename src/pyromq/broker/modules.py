@@ -1,8 +1,22 @@
-"""The modules of a broker, each made of the tables in `SharedState`."""
+"""The modules of a broker, each made of the tables in `SharedState`.
+
+A module is one feature as the broker sees it: when it is called, and for what. A broker is a list of modules. It enters
+them in order and leaves them in reverse order. A module knows neither its place in the list nor the other modules.
+
+    load      in order: the store is open               stop      reverse: the port is open for the last time
+    mend      in order: the port is open                close     reverse: no request arrives, no step runs
+    start     in order: requests arrive, no step ran    persist   reverse: the store is closed, all of it on disk
+
+Meanwhile requests are answered, steps run, and `unsaved` tables are saved now and then, in reverse order: what a module
+notes in the table of an earlier module is there before that table is saved.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import TYPE_CHECKING
 
 from pyromq.broker.admin.consume_stats_processor import ConsumeStatsProcessor
 from pyromq.broker.admin.figures_processor import FiguresProcessor
@@ -19,7 +33,6 @@ from pyromq.broker.consuming.queue_locks import QueueLockProcessor
 from pyromq.broker.consuming.send_back_processor import SendBackProcessor
 from pyromq.broker.delays.timer_processors import RecallMessageProcessor, TimerListProcessor
 from pyromq.broker.members.heartbeat_processor import HeartbeatProcessor
-from pyromq.broker.module import BrokerModule, Step, periodic
 from pyromq.broker.permissions.account_processor import AccountProcessor
 from pyromq.broker.permissions.rules import PermissionGuard, Rules, topic_at
 from pyromq.broker.producing.reply_message_processor import ReplyMessageProcessor
@@ -30,15 +43,78 @@ from pyromq.broker.transactions.transaction_checks import TransactionChecks
 from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.names import REPLY_SUFFIX
+from pyromq.net.tasks import Alarm
 from pyromq.permissions.acl_folder import AclFolder
 from pyromq.permissions.acl_watch import LOOK_SECONDS, AclWatch
+from pyromq.remoting.dispatch import Guard
+from pyromq.remoting.hooks import RemotingHook
 from pyromq.store.worker import worker
+
+if TYPE_CHECKING:
+    from pyromq.speedups.fast_path import FastHandler
+
+logger = logger_of(__name__)
 
 EXPIRE_CLIENTS_SECONDS = 10.0
 EXPIRE_LOCKS_SECONDS = 60.0
 EXPIRE_PULLS_SECONDS = 0.25  # longest delay of the reply to a long poll whose time is up
 
-logger = logger_of(__name__)
+Save = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A background task in slices of a few milliseconds.
+
+    `act` returns the seconds until its next call; None if it is called when the alarm rings, or never without one.
+    """
+
+    act: Callable[[], float | None]
+    alarm: Alarm | None = None
+    first_after: float = 0.0  # seconds
+
+
+def periodic(seconds: float, act: Callable[[], object]) -> Step:
+    """Return a step that calls `act` at this interval, the first time after one interval."""
+
+    @wraps(act)
+    def again() -> float:
+        act()
+        return seconds
+
+    return Step(again, first_after=seconds)
+
+
+def _nothing() -> None:
+    pass
+
+
+async def _nothing_to_wait_for() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BrokerModule:
+    """One feature of a broker. Each field may be left out.
+
+    An error of `load` keeps the broker from starting. `unsaved` returns a function, for any thread, that saves what may
+    be saved by now, and None if nothing is new; `persist` saves the rest. Saving raises `StoreNotWritable`, as `close`
+    does; the other modules are saved all the same.
+    """
+
+    answerers: Sequence[object] = ()  # with methods marked by `@answers`
+    fast_path: Sequence[FastHandler] = ()  # compiled handlers, called before `answerers`, with the same replies
+    guard: Guard | None = None  # called before requests are answered; at most one module has one
+    hooks: Sequence[RemotingHook] = ()  # called for the calls at the broker's port
+    steps: Sequence[Step] = ()
+    load: Callable[[], None] = _nothing
+    mend: Callable[[], None] = _nothing  # completes what a crash interrupted; records can be appended
+    start: Callable[[], Awaitable[None]] = _nothing_to_wait_for
+    unsaved: Callable[[], Save | None] = _nothing
+    log_needed_from: Callable[[], int] | None = None  # no record before this log offset is needed
+    stop: Callable[[], Awaitable[None]] = _nothing_to_wait_for
+    close: Callable[[], None] = _nothing
+    persist: Callable[[], None] = _nothing
 
 
 def consumer_offsets(state: SharedState) -> BrokerModule:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pyromq.broker.admin.query_message_processor import Indexing
 from pyromq.broker.admin.settings_processor import load_changes
 from pyromq.broker.admission import Admission
 from pyromq.broker.batches.batch_transactions import BatchTransactions
@@ -18,7 +19,6 @@ from pyromq.broker.consuming.long_polls import LongPolls
 from pyromq.broker.consuming.queue_locks import QueueLocks
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.delays.timer_scheduler import TimerScheduler
-from pyromq.broker.indexing import Indexing
 from pyromq.broker.internal_topics import InternalTopics
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups

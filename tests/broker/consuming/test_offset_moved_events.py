@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.broker.headers import pull_header
 
-from pyromq.broker.consuming.offset_moved_events import OffsetMovedEvents
+from pyromq.broker.consuming.pull_processor import OffsetMovedEvents
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.message import decode_properties

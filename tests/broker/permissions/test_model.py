@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyromq import speedups
-from pyromq.broker.permissions.compiled_acl import fast_acl_of
-from pyromq.broker.permissions.rules import PermissionGuard, Rules
+from pyromq.broker.permissions.rules import PermissionGuard, Rules, fast_acl_of
 from pyromq.clock import SystemClock
 from pyromq.errors import AccessDenied, ProtocolError
 from pyromq.permissions.acl_file import parse_acl_file

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pyromq.broker.admin.settings_processor import MOST_SETTINGS_BYTES
 from pyromq.broker.members.connections import Connections
-from pyromq.broker.module import BrokerModule
+from pyromq.broker.modules import BrokerModule
 from pyromq.broker.shared_state import SharedState
 from pyromq.clock import Clock
 from pyromq.errors import MQError, ResponseCode

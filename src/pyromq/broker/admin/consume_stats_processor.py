@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pyromq.broker.consuming.store_times import look_at
+from pyromq.broker.consuming.lags import look_at
 from pyromq.errors import TopicNotFound
 from pyromq.message import MessageQueue
 from pyromq.net.slow_replies import in_pieces

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyromq.broker.consuming.lags import Lag, Lags
-from pyromq.broker.consuming.store_times import StoreTimes
+from pyromq.broker.consuming.lags import Lag, Lags, StoreTimes
 from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import (
     ConsumedTopicFigures,

@@ -1,22 +1,36 @@
-"""Answers queries for single messages: by key, by log offset, and for the raw entries of a consume queue."""
+"""Answers queries for single messages: by key, by log offset, and for the raw entries of a consume queue.
+
+`Indexing` feeds the key index in slices, and lets queries wait until it has what was stored before them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyromq.errors import BrokerError, QueryNotFound
+from pyromq.clock import Clock
+from pyromq.errors import BrokerError, MQError, QueryNotFound
 from pyromq.filter.filter import Filter, filter_of
+from pyromq.net.tasks import Alarm
 from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import QueueEntriesBody, QueueEntryBody, Subscription, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import QueryMessage, QueryMessageResponse, QueueEntries, ViewMessage
 from pyromq.slow_work import breathe, completed, loaded
-from pyromq.store.message_store import QueueEntry
+from pyromq.store.message_store import MessageStore, QueueEntry
 
 if TYPE_CHECKING:
     from pyromq.broker.shared_state import SharedState
 
+STEP_SECONDS = 0.0005  # of indexing between two iterations of the event loop, also while a query waits
+PAUSE_SECONDS = 0.0025  # between steps while no query waits
+BULK_BYTES = 64 << 10  # stored between two steps: with more, sends come first
+BULK_PAUSE_SECONDS = 0.01
+FAR_BYTES = 1 << 30  # of log: if it is this far behind, the index gets a third of the processor
+FAR_PAUSE_SECONDS = 0.001
+IDLE_SECONDS = 0.5
 MAX_MATCHES = 64  # maxMsgsNumBatch
 UNIQUE_KEY_MATCHES = 32  # defaultQueryMaxNum
 MOST_ENTRIES = 16_384  # queue entries in one reply; upstream has no limit
@@ -114,3 +128,49 @@ def _newest(records: list[memoryview], most_bytes: int) -> list[memoryview]:
         if number and size > most_bytes:
             return records[-number:]
     return records
+
+
+class _Query(NamedTuple):
+    log_end: int  # when the query arrived
+    indexed: Future[None]
+
+
+class Indexing:
+    """Feeds the key index of one broker. `alarm` rings when `step` must run earlier than it returned."""
+
+    def __init__(self, store: MessageStore, clock: Clock) -> None:
+        self.alarm = Alarm(clock)
+        self._store = store
+        self._queries: deque[_Query] = deque()
+        self._log_end = 0  # at the last step
+
+    def when_indexed(self) -> Future[None] | None:
+        """Return a future that completes when the present log is indexed; None if it is.
+
+        It completes in the event loop's thread; with `StoreNotWritable` if the disk has no room for the index.
+        """
+        if not self._queries and not self._store.index_behind:
+            return None
+        query = _Query(self._store.max_log_offset, Future())
+        self._queries.append(query)
+        self.alarm.ring_within(0)
+        return query.indexed
+
+    def step(self) -> float:
+        """Index a slice and complete one query at most; return the seconds until the next call."""
+        if not self._queries:
+            done = not self._store.index_behind or self._store.index_step(STEP_SECONDS)
+            before, self._log_end = self._log_end, self._store.max_log_offset
+            if done:
+                return IDLE_SECONDS
+            if self._store.index_behind > FAR_BYTES:
+                return FAR_PAUSE_SECONDS
+            return BULK_PAUSE_SECONDS if self._log_end - before > BULK_BYTES else PAUSE_SECONDS
+        try:
+            self._store.follow_index(STEP_SECONDS)
+        except MQError as error:
+            self._queries.popleft().indexed.set_exception(error)
+            return 0
+        if self._queries[0].log_end <= self._store.max_log_offset - self._store.index_behind:
+            self._queries.popleft().indexed.set_result(None)
+        return 0

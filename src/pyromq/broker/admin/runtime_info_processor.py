@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyromq import speedups
 from pyromq.broker.confirmation import MAX_UNCONFIRMED
-from pyromq.broker.consuming.store_times import stored_time
+from pyromq.broker.consuming.lags import stored_time
 from pyromq.broker.members.connections import Member
-from pyromq.broker.statistics import Rates
-from pyromq.broker.statistics_course import Span
+from pyromq.broker.statistics import Rates, Span
 from pyromq.errors import BrokerError, ConsumerNotOnline
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.net.slow_replies import in_pieces

@@ -1,27 +1,114 @@
-"""How far groups are behind, in messages and in time: what Prometheus and consoles are told."""
+"""How far groups are behind, in messages and in time, and when messages were stored.
+
+Store times are read from records; a thread loads records that are not resident.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.store_times import StoreTimes
-from pyromq.slow_work import breathe
+from pyromq.record import store_ms_of
+from pyromq.slow_work import PagesToLoad, breathe, loaded
 from pyromq.store.message_store import MessageStore
+from pyromq.store.queue.reading import Place
 
-STEP = 64  # queues at once; then others may have a turn
+STEP = 64  # queues between two pauses
+MOST_COLD = 2_000  # records that one round reads from the disk; the next rounds read the others
+
+K = TypeVar("K")
+
+
+async def stored_time(store: MessageStore, log_offset: int) -> int | None:
+    """Return the store time (ms) of the record at a log offset; None if none begins there."""
+    await loaded(store.residency.heads_to_load((log_offset,)))
+    record = store.record_at(log_offset)
+    return None if record is None else store_ms_of(record)
+
+
+async def look_at(
+    store: MessageStore, places: Mapping[K, Place], found: dict[K, int], *, most_cold: int = sys.maxsize
+) -> int:
+    """Enter the store times (ms) of these messages in `found`; return how many records were read from the disk.
+
+    At most `most_cold` are read. The other messages on disk, and those that do not exist, are omitted.
+    """
+    unread: PagesToLoad = []
+    for number, (queue, offset) in enumerate(places.values()):
+        if number % STEP == 0:
+            await breathe()
+        unread += queue.entry_to_load(offset)
+    await loaded(unread)
+    begins: dict[K, int] = {}
+    unread = []
+    for number, (key, place) in enumerate(places.items()):
+        if number % STEP == 0:
+            await breathe()
+        if (begin := store.reading.log_offset_of(place)) is None:
+            continue
+        head = store.residency.heads_to_load((begin,))
+        if not head or len(unread) < most_cold:
+            begins[key] = begin
+            unread += head
+    await loaded(unread)
+    for number, (key, begin) in enumerate(begins.items()):
+        if number % STEP == 0:
+            await breathe()
+        if (record := store.record_at(begin)) is not None:
+            found[key] = store_ms_of(record)
+    return len(unread)
+
+
+class StoreTimes:
+    """Store times by message, remembered from one round to the next: a record that is asked for is read once."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._known: dict[Place, int] = {}  # ms
+        self._before: dict[Place, int] = {}  # of the last round
+        self._left = MOST_COLD
+
+    def begin_round(self) -> None:
+        """Forget messages for which the last round did not ask."""
+        self._known, self._before = {}, self._known
+        self._left = MOST_COLD
+
+    async def look(self, topic: str, offsets: Mapping[int, int], found: dict[int, int]) -> None:
+        """Enter in `found`, by queue, the store time (ms) of the first message from each queue offset on.
+
+        Unknown ones are omitted.
+        """
+        unknown: dict[int, Place] = {}
+        for number, (queue_id, offset) in enumerate(offsets.items()):
+            if number % STEP == 0:
+                await breathe()
+            place = self._store.reading.first_from(topic, queue_id, offset)
+            if place is None:
+                continue
+            stored_ms = self._known.get(place) or self._before.get(place)
+            if stored_ms is None:
+                unknown[queue_id] = place
+            else:
+                self._known[place] = found[queue_id] = stored_ms
+        read = await look_at(self._store, unknown, found, most_cold=self._left)
+        self._left -= read  # subtracted here: other calls may have read meanwhile
+        for queue_id, place in unknown.items():
+            if queue_id in found:
+                self._known[place] = found[queue_id]
 
 
 def in_steps(queues: int) -> Iterator[range]:
-    """Yield the ids of so many queues."""
+    """Yield the ids of this many queues in steps."""
     for first in range(0, queues, STEP):
         yield range(first, min(first + STEP, queues))
 
 
 @dataclass(slots=True)
 class Lag:
-    """A group in a topic, by queue: how many messages it has not consumed, and since when (ms) the first waits."""
+    """The lag of a group in a topic by queue: messages not consumed, and the store time (ms) of the first of them."""
 
     group: str
     topic: str
@@ -33,12 +120,12 @@ class Lag:
         return sum(self.counts.values())
 
     def age_ms(self, now_ms: int) -> int:
-        """Return how long the oldest message waits; 0 where none does, or that cannot be told."""
+        """Return the age of the oldest message that is not consumed; 0 if there is none or it is unknown."""
         return max(0, now_ms - min(self.stored_ms.values(), default=now_ms))
 
 
 class Lags:
-    """Looks at the groups of one broker, for one who asks again and again."""
+    """Reads the lags of groups of one broker. Each caller that reads repeatedly has its own."""
 
     def __init__(self, store: MessageStore, offsets: ConsumerOffsets, times: StoreTimes) -> None:
         self._store = store
@@ -46,7 +133,7 @@ class Lags:
         self._times = times
 
     async def look(self, lag: Lag, queues: int) -> None:
-        """Fill in so many queues of a lag; a queue without a stored offset is consumed from its begin."""
+        """Fill in a lag for this many queues; a queue without a stored offset is consumed from its begin."""
         behind = {}
         consumed = self._offsets.of_topic(lag.group, lag.topic)
         for queue_ids in in_steps(queues):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyromq.broker.consuming.store_times import look_at
+from pyromq.broker.consuming.lags import look_at
 from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
 from pyromq.names import check_group
 from pyromq.net.slow_replies import in_pieces

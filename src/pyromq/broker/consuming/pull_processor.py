@@ -1,4 +1,4 @@
-"""Answers pulls: from the store at once, or when a message arrives, or when the caller's patience ends."""
+"""Answers pulls: at once, or when a message arrives, or when the time of the long poll is up."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyromq import speedups
 from pyromq.broker.consuming.long_polls import LongPoll
-from pyromq.broker.consuming.offset_moved_events import OffsetMovedEvents
-from pyromq.broker.permissions.compiled_acl import fast_acl_of
+from pyromq.broker.permissions.rules import fast_acl_of
+from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import FAQ
+from pyromq.clock import Clock
 from pyromq.errors import (
     BrokerError,
     GroupNotFound,
@@ -24,9 +25,12 @@ from pyromq.errors import (
 )
 from pyromq.filter.filter import Filter, check_length, filter_of
 from pyromq.filter.tags import TagFilter
-from pyromq.names import retry_topic
+from pyromq.logs import logger_of
+from pyromq.message import Message, MessageQueue, StoredMessage, encode_properties, pack_address
+from pyromq.names import OFFSET_MOVED_TOPIC, retry_topic
 from pyromq.permissions.account import SUB, resource_name
 from pyromq.permissions.authentication import denied
+from pyromq.remoting.bodies import OffsetMoved, WireQueue, encode_body
 from pyromq.remoting.codes import Permission, PullFlag
 from pyromq.remoting.command import Call, Reply, ReplyTemplate
 from pyromq.remoting.dispatch import Later, Peer, answers
@@ -42,7 +46,10 @@ if TYPE_CHECKING or speedups.is_active:
 if TYPE_CHECKING:
     from pyromq.broker.shared_state import SharedState
 
+logger = logger_of(__name__)
 
+EVENT_SECONDS = 1.0  # between two events of a group and queue
+MOST_REMEMBERED = 10_000  # queues and groups with events; with more, all are forgotten
 _CODES = {
     ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
     ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -259,3 +266,42 @@ def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
         )
         for request in (PullMessage, LitePullMessage)
     ]
+
+
+class OffsetMovedEvents:
+    """Stores a message in topic OFFSET_MOVED_EVENT for a pull at an offset where its queue has no messages.
+
+    A group gets one a second and queue: repeated pulls must not fill the log.
+    Source: RocketMQ 4.9.8, PullMessageProcessor.generateOffsetMovedEvent.
+    """
+
+    def __init__(self, put_message: PutMessage, broker_name: str, clock: Clock) -> None:
+        self._put_message = put_message
+        self._broker_name = broker_name
+        self._clock = clock
+        self._told: dict[tuple[str, str, int], float] = {}
+
+    def tell(self, header: PullMessage, new_offset: int) -> None:
+        """Store the event of a group that must resume at `new_offset`. An error is only logged."""
+        key, now = (header.consumer_group, header.topic, header.queue_id), self._clock.monotonic()
+        if now - self._told.get(key, -EVENT_SECONDS) < EVENT_SECONDS:
+            return
+        if len(self._told) >= MOST_REMEMBERED:
+            self._told.clear()
+        self._told[key] = now
+        queue = MessageQueue(header.topic, self._broker_name, header.queue_id)
+        event = OffsetMoved(header.consumer_group, WireQueue.of(queue), header.queue_offset, new_offset)
+        try:
+            self._put_message.put(self._message(header.consumer_group, encode_body(event)))
+        except MQError as error:
+            logger.warning("the moved offset of group %s in %s is not told: %s", header.consumer_group, queue, error)
+
+    def _message(self, group: str, body: bytes) -> StoredMessage:
+        properties = Message(OFFSET_MOVED_TOPIC, body, tags=group, keys=group).all_properties()
+        return StoredMessage(
+            OFFSET_MOVED_TOPIC,
+            body,
+            encode_properties(properties),
+            born_ms=self._clock.now_ms(),
+            born_address=pack_address("127.0.0.1", 0),
+        )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyromq import speedups
 from pyromq.broker.internal_topics import DELAY, TIMER, TRANSACTION, waits_by
 from pyromq.broker.members.consumer_groups import max_tries
-from pyromq.broker.permissions.compiled_acl import fast_acl_of
+from pyromq.broker.permissions.rules import fast_acl_of
 from pyromq.broker.put_message import is_half, is_too_long, too_large
 from pyromq.broker.topics import FAQ
 from pyromq.errors import GroupNotFound, MessageRefused, MQError

@@ -3,8 +3,8 @@
 import pytest
 from tests.slow_work import steps_of
 
-from pyromq.broker.consuming import store_times
-from pyromq.broker.consuming.store_times import StoreTimes
+from pyromq.broker.consuming import lags
+from pyromq.broker.consuming.lags import StoreTimes
 from pyromq.slow_work import run_blocking
 from pyromq.store.log import residency
 
@@ -20,7 +20,7 @@ async def cold(broker, orders, monkeypatch):
 
 
 def test_what_two_read_at_once_counts_for_both(cold, monkeypatch):
-    monkeypatch.setattr(store_times, "MOST_COLD", 3)
+    monkeypatch.setattr(lags, "MOST_COLD", 3)
     times = StoreTimes(cold)
     founds = [{}, {}, {}]
     first, second = (steps_of(times.look("orders", {number: 0}, founds[number])) for number in range(2))

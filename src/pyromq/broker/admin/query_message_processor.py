@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError, MQError, QueryNotFound
 from pyromq.filter.filter import Filter, filter_of
-from pyromq.net.tasks import Alarm
 from pyromq.net.slow_replies import in_pieces
+from pyromq.net.tasks import Alarm
 from pyromq.remoting.bodies import QueueEntriesBody, QueueEntryBody, Subscription, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers

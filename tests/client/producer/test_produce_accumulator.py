@@ -156,7 +156,7 @@ async def test_bytes_without_an_answer_have_a_limit(cluster, config):
         for _ in range(3):  # from the second round on, by the compiled way where there is one
             futures = [producer.send_soon(Message("orders", bytes(400))) for _ in range(3)]
             assert producer._outbox.pending_bytes >= 1000
-            with pytest.raises(UsageError, match=r"12\d\d bytes have no answer yet \(max_pending_bytes\)"):
+            with pytest.raises(UsageError, match=r"12\d\d bytes .* \(max_pending_bytes\)"):
                 producer.send_soon(Message("orders", b"x"))
             waiting = asyncio.ensure_future(producer.send_batch([Message("orders", bytes(400))]))
             await asyncio.sleep(0)

@@ -138,7 +138,7 @@ async def test_sending_soon_is_bounded(cluster):
     producer = await cluster.producer(config=ProducerConfig(max_in_flight=3))
     for _ in range(3):
         producer.send_soon(Message("orders", b"1"))
-    with pytest.raises(UsageError, match="3 messages have no answer"):
+    with pytest.raises(UsageError, match=r"3 messages .*max_in_flight"):
         producer.send_soon(Message("orders", b"1"))
     await producer.send(Message("orders", b"waits for room"))
     await producer.flush()
@@ -195,12 +195,12 @@ async def test_a_fault_of_ours_leaves_no_message_waiting(cluster, monkeypatch, c
         raise RuntimeError("a fault of ours")
 
     monkeypatch.setattr(producer._cluster, "channel", broken)
-    with pytest.raises(Unavailable, match="to topic 'orders' was given up before it was sent"):
+    with pytest.raises(Unavailable, match="topic 'orders' was not sent"):
         await producer.send(Message("orders", b"1"))
     waiting = producer.send_soon(Message("orders", b"2"))
     monkeypatch.setattr(producer._outbox, "destination", unavailable)
     monkeypatch.setattr(producer._cluster, "refresh", broken)
-    with pytest.raises(Unavailable, match="to topic 'orders' was given up before it was sent"):
+    with pytest.raises(Unavailable, match="topic 'orders' was not sent"):
         await waiting
     assert "a fault of ours" in caplog.text
 
@@ -213,7 +213,7 @@ async def unavailable(*_):
 async def test_what_is_no_message_is_refused(cluster, wrong):
     producer = await cluster.producer()
     for send in (producer.send, producer.request, producer.send_one_way):
-        with pytest.raises(IllegalMessage, match=r"a Message is sent, not .*; several go together with send_batch"):
+        with pytest.raises(IllegalMessage, match=r"Message, not .*send_batch"):
             await send(wrong)
 
 

@@ -1,13 +1,15 @@
-"""The async producer: takes messages, and tells where each message went.
+"""The async producer.
 
-The way of a message: check and prepare (`pending_send`) -> queue -> connection -> answer -> result (`outbox`).
+A message is checked and encoded (`pending_send`), then gets a queue, a connection, a reply and a result (`outbox`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyromq.client.arguments import checked
@@ -28,29 +30,34 @@ from pyromq.client.producer.pending_send import (
 from pyromq.client.producer.produce_accumulator import ProduceAccumulator
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import NoReply, NotRunning, Unavailable, UsageError
-from pyromq.message import Message, MessageQueue, SendResult, StoredMessage
+from pyromq.logs import logger_of
+from pyromq.message import (
+    Message,
+    MessageQueue,
+    Property,
+    SendResult,
+    StoredMessage,
+    decode_properties,
+    encode_properties,
+    pack_address,
+)
 from pyromq.message_id import UniqueIds
 from pyromq.names import check_producer_group
 from pyromq.remoting.bodies import HeartbeatBody, ProducerEntry
-from pyromq.remoting.headers import RecallMessage, RecallMessageResponse
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import PushReplyMessage, RecallMessage, RecallMessageResponse
 from pyromq.remoting.recall_handle import decode_handle
 
 if TYPE_CHECKING:
     from pyromq.speedups.requests import FastOutbox
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
-from pyromq.logs import logger_of
-from pyromq.message import Property, decode_properties, encode_properties, pack_address
-from pyromq.remoting.command import Call, Reply
-from pyromq.remoting.dispatch import answers
-from pyromq.remoting.headers import PushReplyMessage
 
 logger = logger_of(__name__)
 
 _NO_CODES: frozenset[int] = frozenset()
+
+# Of the whole process: a broker may push a reply to any connection of a client id, on any event loop.
+_waiting: dict[str, Request] = {}
 
 
 class AsyncProducer(AsyncLifespan):
@@ -59,14 +66,14 @@ class AsyncProducer(AsyncLifespan):
         async with AsyncProducer("orders-service") as producer:
             result = await producer.send(Message("orders", b"...", keys="order-7"), ordering_key="customer-3")
 
-    `group` names what this producer is part of; `namesrv` is `host:port`, several joined by `;`, or left out: then the
-    environment's `NAMESRV_ADDR` counts, else `127.0.0.1:9876`. Times are seconds.
-    Entering (or `start`) raises `NoNameServer` at once when no name server can be reached.
+    `group` is the producer group. `namesrv` is `host:port`, several joined by `;`. None means the environment's
+    `NAMESRV_ADDR`, else `127.0.0.1:9876`. Times are in seconds. Entering (or `start`) raises `NoNameServer` at once if
+    no name server can be reached.
 
-    Sending raises `UsageError` (and its kinds `IllegalMessage`, `IllegalName`, `NotRunning`) for what can never be
-    sent, `TopicNotFound` when no broker has or creates the topic, a `BrokerError` for an answer that says no, and
-    `Unavailable` or `DeadlineExceeded` when no broker took the message within the timeout - after those two it may
-    still have been stored. A message retried may be stored twice, with the same `message_id`.
+    Sending raises `UsageError` (or `IllegalMessage`, `IllegalName`, `NotRunning`) for a message that cannot be sent,
+    `TopicNotFound` if no broker has or creates the topic, and a `BrokerError` if a broker refuses the message. It
+    raises `Unavailable` or `DeadlineExceeded` if no broker confirmed the message within the timeout; then it may still
+    have been stored. A retried message may be stored twice, with the same `message_id`.
     """
 
     @checked
@@ -110,10 +117,10 @@ class AsyncProducer(AsyncLifespan):
             )
         self._requested_topics: set[str] = set()
         self._closing = False
-        self._fast_outbox: FastOutbox | None = None  # the compiled way of plain messages, where there is one
+        self._fast_outbox: FastOutbox | None = None  # the compiled outbox for plain messages
 
     async def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        """Connect. Raises `NoNameServer` at once if no name server can be reached."""
         await self._cluster.start()
         ids = UniqueIds(self._cluster.ip, self._clock)
         self._preparation.begin(ids)
@@ -121,7 +128,7 @@ class AsyncProducer(AsyncLifespan):
             self._fast_outbox = self._outbox.open_fast_outbox(ids, asyncio.get_running_loop().create_future)
 
     async def close(self) -> None:
-        """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
+        """Refuse new sends, wait for replies to earlier ones, leave the group, close the connections. Idempotent."""
         self._closing = True
         self._fast_outbox = None
         if self._cluster.running:
@@ -137,15 +144,15 @@ class AsyncProducer(AsyncLifespan):
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> SendResult:
-        """Send a message and return where it went.
+        """Send a message and return its queue and offset.
 
-        Messages with the same `ordering_key` (a text, a whole number or bytes) go to the same queue;
-        `selector(queues, message)` chooses freely, and what it raises is raised here; `queue` is one of
-        `queues(topic)`; without any of them queues take turns. `timeout` (seconds) covers all attempts. Retried at
-        another broker: network failures, and the answers in `ProducerConfig.retry_codes`; with a chosen queue only
-        network failures, at the same broker.
+        Messages with the same `ordering_key` (a text, a whole number or bytes) go to the same queue.
+        `selector(queues, message)` returns one of the queues; its exceptions are raised here. `queue` is one of
+        `queues(topic)`. Without these, queues take turns. `timeout` (seconds) covers all attempts. Network failures and
+        the response codes in `ProducerConfig.retry_codes` are retried at another broker. With a chosen queue only
+        network failures are retried, at the same broker.
         """
-        outbox = self._outbox  # what `is_full` asks, without a call
+        outbox = self._outbox  # as `is_full`, without its call
         if outbox.in_flight >= self.config.max_in_flight or outbox.pending_bytes >= outbox.most_bytes:
             await self.room()
         if (
@@ -170,23 +177,23 @@ class AsyncProducer(AsyncLifespan):
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Send without waiting: the future gets what `send` would return or raise. Call it on the event loop.
+        """Send without waiting. The future gets the result or the error of `send`. Call it on the event loop.
 
-        What is sent in one turn travels together, and to one queue in order. Network failures are retried, which may
-        change the order; answers that say no are not. Raises `UsageError` while `max_in_flight` messages, or
-        `max_pending_bytes`, have no answer yet: await some of the futures, or `flush()`.
+        Messages of one turn of the event loop are written together, those of one queue in order. Network failures are
+        retried, which may change the order; a broker's refusal is not. Raises `UsageError` while `max_in_flight`
+        messages, or `max_pending_bytes`, are in flight: await some of the futures, or `flush()`.
         """
         if self.is_full:
-            what = f"{self.in_flight} messages have no answer yet (max_in_flight)"
+            what = f"{self.in_flight} messages wait for their replies (max_in_flight)"
             if self.in_flight < self.config.max_in_flight:
-                what = f"{self._outbox.pending_bytes} bytes have no answer yet (max_pending_bytes)"
+                what = f"{self._outbox.pending_bytes} bytes wait for their replies (max_pending_bytes)"
             raise UsageError(f"{what}; await some futures or flush() first")
         return self.begin_soon(message, queue_chooser(message, queue, ordering_key, selector), timeout)
 
     def begin_soon(
         self, message: Message, choose: QueueChooser | None, timeout: float | None
     ) -> asyncio.Future[SendResult]:
-        """Begin what `send_soon` does, without its bound: the caller has waited for `room`."""
+        """Begin as `send_soon`, without its limit: the caller has waited for `room`."""
         if choose is None and timeout is None and self._fast_outbox is not None:
             future = self._fast_outbox.send(message, _NO_CODES, False)
             if future is not None:
@@ -200,7 +207,7 @@ class AsyncProducer(AsyncLifespan):
     def begin(
         self, message: Message, choose: QueueChooser | None, timeout: float | None, *, at_once: bool = False
     ) -> asyncio.Future[SendResult]:
-        """Begin what `send` waits for. `at_once` writes in this call instead of with what else this turn brings."""
+        """Begin a send and return its future. `at_once` writes in this call, not at the end of the turn."""
         if at_once and choose is None and timeout is None and self._fast_outbox is not None:
             future = self._fast_outbox.send(message, self.config.retry_codes, True)
             if future is not None:
@@ -224,7 +231,7 @@ class AsyncProducer(AsyncLifespan):
     ) -> SendResult:
         """Send messages of one topic in one request to one queue; their queue offsets are consecutive.
 
-        They must agree in `wait_stored`, have no delay, and be at most `max_message_bytes` together.
+        They must have the same `wait_stored` and no delay, and together at most `max_message_bytes`.
         """
         await self.room()
         self.check_open()
@@ -239,9 +246,9 @@ class AsyncProducer(AsyncLifespan):
     async def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
     ) -> None:
-        """Write a message to a broker's connection and return; nobody says whether it was stored.
+        """Write a message to a broker's connection and return. The broker does not confirm it.
 
-        Raises `DeadlineExceeded` when the broker reads nothing for the configured `timeout`.
+        Raises `DeadlineExceeded` if the broker reads nothing for the configured `timeout`.
         """
         choose = queue_chooser(message, queue, ordering_key, None)
         pending = self._prepare(message, choose, None, kind=SendKind.ONE_WAY)
@@ -267,10 +274,10 @@ class AsyncProducer(AsyncLifespan):
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> StoredMessage:
-        """Send a message and return the reply that a consumer gives with its `reply` method.
+        """Send a message and return the reply of a consumer's `reply` method.
 
-        `timeout` (seconds) covers sending and waiting. Raises `NoReply` when the message was stored but no reply came
-        in time, and what `send` raises. The reply comes to this client alone, in any process of the cluster.
+        `timeout` (seconds) covers sending and waiting. Raises `NoReply` if the message was stored and no reply came in
+        time, and the errors of `send`. Only this client gets the reply.
         """
         choose = queue_chooser(message, queue, ordering_key, selector)
         seconds = self.config.timeout if timeout is None else timeout
@@ -294,10 +301,10 @@ class AsyncProducer(AsyncLifespan):
                 ) from error
 
     async def _be_known(self, topic: str, seconds: float) -> None:
-        """Tell every broker of the topic who is here, once: a reply may come by any of them."""
+        """Register at every broker of the topic, once: any of them may relay the reply."""
         if topic in self._requested_topics:
             return
-        with suppress(TimeoutError):  # the request itself will say so
+        with suppress(TimeoutError):  # the request itself raises it
             async with asyncio.timeout(seconds):
                 await self._outbox.route(topic)
                 await self._cluster.heartbeat()
@@ -306,42 +313,42 @@ class AsyncProducer(AsyncLifespan):
     async def cancel(self, recall_handle: str | None) -> str:
         """Cancel a message sent with `deliver_at` or `delay`, by its send result's `recall_handle`; return its id.
 
-        Any producer may, in any process. Once this returns, nobody gets the message. Raises `RecallRefused` when it was
-        delivered or cancelled before, `UsageError` for None, which a message without delay has for its handle, and
-        `Unavailable` when its broker does not answer: it may be cancelled all the same.
+        Any producer of any process may cancel it. After this returns, the message is not delivered. Raises
+        `RecallRefused` if it was delivered or cancelled before, and `UsageError` for None, the handle of a message
+        without delay. After `Unavailable` the message may be cancelled or not.
         """
         return await recall(
             self._cluster, recall_handle, group=self._names.wrap(self.group), timeout=self.config.timeout
         )
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that messages of a topic can be sent to now, in order of broker name and queue id."""
+        """Return the writable queues of a topic, in order of broker name and queue id."""
         return list((await self._outbox.route(self._preparation.topic(topic))).writable)
 
     @property
     def in_flight(self) -> int:
-        """How many messages have no answer yet."""
+        """The number of messages that wait for their replies."""
         return self._outbox.in_flight
 
     @property
     def is_full(self) -> bool:
-        """Whether sending has to wait: `max_in_flight` messages, or `max_pending_bytes`, have no answer."""
+        """Whether sending must wait: `max_in_flight` messages, or `max_pending_bytes`, are in flight."""
         outbox = self._outbox
         return outbox.in_flight >= self.config.max_in_flight or outbox.pending_bytes >= outbox.most_bytes
 
     async def flush(self) -> None:
-        """Wait until every message sent so far has its answer or has failed. Nothing lingers any more."""
+        """Send open batches, and wait until every message sent so far has its reply or has failed."""
         await self._room_below(1)
 
     async def room(self) -> None:
-        """Wait while as many messages, or bytes, as may be have no answer."""
+        """Wait while `is_full`."""
         await self._room_below(self.config.max_in_flight)
 
     def check_open(self) -> None:
-        """Raise `NotRunning` before the start and from the begin of closing on. Any thread may ask."""
+        """Raise `NotRunning` before `start` and after `close` was called. Thread-safe."""
         self._cluster.check_running()
         if self._closing:
-            raise NotRunning(f"the producer of group {self.group} is being closed; it sends nothing new")
+            raise NotRunning(f"the producer of group {self.group} is being closed and sends no more messages")
 
     async def _room_below(self, limit: int) -> None:
         if self._batching is not None and (limit == 1 or self.is_full):
@@ -351,14 +358,14 @@ class AsyncProducer(AsyncLifespan):
     def _batched(
         self, message: Message, choose: QueueChooser | None, timeout: float | None
     ) -> asyncio.Future[SendResult] | None:
-        """Let a message wait for others, where that is wanted and it can."""
+        """Add a message to a batch of `linger_seconds`; None if it must be sent alone."""
         if self._batching is None:
             return None
         self.check_open()
         return self._batching.add(message, choose, timeout)
 
     def _answerers(self) -> list[object]:
-        """What answers the brokers' questions; transaction producers are asked about half messages, too."""
+        """Return the processors of brokers' requests; a transaction producer has one for checks as well."""
         return [self._requests]
 
     def _prepare(
@@ -373,27 +380,27 @@ class AsyncProducer(AsyncLifespan):
         if self._closing or not self._cluster.running:
             self.check_open()
         if self._batching is not None:
-            self._batching.send_open(self._preparation.topic(message.topic))  # which came before
+            self._batching.send_open(self._preparation.topic(message.topic))  # sent first: its messages are older
         return self._preparation.message(message, choose, timeout, kind=kind, more=more)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that waits: the properties that its message needs, and its reply to come."""
+    """A waiting request: the properties of its message, and its future reply."""
 
     properties: dict[str, str]
     reply: asyncio.Future[StoredMessage]
 
 
 class Requests:
-    """Notes which requests wait, and takes in the replies."""
+    """The waiting requests; completes them with the replies that brokers push."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     @contextmanager
     def waiting(self, client_id: str, seconds: float) -> Iterator[Request]:
-        """A request of a client that waits so long; inside the block its reply can come."""
+        """Yield a request that can be answered within the block; consumers see its timeout of `seconds`."""
         correlation_id = str(uuid.uuid4())
         properties = {
             Property.CORRELATION_ID: correlation_id,
@@ -410,14 +417,16 @@ class Requests:
 
     @answers(PushReplyMessage)
     def take(self, header: PushReplyMessage, call: Call) -> Reply:
-        """Complete the request that waits for this; a reply that comes too late is logged."""
+        """Complete the request of a reply; a late reply is logged."""
         message = _message(header, call.body, self._clock.now_ms())
         correlation_id = message.properties.get(Property.CORRELATION_ID, "")
         request = _waiting.get(correlation_id)
         if request is None:
-            logger.warning("a reply of %s comes too late: nobody waits for %r", message.born_host, correlation_id)
+            logger.warning(
+                "a reply of %s is dropped, it is late: no request waits for %r", message.born_host, correlation_id
+            )
         else:
-            with suppress(RuntimeError):  # that client's loop was closed just now
+            with suppress(RuntimeError):  # the event loop of that client was closed meanwhile
                 request.reply.get_loop().call_soon_threadsafe(_complete, request.reply, message)
         return Reply()
 
@@ -428,7 +437,7 @@ def _complete(reply: asyncio.Future[StoredMessage], message: StoredMessage) -> N
 
 
 def _message(header: PushReplyMessage, body: bytes, now_ms: int) -> StoredMessage:
-    """Return the reply as a message. It has no place in a log: its offsets are 0."""
+    """Return the reply as a message. It is in no commit log, so its offsets are 0."""
     properties = decode_properties(header.properties or "") | {Property.ARRIVE_TIME: str(now_ms)}
     return StoredMessage(
         header.topic,
@@ -451,17 +460,14 @@ def _packed(address: str) -> bytes:
     return pack_address(host.strip("[]"), int(port) if port.isdigit() else 0)
 
 
-# Of the whole process: clients that share an id on several event loops get each other's replies.
-_waiting: dict[str, Request] = {}
-
-
 async def recall(
     cluster: ClusterClient, recall_handle: str | None, *, group: str | None = None, timeout: float = API_SECONDS
 ) -> str:
-    """Cancel a message and return its unique id: once this returns, nobody gets it. Asked once; seconds.
+    """Cancel a scheduled message and return its unique id. After this returns, the message is not delivered.
 
-    Raises `RecallRefused` when it was delivered or cancelled before, and for what is no handle; `TopicNotFound`;
-    `Unavailable` when its broker is not there or does not answer - then it may be cancelled all the same.
+    One attempt of `timeout` seconds. Raises `RecallRefused` for an illegal handle, and if the message was delivered or
+    cancelled before; `TopicNotFound`. After `Unavailable` the message may be cancelled or not.
+    Source: RocketMQ 5.3.3, DefaultMQProducerImpl.
     """
     if not isinstance(recall_handle, str):
         raise UsageError(

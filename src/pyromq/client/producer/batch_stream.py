@@ -1,8 +1,8 @@
-"""Encoded batches of messages, runs, on their way to queues: for programs that send very many.
+"""Sends encoded batches (runs) of messages to chosen queues, for programs that send very many messages.
 
-A queue's runs go one after the other, so that a retry cannot change their order; different queues' side by side. Each
-is repeated at its broker until it is acknowledged or its time is up. What a run means is said by the header it goes
-with: messages to be seen at once (here), or half messages of a batch transaction (`batch_transactions`).
+Runs of one queue are sent one after another, so that a retry cannot change their order. Runs of different queues are
+sent in parallel. A run is retried at its broker until it is acknowledged or its timeout has passed. Its header makes it
+messages that consumers see at once (here), or half messages of a batch transaction (`batch_transactions`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendMessageV2
 
-LONGEST_ANSWER = 15.0  # seconds without an answer after which a run is sent again
+LONGEST_ANSWER = 15.0  # longest wait for a reply, in seconds, before a run is sent again
 
 MakeHeader = Callable[[MessageQueue, int], Header]
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What a stream has brought to one queue; offsets of half messages are not known yet (None)."""
+    """The acknowledged messages of a stream in one queue; half messages have no offsets yet (None)."""
 
     messages: int
     first_offset: int | None = None
@@ -43,7 +43,7 @@ class Acknowledged:
 
 
 class BatchStream:
-    """Takes runs one by one. After a failure every call raises it: what was sent before may be stored or not."""
+    """Sends runs. After a failure every call raises it, and earlier unacknowledged runs may be stored or not."""
 
     def __init__(
         self, cluster: ClusterClient, clock: Clock, *, make_header: MakeHeader, in_flight: int, timeout: float
@@ -61,7 +61,7 @@ class BatchStream:
         self._messages = 0
 
     async def put(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
-        """Begin to send a run; waits while too many are under way. `header` replaces the stream's own kind."""
+        """Begin to send a run; waits while `in_flight` runs are unacknowledged. `header` replaces the stream's own."""
         self._cluster.check_running()
         await self._room.acquire()
         if self._failure is not None:
@@ -76,18 +76,18 @@ class BatchStream:
         task.add_done_callback(self._running.discard)
 
     async def finish(self) -> dict[MessageQueue, Acknowledged]:
-        """Wait until every run is acknowledged; return what each queue got. Raises the first failure."""
+        """Wait until every run is acknowledged. Return the result of each queue. Raises the first failure."""
         while self._running:
             await asyncio.wait(self._running)
         if self._failure is not None:
             raise self._failure
         done = sum(each.messages for each in self.acknowledged.values())
-        if done != self._messages:  # the client was closed meanwhile, or a task of ours died
+        if done != self._messages:  # the client was closed meanwhile, or a task failed
             raise Unavailable(f"{self._messages - done} of {self._messages} messages were not acknowledged")
         return self.acknowledged
 
     async def abandon(self) -> None:
-        """Stop sending; what was not acknowledged may be stored or not."""
+        """Stop sending; unacknowledged runs may be stored or not."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -111,7 +111,7 @@ class BatchStream:
         self.acknowledged[queue] = now if before is None else before.joined(now)
 
     async def _ask(self, queue: MessageQueue, header: Header, body: bytes) -> Response:
-        """Ask until it is stored as safely as wanted. Raises what refuses it, `Unavailable` when the time is up."""
+        """Retry until the run is stored with status OK. Raises a broker's refusal, or `Unavailable` at the deadline."""
         retry = Retry(self._clock, self._timeout)
         while True:
             try:
@@ -140,8 +140,8 @@ class BatchStream:
 class AsyncRunProducer(AsyncLifespan):
     """Sends runs, for programs with an event loop; `BatchTransactions.stream` does it without one.
 
-    `timeout` (seconds) is what one run may take with all repetitions, `in_flight` how many are under way at once.
-    Entering raises `NoNameServer` at once when no name server can be reached.
+    `timeout` is the limit of one run in seconds, retries included; `in_flight` is that of unacknowledged runs.
+    Entering raises `NoNameServer` at once if no name server can be reached.
     """
 
     @checked
@@ -162,7 +162,7 @@ class AsyncRunProducer(AsyncLifespan):
         self.timeout = timeout
         self._in_flight = in_flight
         self._clock = clock or SystemClock()
-        # No heartbeats: nobody asks those who send runs anything.
+        # Without heartbeats: brokers send no requests to this client.
         self.cluster = ClusterClient(
             namesrv,
             self._clock,
@@ -177,7 +177,7 @@ class AsyncRunProducer(AsyncLifespan):
         self.ids = UniqueIds(self.cluster.ip, self._clock)
 
     async def close(self) -> None:
-        """Close the connections; runs under way may be stored or not. Idempotent."""
+        """Close the connections; unacknowledged runs may be stored or not. Idempotent."""
         if self.cluster.running:
             await self.cluster.close()
 
@@ -199,7 +199,7 @@ class AsyncRunProducer(AsyncLifespan):
         return list(route.writable)
 
     def stream(self, make_header: MakeHeader | None = None) -> BatchStream:
-        """Return a stream of runs: by default of messages that can be seen as soon as they are stored."""
+        """Return a stream of runs, by default of messages that consumers see as soon as they are stored."""
         return BatchStream(
             self.cluster,
             self._clock,
@@ -209,7 +209,7 @@ class AsyncRunProducer(AsyncLifespan):
         )
 
     def single_header(self, queue: MessageQueue, *, flag: int, properties: str) -> Header:
-        """Return the header of a run that is one message by itself, its body alone: batches cannot be delayed."""
+        """Return the header of a run that is the body of one message, for delayed ones: batches cannot be delayed."""
         return self._header(SendMessageV2, queue, flag, properties)
 
     def _batch_header(self, queue: MessageQueue, _: int) -> Header:
@@ -235,9 +235,9 @@ class AsyncRunProducer(AsyncLifespan):
 
 
 def check_ledger(name: str | None, masters: dict[str, str]) -> str:
-    """Return the broker that decides on batch transactions: the one named, else the first in order of names.
+    """Return the name of the broker that decides on batch transactions: `name`, else the first by name.
 
-    Raises `UsageError` where there is no such broker.
+    Raises `UsageError` if `name` is not registered, `Unavailable` if no broker is.
     """
     if not masters:
         raise Unavailable("the name server knows no broker")

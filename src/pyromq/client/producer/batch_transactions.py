@@ -1,8 +1,8 @@
 """Batch transactions: many messages, from many processes, that become visible together by one request, or never.
 
-Made for machines that repeat their work: an attempt sends under the transaction's name and a token of its own; who
-knows that all the work is done commits the name with the tokens that count. The broker decides a name once and tells
-everybody who asks again what it decided; then it makes the messages visible itself. Ours: brokers of pyromq only.
+They are for programs that repeat their work. An attempt sends messages under the transaction's name and its own token.
+A coordinator commits the name with the tokens that count. A broker decides each name once, returns that decision to
+later callers, and makes the messages visible itself. Only brokers of pyromq have them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import CommitBatch, FindBatch, ListBatches, RollBackBatch, SendHalfRun
 
-RUN_BYTES = 1 << 20  # of messages sent as one run
-MESSAGE_OVERHEAD = 256  # guessed bytes of a message's properties
+RUN_BYTES = 1 << 20  # limit of the messages sent as one run
+MESSAGE_OVERHEAD = 256  # estimated bytes of a message's properties
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """An attempt that is whole: how many messages of it which broker holds. Give it to whoever commits."""
+    """A complete attempt: its number of messages by broker. `commit` takes it."""
 
     transaction: str
     token: str
@@ -48,10 +48,10 @@ class AttemptResult:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What is decided on a transaction: the tokens that count, how many messages they have, and when (ms).
+    """The decision on a transaction: the tokens that count, their number of messages, and its time in ms.
 
-    `by_this`: by this call, which was the first. `visible`: consumers can see all of them now. `content`: what the
-    deciding commit said that the transaction holds.
+    `by_this` is True if this call decided. `visible` is True if consumers can see all messages now. `content` is that
+    of the commit that decided.
     """
 
     transaction: str
@@ -65,7 +65,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class UndecidedAttempts:
-    """Attempts at one transaction that a broker holds: messages by token, and since when (seconds) nothing came.
+    """Attempts at one transaction at a broker: numbers of messages by token, and seconds since the latest message.
 
     `ledger` is the broker that decides.
     """
@@ -78,7 +78,7 @@ class UndecidedAttempts:
 
 
 class AsyncAttempt:
-    """One attempt at a transaction, an async context manager: leaving waits for the answers, raising gives it up.
+    """One attempt at a transaction, an async context manager: it finishes the attempt, or abandons it after an error.
 
     Messages of one queue become visible in the order in which they were sent.
     """
@@ -107,10 +107,10 @@ class AsyncAttempt:
     async def send(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
     ) -> None:
-        """Send messages without waiting for answers; waits only while too much is under way.
+        """Send messages without waiting for replies; waits only while `in_flight` runs are unacknowledged.
 
-        `queue` and `ordering_key` choose the queue of all of them; without, runs take turns. Raises `IllegalMessage`
-        for messages that are delayed or too large, and what an earlier run failed with.
+        `queue` or `ordering_key` chooses the queue of all messages; without them, runs take turns. Raises
+        `IllegalMessage` for messages that are delayed or too large, and the error of an earlier run.
         """
         if queue is not None and ordering_key is not None:
             raise UsageError("give one of queue and ordering_key, not both")
@@ -126,18 +126,18 @@ class AsyncAttempt:
             await self.send_run(chosen, body, len(chunk))
 
     async def send_run(self, queue: MessageQueue, body: bytes, messages: int) -> None:
-        """Send messages that are encoded already, as `record.encode_batch` does."""
+        """Send messages that `record.encode_batch` has encoded."""
         if self._is_over:
             raise UsageError(f"the attempt at {self.transaction!r} is over; begin another one with attempt()")
         await self._stream.put(queue, body, messages)
 
     async def abandon(self) -> None:
-        """Stop sending. Brokers roll back what they have in time; they need not be told."""
+        """Stop sending. Brokers roll the messages back after their timeout."""
         self._is_over = True
         await self._stream.abandon()
 
     async def finish(self) -> AttemptResult:
-        """Wait until the brokers hold everything. Raises what a run failed with: then the attempt cannot count."""
+        """Wait until the brokers have stored everything. Raises the error of a failed run; then the attempt is lost."""
         self._is_over = True
         if self.result is None:
             by_broker: dict[str, int] = {}
@@ -149,7 +149,7 @@ class AsyncAttempt:
         return self.result
 
     async def _announce(self, sent: Iterable[MessageQueue]) -> None:
-        """Tell the ledger of each topic whose messages are all at other brokers, since it decides on them, too."""
+        """Announce to the ledger each topic whose messages are all at other brokers: it decides on them as well."""
         ledger = self._batches.ledger
         known = {queue.topic for queue in sent if queue.broker_name == ledger}
         for number, topic in enumerate(sorted({queue.topic for queue in sent} - known), self._stream.count):
@@ -179,10 +179,10 @@ class AsyncBatchTransactions(AsyncLifespan):
                 await attempt.send(messages)
             outcome = await batches.commit("etl:17", [attempt.result])
 
-    `ledger` names the broker that decides; None: the first in order of names. All who speak of a transaction must
-    mean the same one, so name it where brokers come and go. `timeout` (seconds) is what any call may take with all
-    repetitions, `in_flight` how many runs of an attempt are under way at once. Attempts that nobody decides on are
-    rolled back after `batchTransactionTimeOut` of the broker.
+    `ledger` names the broker that decides; None is the first by name. All clients of a transaction must use the same
+    ledger, so name it if brokers are added or removed. `timeout` (seconds) is the limit of any call, retries included;
+    `in_flight` is that of an attempt's unacknowledged runs. Undecided attempts are rolled back after the broker's
+    `batchTransactionTimeOut`.
     """
 
     @checked
@@ -202,7 +202,7 @@ class AsyncBatchTransactions(AsyncLifespan):
         self.ledger = ""
 
     async def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once when no name server can be reached, `UsageError` for the ledger."""
+        """Connect. Raises `NoNameServer` at once if no name server can be reached, `UsageError` without the ledger."""
         await self.runs.start()
         try:
             self.ledger = check_ledger(self._wanted_ledger, await self.runs.cluster.masters())
@@ -215,19 +215,19 @@ class AsyncBatchTransactions(AsyncLifespan):
         await self.runs.close()
 
     def attempt(self, transaction: str, token: str | None = None) -> AsyncAttempt:
-        """Return a new attempt; tokens are made where none is given, and must never be used twice."""
+        """Return a new attempt. A `token` must never be used twice; without one, a new one is made."""
         return AsyncAttempt(self, transaction, token or uuid4().hex)
 
     async def commit(
         self, transaction: str, attempts: Sequence[AttemptResult | None], *, content: str | None = None
     ) -> BatchOutcome:
-        """Decide that these attempts win, unless it is decided: return what counts.
+        """Decide that these attempts count, unless the transaction is decided. Return the decision.
 
-        `content` says what the transaction holds, in 1 to 255 characters of the caller's choice, for example a range of
-        offsets. It is kept with the decision: a later caller compares the outcome's content with its own.
+        `content` describes the transaction in 1 to 255 characters, for example as a range of offsets. It is stored with
+        the decision, so that a later caller can compare it with its own.
 
-        Raises `BatchIncomplete` when a broker lost messages of an attempt by its time-out, and `Unavailable` when a
-        broker could not be told in time; committing again, with anything, finishes what was decided.
+        Raises `BatchIncomplete` if a broker has rolled back messages of an attempt after its timeout. After
+        `Unavailable` a broker may not know the decision yet; any further commit completes it.
         """
         wanted = []
         for attempt in attempts:
@@ -246,7 +246,7 @@ class AsyncBatchTransactions(AsyncLifespan):
         return _outcome(decision, visible=visible)
 
     async def lookup(self, transaction: str) -> BatchOutcome | None:
-        """Return what is decided; None: nothing, or too long ago. Raises `Unavailable` unless every broker answers."""
+        """Return the decision; None if there is none, or it is too old. Raises `Unavailable` if a broker is silent."""
         found: BatchDecision | None = None
         visible = True
         for broker in await self.runs.cluster.masters():
@@ -255,18 +255,18 @@ class AsyncBatchTransactions(AsyncLifespan):
             except QueryNotFound:
                 continue
             visible &= decision.visible
-            # The ledger's own entry is the one that also names the messages elsewhere.
+            # Only the ledger's own entry includes the messages at other brokers.
             found = decision if found is None or broker == self.ledger else found
         return None if found is None else _outcome(found, visible=visible)
 
     async def rollback(self, transaction: str, attempts: Sequence[AttemptResult]) -> None:
-        """Let brokers forget these attempts, unless the transaction is decided: then nothing changes."""
+        """Roll back these attempts, unless the transaction is decided: then nothing changes."""
         body = encode_body(BatchAttempts([BatchAttempt(attempt.token) for attempt in attempts]))
         for broker in sorted({self.ledger}.union(*(attempt.messages for attempt in attempts))):
             await self.ask(broker, RollBackBatch(transaction=transaction), body)
 
     async def undecided(self, transaction: str | None = None) -> list[UndecidedAttempts]:
-        """Return undecided transactions, or the one of a name: of each broker at most 200, oldest first.
+        """Return the undecided transactions, or the one named: at most 200 of each broker, oldest first.
 
         Brokers out of reach are left out and logged. Raises `Unavailable` if no broker can be reached.
         """
@@ -292,7 +292,7 @@ class AsyncBatchTransactions(AsyncLifespan):
         return decode_body(BatchDecision, (await self.ask(broker, header, body)).body)
 
     async def ask(self, broker: str, header: Header, body: bytes = b"") -> Response:
-        """Ask a broker, again after failures that pass, for `timeout` seconds. Raises what it answers."""
+        """Return a broker's response; retriable failures are retried for `timeout` seconds. Raises its refusal."""
         retry = Retry(self._clock, self.runs.timeout)
         while True:
             try:
@@ -327,7 +327,7 @@ def _outcome(decision: BatchDecision, *, visible: bool) -> BatchOutcome:
 
 
 def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """Yield messages of one topic that are a run together."""
+    """Divide messages into runs of one topic."""
     chunk: list[Message] = []
     size = 0
     for message in messages:

@@ -1,7 +1,4 @@
-"""Messages on their way to brokers: queue and connection for each, its attempts, and what became of it.
-
-Takes what is prepared (see `pending_send`); what a message is made of, and who sends it, is not known here.
-"""
+"""Sends prepared messages (`pending_send`) to brokers: chooses queue and connection, retries, completes the futures."""
 
 from __future__ import annotations
 
@@ -35,15 +32,15 @@ _VARIABLES = ("queue_id", "sys_flag", "born_ms", "flag", "properties")
 
 
 class Outbox:
-    """Sends the messages of one producer group and completes their futures; `in_flight` of them have no answer yet.
+    """Sends the messages of one producer group and completes their futures. `in_flight` of them wait for their replies.
 
-    When route and connection are known, a message goes out in the calling turn, without a task; otherwise it waits,
-    in order with its topic's others, for both.
+    If route and connection are known, a message is sent in the calling turn, without a task. Otherwise it waits for
+    both, in order with the other messages of its topic.
     """
 
     def __init__(self, group: str, cluster: ClusterClient, config: ProducerConfig, clock: Clock) -> None:
         self.in_flight = 0
-        self.pending_bytes = 0  # of their bodies, where that has a limit
+        self.pending_bytes = 0  # of bodies in flight; counted if it has a limit
         self.most_bytes = sys.maxsize if config.max_pending_bytes is None else config.max_pending_bytes
         self._counts_bytes = config.max_pending_bytes is not None
         self._group = group
@@ -52,7 +49,7 @@ class Outbox:
         self._clock = clock
         self._selection = QueueSelection(clock, avoid_slow=config.avoid_slow_brokers)
         self._templates: dict[tuple[bool, str, str], HeaderTemplate] = {}
-        self._channels: dict[str, tuple[Route, Channel]] = {}  # those used last, by the name of the broker
+        self._channels: dict[str, tuple[Route, Channel]] = {}  # used last, by broker name
         self._stalled: dict[str, deque[PendingSend]] = {}
         self._room: list[tuple[int, asyncio.Future[None]]] = []
         self._fast_outbox: FastOutbox | None = None
@@ -60,7 +57,7 @@ class Outbox:
     def open_fast_outbox(
         self, ids: UniqueIds, create_future: Callable[[], asyncio.Future[SendResult]]
     ) -> FastOutbox | None:
-        """Open the compiled way for plain messages, if there is one, and return it."""
+        """Open the compiled outbox for plain messages and return it; None if it is not available."""
         if speedups.is_active and not self._config.avoid_slow_brokers:
             self._fast_outbox = FastOutbox(
                 self,
@@ -76,7 +73,7 @@ class Outbox:
         return self._fast_outbox
 
     def take_over(self, sent: FastSend, answer: Response | MQError) -> None:
-        """Go on with a message that went the compiled way, and has an answer that is not looked at there."""
+        """Handle a reply that the compiled outbox does not handle, such as an error."""
         queue = sent.queue
         pending = PendingSend(
             queue.topic,
@@ -96,7 +93,7 @@ class Outbox:
         self._answered(pending, answer)
 
     def send(self, pending: PendingSend) -> None:
-        """Send now if everything is known; else let the message wait behind those of its topic that wait already."""
+        """Send now if route and connection are known; else queue the message behind those of its topic that wait."""
         self.enter(1, len(pending.body))
         topic = pending.topic
         if topic not in self._stalled and (route := self._cluster.routes.find(topic)) is not None:
@@ -116,7 +113,7 @@ class Outbox:
         self._stalled[topic].append(pending)
 
     def _open_channel(self, route: Route, queue: MessageQueue) -> Channel | None:
-        """Return the connection to a queue's broker if there is one, and remember it while the route stays."""
+        """Return the open connection to a queue's broker, None without one; it is kept until the route changes."""
         address = route.master(queue.broker_name)
         channel = self._cluster.open_channel(self._cluster.sending_address(address)) if address else None
         if channel is not None:
@@ -124,7 +121,7 @@ class Outbox:
         return channel
 
     async def room_below(self, limit: int) -> None:
-        """Wait until fewer than `limit` messages have no answer, and fewer bytes than may have none."""
+        """Wait until fewer than `limit` messages, and fewer than `most_bytes` bytes, are in flight."""
         while self.in_flight >= limit or self.pending_bytes >= self.most_bytes:
             waiter = (limit, asyncio.get_running_loop().create_future())
             self._room.append(waiter)
@@ -134,12 +131,12 @@ class Outbox:
                 self._room.remove(waiter)
 
     async def route(self, topic: str) -> Route:
-        """Return a topic's route, that of a topic to be made by sending included. Raises `TopicNotFound`."""
+        """Return a topic's route, also of an auto-created topic. Raises `TopicNotFound`."""
         self._cluster.check_running()
         return await self._cluster.route_for_sending(topic, self._config.template_topic, self._config.new_topic_queues)
 
     async def _unstall(self, topic: str) -> None:
-        """Send what waits for a topic's route or a connection, in order; what cannot go is retried by itself."""
+        """Send the messages that wait for a route or a connection, in order; one that fails is retried by itself."""
         waiting = self._stalled[topic]
         try:
             while waiting:
@@ -153,11 +150,14 @@ class Outbox:
                 waiting.popleft()
         finally:
             del self._stalled[topic]
-            for pending in waiting:  # only if this ended early: nobody waits for ever
+            for pending in waiting:  # only if this task failed: no caller may wait without end
                 self._fail(pending, _given_up(topic))
 
     async def destination(self, pending: PendingSend) -> tuple[Channel, MessageQueue]:
-        """Return where the message goes next, connected. Raises `Unavailable` or what makes sending impossible."""
+        """Return connection and queue of the message's next attempt.
+
+        Raises `Unavailable`, or the `MQError` that makes sending impossible.
+        """
         remaining = max(0.0, pending.deadline - self._clock.monotonic())
         try:
             async with asyncio.timeout(remaining):
@@ -179,7 +179,7 @@ class Outbox:
             raise
 
     def _choose(self, route: Route, pending: PendingSend) -> MessageQueue | None:
-        """Return the queue; None when the message has failed for good."""
+        """Return the queue, or None after completing or retrying the message because there is none."""
         try:
             return self._pick(route, pending)
         except Unavailable as error:
@@ -273,7 +273,7 @@ class Outbox:
             pending.future.set_result(result)
 
     def _not_sent(self, pending: PendingSend, error: MQError) -> None:
-        """The message never reached a connection: this counts as no attempt, so only the deadline ends it."""
+        """Retry a message that reached no connection: that is no attempt, so only the deadline limits it."""
         if isinstance(error, Unavailable):
             self._cluster.tasks.start(self._retry(pending, error), name="retry")
         else:
@@ -286,7 +286,7 @@ class Outbox:
             self._cluster.tasks.start(self._retry(pending, error), name="retry")
 
     async def _retry(self, pending: PendingSend, error: MQError) -> None:
-        failure: MQError | None = _given_up(pending.topic)  # what a fault of ours means: nobody waits for ever
+        failure: MQError | None = _given_up(pending.topic)  # after a fault in this task: no caller may wait without end
         try:
             failure = await self._try_again(pending, error)
         finally:
@@ -294,7 +294,7 @@ class Outbox:
                 self._fail(pending, failure)
 
     async def _try_again(self, pending: PendingSend, error: MQError) -> MQError | None:
-        """Try until the message is on a connection; a restarted broker is found within its timeout. Else, say why."""
+        """Retry until the message is written to a connection, at most until its deadline. Return the last error."""
         retry = Retry(self._clock, pending.deadline - self._clock.monotonic())
         while self._clock.monotonic() < pending.deadline and not pending.future.done():
             await self._cluster.refresh(pending.topic)
@@ -328,13 +328,13 @@ class Outbox:
             pending.future.set_exception(reason)
 
     def enter(self, messages: int, size: int) -> None:
-        """Count messages that have no answer yet, and the bytes of their bodies."""
+        """Count messages in flight, and the bytes of their bodies."""
         self.in_flight += messages
         if self._counts_bytes:
             self.pending_bytes += size
 
     def leave(self, messages: int, size: int) -> None:
-        """Count them no more."""
+        """Count messages as no longer in flight, and wake callers that wait for room."""
         self.in_flight -= messages
         if self._counts_bytes:
             self.pending_bytes -= size
@@ -342,14 +342,14 @@ class Outbox:
             self.tell_room()
 
     def tell_room(self) -> None:
-        """Wake those who wait for fewer messages in flight."""
+        """Wake callers of `room_below` whose condition holds."""
         for limit, future in self._room:
             if self.in_flight < limit and self.pending_bytes < self.most_bytes and not future.done():
                 future.set_result(None)
 
 
 def send_result(answer: Response, message_id: str, queue: MessageQueue) -> SendResult:
-    """Return what the answer to a message sent to `queue` says. Raises `ProtocolError` if it is none."""
+    """Return the result in a broker's response to a message for `queue`. Raises `ProtocolError`."""
     status = STATUSES[answer.code]
     header = answer.header(SendMessageResponse)
     if header.queue_id != queue.queue_id:
@@ -366,4 +366,4 @@ def send_result(answer: Response, message_id: str, queue: MessageQueue) -> SendR
 
 
 def _given_up(topic: str) -> MQError:
-    return Unavailable(f"the message to topic {topic!r} was given up before it was sent")
+    return Unavailable(f"the message to topic {topic!r} was not sent: an internal error ended its retries")

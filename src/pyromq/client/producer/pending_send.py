@@ -1,7 +1,4 @@
-"""One message, or one batch, on its way to a broker: what is sent, where it may go, what became of it.
-
-Checks and prepares messages; knows no network.
-"""
+"""Checks and encodes messages and batches, and chooses their queues. Uses no network."""
 
 from __future__ import annotations
 
@@ -42,25 +39,24 @@ from pyromq.remoting.header import json_text
 
 OrderingKey = str | int | bytes
 
-FAILURE_SECONDS = 30.0  # the latency a failure counts as
+FAILURE_SECONDS = 30.0  # the latency that stands for a failure
 
 # From this latency on (seconds), a broker is left alone for so long (seconds). Source: MQFaultStrategy.
 PENALTIES = ((15.0, 600.0), (3.0, 180.0), (2.0, 120.0), (1.0, 60.0), (0.55, 30.0))
 
 
 def queue_for_key(queues: Sequence[MessageQueue], key: OrderingKey) -> MessageQueue:
-    """Return the queue that every message with this key goes to, as long as the list stays the same.
+    """Return the queue of all messages with this key; it stays the same while the list does.
 
-    Equal to Java's `Math.abs(key.hashCode()) % n`; the one hash whose absolute value is negative counts as 0.
-    Whole numbers go where their digits go, bytes where the text goes of which they are the UTF-8. Raises `UsageError`
-    for any other key.
+    Equal to Java's `Math.abs(key.hashCode()) % n`, with 0 for the one hash whose absolute value is negative. An integer
+    has the queue of its digits, bytes that of the text they encode in UTF-8. Raises `UsageError` for another key.
     """
     distance = abs(java_hash(key if isinstance(key, str) else _key_text(key)))
     return queues[0 if distance == 1 << 31 else distance % len(queues)]
 
 
 def check_key(key: OrderingKey) -> None:
-    """Raise `UsageError` for what is no ordering key."""
+    """Raise `UsageError` unless the key is a text, an integer or bytes in UTF-8."""
     if not isinstance(key, str):
         _key_text(key)
 
@@ -75,7 +71,7 @@ def _key_text(key: int | bytes) -> str:
 
 @dataclass(slots=True)
 class Fault:
-    """What is known of a broker that was asked: how slow it was, and from when on it may be asked again."""
+    """A broker's latest latency, and the time from which on it is not avoided."""
 
     broker_name: str
     latency: float
@@ -83,9 +79,9 @@ class Fault:
 
 
 class QueueSelection:
-    """Takes queues in turns, each topic from a random start; a retry goes to another broker if there is one.
+    """Chooses queues in turns, from a random start for each topic; a retry goes to another broker if there is one.
 
-    With `avoid_slow`, brokers whose last answer took long or failed are left out for a while.
+    With `avoid_slow`, brokers are avoided for some time after a slow or failed send.
     """
 
     def __init__(self, clock: Clock, *, avoid_slow: bool = False) -> None:
@@ -95,7 +91,7 @@ class QueueSelection:
         self._faults: dict[str, Fault] = {}
 
     def pick(self, queues: Sequence[MessageQueue], *, last_broker: str | None = None) -> MessageQueue:
-        """Return the next queue of a topic's non-empty list; `last_broker` has just failed."""
+        """Return the next queue of a topic's non-empty list, if possible not at `last_broker`, which has failed."""
         if self._avoid_slow:
             return self._pick_available(queues)
         queue = queues[self._turn(queues[0].topic) % len(queues)]
@@ -108,7 +104,7 @@ class QueueSelection:
         return queue
 
     def report(self, broker_name: str, seconds: float, *, failed: bool = False) -> None:
-        """Tell how long an attempt took; a failed one counts as `FAILURE_SECONDS`."""
+        """Note the latency of an attempt; that of a failed one is `FAILURE_SECONDS`."""
         if not self._avoid_slow:
             return
         latency = FAILURE_SECONDS if failed else seconds
@@ -118,7 +114,7 @@ class QueueSelection:
     def _turn(self, topic: str) -> int:
         turn = self.turns.get(topic)
         if turn is None:
-            turn = random.randrange(1 << 16)  # so that many producers do not all begin at queue 0
+            turn = random.randrange(1 << 16)  # random, so that many producers do not all begin at queue 0
         self.turns[topic] = turn + 1
         return turn
 
@@ -133,7 +129,7 @@ class QueueSelection:
         return self._pick_least_bad(queues, turn, now) or queues[turn % len(queues)]
 
     def _pick_least_bad(self, queues: Sequence[MessageQueue], turn: int, now: float) -> MessageQueue | None:
-        """Take turns over the better half of the faulty brokers; None if the chosen one has no queue to write."""
+        """Choose among the better half of the avoided brokers, in turns; None if the broker has no writable queue."""
         faults = sorted(self._faults.values(), key=lambda f: (f.available_at > now, f.latency, f.available_at))
         better = faults[: max(1, len(faults) // 2)]
         broker_name = better[turn % len(better)].broker_name
@@ -156,7 +152,7 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 QueueChooser = Callable[[Sequence[MessageQueue]], MessageQueue]
 SendEnded = Callable[[SendResult | None, BaseException | None], None]
 
-# Answers that mean "stored", and how safely.
+# Response codes of stored messages.
 STATUSES = {
     int(ResponseCode.SUCCESS): SendStatus.OK,
     int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
@@ -166,18 +162,20 @@ STATUSES = {
 
 
 class SelectorRaised(MQError):
-    """What a selector of the application raised, whatever it was: it is the failure of its message and of no other."""
+    """The exception of an application's selector; it fails the selector's message only."""
 
     def __init__(self, reason: BaseException) -> None:
         super().__init__(f"the selector raised {type(reason).__name__}")
         self.reason = reason
-        if isinstance(reason, StopIteration | GeneratorExit):  # these would end the coroutine that waits, as its own
+        if isinstance(
+            reason, StopIteration | GeneratorExit
+        ):  # raised in a coroutine, these would end it without an error
             self.reason = RuntimeError(str(self))
             self.reason.__cause__ = reason
 
 
 class PendingSend(msgspec.Struct, eq=False):
-    """A prepared message. `fixed_queue` is set where the caller chose: retries then go to the same queue."""
+    """A prepared message or batch. With `fixed_queue`, chosen by the caller, retries go to the same queue."""
 
     topic: str
     message_id: str
@@ -191,13 +189,13 @@ class PendingSend(msgspec.Struct, eq=False):
     is_batch: bool = False
     fixed_queue: MessageQueue | None = None
     choose: QueueChooser | None = None
-    ended: SendEnded | None = None  # is told the outcome, before the caller
-    at_once: bool = False  # written when asked, not at the end of the turn
-    planned: MessageQueue | None = None  # chosen, but not connected yet
+    ended: SendEnded | None = None  # called with the outcome before the future is completed
+    at_once: bool = False  # written in the calling turn, not at its end with others
+    planned: MessageQueue | None = None  # chosen, not connected yet
     queue: MessageQueue | None = None  # of the latest attempt
     started: float = 0.0
     attempts: int = 0
-    not_ok: SendResult | None = None  # stored, less safely than asked, by an earlier attempt
+    not_ok: SendResult | None = None  # of an earlier attempt that was stored with a status other than OK
 
 
 def prepare(
@@ -210,8 +208,8 @@ def prepare(
 ) -> tuple[bytes, int, bytes]:
     """Check a message and return its body as sent, its sysFlag and its property text escaped for JSON.
 
-    Gives the message its unique id if it has none. `half_of` names the producer group that will decide about a half
-    message; `more` are properties of this sending. Raises `IllegalMessage` naming what cannot be sent.
+    Sets the message's unique id if it has none. `half_of` is the producer group of a half message; `more` are further
+    properties of this send. Raises `IllegalMessage`.
     """
     if plain_properties is not None and half_of is None and more is None:
         plain = plain_properties.text(message, ids.next, config.max_message_bytes, config.compress_from_bytes)
@@ -225,7 +223,9 @@ def prepare(
     sys_flag = 0
     if half_of is not None:
         if message.is_timed:
-            raise IllegalMessage("half messages have no time of delivery: send the message when its time has come")
+            raise IllegalMessage(
+                "a half message cannot have deliver_at or delay; send a scheduled message without a transaction"
+            )
         properties.pop(Property.DELAY, None)  # a half message has no delay. Source: sendMessageInTransaction
         properties |= {Property.TRANSACTION: "true", Property.PRODUCER_GROUP: half_of}
         sys_flag = SysFlag.HALF
@@ -235,7 +235,7 @@ def prepare(
     _check_size(text)
     if len(body) >= config.compress_from_bytes:
         packed = compress(body, config.compression_level)
-        if len(packed) < len(body):  # else it might even be beyond the brokers' limit
+        if len(packed) < len(body):  # else the packed body could exceed the brokers' limit
             return packed, sys_flag | SysFlag.COMPRESSED | SysFlag.ZLIB, json_text(text)
     return body, sys_flag, json_text(text)
 
@@ -246,7 +246,7 @@ def _check_size(text: str) -> None:
 
 
 def _written(properties: Mapping[str, str]) -> str:
-    """Return the properties' text. Raises `IllegalMessage` for half a character, which no UTF-8 can hold."""
+    """Return the properties' text. Raises `IllegalMessage` for a lone surrogate, which UTF-8 cannot encode."""
     text = encode_properties(properties)
     if not text.isascii():
         try:
@@ -259,35 +259,35 @@ def _written(properties: Mapping[str, str]) -> str:
 
 
 def check_message(message: Message, config: ProducerConfig) -> None:
-    """Raise `IllegalMessage` naming a field that cannot be sent, its value, and what may stand there.
+    """Raise `IllegalMessage` for a field of a wrong type or out of its range.
 
-    Topic, properties and times of delivery are checked where they are used.
+    Topic, properties and delivery times are checked where they are encoded.
     """
     check_body(message.body, config.max_message_bytes)
     tags = message.tags
     if tags is not None and (type(tags) is not str or "|" in tags or tags.strip() != tags):
-        check_tag(tags)  # says why
+        check_tag(tags)  # raises with the reason
     if message.keys or type(message.keys) is not tuple:
         _check_keys(message)
     if type(message.properties) is not dict and not isinstance(message.properties, Mapping):
-        raise _wrong("properties", message.properties, "they are a dict of texts")
+        raise _wrong("properties", message.properties, "they must be a dict of texts")
     if message.flag != 0 or message.delay_level != 0:
         _check_numbers(message, config)
     if message.wait_stored is not True and message.wait_stored is not False:
-        raise _wrong("wait_stored", message.wait_stored, "it is True or False")
+        raise _wrong("wait_stored", message.wait_stored, "it must be True or False")
     if message.message_id is not None and not isinstance(message.message_id, str):
-        raise _wrong("message_id", message.message_id, "it is a text, and the producer's business")
+        raise _wrong("message_id", message.message_id, "it must be a text; the producer sets it")
 
 
 def _check_keys(message: Message) -> None:
-    """Also make a list of what gives its keys only once: a message may be sent again."""
+    """Check the keys, and make them a tuple: an iterator could not be read again for a retry."""
     if type(message.keys) is not tuple:
         if isinstance(message.keys, bytes) or not isinstance(message.keys, Iterable):
-            raise _wrong("keys", message.keys, "keys are a text or several")
+            raise _wrong("keys", message.keys, "keys must be a text or several texts")
         message.keys = tuple(message.keys.split(" ") if isinstance(message.keys, str) else message.keys)
     for key in message.keys:
         if type(key) is not str and not isinstance(key, str):
-            raise _wrong("one of keys", key, "keys are texts")
+            raise _wrong("one of keys", key, "keys must be texts")
         if " " in key:
             raise _wrong("one of keys", key, "a space separates keys: write `_`, or give several keys")
 
@@ -296,7 +296,7 @@ def _check_numbers(message: Message, config: ProducerConfig) -> None:
     for name in ("flag", "delay_level"):
         value = getattr(message, name)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise _wrong(name, value, "it is a whole number")
+            raise _wrong(name, value, "it must be a whole number")
     if not -(1 << 31) <= message.flag < 1 << 31:
         raise IllegalMessage(f"flag={message.flag} is out of range: {-(1 << 31)} to {(1 << 31) - 1}")
     if not 0 <= message.delay_level <= config.delay_levels:
@@ -320,20 +320,20 @@ def check_body(body: bytes, max_bytes: int) -> None:
 
 
 def check_topic_for_sending(topic: str) -> None:
-    """Raise `IllegalName` for what is no topic name, and for topics that only brokers write."""
+    """Raise `IllegalName` for an illegal topic name, and for topics that only brokers write."""
     check_topic(topic)
     if topic in NOT_FOR_CLIENTS:
         raise IllegalName(f"Sending message to topic[{topic}] is forbidden.")
 
 
 def listed(messages: Iterable[Message]) -> list[Message]:
-    """Return the members of a batch. Raises `IllegalMessage` for what is no message, or for none at all."""
+    """Return the members of a batch. Raises `IllegalMessage` for another type, and for no messages."""
     if isinstance(messages, Message) or not isinstance(messages, Iterable):
-        raise IllegalMessage(f"a batch is made of several messages, not of {messages!r:.80}")
+        raise IllegalMessage(f"a batch is an iterable of messages, not {messages!r:.80}")
     members = list(messages)
     for number, message in enumerate(members):
         if not isinstance(message, Message):
-            raise IllegalMessage(f"a batch is made of messages; number {number} is {message!r:.80}")
+            raise IllegalMessage(f"a batch has messages only; number {number} is {message!r:.80}")
     if not members:
         raise IllegalMessage("a batch needs at least one message")
     return members
@@ -349,8 +349,8 @@ def prepare_batch(
 ) -> tuple[bytes, str, bytes]:
     """Check a batch and return its body, the members' ids joined by commas, and the batch's own property text.
 
-    `more` are further properties of each member, `own` of the batch.
-    Raises `IllegalMessage` where the members differ in topic or `wait_stored`, are delayed, retried or too large.
+    `more` are further properties of each member, `own` those of the batch. Raises `IllegalMessage` if members differ in
+    topic or `wait_stored`, or are delayed, of a retry topic or too large.
     """
     first = messages[0]
     for message in messages:
@@ -364,7 +364,7 @@ def prepare_batch(
 
 
 def batch_properties(own: Mapping[str, str], *, wait_stored: bool) -> bytes:
-    """Return the property text of a batch itself, escaped for JSON."""
+    """Return a batch's own property text, escaped for JSON."""
     return json_text(encode_properties({Property.WAIT: "true" if wait_stored else "false", **own}))
 
 
@@ -385,7 +385,7 @@ def _check_member(message: Message, first: Message) -> None:
 def prepare_member(
     message: Message, config: ProducerConfig, ids: UniqueIds, more: Mapping[str, str] | None
 ) -> BatchMember:
-    """Check a message and return it as a batch has it, with further properties. Raises `IllegalMessage`."""
+    """Check a message and return it as a member of a batch, with further properties. Raises `IllegalMessage`."""
     if plain_properties is not None and not more and message.flag == 0:
         plain = plain_properties.text(message, ids.next, config.max_message_bytes, config.max_message_bytes)
         if plain is not None:
@@ -404,14 +404,14 @@ def prepare_member(
 def queue_chooser(
     message: Message, queue: MessageQueue | None, ordering_key: OrderingKey | None, selector: Selector | None
 ) -> QueueChooser | None:
-    """Return how the caller wants the queue chosen; None: in turns.
+    """Return the function that chooses the message's queue; None if queues take turns.
 
-    Raises `UsageError` for two of them at once, and `IllegalMessage` for what is no message.
+    Raises `UsageError` if more than one way is given, and `IllegalMessage` if `message` is no `Message`.
     """
     if queue is None and ordering_key is None and selector is None and isinstance(message, Message):
         return None
     if not isinstance(message, Message):
-        raise IllegalMessage(f"a Message is sent, not {message!r:.64}; several go together with send_batch")
+        raise IllegalMessage(f"send takes a Message, not {message!r:.64}; send_batch takes several")
     if (queue is not None) + (ordering_key is not None) + (selector is not None) > 1:
         raise UsageError("give one of queue, ordering_key and selector, not several")
     if queue is not None:
@@ -440,9 +440,9 @@ def _selected(selector: Selector, queues: Sequence[MessageQueue], message: Messa
 
 
 class Preparation:
-    """Prepares the messages of one producer. Raises `UsageError`, and its kinds, for what can never be sent.
+    """Prepares the messages of one producer. Raises `UsageError` or a subclass for messages that cannot be sent.
 
-    `client_id` is asked once the client has one.
+    `client_id` is called for hooks, after the client's start.
     """
 
     def __init__(
@@ -453,17 +453,17 @@ class Preparation:
         self._config = config
         self._names = names
         self._clock = clock
-        self._topics: dict[str, str] = {}  # as messages name them, checked: without their namespace
+        self._topics: dict[str, str] = {}  # checked topics: by their name in messages, without namespace
         self._ids: UniqueIds
         self._loop: asyncio.AbstractEventLoop
 
     def begin(self, ids: UniqueIds) -> None:
-        """Prepare for the loop that runs now."""
+        """Start on the running event loop."""
         self._ids = ids
         self._loop = asyncio.get_running_loop()
 
     def topic(self, name: str) -> str:
-        """Return the application's name of a topic that messages may be sent to."""
+        """Return the application's name of a topic. Raises `IllegalName` if messages cannot be sent to it."""
         found = self._topics.get(name)
         if found is None:
             found = self._names.checked_topic(name)
@@ -472,7 +472,7 @@ class Preparation:
         return found
 
     def deadline(self, timeout: float | None) -> float:
-        """Return until when (monotonic) a message must be stored that may take `timeout` seconds from now on."""
+        """Return the deadline (monotonic seconds) of a send with this timeout; None is the configured one."""
         if timeout is None:
             timeout = self._config.timeout
         elif not isinstance(timeout, int | float):
@@ -490,7 +490,7 @@ class Preparation:
         kind: SendKind = SendKind.SINGLE,
         more: Mapping[str, str] | None = None,
     ) -> PendingSend:
-        """Return a message ready to be sent; `more` are properties of this sending."""
+        """Return a message ready to be sent; `more` are further properties of this send."""
         topic, deadline = self.topic(message.topic), self.deadline(timeout)
         ended = None
         if self.hooks is not None:
@@ -518,7 +518,7 @@ class Preparation:
         )
 
     def batch(self, members: Sequence[Message], choose: QueueChooser | None, timeout: float | None) -> PendingSend:
-        """Return messages of one topic ready to be sent as one batch."""
+        """Return a batch of messages ready to be sent."""
         topic, deadline = self.topic(members[0].topic), self.deadline(timeout)
         more, ended = None, None
         if self.hooks is not None:
@@ -532,7 +532,7 @@ class Preparation:
         return pending
 
     def member(self, message: Message) -> tuple[BatchMember, SendEnded | None]:
-        """Return a message as a batch of others has it, and who is told its outcome."""
+        """Return a message as a member of a batch, and the function to call with its outcome."""
         more, ended = None, None
         if self.hooks is not None:
             send = self._before(SendKind.SINGLE, [message])
@@ -540,11 +540,11 @@ class Preparation:
         return _telling(ended, prepare_member, message, self._config, self._ids, more), ended
 
     def batch_properties(self, *, wait_stored: bool) -> bytes:
-        """Return the property text of a batch itself."""
+        """Return a batch's own property text."""
         return batch_properties(self._names.properties, wait_stored=wait_stored)
 
     def _before(self, kind: SendKind, messages: Sequence[Message]) -> MessageSend:
-        """Tell the hooks of messages that are about to be sent, once they are seen to be messages."""
+        """Check the messages, then call the hooks' `before_send`."""
         assert self.hooks is not None
         for message in messages:
             check_message(message, self._config)
@@ -554,7 +554,7 @@ class Preparation:
 
 
 def _telling(ended: SendEnded | None, prepare: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
-    """Return what `prepare` makes of these; if it refuses, `ended` is told."""
+    """Return the result of `prepare`. If it raises an `MQError`, call `ended` with it first."""
     try:
         return prepare(*arguments, **more)
     except MQError as error:

@@ -1,7 +1,7 @@
-"""Groups small messages to batches by themselves: those of one queue that come within a moment go in one request.
+"""Groups small messages of one queue into batches, one request each (`ProducerConfig.linger_seconds`).
 
-A batch goes when it has waited for `linger_seconds`, or is full by `batch_bytes`. Which queue messages without a chosen
-one go to is decided for the whole batch. Each message gets a result of its own.
+A batch is sent after `linger_seconds`, or when it has `batch_bytes`. Messages without a chosen queue get the queue of
+their batch. Each message gets its own result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Place = tuple[str, MessageQueue | None, bool]  # topic, chosen queue, whether t
 
 
 class _OpenBatch:
-    """Messages of one place that wait for others."""
+    """Messages of one place that wait for more."""
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
@@ -36,7 +36,7 @@ class _OpenBatch:
 
 
 class ProduceAccumulator:
-    """The open batches of one producer, on their way into its outbox."""
+    """The open batches of one producer; full ones go to its outbox."""
 
     def __init__(
         self, cluster: ClusterClient, config: ProducerConfig, clock: Clock, *, outbox: Outbox, preparation: Preparation
@@ -52,9 +52,9 @@ class ProduceAccumulator:
     def add(
         self, message: Message, choose: QueueChooser | None, timeout: float | None
     ) -> asyncio.Future[SendResult] | None:
-        """Take a message into a batch; None for one that has to go by itself.
+        """Add a message to a batch and return its future; None if the message must be sent alone.
 
-        Raises `UsageError` for what can never be sent.
+        Raises `UsageError` for a message that cannot be sent.
         """
         topic = self._preparation.topic(message.topic)
         place = self._place(topic, message, choose) if timeout is None and self._fits(message) else None
@@ -84,13 +84,13 @@ class ProduceAccumulator:
         return future
 
     def send_open(self, topic: str | None = None) -> None:
-        """Send now what waits in all topics, or in one: what goes by itself goes behind it."""
+        """Send the open batches of all topics, or of one. Called before a message is sent alone, to keep the order."""
         for place, batch in list(self._open.items()):
             if topic is None or place[0] == topic:
                 self._send(place, batch)
 
     def _fits(self, message: Message) -> bool:
-        """Whether a message may be in a batch. What would be compressed goes by itself: members are not."""
+        """Return whether a message may be in a batch. One to be compressed may not: members are not compressed."""
         config = self._config
         return (
             type(message.body) is bytes
@@ -101,7 +101,7 @@ class ProduceAccumulator:
         )
 
     def _place(self, topic: str, message: Message, choose: QueueChooser | None) -> _Place | None:
-        """Return where the message goes; None where that cannot be told now."""
+        """Return the message's place; None if the route is unknown or the selector fails."""
         wait_stored = message.wait_stored is not False
         if choose is None:
             return topic, None, wait_stored
@@ -111,7 +111,7 @@ class ProduceAccumulator:
         try:
             return topic, choose(route.writable), wait_stored
         except MQError:
-            return None  # sent by itself, it raises that to its caller
+            return None  # sent alone, the message raises this error to its caller
 
     async def _send_at(self, due: float, place: _Place, batch: _OpenBatch) -> None:
         await self._clock.sleep(max(0.0, due - self._clock.monotonic()))
@@ -140,7 +140,7 @@ class ProduceAccumulator:
         self._outbox.send(pending)
 
     def _ended(self, batch: _OpenBatch, result: SendResult | None, error: BaseException | None) -> None:
-        """Give each message what became of the batch."""
+        """Complete each message's future with the result or the error of the batch."""
         self._outbox.leave(len(batch.members) - 1, 0)
         offset_ids = result.offset_message_id.split(",") if result is not None else []
         for number, (future, ended) in enumerate(zip(batch.futures, batch.ended, strict=True)):
@@ -160,6 +160,6 @@ class ProduceAccumulator:
 
 
 def _retrieved(future: asyncio.Future[SendResult]) -> None:
-    """The batch's own outcome interests nobody: its messages have theirs."""
+    """Mark the batch's own error as retrieved: its messages have it."""
     if not future.cancelled():
         future.exception()

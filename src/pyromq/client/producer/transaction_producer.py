@@ -1,7 +1,7 @@
 """The async transaction producer: messages that become visible together with work of the application, or never.
 
-A message is sent as a half message, which no consumer sees; the application does its own work; then the broker is told
-to commit or to roll back. When it is not told, it asks any producer of the group, which answers from durable state.
+A message is sent as a half message, which no consumer sees. The application does its own work. Then the producer tells
+the broker to commit or to roll back. Without a decision the broker asks any producer of the group (a check).
 Source: RocketMQ 4.9.8, DefaultMQProducerImpl.sendMessageInTransaction and checkTransactionState.
 """
 
@@ -34,8 +34,8 @@ from pyromq.remoting.hooks import call_hooks
 logger = logger_of(__name__)
 _tracebacks = Tracebacks()
 
-HELD_CHECKS = 2000  # questions that wait for an answer; more are left to be asked again. Source: checkRequestHoldMax
-SIDE_BY_SIDE = 16  # check functions that run at once
+HELD_CHECKS = 2000  # limit of waiting checks; the broker repeats the others. Source: checkRequestHoldMax
+SIDE_BY_SIDE = 16  # limit of check functions running at once
 
 
 M = TypeVar("M")
@@ -45,9 +45,9 @@ Check = Callable[[StoredMessage], object]
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """Where the half message went, what was decided, and whether the broker has `confirmed` the decision.
+    """The half message's send result, the decision, and whether the broker has `confirmed` it.
 
-    A decision that is not confirmed, and `UNKNOWN`, are settled by the broker's question to the check function.
+    If it is not confirmed, or `UNKNOWN`, the broker asks the check function later.
     """
 
     sent: SendResult
@@ -56,7 +56,7 @@ class TransactionResult:
 
 
 class Transaction:
-    """An open transaction: inside `async with producer.transaction(...)`. Leaving commits; an exception does not."""
+    """An open transaction, within `async with producer.transaction(...)`. A block that does not raise commits."""
 
     def __init__(self, sent: SendResult) -> None:
         self.sent = sent
@@ -64,34 +64,34 @@ class Transaction:
 
     @property
     def transaction_id(self) -> str:
-        """What the check function will know the message by: its `message_id`. Store it with the work."""
+        """The `message_id` that the check function will get. Store it with the work."""
         return self.sent.message_id
 
     def rollback(self) -> None:
-        """Let the message never be seen, once the block is left."""
+        """Roll back when the block ends: consumers never see the message."""
         self.decision = Decision.ROLLBACK
 
     def leave_open(self) -> None:
-        """Decide nothing now: the broker will ask the check function."""
+        """Make no decision: the broker will ask the check function."""
         self.decision = Decision.UNKNOWN
 
 
 class AsyncTransactionProducer(AsyncProducer):
     """A producer whose messages can depend on work of the application; `TransactionProducer` is the same, blocking.
 
-        async def check(message):                  # asked when a decision was lost: look into durable state
+        async def check(message):                  # called when a decision was lost: read durable state
             return Decision.COMMIT if await orders.exists(message.message_id) else Decision.ROLLBACK
 
         async with AsyncTransactionProducer("orders", check=check) as producer:
             async with producer.transaction(Message("orders", b"...")) as transaction:
                 await orders.insert(transaction.transaction_id, ...)
 
-    The broker asks any producer of the group, maybe in another process and after a restart: `check` must answer from
-    what all of them can see. It gets the half message and returns a `Decision`; anything else, and an exception, count
-    as `UNKNOWN`, and it is asked again, at most 15 times (`transactionCheckMax` of the broker). Check functions may be
-    plain (run in a thread) or `async`.
+    The broker asks any producer of the group, perhaps in another process or after a restart, so `check` must read state
+    that all of them share. It gets the half message and returns a `Decision`. Another value or an exception counts as
+    `UNKNOWN`, and the check is repeated, at most 15 times (`transactionCheckMax` of the broker). `check` is a plain
+    function, called in a thread, or `async`.
 
-    Half messages have no delay: a level is dropped, as upstream does. All else is as for `AsyncProducer`.
+    A half message has no delay: its delay level is dropped, as by RocketMQ. The rest is as for `AsyncProducer`.
     """
 
     @checked
@@ -110,9 +110,9 @@ class AsyncTransactionProducer(AsyncProducer):
         self._checking.join(self._names.wrap(group), self._names)
 
     async def start(self) -> None:
-        """Connect, and join the group at every broker: each may have open messages to ask about.
+        """Connect, and register at every broker: each may have half messages to check.
 
-        Raises `NoNameServer` at once when no name server can be reached.
+        Raises `NoNameServer` at once if no name server can be reached.
         """
         await super().start()
         self._cluster.join_everywhere()
@@ -120,11 +120,12 @@ class AsyncTransactionProducer(AsyncProducer):
     async def send_in_transaction(
         self, message: Message, execute: Execute, *, timeout: float | None = None
     ) -> TransactionResult:
-        """Send a half message, run `execute(message)`, and let the broker commit or roll back what it returns.
+        """Send a half message, run `execute(message)`, and commit or roll back as it returns.
 
-        `execute` is plain (it runs in a thread) or `async` and returns a `Decision`. An exception of it is logged and
-        counts as `UNKNOWN`. It is not run when the half message was stored less safely than asked: that one is rolled
-        back. `timeout` (seconds) covers sending the half message. Raises what `send` raises; then nothing was run.
+        `execute` is a plain function, called in a thread, or `async`. It returns a `Decision`; its exception is logged
+        and counts as `UNKNOWN`. If the half message's status is not OK, it is rolled back and `execute` is not run.
+        `timeout` (seconds) is the limit of sending the half message. Raises the errors of `send`; then `execute` was
+        not run.
         """
         check_takes(execute, "message", what="execute")
         sent = await self.send_half(message, timeout=timeout)
@@ -132,15 +133,15 @@ class AsyncTransactionProducer(AsyncProducer):
             return await self.end(sent, Decision.ROLLBACK, message)
         returned, failure = await _outcome(execute, message)
         if failure is not None and not isinstance(failure, Exception):
-            raise failure  # the caller's own end; the broker will ask
+            raise failure  # the caller ends; the broker will check
         return await self.end(sent, decision_of(returned, failure, f"transaction {sent.message_id}"), message)
 
     @asynccontextmanager
     async def transaction(self, message: Message, *, timeout: float | None = None) -> AsyncIterator[Transaction]:
-        """Send a half message; commit when the block is left, unless `rollback` or `leave_open` was called in it.
+        """Send a half message; commit when the block ends, unless `rollback` or `leave_open` was called in it.
 
-        When the block raises, nothing is decided, for the work may have been done: the check function will be asked.
-        Raises what `send` raises, and `Unavailable` when the half message was stored less safely than asked.
+        If the block raises, there is no decision, because the work may be done: the broker will ask the check function.
+        Raises the errors of `send`, and `Unavailable` if the half message's status is not OK.
         """
         sent = await self.send_half(message, timeout=timeout)
         if sent.status is not SendStatus.OK:
@@ -155,7 +156,7 @@ class AsyncTransactionProducer(AsyncProducer):
         await self.end(sent, transaction.decision, message)
 
     async def send_half(self, message: Message, *, timeout: float | None = None) -> SendResult:
-        """Send a half message and return where it went; `end` decides about it."""
+        """Send a half message and return its result; `end` sends the decision."""
         await self.room()
         pending = self._prepare(message, None, timeout, kind=SendKind.HALF)
         pending.retry_codes = self.config.retry_codes
@@ -163,9 +164,9 @@ class AsyncTransactionProducer(AsyncProducer):
         return await pending.future
 
     async def end(self, sent: SendResult, decision: Decision, message: Message | None = None) -> TransactionResult:
-        """Tell the broker what becomes of a half message. Never raises: what it was not told, it will ask for.
+        """Send the decision on a half message to its broker. Raises nothing: the broker checks a lost decision.
 
-        `message` is what was sent, for hooks.
+        `message` is the sent message, for hooks.
         """
         confirmed = False
         if decision is not Decision.UNKNOWN:
@@ -206,7 +207,7 @@ class AsyncTransactionProducer(AsyncProducer):
             call_hooks([hook.end_transaction for hook in self._end_hooks], end)
 
     async def close(self) -> None:
-        """Refuse new sends, wait for answers to earlier ones, leave the group, close the connections. Idempotent."""
+        """Refuse new sends, wait for replies to earlier ones, leave the group, close the connections. Idempotent."""
         await self._checking.stop()
         await super().close()
 
@@ -215,7 +216,7 @@ class AsyncTransactionProducer(AsyncProducer):
 
 
 class _Checking:
-    """Answers the broker's questions about half messages, at most `SIDE_BY_SIDE` at once."""
+    """Runs the brokers' checks of half messages, at most `SIDE_BY_SIDE` at once."""
 
     def __init__(self, check: Check, ended: Callable[[StoredMessage, Decision, str], None]) -> None:
         check_takes(check, "message", what="check")
@@ -227,12 +228,12 @@ class _Checking:
         self._room = asyncio.Semaphore(SIDE_BY_SIDE)
 
     def join(self, group: str, names: Namespace) -> None:
-        """Answer for this group, as brokers call it."""
+        """Check messages of this group; the name includes the namespace."""
         self._group, self._names = group, names
 
     @answers(CheckTransaction)
     def check(self, header: CheckTransaction, call: Call) -> Reply:
-        """One-way: the decision goes back as a request of its own. Source: ClientRemotingProcessor."""
+        """Handle a one-way request; the decision is sent as a request. Source: ClientRemotingProcessor."""
         try:
             message = decode(call.body)
         except StoreCorrupt as error:
@@ -251,7 +252,7 @@ class _Checking:
         return Reply()
 
     async def stop(self) -> None:
-        """Cancel the checks that run; the broker will ask again."""
+        """Cancel the running checks; the broker repeats them."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -275,16 +276,16 @@ class _Checking:
 
 
 async def _outcome(function: Callable[[M], object], message: M) -> tuple[object, BaseException | None]:
-    """Return what the application's function returns and raises: awaited here, or called in a thread."""
+    """Return the result and the error of the application's function: awaited here, or called in a thread."""
     if inspect.iscoroutinefunction(function):
         return await awaited(function(message))
-    # Not raised in the thread: of what may come out, no future holds StopIteration, and no loop outlives SystemExit.
+    # Returned, not raised, in the thread: a future cannot hold StopIteration, and SystemExit would end the event loop.
     returned, failure = await asyncio.to_thread(called, function, message)
     return await awaited(returned) if isinstance(returned, Awaitable) else (returned, failure)
 
 
 def decision_of(returned: object, failure: BaseException | None, subject: str) -> Decision:
-    """Return what a function decided; `UNKNOWN`, with a log line that says so, when it raised or returned another."""
+    """Return a function's decision; `UNKNOWN`, logged, if it raised or returned something else."""
     if failure is not None:
         counted, traceback = _tracebacks.count(failure)
         logger.warning("%s failed and counts as UNKNOWN: %s%s", subject, text_of(failure), counted, exc_info=traceback)
@@ -296,5 +297,5 @@ def decision_of(returned: object, failure: BaseException | None, subject: str) -
 
 
 def unsafe(sent: SendResult) -> Unavailable:
-    """The error of a half message that was stored, but not as safely as asked; it has been rolled back."""
+    """Return the error of a half message whose status is not OK; it has been rolled back."""
     return Unavailable(f"half message {sent.message_id} was rolled back: stored, but {sent.status.value}")

@@ -56,6 +56,7 @@ cdef const char* json_int(const char* p, const char* end, int* number) noexcept 
 cdef bint whole_number(const char* p, Py_ssize_t size, int64_t* number) noexcept nogil
 cdef char* write_number(char* p, int64_t number) noexcept nogil
 cdef char* write_hex(char* p, uint64_t value) noexcept nogil
+cdef char* write_base64(const char* data, Py_ssize_t size, char* out) noexcept nogil
 cdef Py_ssize_t copy_text(const Field* field, char* target) noexcept nogil
 cdef object text_of(const Field* field)
 

@@ -16,6 +16,7 @@ DEF MOST_FIELDS = 24
 DEF MOST_OTHERS = 8
 DEF LEAST_ROOM = 1 << 12  # bytes for answers, where there are any
 
+cdef const char* _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 cdef const char* _DIGITS = b"0123456789ABCDEF"
 cdef enum:
     MAX_HEADER = 1 << 18  # as `command.MAX_HEADER_BYTES`
@@ -639,3 +640,26 @@ cdef inline char* write_number(char* p, int64_t number) noexcept nogil:
         p[0] = digits[count]
         p += 1
     return p
+
+
+cdef char* write_base64(const char* data, Py_ssize_t size, char* out) noexcept nogil:
+    """Write bytes as Base64; return the end."""
+    cdef const unsigned char* p = <const unsigned char*> data
+    cdef uint32_t bits
+    while size >= 3:
+        bits = <uint32_t> p[0] << 16 | <uint32_t> p[1] << 8 | p[2]
+        out[0] = _BASE64[bits >> 18]
+        out[1] = _BASE64[bits >> 12 & 63]
+        out[2] = _BASE64[bits >> 6 & 63]
+        out[3] = _BASE64[bits & 63]
+        p += 3
+        out += 4
+        size -= 3
+    if size:
+        bits = <uint32_t> p[0] << 16 | (<uint32_t> p[1] << 8 if size == 2 else 0)
+        out[0] = _BASE64[bits >> 18]
+        out[1] = _BASE64[bits >> 12 & 63]
+        out[2] = _BASE64[bits >> 6 & 63] if size == 2 else c'='
+        out[3] = c'='
+        out += 4
+    return out

@@ -4,78 +4,122 @@
 Who does not pass here is judged there: it is refused, or has come in a form that is not read here.
 """
 
+import _hashlib
+import ctypes
+import hmac
 from hashlib import sha1
 
-from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
-from libc.stdint cimport uint16_t, uint32_t
+from libc.stdint cimport uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from pyromq.speedups.codec cimport Field, Frame, Header, HeaderReader, copy_text, json_text
-from pyromq.speedups.fast_path cimport MOST_AT_ONCE, FastGuard, Passed
+from pyromq.speedups.codec cimport Field, Frame, Header, HeaderReader, copy_text, json_text, write_base64
+from pyromq.speedups.fast_path cimport FastGuard, Passed
 from pyromq.speedups.kernels cimport get_u32, is_same, put_u16, put_u32
 
-DEF MOST_OTHERS = 8
-DEF ROOM = 1 << 18  # bytes of what is signed: requests that come here have half of that at most
-DEF PADDING = 72
-DEF SHORT = 16  # bytes of most values
-DEF MOST_DECIDED = 10_000
-DEF SIGNATURE_SIZE = 28
-DEF MOST_NAME = 1024
-
-cdef extern from "sha1.h" nogil:
-    int SHA1_PROCESSOR, SHA1_AVX2, SHA1_AVX512
-    ctypedef struct hmac_key:
-        pass
-    ctypedef struct hmac_job:
-        const hmac_key* key
-        char* text
-        size_t size
-        char* signature
-    int sha1_setup(int wanted)
-    void hmac_prepare(hmac_key* key, const char* secret, size_t size)
-    void hmac_text(const hmac_key* key, char* text, size_t size, char* signature)
-    void hmac_texts(hmac_job* jobs, int count)
-    bint is_same_signature(const char* a, const char* b)
-
 cdef enum:
+    MOST_OTHERS = 8
+    ROOM = 1 << 18  # bytes of the signed content: requests that come here have half of that at most
+    SHORT = 16  # bytes of most values
+    MOST_DECIDED = 10_000
+    BLOCK_SIZE = 64
+    DIGEST_SIZE = 20
+    SIGNATURE_SIZE = 28
+    MOST_NAME = 1024
     MOST_SIGNED = 32  # fields
     MOST_OWN = 2  # fields that a signer adds, beside the signature
     MOST_NAMES = 512  # bytes of names that are compared with those of the request before
 
-sha1_setup(SHA1_PROCESSOR | SHA1_AVX2 | SHA1_AVX512)
+ctypedef struct Sha1:
+    char state[128]  # OpenSSL's SHA_CTX takes 96 bytes
+
+ctypedef struct OpenSsl:
+    int (*init)(Sha1* state) noexcept nogil
+    int (*update)(Sha1* state, const char* data, size_t size) noexcept nogil
+    int (*final)(char* digest, Sha1* state) noexcept nogil
+
+cdef OpenSsl _openssl
 
 
-def sha1_forms(int wanted):
-    """Choose what SHA-1 is made by, for tests: 1 the processor's instructions for it, 2 AVX2, 4 AVX-512; return what is used."""
-    return sha1_setup(wanted)
+def use_openssl(bint is_wanted=True):
+    """Let further keys call the SHA-1 of the OpenSSL that `hashlib` has loaded. Return whether they do.
+
+    They call `hmac`, which takes ten times as long, if it is not wanted, or Python does not show it.
+    """
+    cdef uintptr_t init = 0, update = 0, final = 0
+    if is_wanted:
+        try:
+            library = ctypes.CDLL(_hashlib.__file__)
+            init, update, final = (
+                ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+                for name in ("SHA1_Init", "SHA1_Update", "SHA1_Final")
+            )
+        except (AttributeError, OSError):  # OpenSSL is a part of Python itself, or hides these functions
+            init = 0
+    _openssl.init = <int (*)(Sha1*) noexcept nogil> init
+    _openssl.update = <int (*)(Sha1*, const char*, size_t) noexcept nogil> update
+    _openssl.final = <int (*)(char*, Sha1*) noexcept nogil> final
+    return init != 0
 
 
-def signatures(list secrets, list contents):
-    """Return the signatures of texts, sixteen at most, which are made together."""
-    cdef hmac_key keys[MOST_AT_ONCE]
-    cdef hmac_job jobs[MOST_AT_ONCE]
-    cdef int number, count = len(contents)
-    if count > MOST_AT_ONCE:
-        raise ValueError(f"{count} texts; at most {MOST_AT_ONCE} are signed together")
-    rooms = [bytearray(content) + bytes(PADDING) for content in contents]
-    for number in range(count):
-        _prepare(&keys[number], secrets[number])
-        jobs[number].key = &keys[number]
-        jobs[number].text = PyByteArray_AS_STRING(rooms[number])
-        jobs[number].size = len(contents[number])
-    hmac_texts(jobs, count)
-    return [jobs[number].signature[:SIGNATURE_SIZE] for number in range(count)]
+use_openssl()
 
 
-cdef int _prepare(hmac_key* key, bytes secret) except -1:
-    if PyBytes_GET_SIZE(secret) > 64:
-        secret = sha1(secret).digest()
-    hmac_prepare(key, PyBytes_AS_STRING(secret), PyBytes_GET_SIZE(secret))
-    return 0
+cdef class Key:
+    """A secret key, with the states of HMAC-SHA1 that depend on it alone."""
+
+    cdef bytes _secret
+    cdef OpenSsl _openssl
+    cdef Sha1 _inner
+    cdef Sha1 _outer
+
+    def __init__(self, bytes secret):
+        self._secret = secret
+        self._openssl = _openssl
+        if self._openssl.init != NULL:
+            block = (sha1(secret).digest() if len(secret) > BLOCK_SIZE else secret).ljust(BLOCK_SIZE, b"\0")
+            self._start(&self._inner, bytes(byte ^ 0x36 for byte in block))
+            self._start(&self._outer, bytes(byte ^ 0x5C for byte in block))
+
+    cdef int _start(self, Sha1* state, bytes block) except -1:
+        self._openssl.init(state)
+        self._openssl.update(state, PyBytes_AS_STRING(block), BLOCK_SIZE)
+        return 0
+
+    def signature(self, bytes content):
+        """Return the signature of a content, for tests."""
+        cdef char signature[SIGNATURE_SIZE]
+        self.sign(PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content), signature)
+        return signature[:SIGNATURE_SIZE]
+
+    cdef int sign(self, const char* content, Py_ssize_t size, char* signature) except -1:
+        """Write the signature of a content in Base64."""
+        cdef char digest[DIGEST_SIZE]
+        cdef Sha1 state
+        if self._openssl.init == NULL:
+            slow = hmac.digest(self._secret, content[:size], "sha1")
+            memcpy(digest, PyBytes_AS_STRING(slow), DIGEST_SIZE)
+        else:
+            state = self._inner
+            self._openssl.update(&state, content, size)
+            self._openssl.final(digest, &state)
+            state = self._outer
+            self._openssl.update(&state, digest, DIGEST_SIZE)
+            self._openssl.final(digest, &state)
+        write_base64(digest, DIGEST_SIZE, signature)
+        return 0
+
+
+cdef bint _is_same_signature(const char* a, const char* b) noexcept nogil:
+    """Compare signatures in constant time."""
+    cdef char differences = 0
+    cdef int number
+    for number in range(SIGNATURE_SIZE):
+        differences |= a[number] ^ b[number]
+    return differences == 0
 
 
 cdef class FastAccount:
@@ -83,7 +127,7 @@ cdef class FastAccount:
 
     cdef str access_key
     cdef bytes encoded
-    cdef hmac_key key
+    cdef Key key
     cdef dict decided
     cdef bytes last
 
@@ -147,7 +191,7 @@ cdef class FastAcl(FastGuard):
         self.begin()
         if not self._reader.read(&frame, &found):
             return False
-        return self.passing(&frame, &found, 1, PyBytes_AS_STRING(address), &passed) == 1
+        return self.passes(&frame, &found, PyBytes_AS_STRING(address), &passed)
 
     cdef bint begin(self) except -1:
         """Forget what is decided by accounts that are not in force any more."""
@@ -160,43 +204,25 @@ cdef class FastAcl(FastGuard):
             self._last = None
         return True
 
-    cdef int passing(
-        self, const Frame* frames, const Header* headers, int count, const char* address, Passed* passed
-    ) except -1:
-        """Return how many requests may be answered, up to the first that may not, or is not judged here."""
-        cdef hmac_job jobs[MOST_AT_ONCE]
-        cdef PyObject* permits[MOST_AT_ONCE]  # they stay until the next turn
-        cdef const Field* given[MOST_AT_ONCE]
+    cdef bint passes(self, const Frame* frame, const Header* header, const char* address, Passed* passed) except -1:
+        cdef char signature[SIGNATURE_SIZE]
+        cdef const Field* given
         cdef FastAccount account
-        cdef char* at = self._content
         cdef Py_ssize_t size
-        cdef int number
-        for number in range(count):
-            passed[number].copy = NULL
+        passed.copy = NULL
         if self._has_white_list and self._is_trusted(address):
-            return count
-        for number in range(count):
-            if not self._arrange(&headers[number]):
-                count = number
-                break
-            account = self._account(&headers[number].others[self._access_key])
-            given[number] = &headers[number].others[self._signature]
-            size = -1
-            if account is not None and not given[number].is_escaped and given[number].size == SIGNATURE_SIZE:
-                size = self._write_signed(&frames[number], &headers[number], at, &passed[number])
-            if size < 0:
-                count = number
-                break
-            permits[number] = <PyObject*> account
-            jobs[number].key, jobs[number].text, jobs[number].size = &account.key, at, size
-            at += size + PADDING
-        hmac_texts(jobs, count)
-        for number in range(count):
-            if not is_same_signature(jobs[number].signature, given[number].at):
-                return number
-            if not self._has_right(<FastAccount> permits[number], &headers[number]):
-                return number
-        return count
+            return True
+        if not self._arrange(header):
+            return False
+        account = self._account(&header.others[self._access_key])
+        given = &header.others[self._signature]
+        if account is None or given.is_escaped or given.size != SIGNATURE_SIZE:
+            return False
+        size = self._write_signed(frame, header, passed)
+        if size < 0:
+            return False
+        account.key.sign(self._content, size, signature)
+        return _is_same_signature(signature, given.at) and self._has_right(account, header)
 
     cdef bint _is_trusted(self, const char* address) except -1:
         cdef PyObject* found
@@ -275,12 +301,12 @@ cdef class FastAcl(FastGuard):
             begin = self._name_ends[number]
         return True
 
-    cdef Py_ssize_t _write_signed(self, const Frame* frame, const Header* header, char* at, Passed* passed) noexcept:
+    cdef Py_ssize_t _write_signed(self, const Frame* frame, const Header* header, Passed* passed) noexcept:
         """Write what a request's signature is made of, in the order that was found; return its size, -1: no room."""
         cdef const Field* field
         cdef const char* header_end = frame.header + frame.header_size
-        cdef char* start = at
-        cdef Py_ssize_t room = self._content + ROOM - at - PADDING - frame.body_size, size
+        cdef char* at = self._content
+        cdef Py_ssize_t room = ROOM - frame.body_size, size
         cdef int number, place
         for number in range(self._count):
             place = self._order[number]
@@ -288,7 +314,7 @@ cdef class FastAcl(FastGuard):
                 field = &header.fields[place]
             else:
                 field = &header.others[place - self._reader.count]
-            if field.size + SHORT > room - (at - start):
+            if field.size + SHORT > room - (at - self._content):
                 return -1
             if field.size <= SHORT and not field.is_escaped and header_end - field.at >= SHORT:
                 memcpy(at, field.at, SHORT)  # a fixed size takes no call; what is too much is written over
@@ -299,7 +325,7 @@ cdef class FastAcl(FastGuard):
                 passed.copy, passed.copy_size, passed.copied = at, size, place
             at += size
         memcpy(at, frame.body, frame.body_size)
-        return at + frame.body_size - start
+        return at + frame.body_size - self._content
 
     cdef FastAccount _account(self, const Field* name):
         """Return what is known of an account; None for an unknown one."""
@@ -326,7 +352,7 @@ cdef class FastAcl(FastGuard):
             account.encoded = key
             account.decided = {}
             account.last = b""
-            _prepare(&account.key, encoded)
+            account.key = Key(encoded)
             self._accounts[key] = account
         self._last = account
         return account
@@ -376,7 +402,7 @@ cdef inline bint _is_before(const char* a, Py_ssize_t a_size, const char* b, Py_
 cdef class FrameSigner:
     """Signs frames of ours as an account, as `remoting.signer` does: `added` are the fields to add but the signature."""
 
-    cdef hmac_key _key
+    cdef Key _key
     cdef bytes _added
     cdef list _texts
     cdef int _own_count, _seen_count
@@ -388,8 +414,7 @@ cdef class FrameSigner:
     cdef int _order[MOST_SIGNED]
 
     def __init__(self, str secret, list added, bytes as_json):
-        encoded = secret.encode()
-        _prepare(&self._key, encoded)
+        self._key = Key(secret.encode())
         self._added = as_json
         self._texts = [(name.encode(), value.encode()) for name, value in added]
         self._own_count = len(added)
@@ -482,7 +507,7 @@ cdef class FrameSigner:
         cdef bytes signed
         cdef char* p
         # No value is longer than it was, and those that are added are among what is written in front of the signature.
-        cdef char* room = <char*> malloc(end - start + added + PADDING)
+        cdef char* room = <char*> malloc(end - start + added)
         if room == NULL:
             raise MemoryError
         for number in range(count):
@@ -501,8 +526,10 @@ cdef class FrameSigner:
             p += 1
         memcpy(p, PyBytes_AS_STRING(self._added), added)
         p += added
-        hmac_text(&self._key, room, at, p)
-        free(room)
+        try:
+            self._key.sign(room, at, p)
+        finally:
+            free(room)
         p += SIGNATURE_SIZE
         p[0] = c'"'
         memcpy(p + 1, fields_end, end - fields_end)

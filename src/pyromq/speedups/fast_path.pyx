@@ -22,47 +22,35 @@ cdef class Channel:
 
 
 cdef class FastHandler:
-    """Answers frames of one request code, or leaves them to the plain path, which gets what it never touched.
+    """Answers frames of one request code, or leaves them, untouched, to the plain path.
 
-    What it knows of topics, groups and permissions was decided in Python; `begin` asks whether that still holds, once in
-    a turn of the loop, and again when Python has run in between.
+    Python decided what it knows of topics, groups and permissions. `begin` asks whether that still holds, once in a turn of
+    the event loop, and again when Python has run in between.
     """
 
-    def __cinit__(self):
-        self.most = 1
-
     cdef bint begin(self) except -1:
-        """Drop what does not hold any more. False: the plain path answers everything until this is asked again."""
+        """Drop what does not hold any more. False: the plain path answers all requests until this is called again."""
         return False
 
     cdef bint end_turn(self) except -1:
-        """A turn of the loop ends: let go what may be taken away in the next."""
+        """End a turn: release what may be taken away before the next."""
         return True
 
-    cdef int answer(self, const Frame* frames, int count, Channel channel, Output output) except -1:
-        """Answer frames of a connection, in order, and return how many; the rest is untouched.
-
-        There are 1 to `most` frames. The plain path answers the first one if the result is 0. Replies go to `output`, or
-        into `ParkedReplies`.
-        """
-        return 0
+    cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:
+        """Answer a frame; False if the plain path has to. The reply goes to `output`, or into `ParkedReplies`."""
+        return False
 
 
 cdef class FastGuard:
-    """Says who may ask what answers hot requests. `begin` is asked as often as theirs."""
+    """Permits requests that handlers answer. `begin` is called as often as theirs."""
 
     cdef bint begin(self) except -1:
-        """Forget what does not hold any more."""
+        """Drop what does not hold any more."""
         return True
 
-    cdef int passing(
-        self, const Frame* frames, const Header* headers, int count, const char* address, Passed* passed
-    ) except -1:
-        """Return how many requests may be answered, up to the first that may not, or is not judged: headers were read.
-
-        Where that is the first of all, the plain path judges it.
-        """
-        return 0
+    cdef bint passes(self, const Frame* frame, const Header* header, const char* address, Passed* passed) except -1:
+        """Return whether a request is permitted, of which the header was read; False if the plain path has to judge it."""
+        return False
 
 
 cdef class ParkedReplies:

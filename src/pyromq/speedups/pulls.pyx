@@ -152,7 +152,7 @@ cdef class Pulls(FastHandler):
             self._guard.begin()
         return True
 
-    cdef int answer(self, const Frame* frame, int one, Channel channel, Output output) except -1:
+    cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:
         cdef Header* header = &self._header
         cdef PullPlan plan
         cdef QueueTail queue
@@ -166,7 +166,7 @@ cdef class Pulls(FastHandler):
         cdef char* target
         if not self._reader.read(frame, header) or header.flag & ONE_WAY:
             return False
-        if self._guard is not None and not self._guard.passing(frame, header, 1, channel.address, &self._passed):
+        if self._guard is not None and not self._guard.passes(frame, header, channel.address, &self._passed):
             return False
         plan = self._plan(header)
         if plan is None:

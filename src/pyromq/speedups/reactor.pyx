@@ -22,7 +22,7 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from pyromq.speedups.codec cimport Frame, Output, code_of
-from pyromq.speedups.fast_path cimport MOST_AT_ONCE, Channel, FastHandler
+from pyromq.speedups.fast_path cimport Channel, FastHandler
 from pyromq.speedups.kernels cimport get_u32
 
 cdef extern from "sys/epoll.h" nogil:
@@ -79,20 +79,6 @@ cdef inline int64_t frame_at(const char* p, Frame* frame) noexcept nogil:
     frame.body = frame.header + frame.header_size
     frame.body_size = length - 8 - frame.header_size
     return length
-
-
-cdef int frames_like(Frame* frames, int most, const char* end) noexcept nogil:
-    """Find frames of the same code that follow the first one and are complete; return how many there are, that included."""
-    cdef const char* p = frames[0].body + frames[0].body_size
-    cdef int code = code_of(&frames[0]), count = 1
-    cdef int64_t length
-    while count < most and end - p >= 8:
-        length = frame_at(p, &frames[count])
-        if length < 0 or length > end - p or code_of(&frames[count]) != code:
-            break
-        p += length
-        count += 1
-    return count
 
 
 cdef class Transport(Channel):
@@ -397,9 +383,7 @@ cdef class Transport(Channel):
         """Return how many bytes are dealt with."""
         cdef Py_ssize_t at = 0, plain = -1, written = 0
         cdef int64_t length
-        cdef Frame frames[MOST_AT_ONCE]
-        cdef int count, answered
-        cdef bint is_alone = False  # one of this burst had to take the plain path: what is prepared behind such is lost
+        cdef Frame frame
         cdef double plain_since = 0  # when the protocol got the first part of it
         cdef FastHandler handler
         cdef Output output = self._output
@@ -417,7 +401,7 @@ cdef class Transport(Channel):
             if not self._is_reading or written + output.end - output.begin > SHARE:
                 self._is_behind = True
                 break
-            length = frame_at(data + at, &frames[0])
+            length = frame_at(data + at, &frame)
             if length < 0:  # the protocol says what is wrong
                 if plain < 0:
                     plain = at
@@ -430,7 +414,7 @@ cdef class Transport(Channel):
                     self._passing = length - (size - at)
                     at = size
                 break
-            handler = self._reactor._handler_for(&frames[0])
+            handler = self._reactor._handler_for(&frame)
             if handler is not None:
                 if plain >= 0:
                     if not plain_since:
@@ -445,15 +429,8 @@ cdef class Transport(Channel):
                 if handler.turn != self._reactor._number:
                     handler.turn = self._reactor._number
                     handler.is_on = handler.begin()
-                answered = 0
-                if handler.is_on:
-                    count = 1
-                    if handler.most > 1 and not is_alone:
-                        count = frames_like(frames, handler.most, data + size)
-                    answered = handler.answer(frames, count, self, output)
-                    is_alone = is_alone or answered < count
-                if answered:
-                    at = frames[answered - 1].body + frames[answered - 1].body_size - data
+                if handler.is_on and handler.answer(&frame, self, output):
+                    at += length
                     if handler.has_stirred:
                         handler.has_stirred = False
                         self._reactor._has_stirred = True

@@ -13,7 +13,7 @@ from libc.string cimport memchr, memmove
 from posix.strings cimport strncasecmp
 
 from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter, copy_text
-from pyromq.speedups.fast_path cimport MOST_AT_ONCE, Channel, FastGuard, FastHandler, ParkedReplies, Passed
+from pyromq.speedups.fast_path cimport Channel, FastGuard, FastHandler, ParkedReplies, Passed
 from pyromq.speedups.kernels cimport ends_with, is_same
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record, put_record, tags_code_of
 from pyromq.speedups.timed cimport TimedSends
@@ -82,8 +82,8 @@ cdef class Sends(FastHandler):
     cdef object _store
     cdef object _writer_for
     cdef char _text[MOST_TEXT + 1]
-    cdef Header _headers[MOST_AT_ONCE]
-    cdef Passed _passed[MOST_AT_ONCE]
+    cdef Header _header
+    cdef Passed _passed
     cdef FastGuard _guard  # None: everybody may
     cdef TimedSends _timed
     cdef ParkedReplies _unconfirmed  # None: replies leave at once
@@ -112,8 +112,6 @@ cdef class Sends(FastHandler):
         self._most_bytes = max_message_bytes
         self._unconfirmed = unconfirmed
         self._guard = guard
-        if guard is not None:
-            self.most = MOST_AT_ONCE  # signatures of many cost less
         self._plans = {}
         self._seen = None
         self._last = None
@@ -142,32 +140,19 @@ cdef class Sends(FastHandler):
             self._unconfirmed.end_turn()
         return True
 
-    cdef int answer(self, const Frame* frames, int count, Channel channel, Output output) except -1:
-        cdef int number, readable = 0
-        while readable < count and self._read(&frames[readable], &self._headers[readable]):
-            readable += 1
-        if self._guard is not None and readable:
-            readable = self._guard.passing(frames, self._headers, readable, channel.address, self._passed)
-        for number in range(readable):
-            if not self._store_one(&frames[number], number, channel, output):
-                return number
-            if self.has_stirred:  # Python may have changed what was decided about those behind
-                return number + 1
-        return readable
-
-    cdef bint _read(self, const Frame* frame, Header* header) noexcept:
-        """Read the header of one that may be stored here."""
-        if frame.body_size == 0 or frame.body_size > self._most_bytes or not self._reader.read(frame, header):
-            return False
-        return not header.fields[TOPIC].is_escaped and (header.fields[BATCH].at == NULL or not header.fields[BATCH].number)
-
-    cdef bint _store_one(self, const Frame* frame, int number, Channel channel, Output output) except -1:
-        cdef Header* header = &self._headers[number]
+    cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:
+        cdef Header* header = &self._header
         cdef Record record
         cdef SendPlan plan
         cdef QueueTail queue
         cdef int64_t queue_id
         if self._unconfirmed is not None and self._unconfirmed.room <= 0:
+            return False
+        if frame.body_size == 0 or frame.body_size > self._most_bytes or not self._reader.read(frame, header):
+            return False
+        if header.fields[TOPIC].is_escaped or (header.fields[BATCH].at != NULL and header.fields[BATCH].number):
+            return False
+        if self._guard is not None and not self._guard.passes(frame, header, channel.address, &self._passed):
             return False
         plan = self._plan(header.fields[TOPIC].at, header.fields[TOPIC].size)
         if plan is None:
@@ -175,7 +160,7 @@ cdef class Sends(FastHandler):
         queue_id = header.fields[QUEUE_ID].number
         if not 0 <= queue_id < plan.queue_count:
             return False
-        if not self._fill(&record, header, NULL if self._guard is None else &self._passed[number]):
+        if not self._fill(&record, header, NULL if self._guard is None else &self._passed):
             return False
         record.body = frame.body
         record.body_size = frame.body_size

@@ -12,7 +12,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint16_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy
 
-from pyromq.speedups.codec cimport ReplyWriter, write_number
+from pyromq.speedups.codec cimport ReplyWriter, write_base64, write_number
 from pyromq.speedups.kernels cimport crc16_of, crc16_setup, crc32_of, crc32_setup, put_u16, put_u32, put_u64
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record, put_record
 
@@ -35,7 +35,6 @@ cdef enum:
 
 LATEST_MS = 1 << 45  # as `timer_records` says
 cdef int64_t _latest_ms = LATEST_MS
-cdef const char* _LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 crc16_setup()
 crc32_setup()
@@ -229,7 +228,7 @@ cdef class TimedSends:
         p = write_number(p, due_ms)
         p[0] = c' '
         p = _append(p + 1, key, key_size)
-        return _base64(words, p - words, self._handle)
+        return write_base64(words, p - words, self._handle)
 
     cdef void _write_more(self, Record* record, int64_t due_ms) noexcept:
         """Add to the properties what a parked message has behind its own. See `broker.delays.timer_records`."""
@@ -305,26 +304,3 @@ cdef const char* _unique_key(const Record* record, Py_ssize_t* size) noexcept no
         return NULL
     size[0] = q - key
     return key
-
-
-cdef char* _base64(const char* data, Py_ssize_t size, char* out) noexcept nogil:
-    """Write bytes as Base64; return the end."""
-    cdef const unsigned char* p = <const unsigned char*> data
-    cdef uint32_t bits
-    while size >= 3:
-        bits = <uint32_t> p[0] << 16 | <uint32_t> p[1] << 8 | p[2]
-        out[0] = _LETTERS[bits >> 18]
-        out[1] = _LETTERS[bits >> 12 & 63]
-        out[2] = _LETTERS[bits >> 6 & 63]
-        out[3] = _LETTERS[bits & 63]
-        p += 3
-        out += 4
-        size -= 3
-    if size:
-        bits = <uint32_t> p[0] << 16 | (<uint32_t> p[1] << 8 if size == 2 else 0)
-        out[0] = _LETTERS[bits >> 18]
-        out[1] = _LETTERS[bits >> 12 & 63]
-        out[2] = _LETTERS[bits >> 6 & 63] if size == 2 else c'='
-        out[3] = c'='
-        out += 4
-    return out

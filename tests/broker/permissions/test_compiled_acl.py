@@ -1,4 +1,4 @@
-"""Signatures of the compiled parts are those of the standard library, with the processor's instructions and without."""
+"""Signatures of the compiled parts are those of the standard library, with OpenSSL's functions and without."""
 
 from __future__ import annotations
 
@@ -9,61 +9,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-permits = pytest.importorskip("pyromq.speedups.fast_acl", reason="the compiled parts are not built")
+fast_acl = pytest.importorskip("pyromq.speedups.fast_acl", reason="the compiled parts are not built")
 
 
-PROCESSOR, AVX2, AVX512 = 1, 2, 4  # what SHA-1 is made by
-TOGETHER = 16
-
-
-@pytest.fixture(params=[PROCESSOR | AVX512, PROCESSOR, AVX512, AVX2, 0], scope="module")
+@pytest.fixture(params=[True, False], ids=["OpenSSL", "hmac"], scope="module")
 def form(request):
-    if permits.sha1_forms(request.param) != request.param:
-        pytest.skip("this processor has no such instructions")
+    if fast_acl.use_openssl(request.param) != request.param:
+        pytest.skip("this Python does not show its OpenSSL")
     yield
-    permits.sha1_forms(PROCESSOR | AVX2 | AVX512)
+    fast_acl.use_openssl()
 
 
-def of_the_library(secret, content):
-    return base64.b64encode(hmac.digest(secret, content, "sha1"))
-
-
-def compare(secrets, contents):
-    expected = [of_the_library(secret, content) for secret, content in zip(secrets, contents, strict=True)]
-    assert permits.signatures(secrets, contents) == expected
+def compare(secret, content):
+    expected = base64.b64encode(hmac.digest(secret, content, "sha1"))
+    assert fast_acl.Key(secret).signature(content) == expected
 
 
 def test_every_size_around_the_ends_of_blocks(form):
     content = bytes(range(256)) * 2
     for size in range(400):
-        compare([b"secret"], [content[:size]])
-        contents = [content[number : number + size] for number in range(TOGETHER)]
-        compare([b"secret", b"another"] * (TOGETHER // 2), contents)
+        compare(b"secret", content[:size])
 
 
 @pytest.mark.parametrize("size", [1, 7, 19, 20, 63, 64, 65, 128, 1000])
 def test_secrets_of_any_size(form, size):
-    secret = bytes(range(1, 251)) * 5
-    compare([secret[:size]], [b"ab"])
-    compare([secret[: size + number] for number in range(TOGETHER)], [b"ab"] * TOGETHER)
+    compare((bytes(range(1, 251)) * 5)[:size], b"ab")
 
 
-@given(
-    st.lists(st.tuples(st.binary(min_size=1, max_size=100), st.binary(max_size=5000)), min_size=1, max_size=TOGETHER)
-)
-def test_anything(form, texts):
-    compare([secret for secret, _ in texts], [content for _, content in texts])
+@given(secret=st.binary(min_size=1, max_size=100), content=st.binary(max_size=5000))
+def test_anything(form, secret, content):
+    compare(secret, content)
 
 
-@given(
-    sizes=st.lists(st.integers(0, 130), min_size=1, max_size=TOGETHER),
-    base=st.integers(0, 1000),
-)
-def test_texts_of_nearly_one_size(form, sizes, base):
-    """As those of a burst are, which are made side by side."""
-    contents = [bytes([number]) * (base + size) for number, size in enumerate(sizes)]
-    compare([b"secret %d" % number for number in range(len(sizes))], contents)
+def test_a_key_signs_again_and_again(form):
+    key = fast_acl.Key(b"secret")
+    assert key.signature(b"one") == key.signature(b"one") != key.signature(b"two")
 
 
-def test_none_at_all(form):
-    assert permits.signatures([], []) == []
+def test_keys_outlive_a_change_of_the_functions(form):
+    key = fast_acl.Key(b"secret")
+    expected = key.signature(b"x")
+    try:
+        fast_acl.use_openssl(False)
+        assert key.signature(b"x") == expected
+    finally:
+        fast_acl.use_openssl()

@@ -176,12 +176,16 @@ def enter(index: KeyIndex, log: CommitLog, most: int = 100) -> tuple[int, int]:
     )
 
 
+def found(index: KeyIndex, key_hash: int) -> list[object]:
+    return list(index.files[-1].search(key_hash, begin_ms=0, end_ms=1 << 62))
+
+
 def test_ordinary_records_are_all_entered() -> None:
     with indexed_once(8) as (index, log, _):
         assert enter(index, log) == (log.end, 7)
         assert index.files[-1].next_entry == 1 + 8 * 2
         [key_hash, _] = key_hashes("orders", "UNIQ_KEY\x01U1\x02KEYS\x01k")
-        assert index.files[-1].leads_to(key_hash, 0)
+        assert 0 in found(index, key_hash)
 
 
 def test_no_more_records_are_entered_than_asked() -> None:
@@ -227,4 +231,4 @@ def test_a_hash_without_absolute_value_becomes_zero() -> None:
     assert java_hash("orders#AFWYTOQQ") == -(1 << 31)
     with indexed_once(2, text) as (index, log, size):
         assert enter(index, log) == (log.end, 1)
-        assert index.files[-1].leads_to(0, size)
+        assert size in found(index, 0)

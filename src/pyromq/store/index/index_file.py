@@ -25,7 +25,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,8 +77,6 @@ ENTRY = struct.Struct(">iqii")
 _KEY = struct.Struct(">iq")  # of an entry: key hash and log offset
 _ALLOCATED_BYTES = 1 << 20  # bytes of disk space allocated at once for entries
 _STRETCH = 1 << 15  # bytes allocated at once for slots; a multiple of the slot size, header included
-_NEWEST = 64  # entries of one hash checked for a record: one record has no more of them
-_EVER_MS = (1 << 63) - 1
 _INT_MAX = (1 << 31) - 1
 _MOST_CACHED = 200  # characters of a cached part: a topic and an id, or an ordinary key
 _COUNTER = 4  # hex digits at the end of a unique id; the digits before change once a millisecond
@@ -208,10 +205,14 @@ class IndexFile(IndexTail):
         """Whether the file holds records of a time range, both ends included."""
         return begin_ms <= self.end_ms and end_ms >= self.begin_ms
 
-    def leads_to(self, key_hash: int, log_offset: int) -> bool:
-        """Whether the newest entries of a hash include a record."""
-        found = (each for each in self.search(key_hash, begin_ms=0, end_ms=_EVER_MS) if isinstance(each, int))
-        return log_offset in islice(found, _NEWEST)
+    def last_entries_of(self, log_offset: int) -> int:
+        """Return how many of the last entries lead to a record."""
+        number = self.next_entry - 1
+        while (
+            number > 0 and ENTRY.unpack_from(self.file.memory, self.entries_at + number * ENTRY.size)[1] == log_offset
+        ):
+            number -= 1
+        return self.next_entry - 1 - number
 
     def search(self, key_hash: int, *, begin_ms: int, end_ms: int) -> Iterator[int | PagesToLoad]:
         """Yield log offsets of records by the hash of a key, newest first, and between them pages to load.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -21,7 +22,7 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.record import RecordHead, decode_labels, is_of_topic
 from pyromq.slow_work import SlowWork, breathe, loaded
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
-from pyromq.store.index.index_file import IndexFile, index_file_bytes, index_hash, joined_hash, key_hashes, keys_of
+from pyromq.store.index.index_file import IndexFile, index_file_bytes, index_hash, joined_hash, keys_of
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segment import Segment, sync_all
 
@@ -65,7 +66,6 @@ class KeyIndex:
         self._clock = clock
         self._disk = disk
         self._complaint = ""
-        self._unverified: int | None = None  # log offset of a record of which some keys may be indexed already
         self._partial: _PartialRecord | None = None
 
     # -- opening
@@ -95,26 +95,33 @@ class KeyIndex:
         self.position = log.min_offset
         last = log.record_at(self.files[-1].end_log_offset) if self.files else None
         if last is not None:
-            try:
-                self._begin_at(decode_labels(last, 0))
-            except StoreCorrupt as error:
-                logger.warning("%s: the record is damaged: %s", log.place_of(self.files[-1].end_log_offset), error)
-                self.position = self.files[-1].end_log_offset + len(last)
+            self._continue_after(self.files[-1].end_log_offset, last)
 
-    def _begin_at(self, last: RecordHead) -> None:
-        """Set the position after a record, or at it: a killed process may have indexed only some of its keys."""
-        hashes = key_hashes(last.topic, last.property_text)
-        missing = [each for each in hashes if not self._leads_to(each, last.log_offset)]
-        self.position = last.log_offset if missing else last.log_offset + last.size
-        self._unverified = last.log_offset
+    def _continue_after(self, log_offset: int, record: memoryview) -> None:
+        """Set the position after the last indexed record, or at it: full files may have only some of its keys."""
+        self.position = log_offset + len(record)
+        done = 0
+        for file in reversed(self.files):
+            done += file.last_entries_of(log_offset)
+            if not file.is_full or done < file.entries - 1:
+                break
+        with contextlib.suppress(StoreCorrupt):
+            head = decode_labels(record, 0)
+            keys = keys_of(head.topic, head.property_text)
+            if self.files[-1].is_full and done < len(keys):
+                self.position, self._partial = log_offset, _PartialRecord(log_offset, keys, done)
 
     def _drop_damaged(self, log: CommitLog) -> None:
-        """Delete the files from the first damaged one on."""
-        first, fault = first_fault(self.files, log, _has_keys)
-        if fault:
-            logger.warning("%s: %s; the index is rebuilt from this file on", self.files[first].file.path, fault)
-            while len(self.files) > first:
-                self.files.pop().file.delete()
+        """Delete the files from the first one on that is damaged or lacks its previous file."""
+        indexed_to: int | None = log.min_offset
+        for number, file in enumerate(self.files):
+            if fault := _head_fault(file, log) or _gap_before(file, indexed_to, log):
+                logger.warning("%s: %s; the index is rebuilt from this file on", file.file.path, fault)
+                while len(self.files) > number:
+                    self.files.pop().file.delete()
+                return
+            last = log.record_at(file.end_log_offset)
+            indexed_to = None if last is None else file.end_log_offset + len(last)
 
     def _load_files(self) -> None:
         expected = index_file_bytes(self._slots, self._entries)
@@ -204,7 +211,7 @@ class KeyIndex:
     def _enter_ordinary(self, log: CommitLog) -> int:
         """Index records with compiled code up to the first unusual one; return their number."""
         segment = log.files.find(self.position)
-        if segment is None or (self._unverified is not None and self.position <= self._unverified) or self._partial:
+        if segment is None or self._partial:
             return 0
         self.position, count = self.files[-1].enter(
             segment.memory[self.position - segment.base : log.end - segment.base],
@@ -237,34 +244,30 @@ class KeyIndex:
 
         Return False after some of many keys: call again for the next ones.
         """
-        if head.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK:
+        if _is_rolled_back(head):
             return True
         partial = self._partial
         if partial is None or partial.log_offset != head.log_offset:
             partial = _PartialRecord(head.log_offset, keys_of(head.topic, head.property_text), 0)
-        end = partial.done + _KEYS_AT_ONCE
-        hashes = [index_hash(joined_hash(*key)) for key in partial.keys[partial.done : end]]
-        if head.log_offset == self._unverified:
-            hashes = [each for each in hashes if not self._leads_to(each, head.log_offset)]
+        done, end = partial.done, partial.done + _KEYS_AT_ONCE
+        hashes = [index_hash(joined_hash(*key)) for key in partial.keys[done:end]]
         file = self.files[-1] if self.files else None
         if file is not None:
             file.reserve(hashes)
         for key_hash in hashes:
             if file is None or file.is_full:
-                self._unverified = head.log_offset
+                self._partial = partial._replace(done=done)  # if the disk is full, a later call continues
                 file = self._add_file()
                 file.reserve(hashes)
             file.put(key_hash, head.log_offset, head.store_ms)
+            done += 1
         if end < len(partial.keys):
-            self._partial = partial._replace(done=end)
+            self._partial = partial._replace(done=done)
             return False
-        self._unverified = self._partial = None
+        self._partial = None
         if file is not None and partial.keys:
             file.write_header()  # after all keys: if the process is killed before, the record is indexed again
         return True
-
-    def _leads_to(self, key_hash: int, log_offset: int) -> bool:
-        return any(file.leads_to(key_hash, log_offset) for file in self.files[-2:])
 
     def _add_file(self) -> IndexFile:
         last = self.files[-1] if self.files else None
@@ -348,29 +351,6 @@ class KeyIndex:
         return KeyMatches(found, last.end_ms if last else 0, last.end_log_offset if last else 0)
 
 
-def _has_keys(record: memoryview) -> bool:
-    try:
-        head = decode_labels(record, 0)
-    except StoreCorrupt:
-        return False
-    is_rolled_back = head.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK
-    return not is_rolled_back and bool(key_hashes(head.topic, head.property_text))
-
-
-def first_fault(files: Sequence[IndexFile], log: CommitLog, has_keys: Callable[[memoryview], bool]) -> tuple[int, str]:
-    """Return number and fault of the first damaged file; the number of files and "" if all are intact.
-
-    `has_keys` returns whether a record must be in the index.
-    """
-    indexed_to: int | None = log.min_offset
-    for number, file in enumerate(files):
-        if fault := _head_fault(file, log) or _gap_before(file, indexed_to, log, has_keys):
-            return number, fault
-        last = log.record_at(file.end_log_offset)
-        indexed_to = None if last is None else file.end_log_offset + len(last)
-    return len(files), ""
-
-
 def _head_fault(file: IndexFile, log: CommitLog) -> str:
     if not file.has_plausible_head:
         return "its head is damaged"
@@ -382,15 +362,20 @@ def _head_fault(file: IndexFile, log: CommitLog) -> str:
     return ""
 
 
-def _gap_before(file: IndexFile, start: int | None, log: CommitLog, has_keys: Callable[[memoryview], bool]) -> str:
+def _gap_before(file: IndexFile, start: int | None, log: CommitLog) -> str:
+    """Return the fault of a file if records with keys lie between log offset `start` and its first record."""
     if start is None or file.is_empty or file.begin_log_offset <= start:
         return ""
     for log_offset, record in islice(log.records_from(start), _LOOKED_THROUGH):
         if log_offset >= file.begin_log_offset:
             break
-        if has_keys(record):
-            return (
-                f"the previous file is missing: no file has keys from log offset {log_offset}"
-                f" to {file.begin_log_offset}"
-            )
+        with contextlib.suppress(StoreCorrupt):
+            head = decode_labels(record, 0)
+            if not _is_rolled_back(head) and keys_of(head.topic, head.property_text):
+                missing = f"no file has keys from log offset {log_offset} to {file.begin_log_offset}"
+                return f"the previous file is missing: {missing}"
     return ""
+
+
+def _is_rolled_back(head: RecordHead) -> bool:
+    return head.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK

@@ -1,7 +1,7 @@
-"""A file that only grows, in pieces too small to be written one by one; it knows no formats.
+"""A file that only grows, in pieces too small to be written one by one. Knows no formats.
 
-What is new stays in memory until `write`, and may be read all the same. How long the file is, is known to whoever
-keeps `size` somewhere safe: bytes behind it are of no account, and are written over.
+New bytes stay in memory until `write`, and can be read before. The owner keeps `size` in another file: bytes after it
+do not count, and are overwritten.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pyromq.store.disk import LOCAL_DISK, Disk
 
 
 class GrowingFile:
-    """One writer. `size` bytes count, what is not written yet included: that is the end of `tail`, to be added to.
+    """One writer. Bytes are appended to `tail`, which stays the same object; `size` includes those not written yet.
 
-    It stays the same object; what is written leaves it when all is: to move what is left each time would take longer.
+    Written bytes leave `tail` when all are written: moving the rest each time would take longer.
     """
 
     __slots__ = ("_descriptor", "_disk", "_failure", "_tail_at", "_written", "path", "tail", "unsynced")
 
     def __init__(self, path: Path, size: int = 0, *, disk: Disk = LOCAL_DISK) -> None:
         self.path = path
-        self.unsynced = False  # something is written that may not be on disk
+        self.unsynced = False  # written bytes may not be on disk
         self._written = self._tail_at = size
         self.tail = bytearray()
         self._disk = disk
@@ -40,9 +40,9 @@ class GrowingFile:
         return self.size - self._written
 
     def read(self, position: int, size: int, *, wait: bool = True) -> bytes:
-        """Return so many bytes from `position` on. Raises `StoreCorrupt` where the file does not have them.
+        """Return `size` bytes from `position` on. Raises `StoreCorrupt` if the file ends before, and `OSError`.
 
-        Raises `NotInMemory` instead of waiting for the disk if that is not wanted, and `OSError`, which names the file.
+        Without `wait`, raises `NotInMemory` if the bytes must be read from the disk.
         """
         if position >= self._tail_at:
             start = position - self._tail_at
@@ -52,7 +52,7 @@ class GrowingFile:
             try:
                 content = self._from_file(position, from_file, wait=wait)
             except OSError as error:
-                if error.errno == errno.EIO:  # that part of the disk is gone, for good: others are not to wait for it
+                if error.errno == errno.EIO:  # a damaged disk: other messages must not wait for it
                     raise StoreCorrupt(
                         f"{self.path} cannot be read at byte {position}; restore it from a backup"
                     ) from error
@@ -73,10 +73,7 @@ class GrowingFile:
         return content
 
     def write(self, most: int) -> int:
-        """Write what is new, up to so many bytes; return how many. A crash of the process does not lose them any more.
-
-        Raises `OSError`.
-        """
+        """Write up to `most` new bytes; return how many. They survive a crash of the process. Raises `OSError`."""
         total = 0
         while self.unwritten and total < most:
             start = self._written - self._tail_at
@@ -91,15 +88,15 @@ class GrowingFile:
         return total
 
     def sync(self) -> None:
-        """Wait until what was written is on disk. Safe to call from any thread.
+        """Flush the written bytes; blocks. Thread-safe. Raises `OSError`.
 
-        Raises `OSError`, and from then on always: a second try could succeed without what the first has lost.
+        After an error, raises that one again: a second attempt could succeed without the bytes lost in the first.
         """
         if self._failure is not None:
             raise self._failure
         if not self.unsynced:
             return
-        self.unsynced = False  # before, since more may be written meanwhile
+        self.unsynced = False  # before the flush, as more may be written meanwhile
         try:
             descriptor = self._disk.open(self.path)
             try:
@@ -112,7 +109,7 @@ class GrowingFile:
             raise
 
     def release(self) -> None:
-        """Close the file until it is needed again."""
+        """Close the file; the next use opens it again."""
         if self._descriptor is not None:
             self._disk.close(self._descriptor)
             self._descriptor = None

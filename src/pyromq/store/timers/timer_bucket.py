@@ -1,4 +1,4 @@
-"""The messages that are due in one hour: three files, which only grow.
+"""The scheduled messages of one hour: three files, which only grow.
 
     NAME.entries   36 bytes per message, in order of arrival; its number is its place
 
@@ -12,11 +12,10 @@
         size         4       int    of the record
 
     NAME.records   the records as they are in the commit log, back to back
-    NAME.finished  8 bytes per message delivered or cancelled: its number, and that with all bits turned
-    NAME.done      the same as older brokers wrote it: 4 bytes, the number alone; a bucket that has it goes on so
+    NAME.finished  8 bytes per message delivered or cancelled: its number, and the number with all bits inverted
+    NAME.done      the same by older brokers: 4 bytes, the number alone; a bucket that has this file continues it
 
-All integers are big-endian. Records are copied later than entries are made: until then they are in the log alone. It
-does not know what the records mean.
+All integers are big-endian. Records are copied after their entries are written: until then only the log has them.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from pyromq.store.timers.growing_file import GrowingFile
 
 MISFIT = "its entry is not that of its record"
 
-LONGEST_RUN = 16_384  # runs are put together up to that length, in two milliseconds
+LONGEST_RUN = 16_384  # hashes of the longest run that is merged with another: two milliseconds
 _NUMBER_BITS = 32
 _NUMBER = (1 << _NUMBER_BITS) - 1
 
@@ -56,16 +55,16 @@ if TYPE_CHECKING or speedups.is_active:
 else:
 
     class BucketTail:
-        """`entries` are those that are not written yet, to be added to; the records of all end at `records_end`.
+        """`entries` are the unwritten entries; the records of all entries end at `records_end`.
 
-        `needed_from` is the log offset of the first record that is not copied, None if all are; `finished` has a byte
-        for each message, or is None while nobody asks.
+        `needed_from` is the log offset of the first uncopied record, None if all are copied. `finished` has a byte for
+        each message, 1 if it is delivered or cancelled; None if it is not in memory.
         """
 
         __slots__ = ("entries", "finished", "needed_from", "records_end")
 
         def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, size: int) -> None:
-            """Add a message by its place in the log. Log offsets must ascend. Called for every one."""
+            """Add a message by its place in the log. Log offsets must ascend."""
             head = _pack_head(due_ms, key_hash, topic_hash, log_offset)
             rest = _pack_rest(self.records_end >> 32, self.records_end & _LOW_BITS, size)
             self.entries += head + (crc_hqx(rest, crc_hqx(head, 0)) or 1).to_bytes(2) + rest
@@ -91,12 +90,12 @@ _DUE_AND_KEY = struct.Struct(">qI")
 _KEY = struct.Struct(">8xI24x")
 _ALL_BITS = 0xFFFFFFFF
 _AHEAD_BYTES = 1 << 20  # of entries, read from the disk at once
-_LOOKED_AT = 512  # entries, one by one, before others get their turn
-_AT_ONCE = 1_024  # entries, or marks of what is finished, before others get their turn: half a millisecond
+_LOOKED_AT = 512  # single entries read between two yields
+_AT_ONCE = 1_024  # entries or marks read at once between two yields: half a millisecond
 
 
 class TimerEntry(NamedTuple):
-    """What is known of a message without its record."""
+    """The entry of a message. `is_whole`: its checksum fits."""
 
     due_ms: int
     key_hash: int
@@ -104,7 +103,7 @@ class TimerEntry(NamedTuple):
     log_offset: int
     position: int
     size: int
-    is_whole: bool = True  # as far as its checksum says
+    is_whole: bool = True
 
 
 def read_entry(content: Buffer) -> TimerEntry:
@@ -119,7 +118,7 @@ def _is_whole(content: Buffer) -> bool:
 
 
 class BucketSizes(NamedTuple):
-    """How much of each file counts."""
+    """The valid bytes of each file."""
 
     entries: int = 0
     records: int = 0
@@ -128,7 +127,7 @@ class BucketSizes(NamedTuple):
 
 @dataclass(slots=True)
 class _Learning:
-    """Who is known not to wait any more, by the marks before `position`; as many of these say nothing new."""
+    """The finished messages by the marks before `position`, of which `spoiled` are damaged or repeated."""
 
     flags: bytearray = field(default_factory=bytearray)
     spoiled: int = 0
@@ -136,10 +135,10 @@ class _Learning:
 
 
 class TimerBucket(BucketTail):
-    """One hour, counted from 1970. `count` messages came into it, `pending` of them wait.
+    """One hour, counted from 1970, with `count` messages, `pending` of them neither delivered nor cancelled.
 
-    The records of the first `copied` are in its file. What is in files only is read when somebody asks, in steps that
-    all who ask share; what is known then stays in memory until `release`.
+    The records of the first `copied` messages are copied. Marks and keys are read from the files when they are needed,
+    in steps that all callers share, and stay in memory until `release`.
     """
 
     __slots__ = (
@@ -165,17 +164,17 @@ class TimerBucket(BucketTail):
         is_old = disk.size(folder / f"{name}.done") is not None
         self._marks = _OLD_FINISHED if is_old else _FINISHED
         self._done = GrowingFile(folder / f"{name}.{'done' if is_old else 'finished'}", sizes.done, disk=disk)
-        self._spoiled = 0  # of its entries, those that say nothing
+        self._spoiled = 0  # damaged or repeated marks
         self.entries = self._entries.tail
         self.records_end = sizes.records
         self.copied = self.count
         self.needed_from = None
-        self.finished = None  # else by number: 1 for one that does not wait any more
+        self.finished = None
         self._learning: _Learning | None = None
         self._keys: KeyHashes | None = None
 
     def resume(self, copied: int) -> None:
-        """Go on where only the records of so many messages were copied. Raises `StoreCorrupt`, `OSError`."""
+        """Continue after a start with `copied` records copied. Raises `StoreCorrupt`, `OSError`."""
         last = self.entry(self.count - 1)
         self.records_end = last.position + last.size
         self._set_copied(copied)
@@ -199,7 +198,7 @@ class TimerBucket(BucketTail):
 
     @property
     def finished_bytes(self) -> int:
-        """What it takes to note that one message does not wait any more."""
+        """Size of the mark of one finished message."""
         return self._marks.size
 
     @property
@@ -207,7 +206,7 @@ class TimerBucket(BucketTail):
         return sum(file.unwritten for file in self.files)
 
     def uncopied(self, count: int, most_bytes: int) -> tuple[list[int], list[int]]:
-        """Return log offsets and sizes of the next records to copy, up to so many, and so many bytes; one at least."""
+        """Return log offsets and sizes of up to `count` records to copy, at least one, up to `most_bytes`."""
         starts, sizes, room = [], [], most_bytes
         for entry in _ENTRY.iter_unpack(self._content(self.copied, count)):
             starts.append(entry[3])
@@ -218,7 +217,7 @@ class TimerBucket(BucketTail):
         return starts, sizes
 
     def copy(self, records: Sequence[Buffer]) -> None:
-        """Take the records that `uncopied` spoke of."""
+        """Append the records that `uncopied` returned."""
         self._records.tail += b"".join(records)
         self._set_copied(self.copied + len(records))
 
@@ -227,7 +226,7 @@ class TimerBucket(BucketTail):
         self.needed_from = self.entry(copied).log_offset if copied < self.count else None
 
     def finish(self, number: int) -> bool:
-        """Note that a message was delivered or cancelled; False if that was noted before."""
+        """Mark a message as delivered or cancelled; False if it was marked before."""
         finished = self._flags()
         if finished[number]:
             return False
@@ -242,7 +241,7 @@ class TimerBucket(BucketTail):
         return read_entry(self._entries.read(number * ENTRY_BYTES, ENTRY_BYTES, wait=wait))
 
     def record(self, entry: TimerEntry, *, wait: bool = True) -> bytes | None:
-        """Return the record of an entry; None if it is not copied yet. Raises `StoreCorrupt` if it cannot be."""
+        """Return the record of an entry; None if it is not copied yet. Raises `StoreCorrupt`."""
         if not 0 < entry.size <= self.records_end - entry.position:
             raise StoreCorrupt(f"its entry says {entry.size} bytes at {entry.position}")
         if entry.position >= self._records.size:
@@ -250,13 +249,13 @@ class TimerBucket(BucketTail):
         return self._records.read(entry.position, entry.size, wait=wait)
 
     def place_of(self, entry: TimerEntry) -> str:
-        """Return file and byte of the record of an entry, for people."""
+        """Return file and byte of the record of an entry, as text."""
         return f"{self._records.path} byte {entry.position}"
 
     def waiting_of(self, topic_hash: int, first_ms: int) -> Iterator[list[tuple[int, int]]]:
-        """Yield due time and number of those that wait, have that topic's hash, and are due at `first_ms` or later.
+        """Yield due time and number of unfinished messages of a topic that are due at `first_ms` or later.
 
-        They come in order of arrival, as many as are among some thousand entries: often none. More may come meanwhile.
+        They are in order of arrival, those of a thousand entries at once: often none. Messages may be added meanwhile.
         """
         for first in range(0, self.count, _AT_ONCE):
             while not self.learn_finished():
@@ -270,9 +269,9 @@ class TimerBucket(BucketTail):
             ]
 
     def due_times(self, first: int, count: int, *, wait: bool = True) -> Iterator[tuple[int, int]]:
-        """Yield due time and number of those of `count` entries that wait; `UNKNOWN_MS` where an entry is damaged.
+        """Yield due time and number of the unfinished ones of `count` entries; `UNKNOWN_MS` for a damaged entry.
 
-        Raises `NotInMemory` where they, and those behind them, have to come from the disk, unless it may `wait`.
+        Without `wait`, raises `NotInMemory` if the entries must be read from the disk.
         """
         flags = self._flags()
         try:
@@ -285,9 +284,9 @@ class TimerBucket(BucketTail):
                 yield _DUE_AND_KEY.unpack_from(entry)[0] if _is_whole(entry) else UNKNOWN_MS, number
 
     def waiting(self, due_ms: int, key_hash: int) -> Iterator[int | None]:
-        """Yield the number of each that waits for that time with a unique key of that hash.
+        """Yield the numbers of unfinished messages by due time and hash of the unique key.
 
-        Yields None after some milliseconds without one. Others may come, leave and be released meanwhile.
+        Yields None after some milliseconds without one. Messages may be added, finished and released meanwhile.
         """
         wanted = _DUE_AND_KEY.pack(due_ms, key_hash)
         while not (self.learn_finished() and self.learn_keys()):
@@ -304,7 +303,7 @@ class TimerBucket(BucketTail):
                 yield None
 
     def number_at(self, log_offset: int) -> int | None:
-        """Return the number of the message whose record begins there in the log; None if it is not here."""
+        """Return the number of the message whose record begins at a log offset; None if it is not in this bucket."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -315,17 +314,17 @@ class TimerBucket(BucketTail):
         return low if low < self.count and self.entry(low).log_offset == log_offset else None
 
     def write(self, most: int) -> None:
-        """Write what is new, up to so many bytes. Raises `OSError`."""
+        """Write up to `most` new bytes. Raises `OSError`."""
         for file in self.files:
             most -= file.write(most)
 
     def close(self) -> None:
-        """Keep no file open."""
+        """Close the files; the next use opens them again."""
         for file in self.files:
             file.release()
 
     def release(self) -> None:
-        """Give up all that can be had again from the files."""
+        """Release the memory of everything that the files have."""
         self.finished = self._learning = self._keys = None
         self.close()
 
@@ -343,7 +342,7 @@ class TimerBucket(BucketTail):
         return self.finished
 
     def learn_finished(self) -> bool:
-        """Read of some thousand who does not wait any more; True once that is known of all."""
+        """Read a thousand marks of finished messages; True once all are read."""
         if self.finished is not None:
             return True
         known = self._learning = self._learning or _Learning()
@@ -363,7 +362,7 @@ class TimerBucket(BucketTail):
         return True
 
     def learn_keys(self) -> bool:
-        """Read the keys' hashes of some thousand messages; True once all are known."""
+        """Read the key hashes of a thousand messages; True once all are read."""
         keys = self._keys = KeyHashes() if self._keys is None else self._keys
         if len(keys) < self.count:
             keys.add(key_hash for (key_hash,) in _KEY.iter_unpack(self._content(len(keys), _AT_ONCE)))
@@ -371,7 +370,7 @@ class TimerBucket(BucketTail):
 
 
 def read_finished(content: bytes, count: int, *, is_old: bool) -> Iterator[tuple[int, int, str]]:
-    """Yield place and number of what is finished, of so many messages, and what is wrong with it; "": nothing."""
+    """Yield place, number and fault of the marks of a bucket with `count` messages; "" for a sound mark."""
     marks = _OLD_FINISHED if is_old else _FINISHED
     whole = content[: len(content) // marks.size * marks.size]
     for place, (number, *turned) in enumerate(marks.iter_unpack(whole)):
@@ -379,15 +378,15 @@ def read_finished(content: bytes, count: int, *, is_old: bool) -> Iterator[tuple
         if number >= count:
             fault = f"there is no message {number}"
         elif turned and turned[0] != number ^ _ALL_BITS:
-            fault = "it names no message for certain; one may come again"
+            fault = "its two numbers differ; a message may be delivered again"
         yield place * marks.size, number, fault
 
 
 class KeyHashes:
-    """Its length is the number of the first message that is not in it yet.
+    """Message numbers by key hash. Its length is the number of the first message that is not in it yet.
 
-    A run has hashes with their messages' numbers behind them, ascending. A run is put together with one before it
-    that is no longer, so there are few, and each message is moved a few times at most.
+    A run is a sorted array of hashes, each followed by its message's number. A run is merged with the previous one if
+    that is not longer, so there are few runs, and each message is moved a few times at most.
     """
 
     __slots__ = ("_count", "_runs")
@@ -408,7 +407,7 @@ class KeyHashes:
         self._runs.append(array("Q", run))
 
     def numbers(self, key_hash: int) -> Iterator[int]:
-        """Yield the numbers of the messages with that hash; of those that are added meanwhile none."""
+        """Yield the numbers of the messages with a hash, without those added meanwhile."""
         for run in tuple(self._runs):
             place = bisect_left(run, key_hash << _NUMBER_BITS)
             while place < len(run) and run[place] >> _NUMBER_BITS == key_hash:
@@ -417,7 +416,7 @@ class KeyHashes:
 
 
 def decode_verified(record: Buffer, entry: TimerEntry) -> StoredMessage:
-    """Return the message of a record. Raises `StoreCorrupt` where it is damaged, or quite another one."""
+    """Return the message of a record. Raises `StoreCorrupt` if it is damaged, or not that of the entry."""
     if len(record) < entry.size:
         raise StoreCorrupt("the file ends before it")
     message = decode(record, check_crc=True)
@@ -429,7 +428,7 @@ def decode_verified(record: Buffer, entry: TimerEntry) -> StoredMessage:
 
 
 def matches_entry(message: StoredMessage, entry: TimerEntry) -> bool:
-    """Whether a message is due when its entry says, and has the key and the topic that belong to it."""
+    """Whether due time, key and topic of a message are those of its entry."""
     properties = message.properties
     key, topic = properties.get(Property.UNIQUE_KEY, ""), properties.get(Property.REAL_TOPIC, "")
     due = properties.get(Property.TIMER_OUT_MS, "")

@@ -1,8 +1,7 @@
-"""All messages that wait for their time: a bucket per hour in the folder `timers`, and a checkpoint to vouch for them.
+"""All scheduled messages: a bucket per hour in the folder `timers`, and a checkpoint with the sizes of their files.
 
-What buckets hold can be made again from the commit log, from the checkpoint on; so files are written when it suits,
-and bytes the checkpoint does not know are of no account. Files are written in rounds; only in some of them records
-are copied from the log. It knows no topics but by name, and not when a message is due to leave.
+Messages filed after the checkpoint are filed again from the commit log. So files are written at idle times, and bytes
+after the checkpoint's sizes do not count. Files are written in rounds, and some rounds also copy records from the log.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ logger = logger_of(__name__)
 _CHECKPOINT = "checkpoint.json"
 _NAME_FORMAT = "%Y-%m-%dT%H"
 _FILE_NAME = re.compile(r".*-.*T.*\.")
-OPENING_EFFORT = 250  # records that could be copied while the files of a bucket are opened
-WRITTEN_BYTES = 128 << 10  # at once; of records copied as well
+OPENING_EFFORT = 250  # records that could be copied in the time that opens the files of a bucket
+WRITTEN_BYTES = 128 << 10  # bytes written, and bytes of records copied, at once
 _ALL = 1 << 62
 KEPT_MESSAGES = 2_000_000  # of far buckets in memory, at nine bytes each
 _NAME_CHARACTERS = len("2026-01-31T23")
 
 
 class TimerCheckpoint(msgspec.Struct, rename="camel"):
-    """What was filed at one moment.
+    """The state of all buckets at one moment.
 
-    `moved` is the queue offset of the first message not filed, `log_end` where the log ended, `needed_from` the log
-    offset from which the log is needed, `pending` counts by topic, `buckets` the sizes by name. `uncopied` has how many
-    records were copied, for the buckets where that is not all.
+    `moved` is the queue offset of the first message not filed, `log_end` the log's end, `needed_from` the log offset
+    from which the log is needed, `pending` the number of messages by topic, `buckets` the file sizes by name.
+    `uncopied` is the number of copied records, of the buckets with others.
     """
 
     moved: int = 0
@@ -54,13 +53,13 @@ class TimerCheckpoint(msgspec.Struct, rename="camel"):
 
 
 def decode_checkpoint(content: bytes) -> TimerCheckpoint:
-    """Read a checkpoint. Raises `msgspec.DecodeError` for one that cannot be."""
+    """Decode a checkpoint. Raises `msgspec.DecodeError`."""
     return msgspec.json.decode(content, type=TimerCheckpoint)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A checkpoint to be saved, and the buckets that nobody needs once it is."""
+    """A checkpoint to save, and the buckets to delete after that."""
 
     checkpoint: TimerCheckpoint
     dropped: list[TimerBucket]
@@ -71,10 +70,10 @@ class FromLog(Protocol):
 
 
 class TimerFiles:
-    """One writer; only `save` may run in another thread. `pending` counts what waits, by topic.
+    """One writer; only `save` may run in another thread. `pending` is the number of undelivered messages by topic.
 
-    `changed` are the buckets with something that is not written or not copied. `from_log` returns records that are to
-    be copied, or raises `NotInMemory`.
+    `changed` are the buckets with unwritten bytes or uncopied records. `from_log` returns the records to copy, or
+    raises `NotInMemory`.
     """
 
     def __init__(self, folder: Path, from_log: FromLog, *, disk: Disk = LOCAL_DISK) -> None:
@@ -86,20 +85,20 @@ class TimerFiles:
         self.saved = TimerCheckpoint()
         self.unwritten = 0
         self.changed: dict[TimerBucket, None] = {}
-        self._round: dict[TimerBucket, int] = {}  # still to be written in this round; so many records are to be copied
+        self._round: dict[TimerBucket, int] = {}  # to write in this round, and the number of records to copy
         self._dropped: list[TimerBucket] = []  # since the last snapshot
         self._file = JsonFile(folder / _CHECKPOINT, disk)
         self._has_folder = False
 
     def load(self) -> bool:
-        """Find what the checkpoint vouches for; False if there is no checkpoint. Raises `StoreCorrupt`."""
+        """Find the buckets of the checkpoint; False if there is no checkpoint. Raises `StoreCorrupt`."""
         found = self._file.read(decode_checkpoint)
         if found is not None:
             self.saved = found
             self.pending = Counter(found.pending)
         for name, sizes in self.saved.buckets.items():
             bucket = TimerBucket(self.folder, name, self._hour_of(name), sizes, disk=self._disk)
-            self._see_to_files(bucket)
+            self._check_sizes(bucket)
             self.buckets[bucket.hour] = bucket
             if name in self.saved.uncopied:
                 bucket.resume(self.saved.uncopied[name])
@@ -107,13 +106,13 @@ class TimerFiles:
         self._remove_unknown()
         return found is not None
 
-    def _see_to_files(self, bucket: TimerBucket) -> None:
+    def _check_sizes(self, bucket: TimerBucket) -> None:
         for file in bucket.files:
             on_disk = self._disk.size(file.path) or 0
             if on_disk < file.size:
                 raise StoreCorrupt(
-                    f"{file.path} has {on_disk} bytes, the checkpoint beside it says {file.size}: restore it from a"
-                    f" backup, or move the folder {self.folder} away: it is made again from what the log still has"
+                    f"{file.path} has {on_disk} bytes, its checkpoint says {file.size}: restore it from a backup, or"
+                    f" move the folder {self.folder} away: it is made again from what the log still has"
                 )
 
     def _hour_of(self, name: str) -> int:
@@ -134,25 +133,25 @@ class TimerFiles:
                     self._disk.remove(self.folder / name)
                 except OSError as error:
                     logger.warning(
-                        "%s belongs to nothing, and cannot be removed: %s", self.folder / name, error.strerror
+                        "%s belongs to no bucket, and cannot be removed: %s", self.folder / name, error.strerror
                     )
 
     def make(self, hour: int, queue_offset: int) -> TimerBucket:
-        """Make the bucket of an hour, named also by the first message that comes into it.
+        """Create the bucket of an hour. Its first message is part of its name.
 
-        So a name never comes back, and the files of a bucket long finished may be deleted whenever it suits.
+        So a name is never used again, and files of a finished bucket may be deleted at any time.
         """
         start = datetime.fromtimestamp(hour * 3600, UTC).strftime(_NAME_FORMAT)
         bucket = self.buckets[hour] = TimerBucket(self.folder, f"{start}-{queue_offset}", hour, disk=self._disk)
         return bucket
 
     def count(self, by_topic: Mapping[str, int]) -> None:
-        """Take note of so many messages of each topic that were added to buckets, which are in `changed`."""
+        """Count messages by topic that were added to buckets of `changed`."""
         self.pending.update(by_topic)
         self.unwritten += sum(by_topic.values()) * ENTRY_BYTES
 
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
-        """Note that a message does not wait any more. Once more does no harm."""
+        """Mark a message as delivered or cancelled. A second call does nothing."""
         if bucket.finish(number):
             self.changed[bucket] = None
             self.unwritten += bucket.finished_bytes
@@ -164,7 +163,7 @@ class TimerFiles:
 
     @property
     def is_written(self) -> bool:
-        """Whether all that is in memory is in the files, too."""
+        """Whether all bytes are written to the files."""
         return not self.unwritten
 
     @property
@@ -173,7 +172,7 @@ class TimerFiles:
         return min((each.needed_from for each in self.changed if each.needed_from is not None), default=None)
 
     def drop_finished(self, before: int) -> None:
-        """Forget the buckets before that hour in which nothing waits; their files go with the next checkpoint."""
+        """Drop the buckets before an hour without undelivered messages. The next checkpoint deletes their files."""
         for hour in [hour for hour, each in self.buckets.items() if hour < before and not each.pending]:
             bucket = self.buckets.pop(hour)
             self._dropped.append(bucket)
@@ -183,17 +182,17 @@ class TimerFiles:
             bucket.release()
 
     def begin_round(self, *, copy: bool) -> None:
-        """Let `write_some` write all that is new by now, and `copy` the records."""
+        """Begin a round: `write_some` writes all bytes that are new by now, and with `copy` copies the records."""
         if copy:
             self._round = {bucket: bucket.count for bucket in self.changed}
         else:
             self._round = {bucket: 0 for bucket in self.changed if bucket.unwritten}
 
     def write_some(self, effort: int, *, keep: int, wait: bool = True) -> bool:
-        """Write some of the round, as much as that many records; False if there is more.
+        """Write a part of the round that takes as long as `effort` copied records; False if there is more.
 
-        Files of buckets up to hour `keep` stay open. Raises `StoreNotWritable`, and `NotInMemory` where records to copy
-        have to come from the disk, unless it may `wait` for that.
+        Files of buckets up to hour `keep` stay open. Raises `StoreNotWritable`. Without `wait`, raises `NotInMemory` if
+        records to copy must be read from the disk.
         """
         try:
             self._make_folder()
@@ -217,7 +216,7 @@ class TimerFiles:
             self._has_folder = True
 
     def _write(self, bucket: TimerBucket, count: int, *, wait: bool) -> int:
-        """Write some of what is new in a bucket, and copy so many records, fewer if they are large; return how many."""
+        """Write new bytes of a bucket and copy up to `count` records, fewer large ones; return how many."""
         self._write_new(bucket, WRITTEN_BYTES)
         if count <= 0 or bucket.unwritten:
             return 0
@@ -235,7 +234,7 @@ class TimerFiles:
             self.unwritten -= before - bucket.unwritten
 
     def write_entries(self) -> None:
-        """Write all that is new, but copy nothing. Raises `StoreNotWritable`."""
+        """Write all new bytes, but copy no records. Raises `StoreNotWritable`."""
         try:
             self._disk.make_folder(self.folder)
             for bucket in self.changed:
@@ -248,7 +247,7 @@ class TimerFiles:
         return StoreNotWritable(f"cannot write timers to {self.folder}: {error.strerror}")
 
     def snapshot(self, *, moved: int, log_end: int, needed_from: int) -> Snapshot:
-        """Return what to save once all that is new by now is written, and the log of this moment is on disk."""
+        """Return the state to save once all bytes that are new by now are written, and the log is on disk."""
         sizes = {bucket.name: bucket.sizes for bucket in self.buckets.values()}
         uncopied = {bucket.name: bucket.copied for bucket in self.changed if bucket.needed_from is not None}
         dropped, self._dropped = self._dropped, []
@@ -256,11 +255,11 @@ class TimerFiles:
         return Snapshot(checkpoint, dropped)
 
     def unsynced(self) -> list[GrowingFile]:
-        """The files that may not be on disk as they were written."""
+        """Return the files with written bytes that may not be on disk."""
         return [file for bucket in self.buckets.values() for file in bucket.files if file.unsynced]
 
     def save(self, snapshot: Snapshot, unsynced: list[GrowingFile]) -> None:
-        """Have the files on disk, then the checkpoint. May run in any thread. Raises `StoreNotWritable`."""
+        """Flush the files, then save the checkpoint. Thread-safe. Raises `StoreNotWritable`."""
         try:
             self._disk.make_folder(self.folder)
             for file in unsynced:

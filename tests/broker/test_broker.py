@@ -75,7 +75,7 @@ async def test_requests_that_are_not_for_brokers_are_told_apart(caller):
 
 
 async def test_a_table_that_cannot_be_written_costs_a_stop_nothing_else(config, clock, caller_to, unwritable):
-    with pytest.raises(StoreNotWritable, match=r"cannot write .*consumerOffset\.json: .*; all else is kept"):
+    with pytest.raises(StoreNotWritable, match=r"cannot write .*consumerOffset\.json: .*; everything else is saved"):
         async with Broker(config, clock) as broker:
             caller = await caller_to(broker)
             await caller.send("orders", properties="DELAY\x011")

@@ -41,8 +41,8 @@ def broker_of(config, clock, monkeypatch):
     """Make a broker with these parts behind its own."""
 
     def make(*parts):
-        own = broker_module._parts
-        monkeypatch.setattr(broker_module, "_parts", lambda state: [*own(state), *parts])
+        own = broker_module._modules
+        monkeypatch.setattr(broker_module, "_modules", lambda state: [*own(state), *parts])
         return Broker(config, clock)
 
     return make

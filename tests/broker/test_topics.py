@@ -7,7 +7,7 @@ from tests.broker.peers import a_peer
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.limits import BrokerLimits
-from pyromq.broker.topics import Change, Topics, check_changeable, describe
+from pyromq.broker.topics import ChangeCause, Topics, check_changeable, describe
 from pyromq.errors import BrokerError, IllegalName, LimitReached, TopicNotFound
 from pyromq.remoting.bodies import TopicConfig
 from pyromq.store.json_file import JsonFile
@@ -61,7 +61,7 @@ def test_a_send_creates_its_topic_after_the_pattern_and_tells_it(config, clock, 
     assert (topic.read_queues, topic.write_queues, topic.permission) == (4, 4, 6)
     assert topics.find("orders") is topic
     assert send_to(topics, "orders") is topic
-    assert told == [("orders", Change.AUTOMATIC)]
+    assert told == [("orders", ChangeCause.AUTOMATIC)]
 
 
 @pytest.mark.parametrize(("asked", "queues"), [(100, 8), (0, 1), (-3, 1)])

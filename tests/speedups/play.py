@@ -123,7 +123,7 @@ class Player:
         self._peers: dict[int, Peer] = {}
         self._all: list[Peer] = []
         self._fences = 0
-        answerers = [answerer for part in broker._parts for answerer in part.answerers]
+        answerers = [answerer for part in broker._modules for answerer in part.answerers]
         self._long_polls = next(each for each in answerers if isinstance(each, PullProcessor))._long_polls
 
     async def play(self, number: int, step: Step) -> None:

@@ -53,7 +53,7 @@ async def cluster():
 
 async def answers(cluster, **options):
     """Send twice to the broker's parts over another port; return the codes of the answers."""
-    parts = cluster.broker._parts
+    parts = cluster.broker._modules
     guard = options.pop("guard", None)
     dispatcher = Dispatcher(*(answerer for part in parts for answerer in part.answerers), guard=guard)
     fast_path = [handler for part in parts for handler in part.fast_path]

@@ -1,4 +1,4 @@
-"""May this sender write to this topic, and to which queue? Asked by all answers that store what a producer sends."""
+"""Checks whether a sender may write to a topic, and chooses the queue. All processors that store messages use it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pyromq.store.table_file import R, when_saved
 
 
 class Admission:
-    """Lets senders in. A topic that does not exist is created here, where that is allowed."""
+    """Admits senders. A missing topic is created here, if that is allowed."""
 
     def __init__(self, topics: Topics, config: BrokerConfig) -> None:
-        self.unsaved = topics.unsaved  # topics that are not on disk as they are: answers to their senders wait
+        self.unsaved = topics.unsaved  # topics with changes that are not on disk: replies to their senders wait
         self._topics = topics
         self._config = config
         self._find_topic = topics.find
         self._checked_topics: set[str] = set()
 
     def topic_for(self, header: SendMessage | SendReplyMessage | SendHalfRun, call: Call) -> TopicConfig:
-        """Check the topic in upstream's order and return its settings; creates it where that is allowed."""
+        """Check the topic in upstream's order and return its settings; create it if that is allowed."""
         name = header.topic
         topic = self._find_topic(name)
         if topic is not None and topic.order:
@@ -36,7 +36,7 @@ class Admission:
             check_topic(name)
             if name in NOT_FOR_CLIENTS:
                 raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
-            if topic is not None:  # names of existing topics only: so the set stays as small as the table
+            if topic is not None:  # only names of existing topics, so that the set stays as small as the table
                 self._checked_topics.add(name)
         if topic is None:
             topic = self._new_topic(header, call)
@@ -47,28 +47,28 @@ class Admission:
         return topic
 
     def check_writable(self) -> None:
-        """Raise `NoPermission` while this broker takes nothing. Upstream asks for ordered topics and retries only."""
+        """Raise `NoPermission` if this broker is not writable. Upstream checks ordered topics and retries only."""
         if not self._config.permission & Permission.WRITE:
             raise NoPermission(f"the broker[{self._config.advertised_ip}] sending message is forbidden")
 
     def check_transactions(self) -> None:
-        """Raise `NoPermission` if this broker takes no messages that wait for a decision."""
+        """Raise `NoPermission` if this broker accepts no half messages."""
         if self._config.reject_transactions:
             raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
 
     def any_queue(self, topic: TopicConfig) -> int:
-        """Return the queue for a message whose sender leaves that to the broker."""
+        """Return a random queue, for a message whose sender names none."""
         if topic.write_queues < 1:
             raise BrokerError(f"there is no queue to write to, {describe(topic)}; give it one")
         return random.randrange(topic.write_queues)
 
     def when_saved(self, topic: str, reply: R | Future[R]) -> R | Future[R]:
-        """Let an answer wait for the table of topics, where the topic has just been created."""
+        """Let a reply wait until a topic that was just created is on disk."""
         saved = self._topics.saved(topic)
         return reply if saved is None else when_saved(saved, reply)
 
     def _new_topic(self, header: SendMessage | SendReplyMessage | SendHalfRun, call: Call) -> TopicConfig:
-        """Create the topic; one for retries also where there is no pattern to create it after."""
+        """Create the topic after its pattern; a retry topic also without one."""
         is_retry = header.topic.startswith(RETRY_PREFIX)
         sys_flag = (UNIT_SUBSCRIPTION if is_retry else UNIT) if header.unit_mode else 0
         try:

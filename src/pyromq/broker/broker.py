@@ -1,4 +1,4 @@
-"""One broker: a list of parts, entered forwards and left backwards - nothing else."""
+"""One broker: a list of modules, entered in order and left in reverse order."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-VIP_CHANNEL = -2  # where it listens, seen from the broker's port. Source: RocketMQ 4.9.8, BrokerController.initialize
-DRAIN_SECONDS = 2.0  # running requests get this long to end
+VIP_CHANNEL = -2  # added to the broker's port. Source: RocketMQ 4.9.8, BrokerController.initialize
+DRAIN_SECONDS = 2.0  # longest wait for running requests at the end
 STORE_TICK_SECONDS = 1.0
 
 
-def _parts(state: SharedState) -> list[BrokerModule]:
-    """The capabilities of a broker. The order is that of loading; saving and stopping is that backwards."""
-    parts = [
+def _modules(state: SharedState) -> list[BrokerModule]:
+    """Return the modules of a broker in the order of loading; saving and stopping is in reverse order."""
+    modules = [
         consumer_offsets(state),
         consumer_groups(state),
         topics(state),
@@ -81,19 +81,19 @@ def _parts(state: SharedState) -> list[BrokerModule]:
     ]
     expiring = LogCleaning(
         state.store,
-        [part.log_needed_from for part in parts if part.log_needed_from is not None],
+        [module.log_needed_from for module in modules if module.log_needed_from is not None],
         cold_reads=state.cold_reads,
         clock=state.clock,
     )
     return [
-        *parts,
+        *modules,
         BrokerModule(answerers=[expiring], steps=[Step(expiring.step, expiring.alarm)]),
         BrokerModule(start=state.registering.start, stop=state.registering.stop),
     ]
 
 
 class Broker:
-    """Stores and serves messages. An async context manager: inside, clients can connect; `address` says where.
+    """Stores and serves messages. An async context manager: while it is entered, clients can connect to `address`.
 
     Entering raises `StoreLocked`, `StoreCorrupt` or `StoreNotWritable` for the data folder and `UsageError` for the
     port; unreachable name servers are only logged.
@@ -108,15 +108,15 @@ class Broker:
         self.half_messages, self.batches = state.half_messages, state.batches
         self._state = state
         self._clock = state.clock
-        self._parts = _parts(state)
+        self._modules = _modules(state)
         self._tasks = Tasks()
         self._saving: dict[BrokerModule, asyncio.Future[None]] = {}
         connections = self.config.connections
-        hooks = (*connections.hooks, *(hook for part in self._parts for hook in part.hooks))
+        hooks = (*connections.hooks, *(hook for module in self._modules for hook in module.hooks))
         self._server = Server(
             Dispatcher(
-                *(answerer for part in self._parts for answerer in part.answerers),
-                guard=next((part.guard for part in self._parts if part.guard is not None), None),
+                *(answerer for module in self._modules for answerer in module.answerers),
+                guard=next((module.guard for module in self._modules if module.guard is not None), None),
                 refusals=state.refusals,
                 compute=state.slow_replies.give,
             ),
@@ -127,7 +127,7 @@ class Broker:
             beside=VIP_CHANNEL if self.config.vip_channel else 0,
             connections=replace(connections, hooks=hooks),
             tls=self.config.tls,
-            fast_path=[handler for part in self._parts for handler in part.fast_path],
+            fast_path=[handler for module in self._modules for handler in module.fast_path],
             busy_poll_us=self.config.busy_poll_us,
         )
 
@@ -137,23 +137,23 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """What clients connect to: `host:port`."""
+        """The address for clients: `host:port`."""
         return self.config.advertised_address
 
     def metrics(self) -> BrokerMetrics:
-        """Return what a `MetricsEndpoint` tells of this broker."""
-        from pyromq.broker.broker_metrics import BrokerMetrics  # a start without metrics does not pay for them
+        """Return the metrics of this broker, for a `MetricsEndpoint`."""
+        from pyromq.broker.broker_metrics import BrokerMetrics  # loaded only if metrics are on
 
         return BrokerMetrics(self._state, self._server.sessions)
 
     async def __aenter__(self) -> Self:
         try:
             self.store.open()
-            for part in self._parts:
-                part.load()
+            for module in self._modules:
+                module.load()
             await self._listen()
-            for part in self._parts:
-                await part.start()
+            for module in self._modules:
+                await module.start()
             self._run_steps()
         except BaseException:
             await self._stop()
@@ -164,7 +164,7 @@ class Broker:
         await self._stop()
 
     def cut_connections(self) -> None:
-        """Break every connection at once: what clients see of a crash. For tests of clients."""
+        """Break all connections, as a crash does. For tests of clients."""
         self._server.stop_accepting()
         self._server.cut()
 
@@ -173,51 +173,51 @@ class Broker:
         self.config.port = self._server.port
         host = self.config.advertised_host or self.config.host
         self.store.store_address = pack_address(host, self.config.port)
-        for part in self._parts:
-            part.mend()
+        for module in self._modules:
+            module.mend()
 
     def _run_steps(self) -> None:
         save = periodic(self.config.offsets_interval_ms / 1000, self._save)
-        for step in [save, *(step for part in self._parts for step in part.steps)]:
+        for step in [save, *(step for module in self._modules for step in module.steps)]:
             alarm = step.alarm or Alarm(self._clock)
             name = step.act.__qualname__
             self._tasks.start(alarm.run(step.act, first_after=step.first_after), name=name)
 
     async def _stop(self) -> None:
         self._server.stop_accepting()
-        for part in reversed(self._parts):
-            await part.stop()
+        for module in reversed(self._modules):
+            await module.stop()
         await self._server.close(DRAIN_SECONDS)
         await self._tasks.stop()
         await self.saved()
         self._close()
 
     def _close(self) -> None:
-        """Close the store and write the tables: what one of them costs on a full disk costs the others nothing."""
-        at_first = _refused([part.close for part in reversed(self._parts)])
+        """Close the store and save the tables. If one cannot be saved, the others are saved all the same."""
+        at_first = _refused([module.close for module in reversed(self._modules)])
         if unclean := _refused([self.store.close]):
             raise StoreNotWritable("; ".join(at_first + unclean))
-        # What needs all that it speaks of to be on disk.
-        if refused := _refused([part.persist for part in reversed(self._parts)]):
+        # Progress is saved after the log that it describes.
+        if refused := _refused([module.persist for module in reversed(self._modules)]):
             raise StoreNotWritable(
-                f"{'; '.join(refused)}; all else is kept, and the next start goes on from what was written there before"
+                f"{'; '.join(refused)}; everything else is saved; the next start uses the previous files"
             )
 
     def _save(self) -> None:
-        """Have written what may be, in threads: the disk may take long. Who still is at it goes on."""
+        """Start to save the tables that may be saved, in threads. Tables that are still being saved are skipped."""
         loop = asyncio.get_running_loop()
-        for part in reversed(self._parts):
-            if part not in self._saving and (save := part.unsaved()) is not None:
-                saving = self._saving[part] = loop.run_in_executor(None, save)
-                saving.add_done_callback(partial(self._note_saved, part))
+        for module in reversed(self._modules):
+            if module not in self._saving and (save := module.unsaved()) is not None:
+                saving = self._saving[module] = loop.run_in_executor(None, save)
+                saving.add_done_callback(partial(self._note_saved, module))
 
-    def _note_saved(self, part: BrokerModule, saving: asyncio.Future[None]) -> None:
-        del self._saving[part]
+    def _note_saved(self, module: BrokerModule, saving: asyncio.Future[None]) -> None:
+        del self._saving[module]
         if (error := saving.exception()) is not None:
             logger.warning("%s", error) if isinstance(error, MQError) else logger.error("saving failed", exc_info=error)
 
     async def saved(self) -> None:
-        """Wait until no thread writes tables any more."""
+        """Wait until all tables being saved are saved."""
         if self._saving:
             await asyncio.wait(self._saving.values())
 
@@ -227,7 +227,7 @@ def _soon(work: Callable[[], None]) -> None:
 
 
 def _refused(writings: Sequence[Save]) -> list[str]:
-    """Do each of them; return what the disk did not take."""
+    """Call all of them; return the errors of the disk."""
     refused = []
     for write in writings:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from pyromq.broker.pending_replies import PendingReplies
+from pyromq.broker.confirmation import PendingReplies
 from pyromq.clock import Clock
 from pyromq.net.tasks import Alarm, soon_in_this_loop
 from pyromq.remoting.command import Reply

@@ -7,14 +7,14 @@ sends in `ParkedReplies`, so one count and one rule decide on overload. Some rep
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyromq import speedups
 from pyromq.broker.limits import DEFAULT_LIMITS, BrokerLimits
-from pyromq.broker.pending_replies import PendingReplies
 from pyromq.clock import Clock
 from pyromq.errors import ResponseCode, SystemBusy
 from pyromq.net.tasks import soon_in_this_loop
@@ -47,7 +47,7 @@ class Confirmation:
             )
         self._limits = limits
         self._last_progress = 0.0
-        self._end = -1  # of the log, when it was last asked about
+        self._end = -1  # log offset of the latest wait
         self._safe: Future[bool] = Future()
 
     def __len__(self) -> int:
@@ -59,11 +59,6 @@ class Confirmation:
         oldest = self._waiting.oldest_seconds
         since = None if self.parked is None else self.parked.oldest_since
         return oldest if since is None else max(oldest, self._clock.monotonic() - since)
-
-    @property
-    def confirmed_end(self) -> int:
-        """Log offset up to which all records are confirmed."""
-        return self._store.flushed_to
 
     def refuse_if_overloaded(self) -> None:
         """Raise `SystemBusy` if too many replies wait, or none was confirmed for too long. Call it before storing."""
@@ -103,9 +98,9 @@ class Confirmation:
         return self._safe
 
     def when_safe(self, reply: Reply) -> Reply | Future[Reply]:
-        """Return an answer that leaves when all that is in the log now is safe.
+        """Return a reply that leaves when the present log is confirmed.
 
-        If that takes too long its code is FLUSH_DISK_TIMEOUT: what was asked for is done all the same.
+        After a timeout its code is FLUSH_DISK_TIMEOUT; the request has been carried out all the same.
         """
         if not self.is_needed:
             return reply
@@ -114,11 +109,10 @@ class Confirmation:
         return answered
 
     def complete(self, reply: Reply, answered: Future[Reply]) -> None:
-        """Complete an answer that others wait for already, as `when_safe` does."""
+        """Complete the future of a reply, as `when_safe` does."""
         if not self.is_needed:
             answered.set_result(reply)
             return
-
         if not self:
             self._last_progress = self._clock.monotonic()
         self._waiting.add(answered)
@@ -145,7 +139,7 @@ class Confirmation:
         assert self.parked is not None
         self._last_progress = self._clock.monotonic()
         if safe.result():
-            others_wait = self.parked.release(max(end, self.confirmed_end))
+            others_wait = self.parked.release(max(end, self._store.flushed_to))
         else:
             others_wait = self.parked.fail(end, -inf, _unconfirmed_frame)
         if others_wait:
@@ -153,10 +147,42 @@ class Confirmation:
 
 
 def _unconfirmed(reply: Reply) -> Reply:
-    """Return the same answer with the code that says: stored, but not known to be on disk."""
+    """Return the reply with the code for "stored, but perhaps not on disk"."""
     reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
     return reply
 
 
 def _unconfirmed_frame(frame: bytes) -> bytes:
     return with_code(frame, ResponseCode.FLUSH_DISK_TIMEOUT)
+
+
+T = TypeVar("T")
+
+
+class PendingReplies:
+    """Futures in the order in which they began to wait. Any thread may complete them; the event loop does the rest."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begun: deque[tuple[float, Future[object]]] = deque()
+
+    def add(self, future: Future[T]) -> Future[T]:
+        """Count a future until it is done."""
+        self._drop_done()
+        self._begun.append((self._clock.monotonic(), future))  # type: ignore[arg-type]  # the result is not used
+        return future
+
+    def __len__(self) -> int:
+        self._drop_done()
+        return len(self._begun)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the first future has been waiting; 0.0 if none waits."""
+        self._drop_done()
+        return self._clock.monotonic() - self._begun[0][0] if self._begun else 0.0
+
+    def _drop_done(self) -> None:
+        """Drop completed futures from the front. Those behind one that waits still count."""
+        while self._begun and self._begun[0][1].done():
+            self._begun.popleft()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.topics import Change, Topics
+from pyromq.broker.topics import ChangeCause, Topics
 from pyromq.clock import Clock
 from pyromq.errors import MQError
 from pyromq.logs import logger_of
@@ -134,9 +134,9 @@ class NameServerRegistration:
             told.set_result(None)
         return told
 
-    def announce_one_way(self, topic: TopicConfig, change: Change) -> None:
+    def announce_one_way(self, topic: TopicConfig, change: ChangeCause) -> None:
         """Tell an automatically created topic, without waiting: the client's answer shall not wait either."""
-        if change is Change.AUTOMATIC:
+        if change is ChangeCause.AUTOMATIC:
             body = self._encode([topic])
             for name_server in self._known():
                 assert name_server.channel is not None

@@ -20,7 +20,7 @@ from pyromq.store.message_store import MessageStore
 if TYPE_CHECKING:
     from pyromq.speedups.batches import Members
 
-_SENT_ON = (RETRY_PREFIX, DEAD_LETTER_PREFIX)  # how the topics of messages begin that were consumed without success
+_SENT_ON = (RETRY_PREFIX, DEAD_LETTER_PREFIX)  # prefixes of topics of messages whose consumption failed
 
 
 class PutMessage:
@@ -32,7 +32,7 @@ class PutMessage:
         self._count_put = statistics.count_put  # bound once: used for every message
 
     def put(self, message: StoredMessage) -> None:
-        """Append a message. Raises `MessageRefused`, `StoreNotWritable`. Called for every one that comes by itself."""
+        """Append one message. Raises `MessageRefused`, `StoreNotWritable`."""
         try:
             self._store.append(message)
         except StoreError:
@@ -41,13 +41,13 @@ class PutMessage:
         self._count_put(message.topic, 1, message.size)
 
     def put_each(self, messages: list[StoredMessage]) -> Sequence[MQError | None]:
-        """Append messages that have nothing to do with each other, by one write if there is one that takes them.
+        """Append independent messages, by one write if they fit; return for each its error, None if it is stored.
 
-        Return for each why it is not stored, None if it is. Behind one with `StoreNotWritable` none is stored.
+        After a `StoreNotWritable` no later message is stored.
         """
         try:
             self._store.append_batch(messages)
-        except MessageRefused:  # too much for one write, or one that fits nowhere; nothing is stored yet
+        except MessageRefused:  # too large for one write, or one of them for a record; nothing is stored yet
             return self._put_singly(messages)
         except StoreError as error:
             self._statistics.count_put_failed(len(messages))
@@ -80,7 +80,7 @@ class PutMessage:
     ) -> None:
         """Append messages of one topic by one write: all or none. Raises `MessageRefused`, `StoreNotWritable`.
 
-        `before` and `behind` them are records as `put_record` takes them.
+        `before` and `behind` are records of the broker's own, which are not counted.
         """
         try:
             self._store.append_batch([*before, *messages, *behind])
@@ -94,9 +94,10 @@ class PutMessage:
     def put_members(
         self, members: Members, shape: Shape, *, first: int = 0, count: int, spare_bytes: int = 0
     ) -> Stored | None:
-        """Append `count` members of a batch from `first` on, as `put_batch` appends messages made of them.
+        """Append `count` members of a batch from `first` on, without decoding them.
 
-        None, nothing stored, where that has to do it. So many bytes more fit behind them into the same segment.
+        Return None, with nothing stored, for unusual members: then `put_batch` must append their messages.
+        `spare_bytes` more fit after them into the same segment. Raises as `put_batch` does.
         """
         try:
             stored = self._store.batch_appends.append(
@@ -114,7 +115,7 @@ class PutMessage:
         return stored
 
     def put_record(self, record: StoredMessage) -> None:
-        """Append what is not counted: a note that the broker writes for itself, or what is no message yet."""
+        """Append a record that statistics do not count: the broker's own, or one that is no message yet."""
         try:
             self._store.append(record)
         except StoreError:
@@ -123,20 +124,20 @@ class PutMessage:
 
 
 def is_half(properties: Mapping[str, str], topic: str = "") -> bool:
-    """Whether a message waits for its producer's decision.
+    """Return whether a message is a half message.
 
-    Clients before 4.6.1 leave the mark of a transaction on the copies of committed messages that they retry.
+    Clients before 4.6.1 leave the property on copies of committed messages that they send back.
     """
     return properties.get(Property.TRANSACTION, "").lower() == "true" and not topic.startswith(_SENT_ON)
 
 
 def is_too_long(text: str) -> bool:
-    """Whether a record cannot hold these properties. No character takes more than four bytes."""
+    """Return whether a record cannot hold these properties. A character takes at most four bytes."""
     return len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE
 
 
 def too_large(config: BrokerConfig) -> str:
-    """Return upstream's words for a message that no record can hold."""
+    """Return upstream's error text for a message that no record can hold."""
     return (
         "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
         f"{config.max_message_bytes}B, msg properties length limit 32KB."

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pyromq.broker.admin.query_message_processor import Indexing
 from pyromq.broker.admin.settings_processor import load_changes
 from pyromq.broker.admission import Admission
-from pyromq.broker.batches.batch_transactions import BatchTransactions
+from pyromq.broker.batches.batch_coordinator import BatchCoordinator
 from pyromq.broker.cold_reads import ColdReads
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import Confirmation
@@ -90,7 +90,7 @@ class SharedState:
         self.internal_topics = InternalTopics(
             self.half_messages, self.delay_levels, self.timers, statistics=statistics, config=config
         )
-        self.batches = BatchTransactions(
+        self.batches = BatchCoordinator(
             *(store, put_message),
             topics=topics,
             offsets=self.offsets,

@@ -48,7 +48,7 @@ DELAY_QUEUES = 18  # one per default delay level
 _READ_WRITE = Permission.READ | Permission.WRITE
 
 
-class Change(Enum):
+class ChangeCause(Enum):
     """Why a topic's settings changed: name servers are told at once, in a way that depends on it."""
 
     ASKED = auto()  # an administrator waits for it
@@ -69,7 +69,7 @@ class Topics:
         clock: Clock,
         run_soon: RunSoon = at_once,
         *,
-        on_change: Callable[[TopicConfig, Change], None] = lambda topic, change: None,
+        on_change: Callable[[TopicConfig, ChangeCause], None] = lambda topic, change: None,
     ) -> None:
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self._on_change = on_change
@@ -121,7 +121,7 @@ class Topics:
     def is_system(self, name: str) -> bool:
         return name in self._built_in or is_system_topic(name)
 
-    def put(self, topic: TopicConfig, change: Change = Change.ASKED) -> Future[None]:
+    def put(self, topic: TopicConfig, change: ChangeCause = ChangeCause.ASKED) -> Future[None]:
         """Create the topic or replace its settings: at once here; on disk when the future ends, not raising."""
         name = topic.name
         if name not in self._table:
@@ -206,7 +206,7 @@ class Topics:
                 peer.on_close += (quota.end,)
             text = f"{created} new {what} of this connection are its share; create fewer"
             quota.take(peer, text=text, free=self._free(topic.name))
-        self.put(topic, Change.AUTOMATIC)
+        self.put(topic, ChangeCause.AUTOMATIC)
 
     def _refuse_leaving(self, name: str) -> None:
         if name in self.leaving:

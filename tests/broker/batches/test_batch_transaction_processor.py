@@ -7,7 +7,7 @@ import pytest
 from tests.broker.folders import killed, moved_to, without_end
 
 from pyromq.broker.batches import batch_publishing
-from pyromq.broker.batches.batch_transactions import GROUP
+from pyromq.broker.batches.batch_coordinator import GROUP
 from pyromq.broker.batches.half_batches import ELSEWHERE_MS
 from pyromq.broker.broker import Broker
 from pyromq.broker.limits import BrokerLimits

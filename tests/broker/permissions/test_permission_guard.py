@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyromq.broker.broker import _parts
+from pyromq.broker.broker import _modules
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.permissions.rules import (
     FOR_ADMINISTRATORS,
@@ -273,7 +273,7 @@ def test_a_body_that_cannot_be_read_is_told_to_who_may_ask(guard):
 
 def test_every_request_that_is_answered_has_a_rule(tmp_path, guard):
     """One that is not thought of needs an administrator."""
-    parts = _parts(SharedState(BrokerConfig(tmp_path, permissions=True), SystemClock(), LOCAL_DISK))
+    parts = _modules(SharedState(BrokerConfig(tmp_path, permissions=True), SystemClock(), LOCAL_DISK))
     rules = Rules(STORED.get, "")
     declared = request_headers()
     for code in Dispatcher(*(answerer for part in parts for answerer in part.answerers)).codes:

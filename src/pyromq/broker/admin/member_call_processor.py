@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyromq.broker.members.connections import Member
+from pyromq.broker.members.connections import GroupMember
 from pyromq.errors import BrokerError, ConsumerNotOnline, ConsumeTimeout, DeadlineExceeded, MQError
 from pyromq.message import MessageQueue
 from pyromq.message_id import parse_offset_id
@@ -118,7 +118,7 @@ class MemberCallProcessor:
             members = [member for member in members if member.client_id == header.client_address]
         return _collect(members, ConsumerStatusOfClient(topic=header.topic, group=header.group))
 
-    def _members(self, group: str, least_version: int) -> list[Member]:
+    def _members(self, group: str, least_version: int) -> list[GroupMember]:
         consumers = self._connections.consumers(group)
         members = consumers.members if consumers is not None else []
         for member in members:
@@ -152,7 +152,7 @@ class MemberCallProcessor:
         return relayed
 
 
-def _collect(members: list[Member], header: ConsumerStatusOfClient) -> Future[Reply]:
+def _collect(members: list[GroupMember], header: ConsumerStatusOfClient) -> Future[Reply]:
     """Call all members at once; the reply is complete when the last one has responded or failed."""
     collected: Future[Reply] = Future()
     tables: dict[str, dict[MessageQueue, int]] = {}
@@ -161,7 +161,7 @@ def _collect(members: list[Member], header: ConsumerStatusOfClient) -> Future[Re
     def done() -> None:
         collected.set_result(Reply(body=encode_body(ConsumerStatus(clients=tables))))
 
-    def answered_by(member: Member, result: Response | MQError) -> None:
+    def answered_by(member: GroupMember, result: Response | MQError) -> None:
         nonlocal missing
         with suppress(MQError):  # an unreadable response counts as none
             if isinstance(result, Response) and result.check().body:

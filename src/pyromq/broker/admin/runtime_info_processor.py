@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyromq import speedups
 from pyromq.broker.confirmation import MAX_UNCONFIRMED
 from pyromq.broker.consuming.lags import stored_time
-from pyromq.broker.members.connections import Member
+from pyromq.broker.members.connections import GroupMember
 from pyromq.broker.statistics import Rates, Span
 from pyromq.errors import BrokerError, ConsumerNotOnline
 from pyromq.names import SCHEDULE_TOPIC
@@ -154,7 +154,7 @@ class RuntimeInfoProcessor:
                 await breathe()
         return await in_pieces(ProducerTable(groups=groups))
 
-    def _shown(self, group: str, asker: str | None) -> list[Member]:
+    def _shown(self, group: str, asker: str | None) -> list[GroupMember]:
         """Return the members of a producer group that the account may see."""
         may_see = self._permissions.may_see_client
         return [member for member in self._connections.producers(group) if may_see(asker, member.account)]
@@ -253,7 +253,7 @@ def _item(span: Span) -> StatsItem:
     return StatsItem(sum=span.total, tps=span.per_second, average=span.per_event)
 
 
-def _connection(member: Member, subscriptions: dict[str, str] | None = None) -> Connection:
+def _connection(member: GroupMember, subscriptions: dict[str, str] | None = None) -> Connection:
     return Connection(
         client_id=member.client_id,
         client_address=member.session.address,
@@ -263,7 +263,7 @@ def _connection(member: Member, subscriptions: dict[str, str] | None = None) -> 
     )
 
 
-def _producer(member: Member) -> ProducerClient:
+def _producer(member: GroupMember) -> ProducerClient:
     return ProducerClient(
         client_id=member.client_id,
         remote_address=f"/{member.session.address}",  # as Java prints a socket address

@@ -1,6 +1,6 @@
-"""How far each group has consumed each queue, as its members have told; the table on disk.
+"""The committed offsets of each group by queue, and their table on disk.
 
-A broker stores what it is told: also lower offsets, also for groups it does not know. A deleted topic has none.
+Any offset is stored, also a lower one, and also of an unknown group. A deleted topic has no offsets.
 Source: RocketMQ 4.9.8, ConsumerOffsetManager.
 """
 
@@ -20,18 +20,18 @@ from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import give_way
 
 _AT = "@"  # between topic and group; neither may contain it
-_PART = 500  # keys written at once: some 300 us, for which the loop may have to wait
+_PART = 500  # keys encoded at once: about 300 us, for which the event loop may have to wait
 
 
 class ConsumerOffsets:
-    """The table topic and group -> queue id -> next offset. On disk only after `persist`; of at most `most` queues."""
+    """The table topic and group -> queue id -> next offset, of at most `most` queues. `persist` writes it to disk."""
 
     def __init__(self, file: JsonFile, *, most: int = DEFAULT_LIMITS.offsets) -> None:
         self._file = file
         self._most = most
         self._table: dict[str, dict[int, int]] = {}
         self._count = 0  # of queues
-        self._groups: dict[str, dict[str, None]] = {}  # by topic, and the other way round
+        self._groups: dict[str, dict[str, None]] = {}  # by topic; `_topics` is by group
         self._topics: dict[str, dict[str, None]] = {}
         self._dirty = False
         self._saved = 0
@@ -50,10 +50,9 @@ class ConsumerOffsets:
             save()
 
     def unsaved(self) -> Callable[[], None] | None:
-        """Return what writes the table, to be called once, in any thread; None if nothing has changed.
+        """Return a function, for any thread, that writes the table once; None if nothing has changed.
 
-        What the broker notes for itself is written as it is now, since one of it may rest on another; the rest is as it
-        is then.
+        The broker's own progress is written as of now, since its offsets depend on each other; the rest as of then.
         """
         if not self._dirty:
             return None
@@ -68,7 +67,7 @@ class ConsumerOffsets:
         return self._file.saving(partial(self._encoded, own), failed=self._lost, order=self._saved)
 
     def _encoded(self, own: dict[str, dict[int, int]]) -> bytes:
-        """Return the table as a file holds it, in a thread: each look at what the loop changes is a single step."""
+        """Return the content of the file. Called in a thread: each read of a shared dict is one atomic step."""
         keys = iter(list(self._table))
         parts = []
         while names := list(islice(keys, _PART)):
@@ -81,18 +80,18 @@ class ConsumerOffsets:
         self._dirty = True
 
     def table(self) -> ConsumerOffsetTable:
-        """Return everything, as request 43 answers."""
+        """Return all offsets, as request 43 does."""
         return ConsumerOffsetTable(offsets={key: dict(queues) for key, queues in self._table.items()})
 
     def keys(self) -> list[str]:
-        """Return the keys of the table as request 43 answers it; `queues_at` has what is at each."""
+        """Return the keys of the table of request 43, for `queues_at`."""
         return list(self._table)
 
     def queues_at(self, key: str) -> dict[int, int]:
         return dict(self._table.get(key, {}))
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Store an offset; false where it is one too many. Called for every pull that carries one."""
+        """Store an offset; return False if the table is full. Called for every pull that carries an offset."""
         queues = self._table.get(topic + _AT + group)
         if queues is None or queue_id not in queues:
             if not self._has_room(group):
@@ -108,7 +107,7 @@ class ConsumerOffsets:
         return self._count < self._most or group.startswith(SYSTEM_GROUP_PREFIX)
 
     def too_many(self, group: str) -> LimitReached:
-        """Return the error for who wants to be told that his offset is one too many."""
+        """Return the error for an offset that exceeds the limit."""
         text = f"no offset of group {group} is stored, there are {self._count}: delete groups or topics"
         return LimitReached("maxOffsets", self._most, text)
 
@@ -133,17 +132,17 @@ class ConsumerOffsets:
         return set(self._groups.get(topic, ()))
 
     def remove_group(self, group: str) -> None:
-        """Forget everything the group has consumed."""
+        """Remove all offsets of a group."""
         for topic in self.topics_of(group):
             self._remove(group, topic)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget where all groups are in the topic."""
+        """Remove the offsets of all groups in a topic."""
         for group in self.groups_of(topic):
             self._remove(group, topic)
 
     def clone(self, source: str, destination: str, topic: str) -> None:
-        """Give `destination` the offsets of `source` for the topic, replacing its own. Nothing happens without any.
+        """Replace the offsets of `destination` in a topic by those of `source`, if it has any.
 
         Raises `LimitReached`.
         """
@@ -156,7 +155,7 @@ class ConsumerOffsets:
             self._dirty = True
 
     def lowest_except(self, topic: str, groups: set[str]) -> dict[int, int]:
-        """Return by queue id the lowest offset that any group but these has stored."""
+        """Return by queue id the lowest offset of the groups other than these."""
         lowest: dict[int, int] = {}
         for group in self.groups_of(topic) - groups:
             for queue_id, offset in self._table[topic + _AT + group].items():

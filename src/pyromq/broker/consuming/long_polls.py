@@ -1,4 +1,4 @@
-"""Pulls that found nothing and wait: for a message their subscription wants, or for the end of their patience."""
+"""Pulls that found nothing and wait for a message that their filter accepts, or until they expire."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pyromq.quota import Quota
 from pyromq.remoting.command import Reply
 from pyromq.remoting.dispatch import Later, Peer
 
-LONGEST_SECONDS = 90.0  # a connection that is silent for 120 s is closed: better an answer before
-SLICE_SECONDS = 0.001  # of answers between two turns of the loop: everybody else waits as long
-_TICK_SECONDS = 0.0625  # pulls whose time is up within it leave together
-_MOST_CODES = 16  # of a filter that is found by them; others are asked
+LONGEST_SECONDS = 90.0  # a reply must come before an idle connection is closed, after 120 s
+SLICE_SECONDS = 0.001  # of replies between two iterations of the event loop: other connections wait as long
+_TICK_SECONDS = 0.0625  # pulls that expire within it are answered together
+_MOST_CODES = 16  # of a filter that is indexed by code; other filters are called
 
 
 class LongPoll(msgspec.Struct, gc=False, eq=False):
-    """One parked pull: waits for what is `wanted`; `resume` reads again, for good; it came from `peer`."""
+    """A waiting pull of `peer`. `wanted` is its filter; `resume` reads again and returns the final reply."""
 
     topic: str
     queue_id: int
@@ -32,22 +32,22 @@ class LongPoll(msgspec.Struct, gc=False, eq=False):
     resume: Callable[[], Reply]
     future: Later
     peer: Peer
-    due: int = 0  # the tick in which its patience ends
+    due: int = 0  # the tick in which it expires
 
     @property
     def weight(self) -> int:
-        """How many pulls it counts as: what it wants is kept as well."""
+        """The number of pulls that it counts as: its filter takes memory too."""
         return 1 + self.wanted.weight
 
 
 class _Waiting:
-    """What waits at one queue, by filter: most want the same, and an arrival asks once for all of these."""
+    """The pulls waiting at one queue, by filter: most have the same one, which is called once for each arrival."""
 
     __slots__ = ("asked", "by_code", "polls")
 
     def __init__(self) -> None:
         self.polls: dict[Filter, dict[LongPoll, None]] = {}
-        self.by_code: dict[int, dict[Filter, None]] = {}  # filters that want nothing but a few codes
+        self.by_code: dict[int, dict[Filter, None]] = {}  # filters that accept only a few codes
         self.asked: dict[Filter, None] = {}  # all others
 
     def add(self, poll: LongPoll) -> None:
@@ -65,7 +65,7 @@ class _Waiting:
             self.take(poll.wanted)
 
     def take(self, wanted: Filter) -> Iterable[LongPoll]:
-        """Let all go that want this."""
+        """Remove and return all pulls with this filter."""
         polls = self.polls.pop(wanted, None)
         if polls is None:
             return ()
@@ -77,7 +77,7 @@ class _Waiting:
         return polls
 
     def that_accept(self, tags_code: int) -> list[Filter]:
-        """Return the filters that let this code pass."""
+        """Return the filters that accept this code."""
         found = [each for each in self.asked if (accepts := each.accepts_code) is None or accepts(tags_code)]
         return [*found, *self.by_code.get(tags_code, ())]
 
@@ -91,10 +91,10 @@ class _Waiting:
 
 
 class LongPolls:
-    """The parked pulls. One that is answered, or whose connection is gone, counts no more at once.
+    """The waiting pulls. Each connection has its share of `most`; a pull that is answered or closed leaves it at once.
 
-    Arrivals are noted at once and answered when the current turn of the loop has ended, so that a burst of messages
-    comes in one answer: `run_soon` runs a function at the end of the turn. Of `most`, a connection gets its share.
+    Arrivals are noted at once and answered after the current iteration of the event loop, by `run_soon`, so that a
+    burst of messages comes in one reply.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class LongPolls:
         self._record_at = record_at
         self._quota: Quota[Peer] = Quota("maxWaitingPulls", most)  # of their weights
         self.parked: dict[tuple[str, int], _Waiting] = {}
-        self._due: dict[int, dict[LongPoll, None]] = {}  # by tick, in the order in which they came
-        self._of_peer: dict[Peer, set[LongPoll]] = {}  # all that wait, until the moment they are answered
-        self._ready: deque[deque[LongPoll]] = deque()  # to be answered, unless they leave before
+        self._due: dict[int, dict[LongPoll, None]] = {}  # by tick, in order of arrival
+        self._of_peer: dict[Peer, set[LongPoll]] = {}  # all that wait, until they are answered
+        self._ready: deque[deque[LongPoll]] = deque()  # to be answered, unless their connection closes before
         self._gone: deque[set[LongPoll]] = deque()  # of closed connections, still in the tables
         self._is_going_on = False
         self._stopping = False
@@ -121,9 +121,9 @@ class LongPolls:
         return sum(map(len, self._of_peer.values()))
 
     def park(self, poll: LongPoll, seconds: float) -> Later:
-        """Keep a pull for at most `seconds`, and never beyond `LONGEST_SECONDS`.
+        """Keep a pull for at most `seconds`, and at most `LONGEST_SECONDS`.
 
-        Raises `LimitReached` when its connection has as many as it may have.
+        Raises `LimitReached` if its connection exceeds its share.
         """
         if self._stopping:  # consumers pull again as soon as `answer_all` has answered them
             _resume(poll)
@@ -142,18 +142,18 @@ class LongPolls:
         return poll.future
 
     def arrived(self, message: StoredMessage, tags_code: int) -> None:
-        """A message was appended to its queue. Called for every message stored."""
+        """Wake the pulls that accept a message just appended. Called for every message."""
         if self.parked:
             self.came(message.topic, message.queue_id, message.log_offset, tags_code)
 
     def came_together(self, topic: str, queue_id: int, arrivals: Callable[[], Iterable[tuple[int, int]]]) -> None:
-        """Messages were appended to one queue; `arrivals` tells log offset and tags code of each."""
+        """Wake the pulls for messages appended to one queue; `arrivals` returns log offset and tags code of each."""
         if (topic, queue_id) in self.parked:
             for log_offset, tags_code in arrivals():
                 self.came(topic, queue_id, log_offset, tags_code)
 
     def came(self, topic: str, queue_id: int, log_offset: int, tags_code: int) -> None:
-        """As `arrived`, for who has no message; to be called while anything is `parked`."""
+        """Wake as `arrived` does, without a message object. Compiled sends call it while any pull is `parked`."""
         key = topic, queue_id
         waiting = self.parked.get(key)
         if waiting is None:
@@ -165,13 +165,13 @@ class LongPolls:
             self.parked.pop(key, None)
 
     def expire(self) -> None:
-        """Answer the pulls whose time is up; they read once more and say what they find."""
+        """Answer the pulls that have expired; each reads once more."""
         now = math.floor(self._clock.monotonic() / _TICK_SECONDS)
         for tick in [tick for tick in self._due if tick <= now]:
             self._make_ready(self._due.pop(tick))
 
     def go_on(self) -> None:
-        """Let pulls read and answer, or forget those that nobody waits for; the rest in the next turn."""
+        """Answer pulls that are ready and forget those of closed connections; the rest in the next iteration."""
         self._is_going_on = False
         end = self._clock.monotonic() + SLICE_SECONDS
         while self._ready:
@@ -191,7 +191,7 @@ class LongPolls:
             self._gone.popleft()
 
     def answer_all(self) -> None:
-        """The broker stops: nobody waits any longer."""
+        """Answer all pulls at once, and new ones too: the broker stops."""
         self._stopping = True
         for poll in [poll for polls in self._of_peer.values() for poll in polls]:
             self._answer(poll)
@@ -219,7 +219,7 @@ class LongPolls:
 
     def _answer(self, poll: LongPoll) -> None:
         polls = self._of_peer.get(poll.peer, set())
-        if poll in polls:  # else it has left since it was found ready
+        if poll in polls:  # otherwise its connection was closed meanwhile
             polls.remove(poll)
             self._quota.give(poll.peer, poll.weight)
             self._leave(poll)
@@ -231,7 +231,7 @@ class LongPolls:
         self._go_on_soon()
 
     def _leave(self, poll: LongPoll) -> None:
-        """Take it out of those tables in which it still is."""
+        """Remove a pull from the tables in which it still is."""
         due = self._due.get(poll.due, {})
         due.pop(poll, None)
         if not due:
@@ -248,4 +248,4 @@ def _resume(poll: LongPoll) -> None:
     try:
         poll.future.set_result(poll.resume())
     except MQError as error:
-        poll.future.set_exception(error.with_traceback(None))  # whose frames hold the poll
+        poll.future.set_exception(error.with_traceback(None))  # the traceback's frames hold the poll

@@ -1,4 +1,4 @@
-"""Answers what consumers ask beside pulling: stored offsets, bounds of queues, offsets by time, who else is there."""
+"""Answers consumers' requests about stored offsets, queue bounds, offsets by time, and members of their group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class OffsetProcessor:
-    """Offsets and members for consumers. Queues that do not exist are empty ones: 0 to 0."""
+    """Answers with offsets and members. A queue that does not exist is empty: 0 to 0."""
 
     def __init__(self, state: SharedState) -> None:
         self._store = state.store
@@ -39,7 +39,7 @@ class OffsetProcessor:
 
     @answers(QueryConsumerOffset)
     def offset(self, header: QueryConsumerOffset, call: Call) -> Reply:
-        """The stored offset; without one 0, as long as the queue's first message is there and not far behind.
+        """Return the stored offset; without one 0, if the queue still has its first message and it is recent.
 
         `setZeroIfNotFound` is RocketMQ 5's. Source: RocketMQ 5, ConsumerManageProcessor.queryConsumerOffset.
         """
@@ -59,9 +59,9 @@ class OffsetProcessor:
 
     @answers(UpdateConsumerOffset)
     def commit(self, header: UpdateConsumerOffset, call: Call) -> Reply:
-        """Store an offset, of a topic that is there: one made later by its name would be consumed from there on.
+        """Store an offset of an existing topic: a later topic of that name would be consumed from this offset on.
 
-        As RocketMQ 5 does; 4.9.8 stores offsets of unknown topics. Its clients do not wait for the answer.
+        RocketMQ 5 does the same; 4.9.8 stores offsets of unknown topics. Its clients do not wait for the reply.
         """
         group = header.consumer_group
         if self._topics.find(header.topic) is None:

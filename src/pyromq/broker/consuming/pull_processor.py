@@ -1,4 +1,4 @@
-"""Answers pulls: at once, or when a message arrives, or when the time of the long poll is up."""
+"""Answers pulls: at once, when a message arrives, or when the long poll expires."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ SUGGESTED_BROKER_ID = 0
 
 
 class PullProcessor:
-    """Reads queues for consumers; parks pulls that find nothing and may wait."""
+    """Reads queues for consumers, and keeps pulls that find nothing and may wait as long polls."""
 
     def __init__(self, state: SharedState) -> None:
         self._store = state.store
@@ -115,7 +115,10 @@ class PullProcessor:
         return self._cold_reads.when_loaded(records, timed)
 
     def _proven(self, header: PullMessage, found: ReadResult, reply: Reply, wanted: Filter) -> Reply:
-        """The answer once its records are in memory: to ask again if they are not what was to be read. In a thread."""
+        """Return the reply when its records are loaded, or one to pull again if they differ from the entries.
+
+        Called in a thread.
+        """
         place = (header.topic, header.queue_id, header.queue_offset, found.next_offset)
         if not found.is_unverified or self._store.verify(*place, tags=wanted.accepts_code is not None):
             return reply
@@ -124,7 +127,7 @@ class PullProcessor:
         return Reply(again, code=_CODES[status], remark=status.name)
 
     def check(self, header: PullMessage, peer: Peer | None = None) -> None:
-        """Raise what refuses a pull of a peer; without one nothing is created for it."""
+        """Raise the error that refuses a pull. Without a peer nothing is created automatically."""
         if not self._config.permission & Permission.READ:
             raise NoPermission(f"the broker[{self._config.advertised_ip}] pulling message is forbidden")
         group = self._groups.find(header.consumer_group, peer)
@@ -144,7 +147,7 @@ class PullProcessor:
             )
 
     def subscription(self, header: PullMessage) -> Filter:
-        """Return what is wanted: from the request itself, or as the group's heartbeats have told."""
+        """Return the filter of a pull, from the request itself or from the group's heartbeats."""
         if header.sys_flag & PullFlag.SUBSCRIPTION:
             check_length(header.subscription, self._config.limits.subscription_length)
             return self._filter(header.expression_type, header.subscription)
@@ -186,7 +189,7 @@ class PullProcessor:
             code = ResponseCode.PULL_OFFSET_MOVED
         if code == ResponseCode.PULL_OFFSET_MOVED:
             self._moved.tell(header, found.next_offset)
-        if status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:  # upstream makes the queues of a topic when they are asked for
+        if status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:  # upstream creates queues when they are read
             status = ReadStatus.NO_MESSAGE_IN_QUEUE
         return Reply(PullMessageResponse(*bounds), code=code, remark=status.name)
 
@@ -203,7 +206,7 @@ class PullProcessor:
         return self._long_polls.park(poll, suspend_ms / 1000)
 
     def _read_again(self, header: PullMessage, wanted: Filter, call: Call) -> Reply:
-        """The answer of a pull that has waited; topics, permissions and the account's rights may have changed."""
+        """Return the reply to a long poll. Topics, permissions and the account's rights are checked again."""
         self.check(header, call.peer)
         needs = [(header.topic, SUB), (retry_topic(header.consumer_group), SUB)]
         if (lacking := self._permissions.lacks(call.account, needs)) is not None:
@@ -212,7 +215,7 @@ class PullProcessor:
 
 
 def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
-    """Return what answers pulls that find messages; nothing where there are no compiled parts."""
+    """Return the compiled handlers of pulls that find messages; none without compiled parts."""
     if not speedups.is_active:
         return []
 
@@ -225,7 +228,7 @@ def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
             pulling.check(header)
             wanted = pulling.subscription(header)
         except MQError:
-            return None  # the plain path says why
+            return None  # the plain path refuses it
         queue = state.store.queue_tail(header.topic, header.queue_id)
         counter = statistics.gets_of(header.topic, header.consumer_group)
         if queue is None or counter is None or not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
@@ -294,7 +297,9 @@ class OffsetMovedEvents:
         try:
             self._put_message.put(self._message(header.consumer_group, encode_body(event)))
         except MQError as error:
-            logger.warning("the moved offset of group %s in %s is not told: %s", header.consumer_group, queue, error)
+            logger.warning(
+                "no event is stored for the moved offset of group %s in %s: %s", header.consumer_group, queue, error
+            )
 
     def _message(self, group: str, body: bytes) -> StoredMessage:
         properties = Message(OFFSET_MOVED_TOPIC, body, tags=group, keys=group).all_properties()

@@ -1,12 +1,12 @@
-"""Which client of a group works on which queue, for consumers that keep order. In memory only; advisory.
+"""Locks of orderly consumers: which client of a group consumes which queue. In memory only; advisory.
 
-A lock ends when its holder gives it back, or is silent for more than 60 s. A holder that asks for it is tied to its
-connection as well: when that is gone, it has half a second to come back by another one and lock again, and begins
-nothing new meanwhile. A killed holder's queues move within a second, and one whose connection broke keeps them.
-Others, such as Java's clients, keep their locks while they connect again.
+A lock ends when its holder releases it, or does not renew it for 60 s. A lock may also be tied to its connection: if
+the connection closes, the holder has half a second to lock again over another connection, and starts no listener
+meanwhile. So the queues of a killed holder move within a second, and a holder that reconnects keeps them. Locks that
+are not tied, such as those of Java clients, outlast their connection.
 
-Members that were refused a queue are told when it is free: Java's ask again by themselves only every 20 s.
-Source: RocketMQ 4.9.8, RebalanceLockManager; the tie is ours.
+Members that were refused a queue are notified when it is free: Java clients ask again only every 20 s.
+Source: RocketMQ 4.9.8, RebalanceLockManager; tied locks are ours.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from pyromq.remoting.dispatch import Peer, answers
 from pyromq.remoting.headers import ConsumerIdsChanged, LockQueues, UnlockQueues
 from pyromq.slow_work import breathe
 
-AT_ONCE = 100  # queues between two looks at the clock
+AT_ONCE = 100  # queues between two pauses
 
 LOCK_SECONDS = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
-GRACE_SECONDS = 0.5  # for a holder to come back: many times what connecting takes; its listener may be at work
-_JUST_AFTER = 0.001  # a lock holds up to and with the moment it ends
+GRACE_SECONDS = 0.5  # for a holder to reconnect: many times what connecting takes; its listener may be running
+_JUST_AFTER = 0.001  # a lock still holds at the moment when it ends
 
 
 @dataclass(slots=True)
 class _Lock:
     client_id: str
     since: float  # monotonic seconds
-    ends: float  # monotonic seconds; it moves with each request of the owner, and with the end of
-    connection: Peer | None  # that it is tied to
+    ends: float  # monotonic seconds; each request of the holder moves it, and the end of `connection` too
+    connection: Peer | None  # to which it is tied
 
 
 class QueueLocks:
-    """The locks by group and queue. `alarm` rings when `tell_refused` has work, at the latest."""
+    """The locks by group and queue. `alarm` rings when `tell_refused` must run earlier than it returned."""
 
     def __init__(self, clock: Clock, *, most: int = DEFAULT_LIMITS.queue_locks) -> None:
         self._clock = clock
@@ -51,7 +51,7 @@ class QueueLocks:
         self._count_refused = 0
         self.alarm = Alarm(clock)
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
-        # The groups that each connection holds or held locks of, so that its end costs only what it was part of.
+        # The groups of which each connection holds or held locks: its end looks through these only.
         self._groups_of: dict[Peer, set[str]] = {}
         self._refused: dict[tuple[str, MessageQueue], set[Peer]] = {}
 
@@ -64,10 +64,10 @@ class QueueLocks:
         asker: Peer | None = None,
         tied: bool = False,
     ) -> list[MessageQueue]:
-        """Lock what is free, expired or the client's own; return those queues in the order asked.
+        """Lock the queues that are free, expired or the client's own; return them in the order asked.
 
-        The connection `asker` is told when the others are free. `tied` locks end soon after it. Raises `LimitReached`
-        for a group that has its share of the locks there may be.
+        The connection `asker` is notified when the others are free. `tied` locks end soon after it. Raises
+        `LimitReached` if the group exceeds its share.
         """
         tied_to = asker if tied else None
         now = self._clock.monotonic()
@@ -92,7 +92,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Free the client's own locks among `queues`; those of others stay."""
+        """Release the client's own locks among `queues`; locks of other clients stay."""
         locks = self._locks.get(group, {})
         for queue in queues:
             lock = locks.get(queue)
@@ -105,7 +105,7 @@ class QueueLocks:
             self._locks.pop(group, None)
 
     def tell_refused(self) -> float | None:
-        """Tell members that were refused a queue which is free now; return in how many seconds the next one may be."""
+        """Notify members that were refused a queue which is free now; return the seconds until the next may be free."""
         now = self._clock.monotonic()
         told: set[tuple[str, Peer]] = set()
         waits = []
@@ -122,7 +122,7 @@ class QueueLocks:
         return min(waits) + _JUST_AFTER if waits else None
 
     def expire(self) -> None:
-        """Forget the locks that have ended."""
+        """Remove expired locks."""
         now = self._clock.monotonic()
         for group in list(self._locks):
             locks = self._locks[group]
@@ -134,7 +134,7 @@ class QueueLocks:
                 del self._locks[group]
 
     def holders(self, group: str) -> dict[MessageQueue, tuple[str, float]]:
-        """Return who has which queue of a group locked, and for how many seconds."""
+        """Return the client id and the age in seconds of each lock of a group."""
         now = self._clock.monotonic()
         locks = self._locks.get(group, {})
         return {queue: (lock.client_id, now - lock.since) for queue, lock in locks.items() if now <= lock.ends}
@@ -147,7 +147,7 @@ class QueueLocks:
         groups.add(group)
 
     def _free(self, connection: Peer) -> None:
-        """The connection is gone; locks that were asked for again over another one stay."""
+        """End the locks tied to a closed connection soon. Locks renewed over another connection stay."""
         ends = self._clock.monotonic() + GRACE_SECONDS
         for group in self._groups_of.pop(connection, ()):
             for lock in self._locks.get(group, {}).values():
@@ -158,7 +158,7 @@ class QueueLocks:
 
 
 class QueueLockProcessor:
-    """Passes lock requests to the table of locks."""
+    """Answers requests to lock and unlock queues."""
 
     def __init__(self, queue_locks: QueueLocks) -> None:
         self._queue_locks = queue_locks

@@ -1,4 +1,4 @@
-"""Answers consumers that could not handle a message: it comes again later, and in the end is a dead letter.
+"""Answers consumers that send a message back: it is redelivered later, and becomes a dead letter in the end.
 
 Source: RocketMQ 4.9.8, SendMessageProcessor.asyncConsumerSendMsgBack.
 """
@@ -24,13 +24,13 @@ from pyromq.remoting.headers import SendMessageBack
 if TYPE_CHECKING:
     from pyromq.broker.shared_state import SharedState
 
-FIRST_LEVEL = 3  # delay level of the first retry, 10 s; each further one waits a level longer
-MAX_REASON = 1_000  # characters kept of what a listener says about its failure
+FIRST_LEVEL = 3  # delay level of the first retry, 10 s; each further retry waits one level longer
+MAX_REASON = 1_000  # characters kept of a listener's reason for its failure
 _NO_SEPARATORS = str.maketrans({NAME_VALUE: " ", PAIRS: " "})
 
 
 class SendBackProcessor:
-    """Stores copies of messages for another try."""
+    """Stores copies of messages for another delivery."""
 
     def __init__(self, state: SharedState) -> None:
         self._put_message = state.put_message
@@ -44,9 +44,9 @@ class SendBackProcessor:
 
     @answers(SendMessageBack)
     def send_back(self, header: SendMessageBack, call: Call) -> Outcome | SlowReply:
-        """Store the message again for the group. Without retry queues a group wants no retries: nothing happens.
+        """Store the message again for the group. Without retry queues the group wants no retries: nothing is stored.
 
-        Unlike upstream's, the answer waits for the disk as one to a send does: the consumer goes on behind the message.
+        Unlike upstream, the reply is confirmed like that to a send: the consumer commits past the message.
         """
         group = self._group(header, call)
         if group.retry_queues <= 0:
@@ -56,7 +56,7 @@ class SendBackProcessor:
         return self._store.residency.when_resident(header.offset, partial(self._send_back, header, call, group))
 
     def _send_back(self, header: SendMessageBack, call: Call, group: GroupConfig) -> Outcome:
-        message = self._store.message_at(header.offset, check_crc=False)  # it goes back as it came
+        message = self._store.message_at(header.offset, check_crc=False)  # the copy has the same bytes
         if message is None:
             raise BrokerError(f"look message by offset failed, {header.offset}")
         if message.reconsume_times >= max_tries(group, header, call) or header.delay_level < 0:
@@ -86,7 +86,7 @@ class SendBackProcessor:
             raise NoPermission(f"the topic[{topic.name}] sending message is forbidden")
 
     def _append(self, message: StoredMessage, properties: dict[str, str]) -> None:
-        """Store the copy, or a delayed one. Whatever goes wrong is told as code 1, as consumers expect."""
+        """Store the copy, delayed if it has a level. Every error has code 1, which consumers expect."""
         try:
             message.property_text = encode_properties(properties)
             self._delay_levels.divert(message, properties)
@@ -98,13 +98,13 @@ class SendBackProcessor:
 
 
 def _properties(header: SendMessageBack, message: StoredMessage, level: int) -> dict[str, str]:
-    """Return the copy's properties: the message's own, where it comes from, and how long it waits."""
+    """Return the copy's properties: the message's own, its origin, and its delay level."""
     properties = dict(message.properties)
     properties.setdefault(Property.RETRY_TOPIC, message.topic)
     properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.offset_message_id)
     properties[Property.WAIT] = "false"
     properties[Property.DELAY] = str(level)
-    room = len(message.property_text) < MAX_PROPERTIES_SIZE // 8  # so far from the limit that no reason reaches it
+    room = len(message.property_text) < MAX_PROPERTIES_SIZE // 8  # so small that no reason exceeds the limit
     if header.reason and room and (reason := header.reason.translate(_NO_SEPARATORS).strip()):
         properties[Property.RETRY_REASON] = reason[:MAX_REASON]
     return properties

@@ -31,7 +31,7 @@ _UNIT = 64  # characters of a subscription that weigh as much as another subscri
 
 
 @dataclass(slots=True)
-class Member:
+class GroupMember:
     """One client of a group, over one connection."""
 
     client_id: str
@@ -52,13 +52,13 @@ class ConsumerGroup:
     message_model: str = "CLUSTERING"
     consume_from: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    by_session: dict[Peer, Member] = field(default_factory=dict)
+    by_session: dict[Peer, GroupMember] = field(default_factory=dict)
     wanted_by: dict[Peer, dict[str, str]] = field(default_factory=dict)  # expressions by topic
     differing: dict[str, list[str]] = field(default_factory=dict)  # topics with their expressions, as logged last
     refused: set[str] = field(default_factory=set)  # client ids whose refusal was logged
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[GroupMember]:
         return list(self.by_session.values())
 
     def wants_alike(self) -> bool:
@@ -97,13 +97,13 @@ class Connections:
         self._clock = clock
         self._weights: dict[Peer, dict[tuple[str, str], int]] = {}  # of each connection's entries
         self._quota: Quota[Peer] = Quota("maxMembers", config.limits.members)  # of these weights
-        self._by_client: dict[str, dict[Peer, dict[str, Member]]] = {}  # producers, by client id, session and group
+        self._by_client: dict[str, dict[Peer, dict[str, GroupMember]]] = {}  # producers: by client id, session, group
         self._client_at: dict[str, str] = {}  # by address
         self._leaving: deque[tuple[Peer, set[str]]] = deque()  # closed sessions and the groups they are still in
         self._untold: dict[str, deque[Peer] | None] = {}  # large groups with the members left to notify; None: all
         self._told_at: dict[str, float] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
-        self._producers: dict[str, dict[Peer, Member]] = {}
+        self._producers: dict[str, dict[Peer, GroupMember]] = {}
         # Groups by session, so that closing a connection visits only its own groups.
         self._groups_of: dict[Peer, set[str]] = {}
 
@@ -131,13 +131,13 @@ class Connections:
         consumers = self._consumers.get(group)
         return consumers is None or not consumers.subscriptions or topic in consumers.subscriptions
 
-    def producers(self, group: str) -> list[Member]:
+    def producers(self, group: str) -> list[GroupMember]:
         return list(self._producers.get(group, {}).values())
 
     def producer_groups(self) -> list[str]:
         return list(self._producers)
 
-    def producer_at(self, client_id: str) -> Member | None:
+    def producer_at(self, client_id: str) -> GroupMember | None:
         """Return a producer by its client id, of any group."""
         for groups in self._by_client.get(client_id, {}).values():
             return next(iter(groups.values()))
@@ -147,7 +147,7 @@ class Connections:
         """Return the client id registered over the connection from this address; None without one."""
         return self._client_at.get(address)
 
-    def register_consumer(self, entry: ConsumerEntry, member: Member, *, notify: bool) -> None:
+    def register_consumer(self, entry: ConsumerEntry, member: GroupMember, *, notify: bool) -> None:
         """Register a consumer's heartbeat; notify the group if the member is new or the set of topics changed.
 
         `notify` is the group's own setting, here and below. Raises `LimitReached` if the connection exceeds its share.
@@ -167,7 +167,7 @@ class Connections:
         if (is_new or changed) and notify:
             self._tell_members(group)
 
-    def register_producer(self, group: str, member: Member) -> None:
+    def register_producer(self, group: str, member: GroupMember) -> None:
         """Register a producer's heartbeat. Raises `LimitReached` if the connection exceeds its share."""
         self._weigh(member.session, ("producer", group), 1)
         known = self._producers.get(group, {}).get(member.session)
@@ -253,7 +253,7 @@ class Connections:
             session.on_close += (self._forget,)
         groups.add(group)
 
-    def _forget_client(self, group: str, member: Member) -> None:
+    def _forget_client(self, group: str, member: GroupMember) -> None:
         sessions = self._by_client.get(member.client_id, {})
         groups = sessions.get(member.session, {})
         groups.pop(group, None)

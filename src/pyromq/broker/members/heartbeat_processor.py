@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyromq.broker.members.connections import ConsumerGroup, Member, wanted
+from pyromq.broker.members.connections import ConsumerGroup, GroupMember, wanted
 from pyromq.errors import BrokerError, LimitReached
 from pyromq.filter.filter import TAG_TYPES, check_length, filter_of
 from pyromq.filter.subscription_differences import differences, in_words
@@ -40,7 +40,7 @@ class HeartbeatProcessor:
         """
         heartbeat = decode_body(HeartbeatBody, call.body, REQUEST)
         check_heartbeat(heartbeat, self._config.limits.subscription_length)
-        member = Member(
+        member = GroupMember(
             heartbeat.client_id,
             call.peer,
             call.language,
@@ -71,7 +71,7 @@ class HeartbeatProcessor:
             raise BrokerError("; ".join(refused))
         return Reply()
 
-    def _note_consumer(self, entry: ConsumerEntry, member: Member) -> str | None:
+    def _note_consumer(self, entry: ConsumerEntry, member: GroupMember) -> str | None:
         """Register a consumer; return the reason if it is refused."""
         members = self._connections.consumers(entry.group)
         if members is not None and (refusal := self._refusal(members, entry, member)):
@@ -87,7 +87,7 @@ class HeartbeatProcessor:
             self._compare(members)
         return None
 
-    def _refusal(self, members: ConsumerGroup, entry: ConsumerEntry, member: Member) -> str | None:
+    def _refusal(self, members: ConsumerGroup, entry: ConsumerEntry, member: GroupMember) -> str | None:
         """Return why a new member is refused, if so configured: its subscriptions differ from those of all members."""
         if not self._config.refuse_different_subscriptions or is_system_group(entry.group):
             return None

@@ -1,6 +1,6 @@
-"""Answers consumers' replies to requests: hands each to the producer that waits for it, and stores it as well.
+"""Answers consumers' replies to requests: pushes each to the producer that waits for it, and stores it as well.
 
-What is stored is a trace for people, in topic `<cluster>_REPLY_TOPIC`; whether that can be done decides nothing.
+The stored copy, in topic `<cluster>_REPLY_TOPIC`, is only a record for people; an error there fails no reply.
 Source: RocketMQ 4.9.8, ReplyMessageProcessor.
 """
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-PUSH_SECONDS = 10.0  # for the requester to say that it has the reply. Source: Broker2Client.callClient
-NOT_STORED = "0"  # the id in the answer then
+PUSH_SECONDS = 10.0  # for the requester to confirm the reply. Source: Broker2Client.callClient
+NOT_STORED = "0"  # the message id in the response then
 
 
 class ReplyMessageProcessor:
-    """Passes replies on."""
+    """Pushes and stores replies."""
 
     def __init__(self, state: SharedState) -> None:
         self._put_message = state.put_message
@@ -42,7 +42,7 @@ class ReplyMessageProcessor:
 
     @answers(SendReplyMessage)
     def reply(self, header: SendReplyMessage, call: Call) -> Future[Reply]:
-        """Answer 0 once the requester has the reply, and the disk where it is stored; 1 when it cannot be reached."""
+        """Respond with 0 when the requester has the reply and a stored copy is confirmed, with 1 if the push fails."""
         topic = self._admission.topic_for(header, call)
         message = self._message(header, call, topic)
         stored = self._config.store_replies and self._append(message)
@@ -67,7 +67,7 @@ class ReplyMessageProcessor:
         return answered
 
     def _message(self, header: SendReplyMessage, call: Call, topic: TopicConfig) -> StoredMessage:
-        """Return what is stored. Unlike upstream's, a compressed body stays marked as such."""
+        """Return the message to store. Unlike upstream, it keeps the flag of a compressed body."""
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queues, 1))
@@ -84,7 +84,7 @@ class ReplyMessageProcessor:
         )
 
     def _append(self, message: StoredMessage) -> bool:
-        """Store the reply, if that is possible: it is handed over all the same. Go's clients send empty ones."""
+        """Store the reply if possible; return whether it is stored. Replies of Go clients may be empty."""
         if not message.stored_body:
             return False
         try:
@@ -96,7 +96,7 @@ class ReplyMessageProcessor:
         return True
 
     def _push(self, header: SendReplyMessage, call: Call, *, done: Callable[[str | None], None]) -> None:
-        """Hand the reply over; `done` is told why that failed, or None. Texts are upstream's."""
+        """Push the reply; call `done` with the error, in upstream's words, or None."""
         properties = decode_properties(header.properties or "")
         client_id = properties.get(Property.REPLY_TO_CLIENT)
         if client_id is None:

@@ -1,4 +1,4 @@
-"""Answers sends: each becomes a message to put; the answer comes now, or when the message is safe."""
+"""Answers sends: each message is stored; the reply leaves at once, or when the message is confirmed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _StoredBatch = tuple[str, int, str]
 
 
 class SendProcessor:
-    """Stores what producers send."""
+    """Stores the messages of producers."""
 
     def __init__(self, state: SharedState) -> None:
         self._put_message = state.put_message
@@ -77,14 +77,14 @@ class SendProcessor:
         return self._admission.when_saved(header.topic, reply) if self._unsaved_topics else reply
 
     def _refused(self, error: MQError, call: Call) -> Reply:
-        """Say no; as upstream, with the fields that clients look for in every answer to a send."""
+        """Return a refusal, with the fields that clients expect in every reply to a send."""
         self._refusals.note_limit(error, call.code, call.peer.address)
         reply = refusal(error)
         reply.header = SendRefusal(region=self._config.region, trace_on="true")
         return reply
 
     def _message(self, header: SendMessage, call: Call) -> _Prepared:
-        """Return the message to store and what its answer depends on. Raises what refuses it."""
+        """Return the message to store and the values of its reply. Raises the error that refuses it."""
         if self._answers_wait:
             self._confirmation.refuse_if_overloaded()
         name = header.topic
@@ -118,12 +118,14 @@ class SendProcessor:
         return message, wait, queue_id, handle
 
     def _waiting_properties(self, header: SendMessage, topic: str) -> dict[str, str]:
-        """Return the properties of a message that may have to wait. As upstream, WAIT stays in these."""
+        """Return the properties of a message that may be diverted. As upstream, they keep WAIT."""
         properties = decode_properties(header.properties or "")
         properties[Property.CLUSTER] = self._config.cluster
         if is_half(properties, topic):
             self._admission.check_transactions()
-            properties.setdefault(Property.PRODUCER_GROUP, header.producer_group)  # without it nobody could decide
+            properties.setdefault(
+                Property.PRODUCER_GROUP, header.producer_group
+            )  # without it no producer could be asked
         return properties
 
     def _stored(self, message: StoredMessage, wait: bool, queue_id: int, handle: bytes | None) -> Reply | Future[Reply]:
@@ -142,7 +144,7 @@ class SendProcessor:
 
     @answers(SendBatchMessage)
     def send_batch(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
-        """Store the members in one append: consecutive queue offsets, one answer with all ids."""
+        """Store the members in one append: consecutive queue offsets, one reply with all ids."""
         try:
             shape = self._shape(header, call)
             stored = self._put_members(shape, call.body) or self._put_messages(shape, call.body)
@@ -165,7 +167,7 @@ class SendProcessor:
     def _after_last_retry(
         self, header: SendMessage, call: Call, *, topic: TopicConfig, queue_id: int
     ) -> tuple[TopicConfig, int]:
-        """A message sent to a retry topic too often goes to the group's dead letters."""
+        """Return topic and queue id of a message for a retry topic: after too many tries those of dead letters."""
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self._groups.find(name, call.peer)
         if group is None:
@@ -206,7 +208,7 @@ class SendProcessor:
         return text, wait
 
     def _shape(self, header: SendMessage, call: Call) -> Shape:
-        """Return what the members of a batch have in common. Raises what refuses all of them."""
+        """Return the common fields of a batch's members. Raises the error that refuses all of them."""
         self._confirmation.refuse_if_overloaded()
         topic = self._topic_for(header, call)
         if header.topic.startswith(RETRY_PREFIX):
@@ -226,7 +228,7 @@ class SendProcessor:
         )
 
     def _put_members(self, shape: Shape, body: bytes) -> _StoredBatch | None:
-        """Store a batch as it came; None, nothing stored, where messages have to be made of it."""
+        """Store a batch without decoding it. Return None, with nothing stored, for unusual members."""
         if (members := members_of(body, shape.more)) is None:
             return None
         if (stored := self._put_message.put_members(members, shape, count=members.count)) is None:
@@ -235,12 +237,12 @@ class SendProcessor:
         return ids, stored.queue_offset, shape.text(members.first_text)
 
     def _put_messages(self, shape: Shape, body: bytes) -> _StoredBatch:
-        """Store the messages of a batch. Raises what refuses them."""
+        """Store a batch message by message. Raises the error that refuses it."""
         messages = []
         for message in shape.messages(decode_batch(body)):
             if not message.stored_body or is_too_long(message.property_text):
                 raise MessageRefused(self._illegal if message.stored_body else self._empty)
-            # Searched before it is parsed: this runs for every member.
+            # The text is searched before it is parsed, as this runs for every member.
             text = message.property_text
             if (DELAY in text or TRANSACTION in text or TIMER in text) and (name := waits_by(message.properties)):
                 raise MessageRefused(
@@ -270,7 +272,7 @@ def fast_sends(state: SharedState) -> list[FastHandler]:
     topics, statistics, long_polls = state.topics, state.statistics, state.long_polls
 
     def plan_for(name: str) -> SendPlan | None:
-        """How plain sends to a topic are stored; None where every one has to be looked at."""
+        """Return the plan for plain sends to a topic; None if each needs the plain path."""
         topic = topics.find(name)
         if topic is None or topic.order or name.startswith(RETRY_PREFIX) or name in NOT_FOR_CLIENTS:
             return None
@@ -310,7 +312,7 @@ def fast_sends(state: SharedState) -> list[FastHandler]:
 
 
 def _timed_sends(state: SharedState) -> TimedSends:
-    """Return what parks messages that ask for a time."""
+    """Return the compiled handler of sends with a delivery time."""
     timers, config = state.timers, state.config
 
     def find() -> tuple[ConsumeQueue, Counter] | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyromq.broker.cold_reads import Fetching
-from pyromq.broker.members.connections import Member
+from pyromq.broker.members.connections import GroupMember
 from pyromq.broker.transactions.half_messages import Half, half_copy, real_queue
 from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.logs import logger_of
@@ -57,7 +57,7 @@ class TransactionChecks:
         self._round: deque[int] = deque()  # queue offsets left in this round
         self._next_round = state.clock.monotonic() + state.config.transaction_check_interval_ms / 1000
         self._asked = 0  # place in a group where the search for a member begins
-        self._members: dict[str, list[Member]] = {}  # by group, during one step
+        self._members: dict[str, list[GroupMember]] = {}  # by group, during one step
         self._pushed_at: dict[Peer, float] = {}  # last check sent to a member in this round
 
     @readable()
@@ -119,7 +119,7 @@ class TransactionChecks:
                 return self._ask if member.session.takes_pushes else self._wait
         return self._move if self._half_messages.holds_back(half) else None
 
-    def _member(self, group: str, topic: str | None = None) -> Member | None:
+    def _member(self, group: str, topic: str | None = None) -> GroupMember | None:
         """Return a member that may send to `topic`, if given; members take turns.
 
         A member that accepts pushes now comes before one that is still reading its last checks. None without either.

@@ -41,7 +41,7 @@ LOADING_SECONDS = 1.0  # to wait for a run to be loaded: the alarm rings earlier
 LOOK_SECONDS = 60.0  # longest time between searches for timed-out transactions
 
 
-class BatchTransactions:
+class BatchCoordinator:
     """The batch transactions of one broker. `alarm` rings when `step` has something to do."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 `await breathe()` lets other requests run. `await loaded(pages)` waits until a thread has loaded pages that are not
 resident, as a page fault blocks the event loop. `await completed(future)` waits for an event. Tables may change at each
-`await`, so copy what is iterated over.
+`await`, so copy what is iterated over. A plain function raises `NotInMemory`; `await when_loaded(function)` retries it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from types import coroutine
 from typing import Any, NamedTuple, TypeVar
 
+from pyromq.errors import BrokerError
+
 T = TypeVar("T")
 
 LOADED_AT_ONCE = 256  # pieces that a thread loads before it serves other work
@@ -22,22 +24,31 @@ SlowWork = Coroutine[Any, Any, T]
 
 
 class FilePiece(NamedTuple):
-    """A range of a file that is not mapped."""
+    """A range of a file. If the file is mapped, `memory` is all of it."""
 
     path: Path
     position: int
     size: int
+    memory: memoryview | None = None
 
 
-PagesToLoad = list[memoryview | FilePiece]  # views are of mapped files
+PagesToLoad = list[FilePiece]
 
 
 class NotInMemory(Exception):
-    """Raised with the pages to load before the next attempt, and the error to raise if loads do not help."""
+    """Raised with the pages to load before the next attempt."""
 
-    def __init__(self, to_load: PagesToLoad, unreadable: Exception | None = None) -> None:
+    def __init__(self, to_load: PagesToLoad) -> None:
         self.to_load = to_load
-        self.unreadable = unreadable
+
+    @property
+    def unreadable(self) -> BrokerError:
+        """The error for pages that repeated loads did not make resident."""
+        path, position, size, _ = self.to_load[0]
+        return BrokerError(
+            f"{path} cannot be read from the disk at byte {position} ({size} bytes): look for errors of the disk in the"
+            " kernel's log (dmesg), and restore the file from a copy"
+        )
 
 
 @coroutine
@@ -51,6 +62,23 @@ def loaded(pages: PagesToLoad) -> Generator[PagesToLoad, None, None]:
     """Wait until a thread has loaded these pages. Pages that cannot be read stay out of memory."""
     for first in range(0, len(pages), LOADED_AT_ONCE):
         yield pages[first : first + LOADED_AT_ONCE]
+
+
+async def when_loaded(attempt: Callable[[], T]) -> T:
+    """Return what `attempt` returns; before each retry load the pages that it lacks.
+
+    Raises `BrokerError` if loads do not help: a read of the mapped file might end the process.
+    """
+    for _ in range(MAX_ROUNDS):
+        try:
+            return attempt()
+        except NotInMemory as lack:
+            to_load = lack.to_load
+        await loaded(to_load)
+    try:
+        return attempt()
+    except NotInMemory as lack:
+        raise lack.unreadable from None
 
 
 @coroutine

@@ -64,7 +64,7 @@ async def test_a_record_on_the_disk_is_read_by_a_thread_and_once(broker, orders,
     await clock.advance(2.0)
     loaded = []
     monkeypatch.setattr(residency, "RECENT_BYTES", 0)
-    monkeypatch.setattr(type(broker.store.disk), "is_loaded", lambda disk, views: False)
+    monkeypatch.setattr(type(broker.store.disk), "is_resident", lambda *_: False)
     monkeypatch.setattr(
         type(broker.store.disk),
         "load",

@@ -101,7 +101,8 @@ def check_same_again(pair: tuple[MessageStore, MessageStore], body: bytes, commo
 
 
 def written(store: MessageStore, start: int) -> bytes:
-    return b"".join(store.log_tail.views_between(start, store.max_log_offset))  # type: ignore[attr-defined]
+    end, files = store.max_log_offset, store.log_tail.files  # type: ignore[attr-defined]
+    return b"".join(each.memory[max(start - each.base, 0) : end - each.base] for each in files.between(start, end))
 
 
 def check_same(body: bytes, common: Shape, **settings: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.errors import StoreNotWritable
-from pyromq.slow_work import run_blocking
+from pyromq.slow_work import FilePiece, run_blocking
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.message_store import MessageStore
@@ -72,8 +72,8 @@ def test_what_is_mapped_for_reading_can_be_looked_at_loaded_and_let_go(tmp_path:
     LOCAL_DISK.close(descriptor)
     with pytest.raises(TypeError):
         memory[0] = 1
-    views = [memory[10:20], memory[9000:9010]]
-    LOCAL_DISK.load(views)
-    assert LOCAL_DISK.is_loaded(views)
+    LOCAL_DISK.load([FilePiece(path, 10, 10, memory), FilePiece(path, 9000, 10)])
+    assert LOCAL_DISK.is_resident(memory, 10, 10)
+    assert LOCAL_DISK.is_resident(memory, 9000, 10)
     LOCAL_DISK.drop_pages(memory, 0, 16384)
     assert bytes(memory) == b"x" * 16384

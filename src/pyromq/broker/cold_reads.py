@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from pyromq.broker.confirmation import PendingReplies
 from pyromq.clock import Clock
 from pyromq.net.tasks import Alarm, soon_in_this_loop
-from pyromq.remoting.command import Reply
-from pyromq.slow_work import MAX_ROUNDS, FilePiece, PagesToLoad
+from pyromq.slow_work import MAX_ROUNDS, PagesToLoad
 from pyromq.store.disk import Disk
 
 THREADS = 4  # loads at a time for requests
@@ -29,10 +27,6 @@ class ColdReads:
         """Load pages for a slow reply."""
         return self.waiting.add(self._threads.submit(self._disk.load, pages))
 
-    def when_loaded(self, pages: Sequence[memoryview | FilePiece], reply: Callable[[], Reply]) -> Future[Reply]:
-        """Return a future for what `reply` returns, called in a thread after the pages are loaded."""
-        return self.waiting.add(self._threads.submit(self._load, pages, reply))
-
     def fetch(self, pages: PagesToLoad, alarm: Alarm) -> Future[None]:
         """Load pages for a background task; its alarm rings when they are loaded."""
         run_soon = soon_in_this_loop()
@@ -44,10 +38,6 @@ class ColdReads:
         """End the threads after their current work."""
         self._threads.shutdown()
         self._step_threads.shutdown()
-
-    def _load(self, pages: Sequence[memoryview | FilePiece], reply: Callable[[], Reply]) -> Reply:
-        self._disk.load(pages)
-        return reply()
 
 
 class Fetching:

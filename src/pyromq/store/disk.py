@@ -29,20 +29,16 @@ from pyromq.slow_work import FilePiece
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups import records
 
-_STRETCH_BYTES = 1 << 20  # of memory that is loaded in one go, what lies between records included
-
-_MADV_POPULATE_READ = 22  # Linux 5.14; others answer EINVAL
 _libc = ctypes.CDLL(None, use_errno=True)
 _advise = _libc.madvise
 _advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_compare = _libc.memcmp
-_compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _in_core = _libc.mincore
 _in_core.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 Content = bytes | bytearray | memoryview
 
 OWNER_ONLY, OWNER_ONLY_FOLDER = 0o600, 0o700  # modes of new files and folders: no other user reads messages
+_MADV_POPULATE_READ = 22  # Linux 5.14; others answer EINVAL and the pages are then read
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then made one by one, when written
 _FAILED = ctypes.c_void_p(-1).value  # result of a failed mmap
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
@@ -143,14 +139,14 @@ class Disk(Protocol):
     def drop_pages(self, memory: memoryview, position: int, size: int) -> None:
         """Unmap pages of a mapped file. Their content is kept, and the next access maps them again."""
 
-    def is_loaded(self, views: Sequence[memoryview]) -> bool:
-        """Whether all pages of these views are resident; True if the system cannot tell. Does not block."""
+    def is_resident(self, memory: memoryview, position: int, size: int) -> bool:
+        """Whether a range of a mapped file is resident; True if the system cannot tell. Does not block."""
 
     def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
         """Return `size` bytes; None if that would block, or if the file ends before."""
 
-    def load(self, pages: Sequence[memoryview | FilePiece]) -> None:
-        """Load pages and pieces of files into memory; blocks, without the interpreter's lock. Ignores read errors."""
+    def load(self, pages: Sequence[FilePiece]) -> None:
+        """Load pieces of files into memory; blocks, without the interpreter's lock. Ignores read errors."""
 
     def lock(self, descriptor: int) -> None:
         """Lock byte 0 for this open file alone. Raises `OSError` if it is locked."""
@@ -263,13 +259,11 @@ class LocalDisk:
         content = (ctypes.c_ubyte * size).from_address(address)
         # Not at the interpreter's exit: a thread may still be writing, and the process ends all mappings anyway.
         weakref.finalize(content, _unmap, address, size).atexit = False
-        memory = memoryview(content).cast("B")
+        memory = memoryview(content).cast("B")  # its `obj` is `content`, which has the address
         return memory if write else memory.toreadonly()
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
-        start = position - position % mmap.PAGESIZE
-        first = ctypes.c_char.from_buffer(memory, start)  # keeps the mapping alive during the call
-        if _advise(ctypes.addressof(first), position + size - start, _MADV_POPULATE_WRITE) == 0:
+        if _advise(*_pages(memory, position, size), _MADV_POPULATE_WRITE) == 0:
             return True
         if ctypes.get_errno() != errno.EFAULT:
             return False
@@ -289,16 +283,30 @@ class LocalDisk:
         first = -(-position // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (position + size) // mmap.PAGESIZE * mmap.PAGESIZE
         if first < end:  # a shared mapping loses no data, flushed or not
-            _advise(address_of(memory) + first, end - first, mmap.MADV_DONTNEED)
+            _advise(*_pages(memory, first, end - first), mmap.MADV_DONTNEED)
 
-    def is_loaded(self, views: Sequence[memoryview]) -> bool:
-        return is_loaded(views)
+    def is_resident(self, memory: memoryview, position: int, size: int) -> bool:
+        start, size = _pages(memory, position, size)
+        pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+        return bool(_in_core(start, size, pages) != 0 or 0 not in bytes(pages))
 
     def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
-        return read_now(descriptor, size, position)
+        content = bytearray(size)
+        try:
+            found = os.preadv(descriptor, [content], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:  # raised by some file systems, for example tmpfs
+                raise
+            found = os.preadv(descriptor, [content], position)
+        return bytes(content) if found == size else None
 
-    def load(self, pages: Sequence[memoryview | FilePiece]) -> None:
-        load(pages)
+    def load(self, pages: Sequence[FilePiece]) -> None:
+        for path, position, size, memory in pages:
+            if memory is None or _advise(*_pages(memory, position, size), _MADV_POPULATE_READ) != 0:
+                with contextlib.suppress(OSError):  # the next read raises it
+                    _read_through(path, position, position + size)
 
     def lock(self, descriptor: int) -> None:
         # Bound to the open file instead of the process: two stores in one process exclude each other too.
@@ -404,93 +412,16 @@ def _next_data(descriptor: int, position: int) -> int:
         return 1 << 62
 
 
-def is_loaded(views: Sequence[memoryview]) -> bool:
-    """Whether all pages of these views of mapped files are resident."""
-    return all(_is_resident(start, size) for start, size in stretches(views))
-
-
-def read_now(descriptor: int, size: int, position: int) -> bytes | None:
-    """Read bytes of a file if they are resident; None if not, or if the file ends before."""
-    content = bytearray(size)
+def _read_through(path: Path, start: int, end: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        found = os.preadv(descriptor, [content], position, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return None
-    except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:  # raised by some file systems, for example tmpfs
-            raise
-        found = os.preadv(descriptor, [content], position)
-    return bytes(content) if found == size else None
-
-
-def load(pages: Sequence[memoryview | FilePiece]) -> None:
-    """Load views of mapped files and pieces of other files into memory."""
-    for piece in pages:
-        if isinstance(piece, FilePiece):
-            with contextlib.suppress(OSError):  # the next read raises it
-                _read_through(piece)
-    for start, size in stretches([each for each in pages if isinstance(each, memoryview)]):
-        if _advise(start, size, _MADV_POPULATE_READ) != 0 and ctypes.get_errno() == errno.EINVAL:
-            _compare(start, start, size)  # touches every page
-
-
-def _is_resident(start: int, size: int) -> bool:
-    pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
-    return bool(_in_core(start, size, pages) != 0 or 0 not in bytes(pages))
-
-
-def _read_through(piece: FilePiece) -> None:
-    descriptor = os.open(piece.path, os.O_RDONLY)
-    try:
-        end = piece.position + piece.size
-        for position in range(piece.position, end, _PIECE):
+        for position in range(start, end, _PIECE):
             os.pread(descriptor, min(_PIECE, end - position), position)
     finally:
         os.close(descriptor)
 
 
-class _Buffer(ctypes.Structure):
-    """CPython's `Py_buffer`: the address, also of read-only memory, and space for the other fields."""
-
-    _fields_ = (("address", ctypes.c_void_p), ("rest", ctypes.c_void_p * 15))
-
-
-_take_buffer = ctypes.pythonapi.PyObject_GetBuffer
-_take_buffer.argtypes = (ctypes.py_object, ctypes.c_void_p, ctypes.c_int)
-_give_back_buffer = ctypes.pythonapi.PyBuffer_Release
-_give_back_buffer.argtypes = (ctypes.c_void_p,)
-_give_back_buffer.restype = None
-
-
-def stretches(views: Sequence[memoryview]) -> list[tuple[int, int]]:
-    """Return address and size of the pages of these views. Views of one file near each other become one range.
-
-    Views of two files do not: the addresses between them may not be mapped.
-    """
-    found: list[tuple[int, int]] = []  # begin and end of each range
-    previous: object = None
-    for view in views:
-        start = address_of(view)
-        end = start + len(view)
-        if found and view.obj is previous:
-            first, last = min(found[-1][0], start), max(found[-1][1], end)
-            if last - first <= _STRETCH_BYTES:
-                found[-1] = first, last
-                continue
-        found.append((start, end))
-        previous = view.obj
-    return [_pages(start, end - start) for start, end in found]
-
-
-def address_of(view: memoryview) -> int:
-    if not view.readonly:
-        return ctypes.addressof(ctypes.c_char.from_buffer(view))
-    buffer = _Buffer()
-    _take_buffer(view, ctypes.byref(buffer), 0)
-    _give_back_buffer(ctypes.byref(buffer))  # the view keeps the memory
-    return buffer.address or 0
-
-
-def _pages(start: int, size: int) -> tuple[int, int]:
-    before = start % mmap.PAGESIZE
-    return start - before, size + before
+def _pages(memory: memoryview, position: int, size: int) -> tuple[int, int]:
+    """Return address and size of a range of a mapped file, from the begin of its first page on."""
+    before = position % mmap.PAGESIZE
+    return ctypes.addressof(memory.obj) + position - before, size + before  # type: ignore[arg-type]  # made by `map`

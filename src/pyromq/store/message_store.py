@@ -78,7 +78,7 @@ class MessageStore:
             clock=clock,
             disk=disk,
         )
-        self.residency = Residency(self._log, disk=disk, clock=clock)
+        self.residency = Residency(self._log, clock)
         self.retention = Retention(
             self._log,
             self._queues,
@@ -90,9 +90,7 @@ class MessageStore:
             sync_entries=self._flusher.sync_entries,
         )
         self._verifier = EntryVerifier(self._log, self._dispatcher.tags_code)
-        self.reading = Reading(
-            self._log, self._queues, config, verifier=self._verifier, residency=self.residency, disk=disk
-        )
+        self.reading = Reading(self._log, self._queues, config, verifier=self._verifier, residency=self.residency)
         self.read = self.reading.read
         self.search_by_time = self.reading.search_by_time
         self.batch_appends = BatchAppends(self._log, self._queues, clock)
@@ -361,14 +359,6 @@ class MessageStore:
     def records_from(self, log_offset: int) -> Iterator[tuple[int, memoryview]]:
         """Yield log offset and record of all topics from a record's begin on, in order of arrival."""
         return self._log.records_from(log_offset)
-
-    def verify(self, topic: str, queue_id: int, first: int, end: int, *, tags: bool) -> bool:
-        """Compare the entries of an unverified read with their records. Return False if the read must be repeated.
-
-        Thread-safe.
-        """
-        queue = self._queues.find(topic, queue_id)
-        return queue is None or self._verifier.verify(queue, first, end, tags=tags)
 
     def is_cold(self, log_offset: int) -> bool:
         """Whether a record is so far from the log's end that it is probably not resident."""

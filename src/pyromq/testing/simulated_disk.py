@@ -297,14 +297,14 @@ class SimulatedDisk:
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         return True
 
-    def is_loaded(self, views: Sequence[memoryview]) -> bool:
+    def is_resident(self, memory: memoryview, position: int, size: int) -> bool:
         return True
 
     def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
         content = self.read(descriptor, size, position)
         return content if len(content) == size else None
 
-    def load(self, pages: Sequence[memoryview | FilePiece]) -> None:
+    def load(self, pages: Sequence[FilePiece]) -> None:
         """Do nothing: all of a simulated disk is in memory."""
 
     def drop_pages(self, memory: memoryview, position: int, size: int) -> None:

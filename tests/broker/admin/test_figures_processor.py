@@ -49,12 +49,12 @@ class ColdDisk(LocalDisk):
     def __init__(self):
         self.loads = []
 
-    def is_loaded(self, views):
+    def is_resident(self, memory, position, size):
         return False
 
-    def load(self, views):
-        self.loads.append((threading.current_thread() is threading.main_thread(), len(views)))
-        super().load(views)
+    def load(self, pieces):
+        self.loads.append((threading.current_thread() is threading.main_thread(), len(pieces)))
+        super().load(pieces)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ async def cold(broker, orders, monkeypatch):
     for queue_id in range(4):
         await orders.send("orders", queue_id=queue_id)
     monkeypatch.setattr(residency, "RECENT_BYTES", 0)
-    monkeypatch.setattr(type(broker.store.disk), "is_loaded", lambda *_: False)
+    monkeypatch.setattr(type(broker.store.disk), "is_resident", lambda *_: False)
     return broker.store
 
 

@@ -11,7 +11,7 @@ from pyromq.message import MessageQueue
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import read_ranges
 from pyromq.spark.read.read_options import BATCH, read_options
-from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.disk import LocalDisk
 from pyromq.store.log import residency
 from pyromq.testing import Cluster
 
@@ -19,7 +19,7 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 COUNT = 6
 
 
-async def test_a_task_asks_again_where_the_broker_has_just_mended_an_entry(tmp_path, monkeypatch):
+async def test_a_task_reads_what_the_broker_has_just_mended(tmp_path, monkeypatch):
     monkeypatch.setattr(residency, "RECENT_BYTES", 0)
     async with Cluster(data=tmp_path) as cluster:
         async with await cluster.admin() as admin:
@@ -31,7 +31,9 @@ async def test_a_task_asks_again_where_the_broker_has_just_mended_an_entry(tmp_p
         entries = cluster.broker.store._queues.find("orders", 0)
         entry = entries.find(3)
         entries.put(3, entry._replace(log_offset=entry.log_offset + 1))
-        monkeypatch.setattr(LOCAL_DISK.__class__, "is_loaded", lambda disk, views: False)
+        loaded = []
+        monkeypatch.setattr(LocalDisk, "is_resident", lambda *_: bool(loaded))
+        monkeypatch.setattr(LocalDisk, "load", lambda disk, pieces: loaded.extend(pieces))
 
         def read():
             options = read_options({"namesrvAddr": cluster.namesrv, "subscribe": "orders"}, BATCH)

@@ -49,7 +49,7 @@ def forget(log):
             drop(segment, 0, segment.size)
 
     forget()
-    if LOCAL_DISK.is_loaded(log.views_between(0, log.end)):
+    if not any(segment.to_load(0, segment.size) for segment in log.files.segments):
         pytest.skip("this file system keeps its files in memory")
     return forget
 
@@ -57,7 +57,11 @@ def forget(log):
 @pytest.fixture
 def residency(log, clock, monkeypatch):
     monkeypatch.setattr(residency_module, "RECENT_BYTES", MEGABYTE)
-    return Residency(log, disk=LOCAL_DISK, clock=clock)
+    return Residency(log, clock)
+
+
+def load(residency, start, end):
+    LOCAL_DISK.load(residency.to_load((at, MEGABYTE) for at in range(start, end, MEGABYTE)))
 
 
 def test_what_was_written_a_moment_ago_is_there(log, residency):
@@ -68,7 +72,7 @@ def test_what_was_written_a_moment_ago_is_there(log, residency):
 async def test_what_was_whole_is_believed_for_a_second(log, residency, forget, clock, start):
     end = start + MEGABYTE + 7000
     assert not residency.covers(start, end)
-    LOCAL_DISK.load(log.views_between(start // MEGABYTE * MEGABYTE, start // MEGABYTE * MEGABYTE + 2 * MEGABYTE))
+    load(residency, start // MEGABYTE * MEGABYTE, start // MEGABYTE * MEGABYTE + 2 * MEGABYTE)
     assert residency.covers(start, end)
     forget()
     await clock.advance(0.9)
@@ -78,11 +82,34 @@ async def test_what_was_whole_is_believed_for_a_second(log, residency, forget, c
 
 
 def test_a_block_with_a_page_missing_is_not_believed(log, residency, forget):
-    LOCAL_DISK.load(log.views_between(0, MEGABYTE))
+    load(residency, 0, MEGABYTE)
     drop(log.files.segments[0], MEGABYTE // 2, MEGABYTE // 2)
-    if LOCAL_DISK.is_loaded(log.views_between(0, MEGABYTE)):
+    if not residency.to_load([(0, MEGABYTE)]):
         pytest.skip("this file system keeps what it has read")
     assert not residency.covers(0, 5000)
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_neighbouring_records_are_one_piece_to_load(log, residency, forget, step):
+    places = [(MEGABYTE + at, 100) for at in range(0, MEGABYTE - 100, 50_000)][::step]
+    pieces = residency.to_load([(0, 100), *places, (5 * MEGABYTE, 100)])
+    assert pieces[0][:3] == (log.files.segments[0].path, 0, 100)
+    assert len(pieces) == (3 if step == 1 else 2 + len(places))
+    assert sum(piece.size for piece in pieces) < MEGABYTE + 200
+
+
+def test_a_piece_to_load_ends_with_its_file(log, residency, forget):
+    first, second = log.files.segments[:2]
+    found = [piece[:3] for piece in residency.to_load([(SEGMENT_BYTES - 100, 300)])]
+    assert found == [(first.path, SEGMENT_BYTES - 100, 100), (second.path, 0, 200)]
+
+
+def test_what_is_loaded_is_there_whatever_lies_between(log, residency, forget):
+    places = [(MEGABYTE, 100), (MEGABYTE + 300_000, 100), (4 * MEGABYTE, 100)]
+    LOCAL_DISK.load(residency.to_load(places[:2]))
+    assert residency.to_load(places) == residency.to_load(places[2:])
+    LOCAL_DISK.load(residency.to_load(places))
+    assert residency.to_load(places) == []
 
 
 @pytest.mark.parametrize("place", [(0, 65 * MEGABYTE), (-10 * MEGABYTE, -9 * MEGABYTE), (5000, -7)])
@@ -115,7 +142,7 @@ def test_an_opened_log_has_its_end_loaded(tmp_path, clock, monkeypatch):
     store = MessageStore(config, clock, store_address=bytes(8), disk=again)
     store.open()
     store.close()
-    pieces = [(int(path.name) + position, size) for path, position, size in again.loaded]
+    pieces = [(int(path.name) + position, size) for path, position, size, _ in again.loaded]
     assert pieces[0][0] == end - 6_000
     assert sum(size for _, size in pieces) == 6_000
     assert all(start + size == after for (start, size), (after, _) in pairwise(pieces))

@@ -10,6 +10,7 @@ from tests.store.making import TOPIC, fill, message, opened, small_store
 
 from pyromq.java_hash import java_hash
 from pyromq.record import decode, decode_all
+from pyromq.slow_work import NotInMemory
 from pyromq.store.disk import LocalDisk
 from pyromq.store.log import residency
 from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
@@ -172,16 +173,14 @@ def test_records_that_a_filter_has_to_see_are_not_touched_before_they_are_in_mem
         bodies = [each.body for each in fill(store, 20, queues=1)]
         asked = []
         wanted = Wanted(accepts_record=lambda record: bool(asked.append(record)) or decode(record).body in bodies[3:5])
-        monkeypatch.setattr(LocalDisk, "is_loaded", lambda disk, views: False)
-        result = store.read(TOPIC, 0, 0, 10, wanted=wanted)
-        assert (result.status, result.next_offset, result.records) == (ReadStatus.NO_MATCHED_MESSAGE, 0, [])
-        assert b"".join(result.to_load) == b"".join(
-            store.record_at(each.log_offset) for each in store.entries(TOPIC, 0, 0, 20)
-        )
+        monkeypatch.setattr(LocalDisk, "is_resident", lambda *_: False)
+        with pytest.raises(NotInMemory) as lack:
+            store.read(TOPIC, 0, 0, 10, wanted=wanted)
+        assert [(int(path.name) + at, size) for path, at, size, _ in lack.value.to_load] == [(0, store.max_log_offset)]
         assert asked == []
-        monkeypatch.setattr(LocalDisk, "is_loaded", lambda disk, views: True)
+        monkeypatch.setattr(LocalDisk, "is_resident", lambda *_: True)
         result = store.read(TOPIC, 0, 0, 10, wanted=wanted)
-        assert (found_bodies(result), result.next_offset, result.to_load) == (bodies[3:5], 20, ())
+        assert (found_bodies(result), result.next_offset) == (bodies[3:5], 20)
 
 
 def test_entries_whose_records_are_gone_are_passed_over(tmp_path: Path) -> None:

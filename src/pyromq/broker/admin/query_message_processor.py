@@ -57,19 +57,18 @@ class QueryMessageProcessor:
         wanted = min(UNIQUE_KEY_MATCHES if header.by_unique_key else header.max_count, MAX_MATCHES)
         found = await self._store.search_by_key(header.topic, header.key, wanted, header.begin_ms, header.end_ms)
         await loaded(self._store.residency.heads_to_load(found.log_offsets))
-        records = [self._store.record_at(offset) for offset in sorted(found.log_offsets)]
-        there = [record for record in records if record is not None]
+        records = {offset: self._store.record_at(offset) for offset in sorted(found.log_offsets)}
+        there = {offset: record for offset, record in records.items() if record is not None}
         if not there:
             raise QueryNotFound("can not find message, maybe time range not correct")
-        fitting = _newest(there, self._limits.query_bytes)
+        fitting = _newest([*there.values()], self._limits.query_bytes)
         left_out, limit = len(there) - len(fitting), self._limits.query_bytes
         remark = f"{left_out} older messages are omitted: maxQueryBytes is {limit}" if left_out else None
         answer = QueryMessageResponse(
             index_last_ms=found.last_update_ms, index_last_log_offset=found.last_update_log_offset
         )
         await breathe()  # lets requests of other connections go first
-        if not self._store.disk.is_loaded(fitting):
-            await loaded([*fitting])
+        await loaded(self._store.residency.to_load((offset, len(record)) for offset, record in there.items()))
         return Reply(answer, fitting, remark=remark)
 
     @answers(ViewMessage)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +35,7 @@ from pyromq.remoting.dispatch import Later, Peer, answers
 from pyromq.remoting.header import header_layout, wire_layout
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
 from pyromq.remoting.headers.messages import LitePullMessage
+from pyromq.slow_work import NotInMemory, SlowWork, when_loaded
 from pyromq.store.message_store import ReadResult, ReadStatus
 
 if TYPE_CHECKING or speedups.is_active:
@@ -77,7 +76,6 @@ class PullProcessor:
         self._connections = state.connections
         self._offsets = state.offsets
         self._long_polls = state.long_polls
-        self._cold_reads = state.cold_reads
         self._statistics = state.statistics
         self._moved = OffsetMovedEvents(state.put_message, state.config.name, state.clock)
         self._permissions = state.permissions
@@ -85,46 +83,26 @@ class PullProcessor:
         self._clock = state.clock
 
     @answers(PullMessage)
-    def pull(self, header: PullMessage, call: Call) -> Reply | Future[Reply] | Later:
+    def pull(self, header: PullMessage, call: Call) -> Reply | SlowWork[Reply] | Later:
         self.check(header, call.peer)
         flags = header.sys_flag
         wanted = self.subscription(header)
         if flags & PullFlag.COMMIT_OFFSET:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
-        found = self._find(header, wanted)
+        try:
+            found = self._find(header, wanted)
+        except NotInMemory:
+            return self._reply_when_loaded(header, wanted)
         reply = self._reply(header, found)
-        if found.to_load:
-            return self._when_loaded(header, found.to_load, lambda: reply)
-        if found.may_page_fault and found.records and not self._store.disk.is_loaded(found.records):
-            return self._when_loaded(header, found.records, partial(self._proven, header, found, reply, wanted))
         if reply.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
             return self._park(header, wanted, call)
         return reply
 
-    def _when_loaded(
-        self, header: PullMessage, records: Sequence[memoryview], reply: Callable[[], Reply]
-    ) -> Future[Reply]:
+    async def _reply_when_loaded(self, header: PullMessage, wanted: Filter) -> Reply:
         began = self._clock.monotonic()
-
-        def timed() -> Reply:
-            answer = reply()
-            seconds = self._clock.monotonic() - began
-            self._statistics.note_latency(header.consumer_group, header.topic, seconds)
-            return answer
-
-        return self._cold_reads.when_loaded(records, timed)
-
-    def _proven(self, header: PullMessage, found: ReadResult, reply: Reply, wanted: Filter) -> Reply:
-        """Return the reply when its records are loaded, or one to pull again if they differ from the entries.
-
-        Called in a thread.
-        """
-        place = (header.topic, header.queue_id, header.queue_offset, found.next_offset)
-        if not found.is_unverified or self._store.verify(*place, tags=wanted.accepts_code is not None):
-            return reply
-        again = PullMessageResponse(header.queue_offset, found.min_offset, found.max_offset)
-        status = ReadStatus.NO_MATCHED_MESSAGE
-        return Reply(again, code=_CODES[status], remark=status.name)
+        found = await when_loaded(partial(self._find, header, wanted))
+        self._statistics.note_latency(header.consumer_group, header.topic, self._clock.monotonic() - began)
+        return self._reply(header, found)
 
     def check(self, header: PullMessage, peer: Peer | None = None) -> None:
         """Raise the error that refuses a pull. Without a peer nothing is created automatically."""
@@ -211,7 +189,13 @@ class PullProcessor:
         needs = [(header.topic, SUB), (retry_topic(header.consumer_group), SUB)]
         if (lacking := self._permissions.lacks(call.account, needs)) is not None:
             raise denied(f"account {call.account} has no SUB on {resource_name(lacking[0])} any more")
-        return self._reply(header, self._find(header, wanted))
+        try:
+            found = self._find(header, wanted)
+        except NotInMemory:  # the next pull has them loaded
+            queue = (header.topic, header.queue_id)
+            bounds = (self._store.min_offset(*queue), self._store.max_offset(*queue))
+            found = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, header.queue_offset, *bounds, [], 0, 0)
+        return self._reply(header, found)
 
 
 def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:

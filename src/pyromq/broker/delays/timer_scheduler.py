@@ -34,7 +34,7 @@ from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.net.tasks import Alarm
 from pyromq.remoting.recall_handle import RecallHandle, encode_handle
-from pyromq.slow_work import FilePiece, NotInMemory, PagesToLoad, breathe
+from pyromq.slow_work import NotInMemory, PagesToLoad, breathe
 from pyromq.store.disk import readable
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
@@ -96,7 +96,7 @@ class _Batch:
 
     def lacks(self, time: DueTime, unread: PagesToLoad) -> None:
         self.unread += unread
-        self.size += sum(map(_size_of, unread))
+        self.size += sum(each.size for each in unread)
         self.lacking.append(time)
 
 
@@ -363,10 +363,6 @@ class TimerScheduler:
                 done += 1
         finally:
             del deliveries[:done]
-
-
-def _size_of(unread: memoryview | FilePiece) -> int:
-    return unread.size if isinstance(unread, FilePiece) else len(unread)
 
 
 class DueTimes:

@@ -7,6 +7,7 @@ in no list needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from pyromq.remoting.command import Call
 from pyromq.remoting.dispatch import Judgement
 from pyromq.remoting.header import Header, header_layout, request_headers, wire_layout
 from pyromq.remoting.rejection_log import RejectionLog
-from pyromq.slow_work import MAX_ROUNDS, NotInMemory, loaded
+from pyromq.slow_work import NotInMemory, when_loaded
 from pyromq.store.message_store import MessageStore
 
 if TYPE_CHECKING or speedups.is_active:
@@ -218,17 +219,8 @@ class PermissionGuard:
         """Return the error that the call is refused with, or None; a coroutine if a record must be loaded."""
         try:
             return self._judged(call)
-        except NotInMemory as lack:
-            return self._judged_when_loaded(call, lack)
-
-    async def _judged_when_loaded(self, call: Call, lack: NotInMemory) -> MQError | None:
-        for _ in range(MAX_ROUNDS):
-            await loaded(lack.to_load)
-            try:
-                return self._judged(call)
-            except NotInMemory as again:
-                lack = again
-        raise lack.unreadable or lack
+        except NotInMemory:
+            return when_loaded(partial(self._judged, call))
 
     def _judged(self, call: Call) -> MQError | None:
         try:
@@ -292,7 +284,7 @@ def _is_queued(message: StoredMessage, store: MessageStore) -> bool:
         return False
     queue, queue_offset = place
     if to_load := queue.entry_to_load(queue_offset):
-        raise NotInMemory(to_load, store.residency.unreadable(message.log_offset))
+        raise NotInMemory(to_load)
     return store.reading.log_offset_of(place) == message.log_offset
 
 

@@ -222,14 +222,14 @@ class IndexFile(IndexTail):
         file = self.file
         memory = file.memory  # stays mapped if the file is deleted meanwhile
         slot_at = HEADER.size + key_hash % self.slots * SLOT.size
-        yield file.to_load(memory[slot_at : slot_at + SLOT.size])
+        yield file.to_load(slot_at, slot_at + SLOT.size)
         number = self._counted(SLOT.unpack_from(memory, slot_at)[0])
         end, looked_at, page = self.next_entry, 0, -1
         while 0 < number < end:
             entry_at = self.entries_at + number * ENTRY.size
             if entry_at // _PAGE_BYTES != page:
                 page = entry_at // _PAGE_BYTES
-                if to_load := file.to_load(memory[entry_at : entry_at + ENTRY.size]):
+                if to_load := file.to_load(entry_at, entry_at + ENTRY.size):
                     yield to_load
             entry = ENTRY.unpack_from(memory, entry_at)
             entry_hash, log_offset, seconds, previous = entry

@@ -256,13 +256,6 @@ class CommitLog(LogTail):
         """Return base and memory of the segment that holds an offset; None if it is deleted."""
         return None if (segment := self.files.find(offset)) is None else (segment.base, segment.memory)
 
-    def views_between(self, start: int, end: int) -> list[memoryview]:
-        """Return the existing bytes between two log offsets, one view for each segment."""
-        return [
-            segment.memory[max(start - segment.base, 0) : end - segment.base]
-            for segment in self.files.between(start, min(end, self.end))
-        ]
-
     def _segment_at(self, offset: int) -> Segment:
         segment = self.files.find(offset)
         assert segment is not None  # no file is missing from `min_offset` to `end`

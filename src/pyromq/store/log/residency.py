@@ -7,17 +7,17 @@ second; an eviction within that second costs one page fault.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from pyromq.clock import Clock
-from pyromq.errors import BrokerError
 from pyromq.record import FIXED_SIZE
-from pyromq.slow_work import MAX_ROUNDS, FilePiece, NotInMemory, PagesToLoad, SlowWork, loaded
-from pyromq.store.disk import Disk
+from pyromq.slow_work import FilePiece, NotInMemory, PagesToLoad, SlowWork, when_loaded
 from pyromq.store.log.commit_log import CommitLog
 
 RECENT_BYTES = 64 << 20  # bytes at the log's end that count as resident: they were just written
 _BLOCK_BYTES = 1 << 20
+_STRETCH_BYTES = 1 << 20  # neighbouring records are loaded together, with the bytes between them, up to this size
 _TRUSTED_SECONDS = 1.0
 _MOST_CHECKED = 64  # blocks checked for one read: a bulk read of one queue may span many
 _MOST_BLOCKS = 65_536  # blocks remembered: 64 GiB of log
@@ -28,9 +28,8 @@ T = TypeVar("T")
 class Residency:
     """Tells which records are resident, and which pages a reader must load first."""
 
-    def __init__(self, log: CommitLog, *, disk: Disk, clock: Clock) -> None:
+    def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
-        self._disk = disk
         self._monotonic = clock.monotonic
         self._trusted_until: dict[int, float] = {}  # by number of the block in the log
 
@@ -63,10 +62,16 @@ class Residency:
         """Return the ranges (log offset and size) that are not resident. Sizes may be damaged."""
         found: PagesToLoad = []
         recent, most = self._log.end - RECENT_BYTES, self._log.max_record_bytes
+        first = last = -_STRETCH_BYTES  # none yet
         for start, size in places:
-            if start < recent and size > 0 and (views := self._log.views_between(start, start + min(size, most))):
-                found += [] if self._disk.is_loaded(views) else views
-        return found
+            if start < recent and size > 0:
+                end = start + min(size, most)
+                if first <= start and max(end, last) - first <= _STRETCH_BYTES:
+                    last = max(end, last)
+                else:
+                    found += self._range_to_load(first, last)
+                    first, last = start, end
+        return found + self._range_to_load(first, last)
 
     def heads_to_load(self, log_offsets: Iterable[int]) -> PagesToLoad:
         """Return the fixed-size heads of records that are not resident."""
@@ -84,26 +89,14 @@ class Residency:
         record = self._log.record_at(log_offset)
         return [] if record is None else self.to_load([(log_offset, len(record))])
 
-    def unreadable(self, log_offset: int) -> BrokerError:
-        """Return the error for a record that is not resident after repeated loads."""
-        return BrokerError(
-            f"the record at log offset {log_offset} cannot be read from the disk ({self._log.place_of(log_offset)}):"
-            " look for errors of the disk in the kernel's log (dmesg), and restore the file from a copy"
-        )
-
     async def load_record(self, log_offset: int) -> None:
         """Load the record that begins at a log offset. Raises `BrokerError` if repeated loads do not bring it."""
-        for _ in range(MAX_ROUNDS):
-            if not (to_load := self.record_to_load(log_offset)):
-                return
-            await loaded(to_load)
-        if self.record_to_load(log_offset):
-            raise self.unreadable(log_offset)  # a read of the mapped file might end the process
+        await when_loaded(partial(self.need_record, log_offset))
 
     def need_record(self, log_offset: int) -> None:
         """Raise `NotInMemory` unless the record that begins at a log offset is resident."""
         if to_load := self.record_to_load(log_offset):
-            raise NotInMemory(to_load, self.unreadable(log_offset))
+            raise NotInMemory(to_load)
 
     def when_resident(self, log_offset: int, answer: Callable[[], T]) -> T | SlowWork[T]:
         """Return what `answer` returns; if the record is not resident, a coroutine that loads it before."""
@@ -116,10 +109,15 @@ class Residency:
     def _is_resident(self, block: int, now: float) -> bool:
         if self._trusted_until.get(block, 0.0) > now:
             return True
-        views = self._log.views_between(block * _BLOCK_BYTES, (block + 1) * _BLOCK_BYTES)
-        if not views or not self._disk.is_loaded(views):
+        start, end = block * _BLOCK_BYTES, (block + 1) * _BLOCK_BYTES
+        if not self._log.files.between(start, min(end, self._log.end)) or self._range_to_load(start, end):
             return False
         if len(self._trusted_until) >= _MOST_BLOCKS:
             self._trusted_until.clear()
         self._trusted_until[block] = now + _TRUSTED_SECONDS
         return True
+
+    def _range_to_load(self, start: int, end: int) -> PagesToLoad:
+        end = min(end, self._log.end)
+        segments = self._log.files.between(start, end)
+        return [each for segment in segments for each in segment.to_load(start - segment.base, end - segment.base)]

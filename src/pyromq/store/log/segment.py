@@ -18,7 +18,7 @@ class Segment:
     as the file system allocates and clears up to 2 MiB. `levels` is the number of folders created with the file;
     `is_fresh` means that a power loss may remove the names of file and folders.
 
-    A deleted segment is unlinked at once and stays mapped as long as a view of it exists.
+    A deleted segment is unlinked at once. It stays mapped as long as this object or a view exists.
     """
 
     __slots__ = ("_disk", "_levels", "_memory", "base", "is_fresh", "path", "scattered", "size")
@@ -167,9 +167,11 @@ class Segment:
             raise NotInMemory([FilePiece(self.path, position, size) for position, size in missing])
         return resident
 
-    def to_load(self, view: memoryview) -> PagesToLoad:
-        """Return a view of the mapped file if it is not resident."""
-        return [] if self._disk.is_loaded([view]) else [view]
+    def to_load(self, start: int, end: int) -> PagesToLoad:
+        """Return a range of file positions, clipped to the file, if it is not resident."""
+        start, end = max(start, 0), min(end, self.size)
+        is_resident = self._disk.is_resident(self.memory, start, end - start)
+        return [] if is_resident else [FilePiece(self.path, start, end - start, self.memory)]
 
     def drop_pages(self, start: int, end: int) -> None:
         """Unmap the pages of a range that is rarely read; the next read maps them again."""
@@ -195,7 +197,6 @@ class Segment:
 
     def delete(self) -> None:
         """Delete the file durably: it does not come back after a power loss."""
-        self.release()
         with contextlib.suppress(FileNotFoundError):  # deleted before, perhaps with its folder
             self._disk.remove(self.path)
             self._disk.sync_folder(self.path.parent)

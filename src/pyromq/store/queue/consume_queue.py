@@ -13,7 +13,6 @@ in the middle of a queue has the log offset of a neighbour's record, so that log
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -234,7 +233,7 @@ class ConsumeQueue(QueueTail):
         return segment.path, queue_offset * ENTRY_BYTES - segment.base
 
     def put(self, queue_offset: int, entry: QueueEntry) -> None:
-        """Overwrite an existing entry, unless the disk is read-only. Thread-safe."""
+        """Overwrite an existing entry, unless the disk is read-only."""
         segment = self.files.find(queue_offset * ENTRY_BYTES)
         assert segment is not None
         if not (memory := self._mapped(segment)).readonly:
@@ -259,8 +258,8 @@ class ConsumeQueue(QueueTail):
         segment = self.files.find(position) if 0 <= queue_offset < self.max_offset else None
         if segment is None:
             return []
-        start = position - segment.base
-        return segment.to_load(self._mapped(segment)[start : start + ENTRY_BYTES])
+        self._mapped(segment)
+        return segment.to_load(position - segment.base, position - segment.base + ENTRY_BYTES)
 
     def after_file_of(self, queue_offset: int) -> int:
         """Return the first queue offset of the next file."""
@@ -408,28 +407,23 @@ class ConsumeQueue(QueueTail):
 
 
 class Mappings:
-    """The queues with mapped files, oldest mapping first, up to `limit`. Must be created by the writer's thread.
+    """The queues with mapped files, oldest mapping first, up to `limit`. For one thread.
 
     A system allows 65,530 mappings in a process, and a store may have more queues. Mapping a file again takes 20 µs.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._writer = threading.get_ident()
         self._mapped: dict[ConsumeQueue, None] = {}
 
     def add(self, queue: ConsumeQueue) -> None:
-        """Add a queue before it maps a file; release the oldest ones above the limit.
-
-        Thread-safe: calls of other threads than the writer's release none.
-        """
+        """Add a queue before it maps a file; release the oldest ones above the limit."""
         self._mapped.pop(queue, None)
         self._mapped[queue] = None
-        if threading.get_ident() == self._writer:
-            while len(self._mapped) > self._limit:
-                oldest = next(iter(self._mapped))
-                del self._mapped[oldest]
-                oldest.release()
+        while len(self._mapped) > self._limit:
+            oldest = next(iter(self._mapped))
+            del self._mapped[oldest]
+            oldest.release()
 
     def discard(self, queue: ConsumeQueue) -> None:
         """Remove a queue that has no mapped files."""

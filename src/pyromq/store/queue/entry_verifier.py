@@ -49,7 +49,7 @@ class EntryVerifier:
     def verify(self, queue: ConsumeQueue, first: int, end: int, *, tags: bool = False) -> bool:
         """Compare a range of entries with their records, with `tags` their tags codes too, and repair wrong ones.
 
-        Return True if all were right. Thread-safe: only wrong entries are changed.
+        Return True if all were right.
         """
         if not self.is_due(queue, first, end, tags=tags):
             return True

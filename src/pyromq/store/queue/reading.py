@@ -6,15 +6,14 @@ Source: RocketMQ 4.9.8, DefaultMessageStore.getMessage and isTheBatchFull.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 
 import msgspec
 
 from pyromq.filter.filter import Filter
-from pyromq.slow_work import PagesToLoad, loaded
+from pyromq.slow_work import NotInMemory, PagesToLoad, loaded
 from pyromq.store.config import StoreConfig
-from pyromq.store.disk import Disk
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.residency import RECENT_BYTES, Residency
 from pyromq.store.queue.consume_queue import (
@@ -22,7 +21,6 @@ from pyromq.store.queue.consume_queue import (
     FILLER_SIZE,
     ConsumeQueue,
     unpack_entries,
-    unpack_extent,
     unpack_extents,
 )
 from pyromq.store.queue.entry_verifier import EntryVerifier
@@ -49,9 +47,7 @@ class ReadStatus(Enum):
 class ReadResult(msgspec.Struct, frozen=True):
     """`records` are views of the mapped file, each of one or more records back to back: `count` in all, `size` bytes.
 
-    The next read must begin at `next_offset`. `may_page_fault`: the records may not be resident. `is_unverified`: they
-    were not compared with their entries, to avoid page faults. `to_load`: records that the filter needs and that are
-    not resident; load them and read again.
+    The next read must begin at `next_offset`.
     """
 
     status: ReadStatus
@@ -61,13 +57,10 @@ class ReadResult(msgspec.Struct, frozen=True):
     records: list[memoryview]
     count: int
     size: int
-    may_page_fault: bool = False
-    is_unverified: bool = False
-    to_load: tuple[memoryview, ...] = ()
 
 
 Place = tuple[ConsumeQueue, int]  # of a message: its queue (a new object after a deletion of the topic) and offset
-_Found = tuple[int, ReadStatus, list[memoryview], int, int]  # entries scanned; the rest as in `ReadResult`
+_Found = tuple[int, ReadStatus, Sequence[int], Sequence[int], int, int]  # entries scanned, status, ranges, count, size
 
 
 class Reading:
@@ -81,14 +74,12 @@ class Reading:
         *,
         verifier: EntryVerifier,
         residency: Residency,
-        disk: Disk,
     ) -> None:
         self._log = log
         self.segment_of = log.segment_of
         self._queues = queues
         self._verifier = verifier
         self.residency = residency
-        self._disk = disk
         self._limits = (config.max_transfer_bytes, config.max_transfer_count)
         self._cold_limits = (config.cold_transfer_bytes, config.cold_transfer_count)
         self._bulk_limits = (config.bulk_transfer_bytes, config.bulk_transfer_count)
@@ -108,7 +99,7 @@ class Reading:
         """Return messages from `queue_offset` on that the filter `wanted` accepts, at least one if any exists.
 
         More `max_bytes` than configured makes a bulk read, with its own limits. A read ends at the end of a file of
-        the queue.
+        the queue. Raises `NotInMemory` for records that are not resident.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -123,12 +114,7 @@ class Reading:
         found = self._collect(queue, queue_offset, content, limits=limits, wanted=wanted)
         if queue_offset < queue.unverified_end:
             tags = wanted is not None and wanted.accepts_code is not None
-            while self._verifier.is_due(queue, queue_offset, found.next_offset, tags=tags):
-                if found.may_page_fault and found.records and not self._disk.is_loaded(found.records):
-                    found = msgspec.structs.replace(found, is_unverified=True)
-                    break
-                if self._verifier.verify(queue, queue_offset, found.next_offset, tags=tags):
-                    break
+            while not self._verifier.verify(queue, queue_offset, found.next_offset, tags=tags):
                 found = self._collect(queue, queue_offset, content, limits=limits, wanted=wanted)
         if wanted is not None and wanted.accepts_record is not None and found.records:
             return self._filtered(found, queue_offset, content, limits=limits, wanted=wanted)
@@ -238,11 +224,12 @@ class Reading:
             found = self._next_ones(content, min(max_count, len(content) // ENTRY_BYTES), max_bytes)
         if found is None:
             found = self._picked(content, max_count, max_bytes, accepts)
-        scanned, status, records, count, total = found
+        scanned, status, starts, sizes, count, total = found
+        is_resident = not count or self.residency.covers(starts[0], starts[-1] + sizes[-1])
+        if not is_resident and (to_load := self.residency.to_load(zip(starts, sizes, strict=True))):
+            raise NotInMemory(to_load)
         low, high, after = queue.min_offset, queue.max_offset, queue_offset + scanned
-        last, size = unpack_extent(content, (scanned - 1) * ENTRY_BYTES) if scanned else (first, 0)
-        may_page_fault = not self.residency.covers(first, last + size)
-        return ReadResult(status, after, low, high, records, count, total, may_page_fault)
+        return ReadResult(status, after, low, high, self._log.views(starts, sizes), count, total)
 
     def _filtered(
         self,
@@ -255,9 +242,6 @@ class Reading:
     ) -> ReadResult:
         """Keep the found records that the filter accepts, up to the limits of a read."""
         low, high, after = found.min_offset, found.max_offset, found.next_offset
-        if found.may_page_fault and not self._disk.is_loaded(found.records):
-            status, to_load = ReadStatus.NO_MATCHED_MESSAGE, tuple(found.records)
-            return ReadResult(status, queue_offset, low, high, [], 0, 0, to_load=to_load)
         assert wanted.accepts_record is not None
         most = min(self._allowed(limits[0], self.is_cold(next(unpack_entries(content))[0]))[1], limits[1])
         kept: list[memoryview] = []
@@ -299,7 +283,7 @@ class Reading:
             starts, sizes = starts[:1], (total,)
         elif min(starts) < start or max(starts) > starts[-1] or min(sizes) <= 0:  # damaged entries do not ascend
             return None
-        return count, ReadStatus.FOUND, self._log.views(starts, sizes), count, total
+        return count, ReadStatus.FOUND, starts, sizes, count, total
 
     def _picked(
         self, content: memoryview, max_count: int, max_bytes: int, accepts: Callable[[int], bool] | None
@@ -334,7 +318,7 @@ class Reading:
             run_end = log_offset + size
         if count:
             status = ReadStatus.FOUND
-        return scanned, status, self._log.views(starts, sizes), count, total
+        return scanned, status, starts, sizes, count, total
 
 
 def _extents(content: memoryview, most_bytes: int) -> Iterator[tuple[int, int]]:

@@ -124,6 +124,10 @@ async def test_an_attempt_that_is_over_takes_nothing_more(batches, error):
 
 
 async def test_what_cannot_be_sent_is_refused(batches):
+    for wrong in (Message("paid", b"alone"), [b"no message"], None):
+        with pytest.raises(IllegalMessage, match="a batch"):
+            async with batches.attempt("s") as attempt:
+                await attempt.send(wrong)
     with pytest.raises(IllegalMessage, match="cannot be sent in a batch"):
         async with batches.attempt("t") as attempt:
             await attempt.send([Message("orders", b"1", delay_level=3)])

@@ -17,7 +17,7 @@ from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import AsyncLifespan, Retry
 from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.batch_stream import AsyncRunProducer, check_ledger
-from pyromq.client.producer.pending_send import OrderingKey, QueueSelection, prepare_batch, queue_for_key
+from pyromq.client.producer.pending_send import OrderingKey, QueueSelection, each_message, prepare_batch, queue_for_key
 from pyromq.clock import SystemClock
 from pyromq.errors import CodeNotSupported, MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.message import Message, MessageQueue
@@ -110,7 +110,7 @@ class AsyncAttempt:
         """Send messages without waiting for replies; waits only while `in_flight` runs are unacknowledged.
 
         `queue` or `ordering_key` chooses the queue of all messages; without them, runs take turns. Raises
-        `IllegalMessage` for messages that are delayed or too large, and the error of an earlier run.
+        `IllegalMessage` for delayed or too large messages, or another type, and the error of an earlier run.
         """
         if queue is not None and ordering_key is not None:
             raise UsageError("give one of queue and ordering_key, not both")
@@ -330,7 +330,7 @@ def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
     """Divide messages into runs of one topic."""
     chunk: list[Message] = []
     size = 0
-    for message in messages:
+    for message in each_message(messages):
         more = len(message.body) + MESSAGE_OVERHEAD
         if chunk and (size + more > RUN_BYTES or message.topic != chunk[0].topic):
             yield chunk

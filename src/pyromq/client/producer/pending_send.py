@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -328,15 +328,20 @@ def check_topic_for_sending(topic: str) -> None:
 
 def listed(messages: Iterable[Message]) -> list[Message]:
     """Return the members of a batch. Raises `IllegalMessage` for another type, and for no messages."""
-    if isinstance(messages, Message) or not isinstance(messages, Iterable):
-        raise IllegalMessage(f"a batch is an iterable of messages, not {messages!r:.80}")
-    members = list(messages)
-    for number, message in enumerate(members):
-        if not isinstance(message, Message):
-            raise IllegalMessage(f"a batch has messages only; number {number} is {message!r:.80}")
+    members = list(each_message(messages))
     if not members:
         raise IllegalMessage("a batch needs at least one message")
     return members
+
+
+def each_message(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield the members of a batch. Raises `IllegalMessage` for another type."""
+    if isinstance(messages, Message) or not isinstance(messages, Iterable):
+        raise IllegalMessage(f"a batch is an iterable of messages, not {messages!r:.80}")
+    for number, message in enumerate(messages):
+        if not isinstance(message, Message):
+            raise IllegalMessage(f"a batch has messages only; number {number} is {message!r:.80}")
+        yield message
 
 
 def prepare_batch(

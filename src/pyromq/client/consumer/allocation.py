@@ -1,7 +1,7 @@
-"""Six ways to share a topic's queues among the members of a group, each with exactly RocketMQ's results.
+"""Six strategies that assign a topic's queues to the members of a group, with exactly RocketMQ's results.
 
-Pure: every member computes its own share from the same sorted queues and members, and all agree without talking.
-Java and Go members of the group compute with theirs, so each rule here is bound to them.
+Every member computes its own share from the same sorted queues and members, without messages to the others. Members in
+Java and Go use their own code, so each result here must equal theirs.
 Source: RocketMQ 4.9.8, org.apache.rocketmq.client.consumer.rebalance and ConsistentHashRouter.
 """
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def averaging(group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Consecutive queues for each member, one more for the first ones. Source: AllocateMessageQueueAveragely."""
+    """Assign consecutive queues, one more to the first members. Source: AllocateMessageQueueAveragely."""
     if not _is_member(group, member, queues, members):
         return []
     index, more = members.index(member), len(queues) % len(members)
@@ -34,7 +34,7 @@ def averaging(group: str, member: str, queues: Sequence[MessageQueue], members: 
 
 
 def circular(group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Queues are dealt like cards, one to each member in turn. Source: AllocateMessageQueueAveragelyByCircle."""
+    """Assign queues one by one to the members in turn. Source: AllocateMessageQueueAveragelyByCircle."""
     if not _is_member(group, member, queues, members):
         return []
     return list(queues[members.index(member) :: len(members)])
@@ -42,7 +42,7 @@ def circular(group: str, member: str, queues: Sequence[MessageQueue], members: S
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """The queues written down here, whatever exists and whoever else is there. Source: AllocateMessageQueueByConfig."""
+    """Assigns the queues given here, without a look at members. Source: AllocateMessageQueueByConfig."""
 
     queues: Sequence[MessageQueue]
 
@@ -54,9 +54,9 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoom:
-    """Averaging over the queues of brokers named `room@name` whose room is listed; other queues go to nobody.
+    """Averages the queues of brokers named `room@name` with a listed room; other queues are not assigned.
 
-    What cannot be divided goes to the first members, from the end of the list.
+    The queues of the remainder, at the end of the list, go to the first members.
     Source: AllocateMessageQueueByMachineRoom.
     """
 
@@ -75,10 +75,10 @@ class MachineRoom:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoomNearby:
-    """Queues go to members of their own machine room; those of a room without any member are shared by all.
+    """Assigns queues to members of their own machine room; the queues of a room without members go to all.
 
-    The two functions tell the room of a queue's broker and of a member's client id; an empty answer is a `UsageError`.
-    `inner` shares the queues within a room. Source: AllocateMachineRoomNearby.
+    The two functions return the room of a queue's broker and of a member's client id; an empty result is a
+    `UsageError`. `inner` is the strategy within a room. Source: AllocateMachineRoomNearby.
     """
 
     room_of_queue: Callable[[MessageQueue], str]
@@ -108,9 +108,9 @@ def md5_hash(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ConsistentHash:
-    """A queue goes to the next member on a ring of hashes: few queues move when a member comes or goes.
+    """Assigns a queue to the next member on a ring of hashes: few queues move when a member joins or leaves.
 
-    Each member is on the ring `virtual_nodes` times; with 0 nobody gets anything, as upstream.
+    Each member is on the ring `virtual_nodes` times; with 0 no queue is assigned, as by RocketMQ.
     Source: AllocateMessageQueueConsistentHash.
     """
 
@@ -131,7 +131,7 @@ class ConsistentHash:
         return [queue for queue in queues if places and ring[self._place(queue, places)] == member]
 
     def _ring(self, members: Sequence[str]) -> dict[int, str]:
-        """Return members by place; of two on one place the later stays. A member listed twice has twice the nodes."""
+        """Return members by hash; of two with one hash the later stays. A member listed twice has twice the nodes."""
         ring: dict[int, str] = {}
         for member in members:
             first = sum(owner == member for owner in ring.values()) if members.count(member) > 1 else 0
@@ -166,6 +166,6 @@ def _by_room(items: Sequence[T], room_of: Callable[[T], str]) -> dict[str, list[
     for item in items:
         room = room_of(item)
         if not room:
-            raise UsageError(f"{item} has no machine room; the function that tells it must name one")
+            raise UsageError(f"{item} has no machine room; the function of rooms must return one")
         rooms.setdefault(room, []).append(item)
     return rooms

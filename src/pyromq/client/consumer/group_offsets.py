@@ -39,20 +39,20 @@ class GroupOffsets(Protocol):
     """The offsets of one group."""
 
     async def start(self, queue: MessageQueue, *, keep: bool = True) -> int:
-        """Return where to begin in a queue; with `keep`, that is stored where nothing was.
+        """Return the offset to begin at in a queue. With `keep`, commit it if none was committed.
 
-        Raises `MQError` when it cannot be told now.
+        Raises `MQError` if it cannot be found now.
         """
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """Return the offset stored for a queue; None if there is none. Raises `MQError`."""
+        """Return the committed offset of a queue; None if there is none. Raises `MQError`."""
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, MQError]:
-        """Store offsets, and return why which of them are not stored; all others are when this returns."""
+        """Commit offsets, and return the errors of those that failed; the others are stored when this returns."""
 
 
 class BrokerOffsets:
-    """Offsets that the brokers of the queues keep, as is usual. Source: RocketMQ 4.9.8, RemoteBrokerOffsetStore."""
+    """Offsets kept by the brokers of the queues, the default. Source: RocketMQ 4.9.8, RemoteBrokerOffsetStore."""
 
     def __init__(self, group: str, cluster: ClusterClient, config: ConsumerConfig) -> None:
         self._group = group
@@ -80,12 +80,12 @@ class BrokerOffsets:
 def group_offsets(
     group: str, cluster: ClusterClient, config: ConsumerConfig, *, store: OffsetStore | None
 ) -> GroupOffsets:
-    """Return the offsets that a store keeps; those that brokers keep where there is none."""
+    """Return the offsets kept by a store, or by the brokers without one."""
     return BrokerOffsets(group, cluster, config) if store is None else OwnOffsets(group, cluster, config, store)
 
 
 class OwnOffsets:
-    """The offsets of one group in a store; see `GroupOffsets`."""
+    """Offsets kept by an application's `OffsetStore`."""
 
     def __init__(self, group: str, cluster: ClusterClient, config: ConsumerConfig, store: OffsetStore) -> None:
         self._group = group
@@ -100,7 +100,7 @@ class OwnOffsets:
         if (stored := await self.stored(queue)) is not None:
             return stored
         offset = await self._offsets.start_without_stored(self._group, queue, self._config)
-        if keep:  # who comes later, after a crash of the first member, begins there too
+        if keep:  # after a crash of this member, the next owner begins there, too
             for failure in (await self.save({queue: offset})).values():
                 raise failure
         return offset
@@ -120,7 +120,7 @@ class OwnOffsets:
 
 
 class _Calls(Generic[V]):
-    """The calls of one function of a store; `turn` is held by the one that runs, whoever waits for it or not."""
+    """The calls of one function of a store. A running call holds `turn`, also after its callers have timed out."""
 
     def __init__(
         self,
@@ -135,10 +135,10 @@ class _Calls(Generic[V]):
         self._turn = turn
         self._timeout = timeout
         self._asked: dict[MessageQueue, V] = {}
-        self._next: asyncio.Future[tuple[object, BaseException | None]] | None = None  # the call that has not begun
+        self._next: asyncio.Future[tuple[object, BaseException | None]] | None = None  # the next call, not begun yet
 
     async def join(self, asked: dict[MessageQueue, V]) -> dict[MessageQueue, int]:
-        """Return what the next call returns, which asks for this as well. Raises `MQError`."""
+        """Add arguments to the next call and return its result. Raises `MQError`."""
         self._asked |= asked
         if self._next is None:
             self._next = asyncio.ensure_future(self._run())
@@ -185,13 +185,13 @@ class OffsetFile:
     def __init__(self, folder: Path, client_id: str, group: str) -> None:
         self.path = folder / client_id / group / "offsets.json"
         self._file = JsonFile(self.path)
-        self._read = b""  # what `_offsets` was read from or written as
+        self._read = b""  # the file's content, which `_offsets` has decoded
         self._offsets: dict[MessageQueue, int] = {}
 
     def load(self) -> dict[MessageQueue, int]:
-        """Return all offsets, the previous ones where the file is damaged; {} where there is none.
+        """Return all offsets, of the previous version if the file is damaged; {} without a file.
 
-        Raises `StoreCorrupt` when both are damaged, `StoreError` when the folder cannot be read.
+        Raises `StoreCorrupt` if both are damaged, `StoreError` if the folder cannot be read.
         """
         try:
             content = self._file.load() or b""
@@ -201,7 +201,7 @@ class OffsetFile:
             try:
                 self._offsets = _decode(content)
             except ProtocolError as error:
-                logger.warning("%s is damaged, taking the one before: %s", self.path, error)
+                logger.warning("%s is damaged, its previous version is used: %s", self.path, error)
                 self._offsets = self._load_previous(error)
             self._read = content
         return dict(self._offsets)
@@ -216,7 +216,7 @@ class OffsetFile:
             ) from error
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store these offsets; those of other queues stay. On disk when this returns. Raises `StoreNotWritable`."""
+        """Store offsets; those of other queues stay. They are on disk when this returns. Raises `StoreNotWritable`."""
         try:
             table = self.load()
         except StoreCorrupt as error:
@@ -233,7 +233,7 @@ def _decode(content: bytes) -> dict[MessageQueue, int]:
 
 
 class LocalOffsetStore:
-    """An `OffsetStore` of such files. Before the start nobody knows the client id: it is asked with the first call."""
+    """An `OffsetStore` of such files. `client_id()` is called with the first use, after the client's start."""
 
     def __init__(self, folder: Path | None, client_id: Callable[[], str]) -> None:
         self._folder = folder or Path.home() / ".rocketmq_offsets"
@@ -241,12 +241,12 @@ class LocalOffsetStore:
         self._files: dict[str, OffsetFile] = {}  # by group
 
     def load(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """Return the offsets stored. Raises `StoreError`."""
+        """Return the stored offsets. Raises `StoreError`."""
         offsets = self._file(group).load()
         return {queue: offsets[queue] for queue in queues if queue in offsets}
 
     def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets; on disk when this returns. Raises `StoreNotWritable`."""
+        """Store offsets. They are on disk when this returns. Raises `StoreNotWritable`."""
         self._file(group).save(offsets)
 
     def _file(self, group: str) -> OffsetFile:

@@ -48,10 +48,10 @@ logger = logger_of(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DamagedMessage:
-    """A record that is not what was stored: where it is, and what is wrong with it.
+    """A record that differs from the stored message: its place, and what is wrong with it.
 
-    `message` is what it holds, for rescue only; None where not even that can be read. Then `log_offset` is what is
-    left in its place, and `queue_offset` the first it may have.
+    `message` is the record's content, for rescue only; None if it cannot be read. Then `log_offset` is that of the
+    damaged bytes, and `queue_offset` the lowest possible one.
     """
 
     queue: MessageQueue
@@ -65,7 +65,7 @@ class DamagedMessage:
 
 
 class MessageDamaged(StoreCorrupt):
-    """A message is not what was stored; `damaged` says which and how. Seek behind it to go on."""
+    """A message differs from what was stored, see `damaged`. Seek behind it to continue."""
 
     def __init__(self, damaged: DamagedMessage) -> None:
         super().__init__(f"damaged message in {damaged}")
@@ -73,7 +73,7 @@ class MessageDamaged(StoreCorrupt):
 
 
 def are_in_place(messages: list[StoredMessage], begin: int, end: int) -> bool:
-    """Whether queue offsets ascend and lie between those of a pull. Called for every pull."""
+    """Return whether queue offsets ascend and are within those of a pull. Called for every pull."""
     offsets = [message.queue_offset for message in messages]
     return not offsets or (begin <= offsets[0] and offsets[-1] < end and all(map(lt, offsets, offsets[1:])))
 
@@ -81,9 +81,9 @@ def are_in_place(messages: list[StoredMessage], begin: int, end: int) -> bool:
 def examine(
     raw: bytes, queue: MessageQueue, begin: int, end: int, *, verify: bool
 ) -> tuple[list[StoredMessage], list[DamagedMessage]]:
-    """Return the sound messages among records pulled from `begin` on, up to before `end`, and those that are not."""
+    """Return the sound and the damaged messages among records pulled from offset `begin` up to before `end`."""
     found = _records(raw, queue, begin, end)
-    whole = len(found) == end - begin  # nothing filtered out: each record's queue offset is known
+    whole = len(found) == end - begin  # no record was filtered out: each one's queue offset is known
     sound: list[StoredMessage] = []
     damaged: list[DamagedMessage] = []
     expected = begin
@@ -107,7 +107,7 @@ def examine(
 
 
 def _records(raw: bytes, queue: MessageQueue, begin: int, end: int) -> list[tuple[StoredMessage | None, str, int]]:
-    """Return of each record the message, or why there is none, and its log offset."""
+    """Return the message of each record, or the reason why there is none, and its log offset."""
     found: list[tuple[StoredMessage | None, str, int]] = []
     position = 0
     while position < len(raw):
@@ -123,7 +123,7 @@ def _records(raw: bytes, queue: MessageQueue, begin: int, end: int) -> list[tupl
 
 
 def _next_record(raw: bytes, position: int, queue: MessageQueue, offsets: range) -> int:
-    """Return where the first sound record of this pull begins behind one that cannot be read; else where all ends."""
+    """Return the position of the next sound record of this pull after an unreadable one; the end if there is none."""
     while (position := raw.find(MAGIC_BYTES, position + MAGIC_AT + 1) - MAGIC_AT) >= 0:
         try:
             message = decode(raw, position, check_crc=True)
@@ -139,17 +139,17 @@ if speedups.is_active:
 
 _decoder = RecordDecoder(StoredMessage) if speedups.is_active else None
 
-FEW = 32  # messages that every broker gives at once
-BULK_BYTES = 1 << 19  # asked for with more: 32 messages and 256 KiB are what a broker gives who is not asked
+FEW = 32  # messages that every broker returns for one pull
+BULK_BYTES = 1 << 19  # limit of a pull of more messages; without it brokers return 32 messages and 256 KiB
 
 
 class PullStatus(Enum):
-    """What a pull found."""
+    """The result of a pull."""
 
     FOUND = "FOUND"
-    NO_NEW_MESSAGE = "NO_NEW_MSG"  # nothing at that offset yet
-    NO_MATCH = "NO_MATCHED_MSG"  # messages, but none that is wanted: go on at `next_offset`
-    OFFSET_MOVED = "OFFSET_ILLEGAL"  # the offset is outside the queue: go on at `next_offset`
+    NO_NEW_MESSAGE = "NO_NEW_MSG"  # no message at that offset yet
+    NO_MATCH = "NO_MATCHED_MSG"  # the filter rejects all messages: continue at `next_offset`
+    OFFSET_MOVED = "OFFSET_ILLEGAL"  # the offset is outside the queue: continue at `next_offset`
 
 
 _STATUSES = {
@@ -185,11 +185,11 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """What to pull: at most `max_count` messages that are `wanted`, waiting at the broker for up to `wait_seconds`.
+    """A pull of at most `max_count` `wanted` messages. The broker waits up to `wait_seconds` until one arrives.
 
-    `timeout` is how long the answer may take beyond that; `broker_id` 0 is the master. `commit_offset`, when given,
-    is stored as where the group goes on. A broker of ours gives up to `max_bytes` of records (and more than 32
-    messages) when asked so; other brokers do not look at it. `verify` compares bodies with their checksums.
+    `timeout` is the limit of the response time beyond that. `broker_id` 0 is the master. `commit_offset` is committed
+    for the group. A broker of pyromq returns up to `max_bytes` of records, also of more than 32 messages; other brokers
+    ignore it. `verify` compares bodies with their checksums.
     """
 
     max_count: int = 32
@@ -200,11 +200,11 @@ class PullRequest:
     commit_offset: int | None = None
     max_bytes: int | None = None
     verify: bool = True
-    max_body_bytes: int = MAX_BODY_BYTES  # how much a compressed body may unfold to
+    max_body_bytes: int = MAX_BODY_BYTES  # limit of a decompressed body
 
     @classmethod
     def once(cls, config: ConsumerConfig, max_count: int, wanted: Wanted, *, wait_seconds: float) -> PullRequest:
-        """Return what is asked for by who pulls by hand."""
+        """Return the request of a single pull by the application."""
         checks = config.verify_checksums, config.max_body_bytes
         return cls(max_count, wanted, wait_seconds, config.timeout, 0, None, None, *checks)
 
@@ -219,7 +219,7 @@ class PullRequest:
         broker_id: int,
         commit_offset: int | None = None,
     ) -> PullRequest:
-        """Return what is asked for by who fetches ahead, up to `room` messages or a few more: many at once."""
+        """Return the request of a prefetching consumer with room for `room` messages; it may get a few more."""
         count = min(config.pull_count, max(room, FEW))
         return cls(
             count,
@@ -235,10 +235,10 @@ class PullRequest:
 
 
 class PullResult:
-    """The answer to one pull, from queue offset `offset` on.
+    """The response to one pull, from queue offset `offset` on.
 
-    `next_offset` is where to go on, `min_offset` and `max_offset` are the queue's bounds, `raw` the records back to
-    back as stored (see `pyromq.record`), before the filter by tag names.
+    `next_offset` is the offset of the next pull, `min_offset` and `max_offset` are the queue's bounds. `raw` has the
+    records as stored (see `pyromq.record`), one after another, before the filter by tag names.
     """
 
     def __init__(
@@ -267,16 +267,16 @@ class PullResult:
 
     @property
     def damaged(self) -> list[DamagedMessage]:
-        """The messages that are not what was stored, in order: unless it was not to be looked at, unread ones only."""
+        """The damaged messages, in order. Without `verify` only those whose records cannot be read."""
         if self._messages is None:
             self._messages = self._decoded()
         return self._damaged
 
     def holding(self, words: tuple[bytes, ...]) -> list[StoredMessage]:
-        """Return the wanted messages, perhaps without those that hold none of these words as they are stored.
+        """Return the wanted messages, perhaps without those whose records contain none of these words.
 
-        Nothing else is decoded where checksums are not to be verified. Compressed bodies are not looked into: these
-        messages are all there. Safe to call from any thread, once.
+        Without `verify` the others are not decoded. Messages with compressed bodies are always included. May be called
+        once, in any thread.
         """
         if self._messages is None and not self._request.verify and words:
             try:
@@ -302,7 +302,7 @@ class PullResult:
         return self._as_asked(messages)
 
     def _as_asked(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return those that are wanted, with the limit of bodies, and topics as they are called in the namespace."""
+        """Return the wanted messages, with the limit of bodies and the application's topic names."""
         wanted = self._request.wanted
         if self._request.max_body_bytes != MAX_BODY_BYTES:
             for message in messages:
@@ -310,7 +310,7 @@ class PullResult:
         if self._names.name:
             for message in messages:
                 message.topic = self._names.unwrap(message.topic)
-        if wanted.accepts_code is not None:  # the broker compared hashes only
+        if wanted.accepts_code is not None:  # the broker has compared hashes of tags only
             messages = [message for message in messages if wanted.accepts_tag(message.tags)]
         return messages
 
@@ -318,7 +318,7 @@ class PullResult:
 async def pull(
     cluster: ClusterClient, group: str, queue: MessageQueue, offset: int, *, request: PullRequest
 ) -> PullResult:
-    """Pull once. Raises what the broker answers, or `Unavailable` when no broker answers in time."""
+    """Pull once. Raises the broker's refusal, or `Unavailable` if no broker answers in time."""
     flags = PullFlag.SUBSCRIPTION
     if request.wait_seconds > 0:
         flags |= PullFlag.SUSPEND
@@ -338,7 +338,7 @@ async def pull(
 def _template(
     group: str, queue: MessageQueue, flags: int, suspend_ms: int, wanted: Wanted, max_bytes: int | None
 ) -> HeaderTemplate:
-    """Return the request in which only where and how much changes from pull to pull."""
+    """Return the request of a queue's pulls, without the offsets and the count."""
     return HeaderTemplate(
         PullMessage,
         ("queue_offset", "commit_offset", "max_count"),
@@ -358,9 +358,9 @@ def _template(
 def decode_holding(
     raw: bytes | bytearray | memoryview, words: tuple[bytes, ...], *, broker_name: str = ""
 ) -> list[StoredMessage]:
-    """Return, of records back to back, those that hold one of these words anywhere, and all with compressed bodies.
+    """Decode those records that contain one of these words anywhere, and all with compressed bodies.
 
-    Raises `StoreCorrupt` where one of these is broken, or where the next record does not begin behind the one before.
+    Raises `StoreCorrupt` if one of these is broken, or if a record does not begin where the previous one ends.
     """
     if _decoder is not None and (found := _decoder.decode_holding(raw, words, broker_name)) is not None:
         return found
@@ -387,14 +387,14 @@ def _size_at(data: bytes, position: int) -> int:
     return int(size)
 
 
-# Bytes of bodies unpacked ahead, for each pull: those of some hundred messages, which are not unpacked once more.
+# Bytes of decompressed bodies kept for each pull, so that they need no second decompression: some hundred messages.
 _MOST_KEPT = 1 << 20
 
 
 class DamagedMessagePolicy:
-    """Sifts what pulls bring, and counts the messages passed over or buried: `count`.
+    """Removes damaged and undecodable messages from pulls, as `ConsumerConfig.damaged` says; `count` is their number.
 
-    `send_back` is None where there are no dead letters; there messages are passed over.
+    With `send_back` they can become dead letters. Without it they are skipped.
     """
 
     def __init__(self, group: str, config: ConsumerConfig, send_back: SendBack | None) -> None:
@@ -405,9 +405,9 @@ class DamagedMessagePolicy:
         self._filters = [hook for hook in config.hooks if isinstance(hook, FilterMessageHook)]
 
     async def sift(self, result: PullResult) -> tuple[list[StoredMessage], int, MessageDamaged | None]:
-        """Return the messages to be consumed, the queue offset to go on at, and why no further than there.
+        """Return the messages to consume, the next queue offset, and the error of a damage that stops the consumer.
 
-        Raises `MQError` when a dead letter cannot be written now.
+        Raises `MQError` if a dead letter cannot be written now.
         """
         messages, next_offset, failure = result.messages, result.next_offset, None
         if result.damaged and self._config.damaged is Damaged.STOP:
@@ -416,15 +416,15 @@ class DamagedMessagePolicy:
             next_offset, failure = first.queue_offset, MessageDamaged(first)
         else:
             for damaged in result.damaged:
-                await self._pass_over(damaged)
+                await self._skip(damaged)
         if not self._config.deliver_undecodable:
             messages = await self._decodable(messages)
         if self._filters and messages:
             messages = filtered(self._filters, self._group, messages)
         return messages, next_offset, failure
 
-    async def _pass_over(self, damaged: DamagedMessage) -> None:
-        fate = "passed over"
+    async def _skip(self, damaged: DamagedMessage) -> None:
+        fate = "skipped"
         if self._config.damaged is Damaged.DEAD_LETTER and damaged.message is not None and self._send_back is not None:
             damaged.message.properties[Property.DAMAGED] = damaged.what
             await self._send_back.bury(damaged.message, str(damaged))
@@ -433,7 +433,7 @@ class DamagedMessagePolicy:
         logger.error("group %s: damaged message in %s; it is %s", self._group, damaged, fate)
 
     async def _decodable(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return the messages without those whose body cannot be unpacked, which are buried."""
+        """Return the messages whose bodies can be decompressed; the others become dead letters."""
         compressed = [message for message in messages if message.sys_flag & SysFlag.COMPRESSED]
         if not compressed:
             return messages
@@ -444,8 +444,8 @@ class DamagedMessagePolicy:
         return [message for message in messages if message.queue_offset not in refused] if refused else messages
 
     async def _bury(self, message: StoredMessage, error: UndecodableBody) -> None:
-        """Make it a dead letter; passed over where no broker will ever take one, so that others are consumed."""
-        fate = "passed over"
+        """Make a message a dead letter. Skip it if brokers refuse that, so that later messages are consumed."""
+        fate = "skipped"
         if self._send_back is not None:
             try:
                 await self._send_back.bury(message, excerpt(error))
@@ -453,7 +453,7 @@ class DamagedMessagePolicy:
             except BrokerError as refusal:
                 if refusal.retriable:
                     raise
-                fate = f"passed over, since it cannot be made a dead letter: {refusal}"
+                fate = f"skipped, because it cannot be made a dead letter: {refusal}"
         self.count += 1
         logger.error(
             "group %s: message %s in %s, offset %d, is %s: %s",
@@ -462,7 +462,7 @@ class DamagedMessagePolicy:
 
 
 def _unpack(compressed: list[StoredMessage]) -> list[tuple[StoredMessage, UndecodableBody]]:
-    """Unpack bodies, keep the first ones, and return the messages where that cannot be, each with the reason."""
+    """Decompress bodies and keep the first ones. Return the messages with invalid bodies and their errors."""
     refused = []
     left = _MOST_KEPT
     for message in compressed:

@@ -1,4 +1,4 @@
-"""Questions about queue offsets: bounds, offset by time, a group's stored offset. Used by consumers and admins."""
+"""Requests about queue offsets: bounds, offset by time, a group's committed offset. Used by consumers and admins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logger_of(__name__)
 
 
 class QueueOffsets:
-    """Asks the brokers that hold the queues. Each question takes at most `timeout` seconds, retries included."""
+    """Asks the brokers of the queues. A request takes at most `timeout` seconds, retries included."""
 
     def __init__(self, cluster: ClusterClient, *, timeout: float) -> None:
         self._cluster = cluster
@@ -33,14 +33,14 @@ class QueueOffsets:
         self._begun: dict[tuple[str, str, str], asyncio.Event] = {}  # by group, topic and broker name
 
     async def least(self, queue: MessageQueue) -> int:
-        """Return the offset of the first message that is still there."""
+        """Return the offset of the first message that still exists."""
         return await self._ask(
             queue,
             MinOffset(topic=self._names.wrap(queue.topic), queue_id=queue.queue_id, broker_name=queue.broker_name),
         )
 
     async def end(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message will get."""
+        """Return the offset that the next message will have."""
         return await self._ask(
             queue,
             MaxOffset(topic=self._names.wrap(queue.topic), queue_id=queue.queue_id, broker_name=queue.broker_name),
@@ -57,19 +57,20 @@ class QueueOffsets:
         return await self._ask(queue, question)
 
     async def corrected(self, group: str, result: PullResult, *, asked: int, latest_ms: int) -> int:
-        """Return where to go on after a pull at `asked`, outside the queue; `latest_ms`: of the latest message we had.
+        """Return the offset to continue at after a pull at `asked`, an offset outside the queue. It is logged.
 
-        Behind its end the queue is another one, made again or without its lost tail. A broker then offers the end, and
-        messages in between would never be consumed: those stored since the latest one we had are, or where we had
-        none (0), all of a queue that still has its first message. What is done is logged.
+        An offset behind the queue's end means that the topic was created again, or that a crash lost the queue's tail.
+        A broker then suggests the end, which would skip new messages. Returned is the offset of the first message
+        stored after `latest_ms`, the store time of the latest message pulled. Without one (0) it is 0, if the queue
+        still has its first message.
         """
-        queue, offset = result.queue, result.next_offset  # what was before it, retention has removed
+        queue, offset = result.queue, result.next_offset  # retention has deleted the messages before it
         if asked > result.max_offset and latest_ms:
             offset = min(await self.by_time(queue, latest_ms + 1), result.max_offset)
         elif asked > result.max_offset and result.min_offset == 0:
             offset = 0
         logger.warning(
-            "group %s: offset %d of %s is outside the queue, which has %d to %d; going on at %d",
+            "group %s: offset %d of %s is outside the queue, which has %d to %d; continuing at %d",
             group,
             asked,
             queue,
@@ -80,7 +81,7 @@ class QueueOffsets:
         return offset
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Return where a group goes on; None if nothing is stored. A broker of 4.9 may then say 0 by itself."""
+        """Return a group's committed offset; None if there is none. A broker of 4.9 may return 0 instead."""
         return await self._stored(group, queue, zero_if_not_found=False)
 
     async def _stored(self, group: str, queue: MessageQueue, *, zero_if_not_found: bool | None) -> int | None:
@@ -97,10 +98,10 @@ class QueueOffsets:
         return response.check().header(OffsetResponse).offset
 
     async def start(self, group: str, queue: MessageQueue, config: ConsumerConfig, *, keep: bool = True) -> int:
-        """Return where a group begins in a queue: at its stored offset, else where the settings say.
+        """Return the offset at which a group begins in a queue: the committed one, else that of the configuration.
 
-        With `keep`, what they say is stored at once where they say it expressly: who comes later, after a crash of the
-        first member, begins there too. Source: RocketMQ 4.9.8, RebalancePushImpl.computePullFromWhere.
+        With `keep`, the offset of a configured `consume_from` is committed at once: after a crash of this member the
+        next owner begins there, too. Source: RocketMQ 4.9.8, RebalancePushImpl.computePullFromWhere.
         """
         asked = config.consume_from is not None and not queue.topic.startswith(RETRY_PREFIX)
         stored = await self._stored(group, queue, zero_if_not_found=False if asked else None)
@@ -112,7 +113,7 @@ class QueueOffsets:
         return offset
 
     async def start_without_stored(self, group: str, queue: MessageQueue, config: ConsumerConfig) -> int:
-        """Return where somebody without a stored offset begins. A retry topic is consumed from its beginning."""
+        """Return the offset at which a group without a committed one begins: in a retry topic the first one."""
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if config.consume_from is ConsumeFrom.TIME:
             return await (self.end(queue) if is_retry else self._first_since(group, queue, config.consume_from_ms))
@@ -121,9 +122,9 @@ class QueueOffsets:
         return await self.end(queue)
 
     async def _first_since(self, group: str, queue: MessageQueue, time_ms: int) -> int:
-        """Return the offset of the first message stored at a time or later; the queue's end where there is none.
+        """Return the offset of the first message stored at a time or later; the queue's end if there is none.
 
-        Brokers answer with the nearest, which may be stored before, or be one of several of that millisecond.
+        Brokers return the nearest message. It may be stored earlier, or be one of several of that millisecond.
         """
         offset, end = await asyncio.gather(self.by_time(queue, time_ms - 1), self.end(queue))
         request = PullRequest(timeout=self._timeout, verify=False)
@@ -138,10 +139,10 @@ class QueueOffsets:
         return end
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Store where a group goes on; true at the broker when this returns.
+        """Commit a group's offset. The broker has it when this returns.
 
-        The first one of a group and topic at a broker goes alone: of several at once a broker 4.9 can lose all but one
-        while it makes the entry that holds them. Source: RocketMQ 4.9.7, ConsumerOffsetManager.commitOffset.
+        The first commit of a group and topic at a broker is sent alone: a broker of 4.9 can lose commits that arrive
+        while it creates their common entry. Source: RocketMQ 4.9.7, ConsumerOffsetManager.commitOffset.
         """
         entry = group, queue.topic, queue.broker_name
         if (begun := self._begun.get(entry)) is not None:

@@ -1,7 +1,7 @@
-"""Reading any queue of a cluster without being a member of a group: bounds, times, stored offsets, raw records.
+"""Reads any queue of a cluster without being a member of a group: bounds, times, committed offsets, raw records.
 
-For programs that divide queues themselves, as Spark's driver does: brokers see requests with a group's name and no
-heartbeats, so that nobody's queues are shared out again.
+It is for programs that divide queues themselves, as Spark's driver does. Brokers get requests with a group's name and
+no heartbeats, so that the group's members are not rebalanced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyromq.remoting.bodies import TopicList, TopicStats, decode_body
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.headers import CreateTopic, TopicNames, TopicStatistics
 
-Bounds = tuple[int, int]  # the first offset still there, the offset of the next message
+Bounds = tuple[int, int]  # offsets of the first and the next message
 
 MAX_RETRY_QUEUES = 1
 
@@ -33,9 +33,9 @@ class AsyncQueueReader(AsyncLifespan):
     """Reads queues in the name of `group`, for programs with an event loop; `QueueReader` is the same without one.
 
     `connections` are as for `AsyncAdmin`, `namespace` as in `ConsumerConfig`; `timeout` is seconds for each request.
-    With `verify_checksums` a pull's `messages` are without those whose bodies do not match their checksums, which are
-    in its `damaged`; `raw` is as it came. Methods raise `Unavailable` when nobody answers within `timeout`, else what
-    the broker answers. Entering raises `NoNameServer` at once when no name server can be reached.
+    With `verify_checksums` messages whose bodies do not match their checksums are in a pull's `damaged`, not in its
+    `messages`; `raw` has all. Methods raise `Unavailable` if no broker answers within `timeout`, and the refusals of
+    brokers. Entering raises `NoNameServer` at once if no name server can be reached.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AsyncQueueReader(AsyncLifespan):
         self._offsets = QueueOffsets(self._cluster, timeout=timeout)
 
     async def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        """Connect. Raises `NoNameServer` at once if no name server can be reached."""
         await self._cluster.start()
 
     async def close(self) -> None:
@@ -67,7 +67,7 @@ class AsyncQueueReader(AsyncLifespan):
             await self._cluster.close()
 
     async def topics(self) -> list[str]:
-        """Return the names of all topics, reserved ones included, in order; of a namespace, those in it."""
+        """Return the names of all topics, internal ones included, sorted; with a namespace, those in it."""
         self._cluster.check_running()
         response = await self._cluster.name_servers.ask(TopicNames())
         found = set(decode_body(TopicList, response.check().body).topics)
@@ -75,11 +75,11 @@ class AsyncQueueReader(AsyncLifespan):
         return sorted(own.unwrap(topic) for topic in found if not own.name or own.unwrap(topic) != topic)
 
     async def brokers(self) -> list[str]:
-        """Return the names of all brokers that the name server knows now, in order."""
+        """Return the names of all registered brokers, sorted."""
         return sorted(await self._cluster.masters())
 
     async def absent(self) -> dict[str, list[str]]:
-        """Return the topics of each broker that left, by broker name; of a namespace, those in it.
+        """Return the topics of each broker that left, by broker name; with a namespace, those in it.
 
         Name servers remember them for a day and forget them at a restart, so all are asked. RocketMQ's remember none.
         """
@@ -92,20 +92,20 @@ class AsyncQueueReader(AsyncLifespan):
         }
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that can be read now, in order. Raises `TopicNotFound`."""
+        """Return the readable queues of a topic, sorted. Raises `TopicNotFound`."""
         return list((await self._route(topic)).readable)
 
     async def deleted(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return those of these topics, each with the name of a broker, that the broker itself says it does not have.
+        """Return those of these topics, each with a broker name, that the broker itself reports as missing.
 
-        A broker that is not registered has said nothing. Raises `Unavailable` for a registered one that is silent.
+        A broker that is not registered is not asked. Raises `Unavailable` for a registered one that does not answer.
         """
         masters = await self._cluster.masters()
         asked = [(topic, name) for topic, name in places if name in masters]
         return {place for place in asked if not await self._has(place[0], masters[place[1]])}
 
     async def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]:
-        """Return the bounds of every queue of these topics, in order: one request a broker.
+        """Return the bounds of every queue of these topics, sorted, by one request a broker.
 
         A queue whose messages have all expired begins at its end; see `live_bounds` for others. Raises
         `TopicNotFound`, and `NoPermission` for a topic that cannot be read.
@@ -114,18 +114,17 @@ class AsyncQueueReader(AsyncLifespan):
         return dict(sorted((queue, bounds) for each in found for queue, bounds in each.items()))
 
     async def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]:
-        """Return these bounds with the first message of each queue that can be read: one short pull a queue.
+        """Return these bounds with the first message that can be read, by one short pull a queue.
 
-        Brokers leave the first offset of a queue alone when all of its messages have expired, and tell the right one
-        only after messages expire again.
+        If all messages of a queue have expired, brokers report its old first offset until messages expire again.
         """
         found = await asyncio.gather(*(self._live(queue, each) for queue, each in bounds.items()))
         return dict(zip(bounds, found, strict=True))
 
     async def first_since(self, queue: MessageQueue, time_ms: int, bounds: Bounds) -> int:
-        """Return the first offset stored at `time_ms` or later; the queue's end where there is none.
+        """Return the offset of the first message stored at `time_ms` or later; the queue's end if there is none.
 
-        Brokers answer with the message nearest to the time, which may be stored before it.
+        Brokers return the message nearest to the time, which may be stored before it.
         """
         least, most = bounds
         if least >= most:
@@ -139,13 +138,13 @@ class AsyncQueueReader(AsyncLifespan):
         return offset
 
     async def store_time_at(self, queue: MessageQueue, offset: int) -> int | None:
-        """Return the store time (ms) of the message at an offset; None where there is none."""
-        request = PullRequest(1, timeout=self._timeout, verify=False)  # whatever its body
+        """Return the store time (ms) of the message at an offset; None if there is none."""
+        request = PullRequest(1, timeout=self._timeout, verify=False)  # the body does not matter
         messages = (await pull(self._cluster, self._wire_group, queue, offset, request=request)).messages
         return messages[0].store_ms if messages and messages[0].queue_offset == offset else None
 
     async def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
-        """Return `store_time_at` of several places, asked at once."""
+        """Return `store_time_at` of several places, asked in parallel."""
         times = await asyncio.gather(*(self.store_time_at(queue, offset) for queue, offset in places.items()))
         return dict(zip(places, times, strict=True))
 
@@ -159,7 +158,7 @@ class AsyncQueueReader(AsyncLifespan):
         sql: str | None = None,
         max_bytes: int | None = None,
     ) -> PullResult:
-        """Pull once. A broker that gives large pulls gives up to `max_bytes` of records, others as configured."""
+        """Pull once. A broker of pyromq returns up to `max_bytes` of records, other brokers as configured there."""
         wanted = wanted_by(tags, sql)
         request = PullRequest(max_count, wanted, timeout=self._timeout, max_bytes=max_bytes, verify=self._verify)
         return await pull(self._cluster, self._wire_group, queue, offset, request=request)
@@ -172,7 +171,7 @@ class AsyncQueueReader(AsyncLifespan):
         sql: str | None = None,
         max_bytes: int | None = None,
     ) -> list[PullResult]:
-        """Pull at once from several places: queue, offset, most messages; else as `pull`."""
+        """Pull in parallel from several places: queue, offset, limit of messages. Else as `pull`."""
         return await asyncio.gather(
             *(
                 self.pull(queue, offset, count, tags=tags, sql=sql, max_bytes=max_bytes)
@@ -181,19 +180,19 @@ class AsyncQueueReader(AsyncLifespan):
         )
 
     async def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]:
-        """Return where a group goes on in these queues; None where nothing is stored."""
+        """Return a group's committed offsets in these queues; None if there is none."""
         queues = list(queues)
         found = await asyncio.gather(*(self._offsets.committed(self._names.wrap(group), queue) for queue in queues))
         return dict(zip(queues, found, strict=True))
 
     async def commit(self, offsets: Mapping[MessageQueue, int], group: str) -> None:
-        """Store where a group goes on, so that tools show how far it is; true at the brokers when this returns."""
+        """Commit a group's offsets, so that tools show its progress. The brokers have them when this returns."""
         await asyncio.gather(
             *(self._offsets.commit(self._names.wrap(group), queue, offset) for queue, offset in offsets.items())
         )
 
     async def announce_group(self, group: str) -> None:
-        """See that the group's retry topic exists: RocketMQ's tools look for a group's brokers there."""
+        """Create the group's retry topic if it is missing: RocketMQ's tools find a group's brokers by it."""
         topic = retry_topic(group)
         try:
             await self._cluster.route(topic)
@@ -238,15 +237,15 @@ class AsyncQueueReader(AsyncLifespan):
             of_queues = {self._names.unwrap_queue(queue): each for queue, each in stats.queues.items()}
             found |= {queue: (each.min_offset, each.max_offset) for queue, each in of_queues.items()}
             doubted = {queue: found[queue] for queue, each in of_queues.items() if each.last_update_ms <= 0}
-            found |= await self.live_bounds(doubted)  # the last message is gone, so probably all are
+            found |= await self.live_bounds(doubted)  # the last message has expired, so probably all have
         return {queue: found.get(queue) or await self._ask_bounds(queue) for queue in route.readable}
 
     async def _ask_bounds(self, queue: MessageQueue) -> Bounds:
-        """Brokers tell in one answer of the queues that can be written; others may still be read."""
+        """Return the bounds of a queue that the broker's statistics lack: they have writable queues only."""
         return await self._live(queue, (await self._offsets.least(queue), await self._offsets.end(queue)))
 
     async def _live(self, queue: MessageQueue, bounds: Bounds) -> Bounds:
-        """Messages expire from the front on, so that what is still there can be searched by halves."""
+        """Return the bounds from the first existing message on. Messages expire in order, so halving finds it."""
         least, most = bounds
         if least >= most or await self.store_time_at(queue, least) is not None:
             return bounds

@@ -104,7 +104,7 @@ async def test_a_queue_made_anew_is_read_from_its_begin(cluster, caplog):
     await again.commit()
     assert await again.committed(queue) == 1
     assert (
-        "group readers: offset 3 of queue 3 of orders at broker-a is outside the queue, which has 0 to 1; going on at 0"
+        "offset 3 of queue 3 of orders at broker-a is outside the queue, which has 0 to 1; continuing at 0"
         in caplog.text
     )
 

@@ -170,17 +170,17 @@ async def test_a_member_that_vanishes_is_replaced_at_once(send, member, until):
 async def test_assigning_and_subscribing_exclude_each_other(cluster, send, member):
     await send(range(1))
     async with member() as consumer:
-        with pytest.raises(UsageError, match="group readers subscribes to topics; make another one to assign"):
+        with pytest.raises(UsageError, match="group readers subscribes to topics"):
             await consumer.assign(await consumer.queues("orders"))
     async with AsyncPullConsumer("others", cluster.namesrv) as consumer:
         await consumer.assign(await consumer.queues("orders"))
-        with pytest.raises(UsageError, match="group others assigns its queues; make another one to subscribe"):
+        with pytest.raises(UsageError, match="group others assigns its queues"):
             consumer.subscribe("orders")
 
 
 async def test_broadcasting_and_unknown_subscriptions_are_refused(cluster):
     consumer = AsyncPullConsumer("readers", cluster.namesrv, config=ConsumerConfig(broadcast=True))
-    with pytest.raises(UsageError, match="does not broadcast"):
+    with pytest.raises(UsageError, match="broadcast"):
         consumer.subscribe("orders")
     with pytest.raises(UsageError, match="topic 'orders' is not subscribed to; these are: \\[\\]"):
         consumer.unsubscribe("orders")
@@ -207,7 +207,7 @@ async def test_queues_of_others_cannot_be_touched(send, member, until):
     async with member() as first, member() as second:
         await until(lambda: len(first.assignment) == len(second.assignment) == 2)
         with pytest.raises(
-            UsageError, match=r"queue . of orders at broker-a is not assigned to this consumer; it is, or"
+            UsageError, match=r"queue . of orders at broker-a is not assigned to this consumer; another member"
         ):
             await first.seek(second.assignment[0], 0)
 

@@ -1,7 +1,7 @@
-"""One queue assigned to a pull consumer: what is fetched and not yet handed out, and how far the application is.
+"""One queue assigned to a pull consumer: its prefetched messages and the application's position.
 
     fetched ahead          handed out              finished
-    `fetch_offset` >= ...  `position` >= ...       `finished`  (what may be committed without being asked)
+    `fetch_offset` >= ...  `position` >= ...       `finished`  (`auto_commit` commits this offset)
 
 `AssignedQueue` is plain state without tasks: the consumer fetches into it and hands out of it. `Positions` commits.
 """
@@ -26,7 +26,7 @@ logger = logger_of(__name__)
 
 
 class Batch:
-    """What one pull brought; handed out whole, or message by message."""
+    """The messages of one pull response, handed out together or one by one."""
 
     def __init__(self, assigned: AssignedQueue, messages: list[StoredMessage], next_offset: int) -> None:
         self.assigned = assigned
@@ -37,20 +37,20 @@ class Batch:
         self.size = sum(len(message.stored_body) for message in messages)
 
     def hand_out_all(self) -> list[StoredMessage]:
-        """Return the messages left; the queue's position is behind them."""
+        """Return the messages left, and move the queue's position behind them."""
         messages = list(self.messages)
         self.messages.clear()
         self._advance(self.next_offset)
         return messages
 
     def hand_out_one(self) -> StoredMessage:
-        """Return the next message; the queue's position is behind it."""
+        """Return the next message, and move the queue's position behind it."""
         message = self.messages.popleft()
         self._advance(message.queue_offset + 1 if self.messages else self.next_offset)
         return message
 
     def _advance(self, position: int) -> None:
-        if self._epoch == self.assigned.epoch:  # else the queue was moved while this batch was looked through
+        if self._epoch == self.assigned.epoch:  # else the offset was reset after the pull
             self.assigned.position = position
 
 
@@ -61,42 +61,44 @@ class AssignedQueue:
         self.queue = queue
         self.wanted = wanted
         self.paused = False
-        self.leaving = False  # it is given away: nothing more is handed out
-        self.pulled_ms = 0  # wall clock of the latest pull, for those who look from outside
-        self.polled_ms = 0  # and of the latest batch handed out
-        self.gone_since: float | None = None  # monotonic; the topic was not there whenever it was asked for since
-        self.epoch = 0  # counts the moves to another offset
-        self.broker_id = 0  # the one the broker suggested with its last answer
+        self.leaving = False  # it is being revoked: no further message is handed out
+        self.pulled_ms = 0  # wall clock of the latest pull, for administrators
+        self.polled_ms = 0  # wall clock of the latest batch handed out, for administrators
+        self.gone_since: float | None = (
+            None  # monotonic seconds of the first of the latest pulls that did not find the topic
+        )
+        self.epoch = 0  # number of resets to another offset
+        self.broker_id = 0  # suggested by the latest pull response
         self.position = 0
         self.finished = 0
-        self.committed = -1  # what was stored last; -1: nothing yet
+        self.committed = -1  # offset committed last; -1: none
         self.fetch_offset = 0
-        self.latest_ms = 0  # when the latest message fetched was stored
+        self.latest_ms = 0  # store time of the latest message fetched
         self.ready: deque[Batch] = deque()
         self.ready_count = 0
         self.ready_bytes = 0
 
     def restart(self, offset: int) -> None:
-        """Forget what is fetched and go on at `offset`."""
+        """Drop the prefetched messages and continue at `offset`."""
         self.epoch += 1
         self.position = self.finished = self.fetch_offset = offset
         self._forget_fetched()
 
     def begin_anew(self, *, forgotten: bool) -> None:
-        """The topic is gone: one made later by its name begins at 0.
+        """Continue at 0 after the topic was deleted: a new topic of the same name starts there.
 
-        What was committed is `forgotten` with it where brokers keep that; elsewhere the beginning is to be stored.
+        Brokers have `forgotten` the committed offset with the topic. Another store has not: there 0 must be committed.
         """
         self.restart(0)
         self.committed = 0 if forgotten else -1
 
     def leave(self) -> None:
-        """Hand out nothing more; the position stays behind what was."""
+        """Hand out no further message; the position stays."""
         self.leaving = True
         self._forget_fetched()
 
     def add(self, messages: list[StoredMessage], next_offset: int) -> bool:
-        """Take what a pull brought; return whether there is something to hand out."""
+        """Add the messages of a pull response. Return whether there are any."""
         self.fetch_offset = next_offset
         if messages:
             self.latest_ms = messages[-1].store_ms
@@ -105,18 +107,18 @@ class AssignedQueue:
             self.ready_count += batch.count
             self.ready_bytes += batch.size
         elif not self.ready and self.position < next_offset:
-            self.position = next_offset  # nothing wanted on the way: filtered queues make progress too
+            self.position = next_offset  # so that the offset advances past messages that the filter rejects
         return bool(messages)
 
     def correct(self, offset: int) -> None:
-        """Go on at `offset`, on either side of the place so far; what is fetched is handed out first."""
+        """Fetch from `offset` on; the prefetched messages are handed out first."""
         self.fetch_offset = offset
         if not self.ready:
             self.position = offset
             self.finished = min(self.finished, offset)
 
     def take(self) -> Batch:
-        """Return the oldest batch, which the caller hands out."""
+        """Remove and return the oldest batch."""
         batch = self.ready.popleft()
         self.ready_count -= batch.count
         self.ready_bytes -= batch.size
@@ -128,7 +130,7 @@ class AssignedQueue:
 
 
 class Positions:
-    """The positions in the queues of `assigned`, which others fill and empty."""
+    """Commits the positions in the queues of `assigned`, and calls hooks around what the application gets."""
 
     def __init__(
         self,
@@ -146,37 +148,37 @@ class Positions:
         self._offsets = offsets
         self._bounds = bounds
         self._hooks = hooks
-        self._delivery: MessageDelivery | None = None  # what the application has, for hooks
+        self._delivery: MessageDelivery | None = None  # the messages that the application has, for hooks
         self._config = config
         self._clock = clock
         self._auto_committed = clock.monotonic()
 
     def handed_out(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return what the application gets; hooks are told of it, and that it is done with what it got before."""
+        """Return these messages, which the application gets. Hooks see the end of its previous ones and their begin."""
         if self._config.hooks:
             self._end_delivery(ConsumeStatus.CONSUMED)
             self._delivery = self._hooks.before(messages, encloses=False) if messages else None
         return messages
 
-    async def go_on(self) -> None:
-        """The application asks for more: finish what it got, and commit if it is time."""
+    async def finish_previous(self) -> None:
+        """Mark the previous messages as finished, and commit if it is time."""
         self.finish_handed_out()
         await self.auto_commit()
 
     def finish_handed_out(self) -> None:
-        """The application is done with what it got."""
+        """Mark all messages handed out as finished."""
         self._end_delivery(ConsumeStatus.CONSUMED)
         for assigned in self._assigned.values():
             assigned.finished = assigned.position
 
     def hand_back_latest(self) -> None:
-        """What the latest poll or iteration step handed out does not count as consumed."""
+        """Mark the messages of the latest poll or iteration step as not consumed."""
         self._end_delivery(ConsumeStatus.RETRIED)
         for assigned in self._assigned.values():
             assigned.position = assigned.finished
 
     async def auto_commit(self) -> None:
-        """Commit what is finished, if that is wanted and its time has come; trouble is logged."""
+        """With `auto_commit`, commit finished offsets every `auto_commit_seconds`; errors are logged."""
         now = self._clock.monotonic()
         if not self._config.auto_commit or now - self._auto_committed < self._config.auto_commit_seconds:
             return
@@ -187,7 +189,7 @@ class Positions:
             logger.warning("offsets of group %s are not committed, trying again: %s", self._group, error)
 
     async def commit_finished(self, only: Iterable[AssignedQueue] | None = None) -> None:
-        """Commit what is finished of some queues, or of all; stored when this returns. Raises `MQError`."""
+        """Commit the finished offsets of some queues, or of all. Raises `MQError`."""
         await self._commit(
             {
                 assigned.queue: assigned.finished
@@ -197,12 +199,12 @@ class Positions:
         )
 
     async def commit_at(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit an offset of each of these queues, assigned or not. Raises `UsageError` for one that cannot be."""
+        """Commit offsets of queues, assigned or not. Raises `UsageError` for one outside its queue."""
         await asyncio.gather(*(self._check(queue, offset) for queue, offset in offsets.items()))
         await self._commit(offsets)
 
     async def _check(self, queue: MessageQueue, offset: int) -> None:
-        """Raise `UsageError` for an offset that is not in the queue; its end is asked for what was not pulled yet."""
+        """Raise `UsageError` for an offset outside the queue. The broker is asked only beyond the fetched messages."""
         if offset < 0:
             raise UsageError(f"offset {offset} of {queue} cannot be committed: it is negative")
         assigned = self._assigned.get(queue)
@@ -211,7 +213,7 @@ class Positions:
             raise UsageError(f"offset {offset} of {queue} cannot be committed: the queue ends at {end}")
 
     async def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets; raises what one of those that cannot be stored has met."""
+        """Store offsets. Raises the first failure after all are tried."""
         told = [(assigned, offset) for queue, offset in offsets.items() if (assigned := self._assigned.get(queue))]
         failures = await self._offsets.save(offsets)
         for assigned, offset in told:
@@ -221,19 +223,19 @@ class Positions:
             raise failure
 
     async def commit_reset(self, assigned: AssignedQueue, offset: int) -> None:
-        """Commit where others have moved the group; trouble is logged."""
+        """Commit the offset of an administrator's reset; errors are logged."""
         try:
             await self._commit({assigned.queue: offset})
         except TopicNotFound:
-            assigned.committed = offset  # nobody keeps offsets of a topic that is gone
+            assigned.committed = offset  # brokers keep no offsets of a deleted topic
         except MQError as error:
             logger.warning("group %s: offset %d of %s is not stored: %s", self._group, offset, assigned.queue, error)
 
     async def begin(self, assigned: AssignedQueue) -> None:
-        """Go to where the group begins in a queue: its committed offset, else where the settings say."""
+        """Continue at the group's committed offset, else at that of `ConsumerConfig.consume_from`."""
         offset = await self._offsets.start(assigned.queue, keep=self._config.auto_commit)
         assigned.restart(offset)
-        assigned.committed = offset  # nothing to store before the position moves
+        assigned.committed = offset  # no commit before the position moves
 
     def _end_delivery(self, status: ConsumeStatus) -> None:
         if (delivery := self._delivery) is not None:

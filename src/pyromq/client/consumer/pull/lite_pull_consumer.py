@@ -1,7 +1,7 @@
-"""The async pull consumer: the application asks for messages and says how far it is.
+"""The async pull consumer: the application asks for messages and commits.
 
-It assigns queues itself, or subscribes and shares them with its group. For each assigned queue one task pulls ahead,
-within bounds; `poll` and iteration hand out what it brought.
+It assigns queues itself, or subscribes and shares them with its group. A task for each assigned queue pulls ahead,
+within the limits; `poll` and iteration hand out the messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, PulledQueue
 
 logger = logger_of(__name__)
 
-POLL_SECONDS = 1.0  # how long iteration waits before it looks again whether the consumer was closed
+POLL_SECONDS = 1.0  # interval at which iteration checks whether the consumer was closed
 
 
 @checked
@@ -46,20 +46,20 @@ class AsyncPullConsumer(AsyncLifespan):
             async for message in consumer:
                 ...
 
-    After `subscribe`, the members of the group share the queues; all must subscribe to the same. With
-    `assign(await consumer.queues("orders"))` the application chooses queues itself. One consumer does one or the other,
-    and so do all of a group: who assigns counts as a member and would be left queues it does not read.
+    After `subscribe`, the members of the group share the queues; all must subscribe to the same topics. With
+    `assign(await consumer.queues("orders"))` the application chooses queues itself. All consumers of a group must use
+    the same of the two: a consumer that assigns is a member, and would be given queues that it does not read.
 
-    A queue begins where the group has committed, else where `ConsumerConfig.consume_from` says. Messages come at least
-    once: those not committed come again to the next member that gets the queue. With `auto_commit` each `poll` commits
-    what earlier polls handed out, and closing commits everything handed out - except, when an exception ends the
-    `async with`, what came last.
+    A queue begins at the group's committed offset, else at that of `ConsumerConfig.consume_from`. Delivery is at least
+    once: uncommitted messages are redelivered to the next owner of the queue. With `auto_commit` each `poll` commits
+    the messages of earlier polls, and closing commits all messages handed out. If an exception ends the `async with`,
+    the latest ones are not committed.
 
-    `namesrv` is as for `AsyncProducer`. Times are seconds unless a name says ms. Entering raises
-    `NoNameServer` at once when no name server can be reached; other methods raise `Unavailable` when no broker answers
-    within `ConsumerConfig.timeout`, a `BrokerError` for an answer that says no, `NotRunning` before start and after
-    close. While a broker is away, polls find nothing of its queues; pulling resumes by itself. A topic that is deleted
-    and made again is read from its new beginning; polls say `TopicNotFound` once it is away for three seconds.
+    `namesrv` is as for `AsyncProducer`. Times are seconds unless a name says ms. Entering raises `NoNameServer` at once
+    if no name server can be reached. Other methods raise `Unavailable` if no broker answers within
+    `ConsumerConfig.timeout`, a `BrokerError` if a broker refuses, `NotRunning` before start and after close. While a
+    broker is out of reach, polls return no messages of its queues; pulling resumes by itself. A topic that is deleted
+    and created again is read from its new beginning. Polls raise `TopicNotFound` once it is missing for three seconds.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class AsyncPullConsumer(AsyncLifespan):
         self.group = group
         self._clock = clock = clock or SystemClock()
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
-        self._assigns = False  # from the first `assign` on
+        self._assigns = False  # True after the first `assign`
         state = internals(
-            self._assigned, self.config, entry=self._entry, go_on_at=self._reset, wake=lambda: self._sharing.wake()
+            self._assigned, self.config, entry=self._entry, restart_at=self._reset, wake=lambda: self._sharing.wake()
         )
         status = self._status = ConsumerStatusProcessor(state, self._clock, names)
         self._cluster = ClusterClient(
@@ -115,26 +115,26 @@ class AsyncPullConsumer(AsyncLifespan):
 
     @property
     def client_id(self) -> str:
-        """This member's name in its group, known once started."""
+        """This member's id in its group; available after the start."""
         return self._cluster.client_id
 
     @property
     def damaged_count(self) -> int:
-        """How many messages nobody could consume: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
+        """The number of damaged and undecodable messages: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
         return self._fetching.damaged_count
 
     async def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        """Connect. Raises `NoNameServer` at once if no name server can be reached."""
         await self._cluster.start()
         self._status.start(self._cluster.tasks)
         await self._sharing.start()
 
     async def close(self) -> None:
-        """Commit what was handed out (with `auto_commit`), stop pulling, leave the group. Idempotent."""
+        """Commit the messages handed out (with `auto_commit`), stop pulling, leave the group. Idempotent."""
         if not self._cluster.running:
             return
         try:
-            await self._cluster.tasks.stop()  # what shares the queues among them
+            await self._cluster.tasks.stop()  # includes the rebalance
             if self.config.auto_commit:
                 self._positions.finish_handed_out()
                 await self._positions.commit_finished()
@@ -143,7 +143,7 @@ class AsyncPullConsumer(AsyncLifespan):
         finally:
             await self._sharing.leave()
             await self._cluster.close()
-            self._positions.hand_back_latest()  # what was not committed, as far as hooks are concerned
+            self._positions.hand_back_latest()  # so that hooks see uncommitted messages as retried
             self._fetching.changed.set()
 
     async def __aexit__(
@@ -154,66 +154,69 @@ class AsyncPullConsumer(AsyncLifespan):
         await super().__aexit__(kind, error, trace)
 
     def hand_back_latest(self) -> None:
-        """Take what the latest poll, or iteration step, handed out as not consumed: closing will not commit it."""
+        """Mark the messages of the latest poll or iteration step as not consumed: closing does not commit them."""
         self._positions.hand_back_latest()
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic that can be read now, in order of broker name and queue id."""
+        """Return the readable queues of a topic, in order of broker name and queue id."""
         topic = self._names.checked_topic(topic)
         self._cluster.check_running()
         await self._cluster.refresh(topic)
         return list((await self._cluster.route(topic)).readable)
 
     async def watch_queues(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
-        """Return the queues of a topic that can be read now, and call `listener(queues)` whenever they are others.
+        """Return the readable queues of a topic, and call `listener(queues)` whenever they change.
 
             await consumer.assign(await consumer.watch_queues("orders", consumer.assign))
 
-        The listener, plain or `async`, runs on the event loop; a topic has one: the latest. Changes are seen within
-        `ConsumerConfig.route_refresh_seconds`. Raises `TopicNotFound`.
+        The listener, plain or `async`, runs on the event loop. A topic has one listener: the latest. Changes are
+        noticed within `ConsumerConfig.route_refresh_seconds`. Raises `TopicNotFound`.
         """
         topic = self._names.checked_topic(topic)
         self._cluster.check_running()
         return await self._watch.begin(topic, listener)
 
     def unwatch_queues(self, topic: str) -> None:
-        """End what `watch_queues` began."""
+        """Stop calling the listener of `watch_queues`."""
         self._watch.end(self._names.unwrap(topic))
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The assigned queues, in order; after `subscribe`, those that are this member's now."""
+        """The assigned queues, sorted."""
         return sorted(self._assigned)
 
     def subscribe(
         self, topic: str, *, tags: str = "*", sql: str | None = None, listener: QueueListener | None = None
     ) -> None:
-        """Share the topic's queues with the group's other members, before or after the start; filters as in `assign`.
+        """Share the topic's queues with the group's members. Call before or after the start. Filters: see `assign`.
 
-        The listener, plain or `async`, is given our queues of the topic whenever they are others, before any message
-        of new ones is handed out, so that it may `seek`; the sharing waits for it. A queue that goes to another member
-        is handed out no more. The next one waits up to half a second for the application to ask for more, or without
-        `auto_commit` to commit; what is not committed by then comes again there. Call it on the event loop.
+        The listener, plain or `async`, gets this member's queues of the topic whenever they change. It is called before
+        a message of a new queue is handed out, so that it may `seek`; the rebalance waits for it. No message of a
+        revoked queue is handed out. The new owner waits up to half a second until the application asks for more
+        messages, or commits if `auto_commit` is off. Uncommitted messages are redelivered there. Call this on the event
+        loop.
         """
         topic = self._names.checked_topic(topic)
         wanted = wanted_by(tags, sql)
         if self._assigns:
-            raise UsageError(f"this consumer of group {self.group} assigns its queues; make another one to subscribe")
+            raise UsageError(f"consumer of group {self.group} assigns its queues; make another consumer to subscribe")
         self._sharing.subscribe(topic, wanted, listener)
 
     def unsubscribe(self, topic: str) -> None:
-        """Pull the topic no more; its queues are given away, soon."""
+        """Stop pulling the topic; its queues are revoked soon."""
         self._sharing.unsubscribe(self._names.unwrap(topic))
 
     async def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*", sql: str | None = None) -> None:
-        """Pull from exactly these queues from now on, for all of them what has these `tags` (`*`, `a || b`).
+        """Pull from exactly these queues, and only messages with these `tags` (`*`, `a || b`).
 
-        Or, with `sql`, that of which an expression over properties is true, such as `price > 5`.
-        Queues assigned before with the same filter go on where they are; others are let go, after their commit.
+        `sql` selects by properties instead, for example `price > 5`. Queues that were assigned with the same filter
+        keep their position; others are committed and released.
         """
         self._cluster.check_running()
         if self._sharing.used:
-            raise UsageError(f"this consumer of group {self.group} subscribes to topics; make another one to assign")
+            raise UsageError(
+                f"consumer of group {self.group} subscribes to topics; make another consumer to assign queues"
+            )
         wanted, chosen = wanted_by(tags, sql), dict.fromkeys(queues)
         for queue in chosen:
             check_queue("one of queues", queue)
@@ -227,7 +230,7 @@ class AsyncPullConsumer(AsyncLifespan):
             self._fetching.end(assigned)
             assigned.leave()
         added = [AssignedQueue(queue, wanted) for queue in chosen if queue not in self._assigned]
-        await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))  # may fail: then none is ours
+        await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))  # if this fails, none is added
         self._assigned.update((assigned.queue, assigned) for assigned in added)
         for assigned in added:
             self._fetching.begin(assigned)
@@ -235,45 +238,45 @@ class AsyncPullConsumer(AsyncLifespan):
         await self._cluster.heartbeat()
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at a queue offset; `UsageError` unless it is between the queue's bounds."""
+        """Continue at a queue offset. Raises `UsageError` for an offset outside the queue."""
         assigned = self._find(queue)
         least, end = await asyncio.gather(self._offsets.least(queue), self._offsets.end(queue))
         if not least <= offset <= end:
             raise UsageError(f"offset {offset} of {queue} is outside the queue: {least} to {end}")
-        self._go_on_at(assigned, offset)
+        self._restart_at(assigned, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on at the first message that is still there."""
-        self._go_on_at(self._find(queue), await self._offsets.least(queue))
+        """Continue at the first message that still exists."""
+        self._restart_at(self._find(queue), await self._offsets.least(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with the next message that arrives."""
-        self._go_on_at(self._find(queue), await self._offsets.end(queue))
+        """Continue with the next message that arrives."""
+        self._restart_at(self._find(queue), await self._offsets.end(queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Go on at the message stored nearest to a time (ms since 1970)."""
-        self._go_on_at(self._find(queue), await self._offsets.by_time(queue, timestamp_ms))
+        """Continue at the message stored nearest to a time (ms since 1970)."""
+        self._restart_at(self._find(queue), await self._offsets.by_time(queue, timestamp_ms))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these assigned queues until they are resumed."""
+        """Hand out no message of these assigned queues until `resume`."""
         for queue in queues:
             self._find(queue).paused = True
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out messages of these paused queues again."""
+        """End the pause of these queues."""
         for queue in queues:
             self._find(queue).paused = False
         self._fetching.room.set()
         self._fetching.changed.set()
 
     async def poll(self, timeout: float = 1.0) -> list[StoredMessage]:
-        """Return the next messages of one queue, in order; [] when there is none within `timeout` seconds.
+        """Return the next messages of one queue, in order; [] if none arrives within `timeout` seconds.
 
-        Raises an answer that says no to a pull, such as `NoPermission`, once for each time it came, and
-        `MessageDamaged` with `Damaged.STOP`, again and again until the application seeks behind the message.
+        Raises a broker's refusal of a pull, for example `NoPermission`, once for each refused pull. With `Damaged.STOP`
+        it raises `MessageDamaged` until the application seeks behind the message.
         """
         self._cluster.check_running()
-        await self._positions.go_on()
+        await self._positions.finish_previous()
         batch, self._open = self._open, None
         if batch is None or not batch.messages or batch.assigned.leaving:
             batch = await self._next_batch(timeout)
@@ -283,18 +286,18 @@ class AsyncPullConsumer(AsyncLifespan):
         return self
 
     async def __anext__(self) -> StoredMessage:
-        """Return the next message of any assigned queue, however long it takes; ends when the consumer is closed."""
+        """Return the next message of any assigned queue, waiting without limit. Closing ends the iteration."""
         message = self.next_buffered()
         while message is None:
             if not self._cluster.running:
                 raise StopAsyncIteration
-            await self._positions.go_on()
+            await self._positions.finish_previous()
             self._open = await self._next_batch(POLL_SECONDS)
             message = self.next_buffered()
         return message
 
     def next_buffered(self) -> StoredMessage | None:
-        """Return the next message of the batch that iteration is in; None when it is used up. Never waits."""
+        """Return the next message of iteration's current batch; None at its end. Does not wait."""
         batch = self._open
         if batch is None:
             return None
@@ -305,9 +308,9 @@ class AsyncPullConsumer(AsyncLifespan):
         return message
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store the position of every assigned queue, that is, behind all that was handed out.
+        """Commit the position of every assigned queue: behind all messages handed out.
 
-        With `offsets`, store exactly these: `UsageError` when one is negative or behind its queue's end, and none is.
+        With `offsets`, commit exactly these. Raises `UsageError`, and commits none, if one is outside its queue.
         """
         self._cluster.check_running()
         if offsets is None:
@@ -317,12 +320,12 @@ class AsyncPullConsumer(AsyncLifespan):
             await self._positions.commit_at(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's stored offset of a queue; None if there is none."""
+        """Return the group's committed offset of a queue; None if there is none."""
         self._cluster.check_running()
         return await self._kept.stored(queue)
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message that will be handed out of an assigned queue."""
+        """Return the offset of the next message that an assigned queue will hand out."""
         return self._find(queue).position
 
     async def pull(
@@ -335,22 +338,22 @@ class AsyncPullConsumer(AsyncLifespan):
         sql: str | None = None,
         wait_seconds: float = 0.0,
     ) -> PullResult:
-        """Pull once from any queue, without touching assignment and positions.
+        """Pull once from any queue. The assignment and positions do not change.
 
-        With `wait_seconds` the broker holds the request until a message comes, at most so long. What is not what was
-        stored is in `PullResult.damaged`; none is passed over or counted.
+        With `wait_seconds` the broker holds the request for at most this time until a message arrives. Damaged messages
+        are in `PullResult.damaged`; they are not counted.
         """
         self._cluster.check_running()
         request = PullRequest.once(self.config, max_count, wanted_by(tags, sql), wait_seconds=wait_seconds)
         return await pull(self._cluster, self._wire_group, queue, offset, request=request)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the first message that is still there."""
+        """Return the offset of the first message that still exists."""
         self._cluster.check_running()
         return await self._offsets.least(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message will get."""
+        """Return the offset that the next message will have."""
         self._cluster.check_running()
         return await self._offsets.end(queue)
 
@@ -360,7 +363,7 @@ class AsyncPullConsumer(AsyncLifespan):
         return await self._offsets.by_time(queue, timestamp_ms)
 
     def _entry(self) -> ConsumerEntry:
-        """What heartbeats say about this consumer."""
+        """Return this consumer's entry in heartbeats."""
         subscriptions = self._sharing.subscriptions()
         if self._assigns:
             assigned = {each.queue.topic: each.wanted for each in self._assigned.values()}
@@ -373,21 +376,21 @@ class AsyncPullConsumer(AsyncLifespan):
         self._cluster.check_running()
         assigned = self._assigned.get(queue)
         if assigned is None or assigned.leaving:
-            hint = "it is, or will be, another member's" if self._sharing.used else "assign() it first"
+            hint = "another member has it, or will have it" if self._sharing.used else "assign() it first"
             raise UsageError(f"{queue} is not assigned to this consumer; {hint}")
         return assigned
 
-    def _go_on_at(self, assigned: AssignedQueue, offset: int) -> None:
-        """Forget what is fetched and pull from `offset` on; an answer on its way is never looked at."""
+    def _restart_at(self, assigned: AssignedQueue, offset: int) -> None:
+        """Drop the prefetched messages and pull from `offset` on. The response to a running pull is ignored."""
         if self._open is not None and self._open.assigned is assigned:
             self._open = None
         assigned.restart(offset)
-        assigned.committed = -1  # the application decides now: what it commits is told, whatever the broker has
+        assigned.committed = -1  # so that the next commit is sent, whatever the broker has
         self._fetching.begin(assigned)
 
     def _reset(self, assigned: AssignedQueue, offset: int) -> None:
-        """An administrator moves the group: go there and store it, as all members do."""
-        self._go_on_at(assigned, offset)
+        """Continue at the offset of an administrator's reset, and commit it."""
+        self._restart_at(assigned, offset)
         self._cluster.tasks.start(self._positions.commit_reset(assigned, offset), name=f"reset {assigned.queue}")
 
     async def _next_batch(self, timeout: float) -> Batch | None:
@@ -401,7 +404,7 @@ def internals(
     config: ConsumerConfig,
     *,
     entry: Callable[[], ConsumerEntry],
-    go_on_at: Callable[[AssignedQueue, int], None],
+    restart_at: Callable[[AssignedQueue, int], None],
     wake: Callable[[], None],
 ) -> ConsumerInternals:
     """Return what brokers and administrators may see and change of a pull consumer."""
@@ -409,7 +412,7 @@ def internals(
     def reset(offsets: dict[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
             if queue in assigned and not assigned[queue].leaving:
-                go_on_at(assigned[queue], offset)
+                restart_at(assigned[queue], offset)
 
     settings = {
         "PROP_CONSUMEORDERLY": "false",
@@ -441,9 +444,9 @@ def _pulled(assigned: AssignedQueue) -> PulledQueue:
 
 
 class Turns:
-    """The turns of the queues in `assigned`, which others fill and empty; `renew` is called when they have.
+    """Takes batches of the queues in `assigned` in turns; `renew` must be called when queues were added or removed.
 
-    `is_over` says whether nothing more will come.
+    `is_over()` returns True after the consumer was closed.
     """
 
     def __init__(
@@ -464,7 +467,7 @@ class Turns:
         self._turns = list(self._assigned.values())
 
     async def next_batch(self, timeout: float) -> Batch | None:
-        """Wait for a batch of a queue that is not paused; None where there is none within `timeout` seconds."""
+        """Return a batch of a queue that is not paused; None if there is none within `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while True:

@@ -1,7 +1,4 @@
-"""Pulls ahead for the queues of a pull consumer: one task a queue, each within its bounds.
-
-Fills `AssignedQueue`s; which queues there are and who takes the messages is not known here.
-"""
+"""Pulls messages ahead into the `AssignedQueue`s of a pull consumer: one task a queue, within the limits."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ from pyromq.message import MessageQueue
 
 logger = logger_of(__name__)
 
-GONE_SECONDS = 3.0  # a topic that is away for less was made again; the application does not notice
+GONE_SECONDS = 3.0  # a topic missing for a shorter time was created again, and polls raise nothing
 
 
 class Prefetch:
-    """The fetching tasks; they end with the client's.
+    """The fetching tasks; they end with the client's tasks.
 
-    `changed` is set when there is something to hand out or an error to tell; set `room` when something was handed out
-    or a queue resumed.
+    `changed` is set when there are messages to hand out or an error to raise. The consumer sets `room` when messages
+    were handed out or a queue was resumed.
     """
 
     def __init__(
@@ -49,37 +46,37 @@ class Prefetch:
         self._clock = rates.clock
         self._rates = rates
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._failures: dict[MessageQueue, MQError] = {}  # answers that said no, until told or until pulling works
+        self._failures: dict[MessageQueue, MQError] = {}  # refusals of brokers, until raised or until pulling works
         given_back = SendBack(group, cluster, rates.clock, max_retries=None)
         self._damage = DamagedMessagePolicy(group, config, given_back)
         self._troubled: set[MessageQueue] = set()
 
     @property
     def damaged_count(self) -> int:
-        """How many damaged messages were passed over."""
+        """The number of damaged and undecodable messages."""
         return self._damage.count
 
     def begin(self, assigned: AssignedQueue) -> None:
-        """Pull from the queue's `fetch_offset` on; an answer that is on its way is never looked at."""
+        """Pull from the queue's `fetch_offset` on. The response to a running pull is ignored."""
         self.end(assigned)
         self._tasks[assigned.queue] = self._cluster.tasks.start(
             self._fetch_for_ever(assigned), name=f"pull {assigned.queue}"
         )
 
     def begin_once(self, assigned: AssignedQueue) -> None:
-        """Pull from the queue's `fetch_offset` on, unless that goes on already."""
+        """Pull from the queue's `fetch_offset` on, unless it is being pulled."""
         if assigned.queue not in self._tasks:
             self.begin(assigned)
 
     def end(self, assigned: AssignedQueue) -> None:
-        """Pull no more for this queue."""
+        """Stop pulling this queue."""
         self._failures.pop(assigned.queue, None)
         running = self._tasks.pop(assigned.queue, None)
         if running is not None:
             running.cancel()
 
     def take_failure(self) -> MQError | None:
-        """Return, once, an answer that said no to a pull, of a queue that cannot be pulled since."""
+        """Return and forget a broker's refusal of a pull; None if there is none."""
         return self._failures.popitem()[1] if self._failures else None
 
     async def _fetch_for_ever(self, assigned: AssignedQueue) -> None:
@@ -95,7 +92,7 @@ class Prefetch:
                 await self._clock.sleep(self._config.retry_seconds)
 
     def _is_gone(self, assigned: AssignedQueue) -> bool:
-        """The topic is not there: whether that is more than the moment in which somebody makes it again."""
+        """Restart a queue of a missing topic. Return whether the topic is missing for `GONE_SECONDS`."""
         assigned.begin_anew(forgotten=self._config.offset_store is None)
         now = self._clock.monotonic()
         if assigned.gone_since is None:
@@ -116,13 +113,15 @@ class Prefetch:
             config,
             assigned.wanted,
             room=config.buffered_messages,
-            wait_seconds=config.long_poll_seconds if assigned.gone_since is None else 0.0,  # at once whether it is back
+            wait_seconds=config.long_poll_seconds
+            if assigned.gone_since is None
+            else 0.0,  # a short pull, to see whether it is back
             broker_id=assigned.broker_id,
         )
         began = self._clock.monotonic()
         result = await pull(self._cluster, self._group, assigned.queue, assigned.fetch_offset, request=request)
         if result.status is PullStatus.OFFSET_MOVED and assigned.broker_id != MASTER:
-            assigned.broker_id = MASTER  # a replica that is behind is not believed
+            assigned.broker_id = MASTER  # a replica may be behind: the master decides
             return
         self._failures.pop(assigned.queue, None)
         assigned.gone_since = None
@@ -145,10 +144,10 @@ class Prefetch:
             logger.info("group %s: pulling %s works again", self._group, assigned.queue)
 
     def _tell(self, queue: MessageQueue, error: MQError) -> None:
-        """A passing trouble is logged once, until the queue works again; an answer that says no goes to the caller."""
+        """Keep a refusal for the next poll. Log a retriable error once, until pulling works again."""
         if not error.retriable:
             self._failures[queue] = error
             self.changed.set()
         elif queue not in self._troubled:
             self._troubled.add(queue)
-            logger.warning("group %s: pulling %s fails, trying again: %s", self._group, queue, error)
+            logger.warning("group %s: pulling %s fails, retrying: %s", self._group, queue, error)

@@ -1,8 +1,7 @@
-"""The queues that a pull consumer gets by subscribing: its group's members share them, as those of push consumers do.
+"""The queues that a pull consumer shares with its group by subscribing, and listeners for changed queues.
 
-Here is what is done with them: the application is told which they are, and is done with one that goes once it has asked
-for more, or committed. When queues are taken and given away is for `Assignment` to say, which are ours for the
-rebalance, how far the application is for `Positions`.
+`Rebalance` assigns the queues, `Assignment` acquires and revokes them, `Positions` commits. A revoked queue is drained
+when the application has asked for more messages, or without `auto_commit` when it has committed.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ QueueListener = Callable[[list[MessageQueue]], object]
 
 
 class _Watched:
-    """One topic: the queues its listener was told last, and whether it is at work now."""
+    """One topic: its listener, the queues it got last, and whether it is running."""
 
     def __init__(self, listener: QueueListener, told: tuple[MessageQueue, ...]) -> None:
         self.listener = listener
@@ -42,7 +41,7 @@ class _Watched:
 
 
 class QueueWatch:
-    """Looks at every route the client learns. A topic has one listener: the latest.
+    """Calls listeners when the readable queues of a topic change. A topic has one listener: the latest.
 
     Source: RocketMQ 4.9.8, DefaultLitePullConsumerImpl.registerTopicMessageQueueChangeListener.
     """
@@ -53,7 +52,7 @@ class QueueWatch:
         cluster.on_route_change.append(self._look)
 
     async def begin(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
-        """Return the topic's readable queues and tell the listener when they are others. Raises `TopicNotFound`."""
+        """Return the topic's readable queues, and call the listener when they change. Raises `TopicNotFound`."""
         check_takes(listener, "queues", what="a listener for queues")
         await self._cluster.refresh(topic)
         queues = (await self._cluster.route(topic)).readable
@@ -61,7 +60,7 @@ class QueueWatch:
         return list(queues)
 
     def end(self, topic: str) -> None:
-        """Tell nobody any more about this topic."""
+        """Stop calling the topic's listener."""
         self._watched.pop(topic, None)
 
     def _look(self, topic: str) -> None:
@@ -71,7 +70,7 @@ class QueueWatch:
             self._cluster.tasks.start(self._tell(topic, watched), name=f"queues of {topic}")
 
     async def _tell(self, topic: str, watched: _Watched) -> None:
-        """Call the listener until it knows the present queues; never twice at once."""
+        """Call the listener until it has got the present queues; one call at a time."""
         while self._watched.get(topic) is watched and (queues := self._queues(topic)) != watched.told:
             watched.told = queues
             try:
@@ -89,11 +88,11 @@ class QueueWatch:
         return route.readable if route is not None else ()
 
 
-LOOK_SECONDS = 0.01  # while a queue is given away: an iterating thread tells nobody that it is done with a message
+LOOK_SECONDS = 0.01  # interval of checks whether a revoked queue is drained: iteration gives no signal
 
 
 class SubscribedQueues:
-    """The subscriptions of one pull consumer, and the tasks that keep `assigned` as the group's strategy says.
+    """The subscriptions of one pull consumer, and the tasks that assign its queues; implements `assignment.Work`.
 
     `changed` is called when `assigned` has changed.
     """
@@ -110,7 +109,7 @@ class SubscribedQueues:
         fetching: Prefetch,
         changed: Callable[[], None],
     ) -> None:
-        self.used = False  # from the first subscription on
+        self.used = False  # True after the first subscription
         self._group = group
         self._cluster = cluster
         self._config = config
@@ -124,7 +123,7 @@ class SubscribedQueues:
         self._subscriptions = Subscriptions[QueueListener | None](
             group, cluster, clock, retries=False, absent=None, joined=self._joined
         )
-        self._told: dict[str, list[MessageQueue]] = {}  # our queues of a topic when its listener was called last
+        self._told: dict[str, list[MessageQueue]] = {}  # queues of each topic at the latest call of its listener
         self._running = False
         self._rebalance = Rebalance(
             assigned,
@@ -140,9 +139,11 @@ class SubscribedQueues:
         )
 
     def subscribe(self, topic: str, wanted: Wanted, listener: QueueListener | None) -> None:
-        """Take part in a topic, from now on or, before `start`, from then on."""
+        """Subscribe to a topic. The listener gets this member's queues of the topic when they change."""
         if self._config.broadcast:
-            raise UsageError("a pull consumer does not broadcast: assign() all queues, with a group for each reader")
+            raise UsageError(
+                "a pull consumer with broadcast cannot subscribe: assign() all queues, with a group for each reader"
+            )
         if listener is not None:
             check_takes(listener, "queues", what="a listener for queues")
         self.used = True
@@ -154,29 +155,29 @@ class SubscribedQueues:
                 self._fetching.begin(assigned)
 
     def unsubscribe(self, topic: str) -> None:
-        """Give the topic's queues away, soon."""
+        """Unsubscribe; the topic's queues are revoked soon."""
         self._subscriptions.remove(topic)
 
     def subscriptions(self) -> list[Subscription]:
-        """What heartbeats say."""
+        """Return the subscriptions for heartbeats."""
         return self._subscriptions.announced()
 
     async def start(self) -> None:
-        """Join the group, if there is a subscription; the first queues come soon."""
+        """Join the group if there is a subscription; queues are assigned soon."""
         if self._subscriptions.topics:
             await self._subscriptions.announce()
 
     async def leave(self) -> None:
-        """Give the locks back; offsets are stored and the tasks of the client stopped before."""
+        """Release the locks. The caller has stopped the client's tasks and committed."""
         self._running = False
         await self._queues.unlock_all()
 
     def wake(self) -> None:
-        """Members or queues are others: share the queues out again, soon."""
+        """Rebalance soon, because members or queues have changed."""
         self._rebalance.look_again()
 
     def _joined(self) -> None:
-        """Brokers know what we subscribe to: share, from the first time on."""
+        """Rebalance after brokers have registered the subscriptions; start the tasks the first time."""
         if self._running:
             self._rebalance.wake()
             return
@@ -194,49 +195,51 @@ class SubscribedQueues:
         await self._locks.lock(self._queues.held)
 
     async def begin(self, queue: MessageQueue) -> AssignedQueue | None:
-        """Stand where the group does; what the queue holds is pulled once `_settle` is called."""
+        """Begin at the group's offset; `_settle` starts pulling."""
         if queue.topic not in self._subscriptions:
             return None  # unsubscribed meanwhile
         assigned = AssignedQueue(queue, self._subscriptions.wanted(queue.topic))
         await self._positions.begin(assigned)
         if self._config.auto_commit:
-            assigned.committed = -1  # tell the broker even where we begin: tools look for the group in every queue
+            assigned.committed = (
+                -1
+            )  # so that the first offset is committed, too: tools look for the group in every queue
         return assigned
 
     def stop(self, assigned: AssignedQueue) -> None:
-        """Fetch and hand out nothing more."""
+        """Stop fetching, and hand out no further message."""
         self._fetching.end(assigned)
         assigned.leave()
 
     def is_busy(self, assigned: AssignedQueue) -> bool:
-        """Whether the application has not finished what it got."""
+        """Return whether the application has unfinished messages of the queue."""
         done = assigned.finished if self._config.auto_commit else assigned.committed
         return done != assigned.position
 
     async def drain(self, assigned: AssignedQueue) -> None:
-        """Wait until it has."""
+        """Wait until `is_busy` is False."""
         while self.is_busy(assigned):
             await self._clock.sleep(LOOK_SECONDS)
 
     def log_late(self, late: Sequence[AssignedQueue], seconds: float) -> None:
         names = ", ".join(str(assigned.queue) for assigned in late)
         done = "consumed" if self._config.auto_commit else "committed"
-        logger.info("group %s: what was not %s comes again to the next: %s", self._group, done, names)
+        logger.info("group %s: messages not %s are redelivered to the next owner: %s", self._group, done, names)
 
     async def save(self, queues: Sequence[AssignedQueue]) -> None:
-        """Commit what is finished; without `auto_commit` that is the application's to do."""
+        """Commit finished offsets; without `auto_commit` the application commits."""
         if self._config.auto_commit:
             try:
                 await self._positions.commit_finished(queues)
             except MQError as error:
-                logger.warning("group %s: offsets of queues given away are not committed: %s", self._group, error)
+                logger.warning("group %s: offsets of revoked queues are not committed: %s", self._group, error)
 
     def release(self, assigned: AssignedQueue) -> bool:
-        """Nothing is left to do: nothing depends on the lock."""
+        """Return True: results of a revoked queue need no lock."""
         return True
 
     async def _settle(self) -> None:
-        """Our queues are others now: pull the new ones, after the listeners, who may seek in them."""
+        """Call listeners whose queues have changed, then pull the new queues: listeners may seek in them first."""
         self._changed()
         for topic in self._subscriptions.topics:
             queues = sorted(queue for queue in self._assigned if queue.topic == topic)

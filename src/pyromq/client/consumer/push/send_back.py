@@ -1,6 +1,6 @@
-"""Gives messages that could not be consumed back to the broker: it delivers them again later, or to the dead letters.
+"""Sends failed messages back to the broker, which redelivers them later or makes them dead letters.
 
-The broker that stored the message is asked to do so. When that fails, a copy is sent to the group's retry topic.
+The broker that stored the message is asked first. If that fails, a copy is sent to the group's retry topic.
 Source: RocketMQ 4.9.8, DefaultMQPushConsumerImpl.sendMessageBack.
 """
 
@@ -26,9 +26,9 @@ HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 
 
 class SendBack:
-    """Sends back messages of one group; at most `max_retries` further attempts, then the dead letters.
+    """Sends back messages of one group. After `max_retries` further attempts they become dead letters.
 
-    None leaves that number to the group's settings at the broker.
+    With None the group's setting at the broker counts.
     """
 
     def __init__(self, group: str, cluster: ClusterClient, clock: Clock, *, max_retries: int | None) -> None:
@@ -36,18 +36,24 @@ class SendBack:
         self._cluster = cluster
         self._clock = clock
         self._max_retries = max_retries
-        self._most_retries = MAX_RETRIES if max_retries is None else max_retries  # where the broker is not asked
+        self._most_retries = (
+            MAX_RETRIES if max_retries is None else max_retries
+        )  # of copies, whose number the broker does not know
 
     async def give_back(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
-        """Let the message come again after `delay_level`'s time (0: longer with each attempt; -1: never).
+        """Have a message redelivered after the time of `delay_level` (0: longer with each attempt; -1: dead letter).
 
-        `queue` is where it was pulled from. True at the broker when this returns. Raises `MQError` when neither way
-        works.
+        It was pulled from `queue`. The broker has stored it when this returns. Raises `MQError` if both ways fail.
         """
         try:
             await self._ask_broker(message, queue, delay_level, reason)
         except MQError as error:
-            logger.info("group %s: %s is not taken back, sending a copy: %s", self._group, message.message_id, error)
+            logger.info(
+                "group %s: %s was not accepted by its broker, a copy is sent: %s",
+                self._group,
+                message.message_id,
+                error,
+            )
             if delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._most_retries:
                 await self.bury(message, reason)
             else:
@@ -55,7 +61,7 @@ class SendBack:
                 await self._send_copy(message, message.reconsume_times + 1, level, reason)
 
     async def bury(self, message: StoredMessage, reason: str) -> None:
-        """Make the message a dead letter by a copy. Raises `MQError` when no broker takes it."""
+        """Make a message a dead letter by sending a copy. Raises `MQError` if no broker accepts it."""
         await self._send_copy(message, max(message.reconsume_times, 1), TO_DEAD_LETTERS, reason)
 
     async def _ask_broker(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
@@ -76,12 +82,12 @@ class SendBack:
         (await self._cluster.ask(address, order, timeout=SEND_BACK_SECONDS)).check()
 
     async def _send_copy(self, message: StoredMessage, attempts: int, delay_level: int, reason: str) -> None:
-        """Send a copy that has had so many attempts to the retry topic, to wait there, or for the dead letters."""
+        """Send a copy with its number of attempts to the retry topic: to be delayed there, or made a dead letter."""
         topic = retry_topic(self._group)
         route = await self._cluster.route(topic)
         if not route.writable:
             raise Unavailable(f"no broker takes messages for topic {topic!r} now")
-        queue = random.choice(route.writable)  # any: the message's own broker is the one that did not take it back
+        queue = random.choice(route.writable)  # any broker: the message's own one has just failed
         address = route.master(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {topic!r}")
@@ -89,7 +95,7 @@ class SendBack:
         properties[Property.RETRY_TOPIC] = self._cluster.names.wrap(message.original_topic)
         properties[Property.RECONSUME_TIME] = str(attempts)
         properties[Property.MAX_RECONSUME_TIMES] = str(self._most_retries)
-        # A broker makes a dead letter of what has had as many attempts as this.
+        # The broker makes a message with this number of attempts a dead letter.
         most = attempts if delay_level == TO_DEAD_LETTERS else attempts + 1
         order = SendMessageV2(
             producer_group=INNER_PRODUCER_GROUP,
@@ -117,6 +123,6 @@ def _copied_properties(message: StoredMessage, delay_level: int, reason: str) ->
     properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.message_id)
     if reason:
         properties[Property.RETRY_REASON] = reason
-    if delay_level != TO_DEAD_LETTERS:  # a dead letter need not wait, as RocketMQ 5 has it
+    if delay_level != TO_DEAD_LETTERS:  # a dead letter is not delayed. Source: RocketMQ 5
         properties[Property.DELAY] = str(delay_level)
     return properties

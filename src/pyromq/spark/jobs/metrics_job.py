@@ -16,7 +16,7 @@ from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.settings import Metrics, Summary, spark_interval
 from pyromq.spark.micro_batch import PLANNED, Checkpoint, open_root
-from pyromq.spark.monitoring.lag_listener import labels, replace_text
+from pyromq.spark.monitoring.lag_listener import family_text, replace_text
 
 logger = logger_of(__name__)
 
@@ -119,9 +119,13 @@ def _write_prometheus(path: Path, frame: DataFrame, _: int) -> None:
         latest[row.topic, row.tag] = row
     if not latest:
         return
-    lines = []
-    for name in FIGURES:
-        lines += [f"# TYPE pyromq_window_{name} gauge"]
-        for (topic, tag), row in sorted(latest.items()):
-            lines.append(f"pyromq_window_{name}{labels(topic=topic, tag=tag)} {row[name]}")
-    replace_text(path, "\n".join(lines) + "\n")
+    text = "".join(
+        family_text(
+            f"pyromq_window_{name}",
+            "gauge",
+            f"Column {name} of the latest window.",
+            [({"topic": topic, "tag": tag}, row[name]) for (topic, tag), row in sorted(latest.items())],
+        )
+        for name in FIGURES
+    )
+    replace_text(path, text)

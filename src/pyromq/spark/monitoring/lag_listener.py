@@ -47,15 +47,6 @@ class QueueLag:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLag:
-    """The lag of one topic: the sum of its queues' messages, the maximum of their seconds."""
-
-    topic: str
-    messages: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class QueryLag:
     """The lag of one query after a micro-batch."""
 
@@ -74,26 +65,24 @@ class QueryLag:
         return max((queue.seconds for queue in self.queues), default=0.0)
 
     @property
-    def topics(self) -> list[TopicLag]:
-        """The topics, in order of their first queues."""
+    def topics(self) -> list[dict[str, Any]]:
+        """The sum of messages and the maximum of seconds of each topic, in order of their first queues."""
         found: dict[str, list[QueueLag]] = {}
         for queue in self.queues:
             found.setdefault(queue.topic, []).append(queue)
         return [
-            TopicLag(topic, sum(each.messages for each in queues), max(each.seconds for each in queues))
+            {"topic": topic, "messages": sum(q.messages for q in queues), "seconds": max(q.seconds for q in queues)}
             for topic, queues in found.items()
         ]
 
     def line(self) -> str:
         """Return one line for a log."""
-        behind = "".join(
-            f", {each.messages} messages and {each.seconds:.1f} s behind in {each.topic}" for each in self.topics
-        )
+        text = ", {messages} messages and {seconds:.1f} s behind in {topic}"
+        behind = "".join(text.format(**each) for each in self.topics)
         return f"query {self.query} batch {self.batch}: {self.rows} rows, {self.rows_per_second:.0f} a second{behind}"
 
     def as_json(self) -> str:
-        sums = {"messages": self.messages, "seconds": self.seconds, "topics": [asdict(each) for each in self.topics]}
-        return json.dumps(asdict(self) | sums)
+        return json.dumps(asdict(self) | {"messages": self.messages, "seconds": self.seconds, "topics": self.topics})
 
 
 def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes | None = None) -> QueryLag:
@@ -130,31 +119,25 @@ def queue_lags(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times
 
 
 def prometheus_text(lags: Iterable[QueryLag]) -> str:
-    """Return the text format of Prometheus."""
+    """Return the lag of queries as Prometheus text."""
     lags = list(lags)
-    lines = []
-    for name, kind, meaning, value in _FAMILIES:
-        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{labels(query=lag.query)} {value(lag)}" for lag in lags]
-    return "\n".join(lines) + "\n" + queue_text({lag.query: lag.queues for lag in lags})
+    return (
+        family_text(
+            "pyromq_spark_batch",
+            "counter",
+            "Number of the last micro-batch.",
+            [({"query": q.query}, q.batch) for q in lags],
+        )
+        + family_text(
+            "pyromq_spark_rows_per_second",
+            "gauge",
+            "Rows a second of that batch.",
+            [({"query": q.query}, q.rows_per_second) for q in lags],
+        )
+        + queue_text({q.query: q.queues for q in lags})
+    )
 
 
-def queue_text(queries: Mapping[str, Iterable[QueueLag]]) -> str:
-    """Return the metrics of each query's queues as Prometheus text."""
-    lines = []
-    for name, meaning, of_queue in _QUEUE_FAMILIES:
-        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]
-        for query, queues in queries.items():
-            for queue in queues:
-                marks = labels(query=query, topic=queue.topic, broker=queue.broker, queue=str(queue.queue))
-                lines.append(f"{name}{marks} {of_queue(queue)}")
-    return "\n".join(lines) + "\n"
-
-
-_FAMILIES: list[tuple[str, str, str, Callable[[QueryLag], float]]] = [
-    ("pyromq_spark_batch", "counter", "Number of the last micro-batch.", lambda lag: lag.batch),
-    ("pyromq_spark_rows_per_second", "gauge", "Rows a second of that batch.", lambda lag: lag.rows_per_second),
-]
 _QUEUE_FAMILIES: list[tuple[str, str, Callable[[QueueLag], float]]] = [
     ("pyromq_spark_lag_messages", "Messages not read yet.", lambda queue: queue.messages),
     ("pyromq_spark_lag_seconds", "Age of the first of them.", lambda queue: queue.seconds),
@@ -162,13 +145,30 @@ _QUEUE_FAMILIES: list[tuple[str, str, Callable[[QueueLag], float]]] = [
 ]
 
 
-def labels(**values: str) -> str:
-    """Return labels as Prometheus writes them."""
+def queue_text(queries: Mapping[str, Iterable[QueueLag]]) -> str:
+    """Return the metrics of each query's queues as Prometheus text."""
+    places = [
+        ({"query": query, "topic": queue.topic, "broker": queue.broker, "queue": str(queue.queue)}, queue)
+        for query, queues in queries.items()
+        for queue in queues
+    ]
+    return "".join(
+        family_text(name, "gauge", meaning, [(labels, value(queue)) for labels, queue in places])
+        for name, meaning, value in _QUEUE_FAMILIES
+    )
 
-    def escaped(value: str) -> str:
-        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
-    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in values.items()) + "}"
+def family_text(name: str, kind: str, meaning: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> str:
+    """Return a family of metrics as Prometheus text. `samples` are labels and values."""
+    lines = [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+    for labels, value in samples:
+        marks = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        lines.append(f"{name}{{{marks}}} {value}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -227,11 +227,9 @@ class LagListener(StreamingQueryListener):
         self._connecting = connecting
         self._reader: QueueReader | None = None
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Do nothing."""
+    def onQueryStarted(self, event: QueryStartedEvent) -> None: ...
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing."""
+    def onQueryIdle(self, event: QueryIdleEvent) -> None: ...
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Do nothing: the last lag is kept."""

@@ -12,6 +12,6 @@ def run(settings: Archive, tell: Tell) -> Summary:
     """Archive until all is done, or until stopped. Raises the query's error, and `UsageError` for wrong settings."""
     open_table(settings.to, settings.format)  # raises for wrong settings before Spark starts
     spark = open_session(settings.session)
-    frame = open_stream(spark, "archive", settings.session, settings.stream)
+    frame = open_stream(spark, "archive", settings)
     writer = frame.writeStream.format("rocketmq-archive").option("path", settings.to).option("format", settings.format)
     return run_stream("archive", writer, settings, tell)

@@ -14,7 +14,7 @@ from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import MessageQueue
 from pyromq.plural import counted
 from pyromq.spark.jobs.runner import Tell
-from pyromq.spark.jobs.session import open_session, read_archive, read_copies
+from pyromq.spark.jobs.session import copies_options, open_session, read_archive, read_copies
 from pyromq.spark.jobs.settings import Audit, Summary, pairs
 from pyromq.spark.read.bounds import check_absent, check_registered
 from pyromq.spark.read.read_options import ReadOptions, read_options
@@ -143,7 +143,7 @@ def _row(queue: MessageQueue, counted: Any, bounds: tuple[int, int], settings: A
 def _mirror(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
     """Compare by property ORIGIN of the copies: TOPIC/BROKER/QUEUE/OFFSET at the source."""
     topic = settings.mirror
-    copies = read_copies(spark, settings.session.namesrv, topic, settings.option)
+    copies = read_copies(spark, copies_options(settings.session.namesrv, [topic], settings.option))
     by_copy = Window.partitionBy(*PLACE, "at").orderBy("queueOffset")
     backwards = F.coalesce(F.col("origin") < F.lag("origin").over(by_copy), F.lit(False))
     counted = {

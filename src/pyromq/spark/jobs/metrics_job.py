@@ -26,7 +26,7 @@ FIGURES = ("messages", "bytes", "messages_per_second", "delay_p50_ms", "delay_p9
 def run(settings: Metrics, tell: Tell) -> Summary:
     """Count until all is done, or until stopped. Raises the query's error, and `UsageError` for wrong settings."""
     spark = open_session(settings.session)
-    frame = windows(open_stream(spark, "metrics", settings.session, settings.stream), settings)
+    frame = windows(open_stream(spark, "metrics", settings), settings)
     return run_stream("metrics", _writer(frame, settings).outputMode(settings.mode), settings, tell)
 
 

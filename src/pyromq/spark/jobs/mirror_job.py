@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,9 +27,8 @@ from pyromq.spark.jobs.session import (
     source_options,
 )
 from pyromq.spark.jobs.settings import Mirror, Summary, pairs
-from pyromq.spark.options import split
 from pyromq.spark.read.bounds import check_absent, check_registered
-from pyromq.spark.read.read_options import STREAM, read_options
+from pyromq.spark.read.read_options import STREAM, ReadOptions, read_options
 from pyromq.spark.worker_clients import queue_reader, with_retries
 
 READER = "pyromq-spark-mirror"
@@ -44,9 +43,8 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     if settings.cluster == settings.to_cluster:
         raise UsageError(f"settings cluster and to_cluster are both {settings.cluster!r}; give them different names")
     spark = open_session(settings.session)
-    source = read_options(source_options("mirror", settings.session, settings.stream), STREAM)
-    queue = with_retries(source, lambda: queue_columns(settings, topics))
-    frame = copies(open_stream(spark, "mirror", settings.session, settings.stream), settings, queue)
+    queue = with_retries(_source(settings), lambda: queue_columns(settings, topics))
+    frame = copies(open_stream(spark, "mirror", settings), settings, queue)
     options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery} | COPIES | pairs(settings.to_option)
     if settings.to_topic:  # names the write: a copy of the checkpoint may have another topic
         options["topic"] = settings.to_topic
@@ -57,6 +55,14 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     brokers = {row["broker"] for row in summary.rows}
     notes = [carry_over(spark, settings, topic, groups, brokers=brokers) for topic in topics]
     return Summary(summary.rows, (*summary.notes, *notes))
+
+
+def _source(settings: Mirror) -> ReadOptions:
+    return read_options(source_options("mirror", settings), STREAM)
+
+
+def _target(settings: Mirror, topics: Iterable[str]) -> ReadOptions:
+    return read_options(copies_options(settings.to_namesrv, topics, settings.stream.option, settings.to_option))
 
 
 def copies(messages: DataFrame, settings: Mirror, queue: Sequence[Column]) -> DataFrame:
@@ -76,10 +82,9 @@ def queue_columns(settings: Mirror, topics: Sequence[str]) -> list[Column]:
     Otherwise its queues' copies would go to other queues until it is back.
     """
     copies = {topic: settings.to_topic or topic for topic in topics}
-    connecting, _ = split(pairs(settings.to_option))
-    given = copies_options(settings.to_namesrv, ",".join(copies.values()), settings.stream.option, connecting)
-    with queue_reader(READER, settings.to_namesrv, connecting) as reader:
-        check_absent(read_options(given), reader)
+    target = _target(settings, copies.values())
+    with queue_reader(READER, target.namesrv, target.connecting) as reader:
+        check_absent(target, reader)
         return same_queue(reader, copies)
 
 
@@ -96,8 +101,8 @@ def carry_over(
     """
     copy = settings.to_topic or topic
     stored = _stored(settings, topic, groups, brokers)
-    connecting, _ = split(pairs(settings.to_option))
-    with queue_reader(READER, settings.to_namesrv, connecting) as reader:
+    target = _target(settings, [copy])
+    with queue_reader(READER, target.namesrv, target.connecting) as reader:
         ends = {queue: most for queue, (_, most) in reader.bounds([copy]).items()}
         waiting = _first_waiting(spark, settings, copy, stored)
         for group in sorted({group for *_, group, _ in stored}):
@@ -113,20 +118,20 @@ def _stored(
     Raises `UsageError` for a group that does not exist at the source.
     """
     found = []
-    namesrv = settings.session.namesrv
-    connecting, _ = split(pairs(settings.stream.option))
-    names = namespace_of(connecting.namespace, namesrv)
-    with Admin(namesrv, connections=connecting.connections()) as admin:
+    options = _source(settings)
+    names = namespace_of(options.connecting.namespace, options.namesrv)
+    with Admin(options.namesrv, connections=options.connecting.connections()) as admin:
         known = {names.unwrap(group.name) for group in admin.groups()}
-    with queue_reader(READER, namesrv, connecting) as reader:
-        options = read_options(source_options("mirror", settings.session, settings.stream), STREAM)
+    with queue_reader(READER, options.namesrv, options.connecting) as reader:
         with_retries(options, lambda: check_registered(options, reader, brokers, "the mirror has copied its messages"))
         with_retries(options, lambda: check_absent(options, reader))
         queues = reader.queues(topic)
         for group in groups:
             offsets = reader.committed(queues, group)
             if group not in known and not any(offsets.values()):  # brokers return 0 for unknown groups
-                raise UsageError(f"group {group} is not known at {namesrv}; `pyromq group list` shows the groups")
+                raise UsageError(
+                    f"group {group} is not known at {options.namesrv}; `pyromq group list` shows the groups"
+                )
             if any(offset is not None for offset in offsets.values()):
                 found += [(*queue, group, offset or 0) for queue, offset in offsets.items()]
     return found
@@ -137,8 +142,8 @@ def _first_waiting(
 ) -> dict[tuple[str, MessageQueue], int]:
     """Return the first offset of each queue of copies that a group has not consumed."""
     table = spark.createDataFrame(stored, SCHEMA)
-    connecting, _ = split(pairs(settings.to_option))
-    copies = read_copies(spark, settings.to_namesrv, copy, settings.stream.option, connecting=connecting)
+    options = copies_options(settings.to_namesrv, [copy], settings.stream.option, settings.to_option)
+    copies = read_copies(spark, options)
     waiting = copies.join(F.broadcast(table), ["topic", "brokerName", "queueId"]).where("origin >= stored")
     rows = waiting.groupBy("group", "at").agg(F.min("queueOffset").alias("first")).collect()
     return {(row.group, MessageQueue(copy, row.at.brokerName, row.at.queueId)): row.first for row in rows}

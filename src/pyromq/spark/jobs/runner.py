@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, current_thread, main_thread
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.logger import PySparkLogger
 from pyspark.sql.streaming.query import StreamingQuery
@@ -17,8 +17,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pyromq.logs import logger_of
 from pyromq.plural import counted
-from pyromq.spark.jobs.session import beginning
-from pyromq.spark.jobs.settings import SessionSettings, StreamSettings, Summary, pairs, spark_interval
+from pyromq.spark.jobs.session import StreamJobSettings, beginning
+from pyromq.spark.jobs.settings import Summary, pairs, spark_interval
 from pyromq.spark.monitoring.lag_listener import LagListener
 from pyromq.spark.options import split
 from pyromq.spark.read.stream_offset import StreamOffset, reported_offset
@@ -34,26 +34,16 @@ Tell = Callable[[int], None]
 LOOK_SECONDS = 0.5  # between reads of Spark's progress: it keeps 100 reports, and batches take longer than 5 ms
 
 
-class StreamJobSettings(Protocol):
-    """The settings of a job over a stream."""
-
-    @property
-    def stream(self) -> StreamSettings: ...
-
-    @property
-    def session(self) -> SessionSettings: ...
-
-
 def run_stream(job: str, writer: DataStreamWriter, settings: StreamJobSettings, tell: Tell) -> Summary:
     """Run the query until all is done (with `once`) or Ctrl-C; an interrupted batch is repeated by the next run.
 
     Raises the query's error.
     """
-    session, stream = settings.session, settings.stream
+    stream = settings.stream
     every = spark_interval("every", stream.every)
-    totals = Totals(beginning(job, session, stream))
+    totals = Totals(beginning(job, settings))
     listener = LagListener(
-        namesrv=session.namesrv,
+        namesrv=settings.session.namesrv,
         json_file=_path(stream.lag_json),
         prometheus=_path(stream.lag_prometheus),
         connecting=split(pairs(stream.option))[0],

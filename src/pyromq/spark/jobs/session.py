@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +21,8 @@ from pyromq.spark.archive.sink import ArchiveSink
 from pyromq.spark.archive.tables import holds_delta
 from pyromq.spark.columns import ORIGIN
 from pyromq.spark.jobs.settings import GROUP_PREFIX, SessionSettings, StreamSettings, options_of, pairs
-from pyromq.spark.options import BY_ENVIRONMENT, ConnectionOptions
+from pyromq.spark.micro_batch import PLANNED, Checkpoint
+from pyromq.spark.options import split
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset
 from pyromq.spark.read.stream_planning import StreamPlanning
@@ -56,14 +57,25 @@ def open_session(settings: SessionSettings) -> SparkSession:
     return spark
 
 
-def open_stream(spark: SparkSession, job: str, session: SessionSettings, stream: StreamSettings) -> DataFrame:
+class StreamJobSettings(Protocol):
+    """The settings of a job over a stream."""
+
+    @property
+    def stream(self) -> StreamSettings: ...
+
+    @property
+    def session(self) -> SessionSettings: ...
+
+
+def open_stream(spark: SparkSession, job: str, settings: StreamJobSettings) -> DataFrame:
     """Return a stream of the job's topics; its offsets are stored under the job's group."""
-    return spark.readStream.format("rocketmq").options(**source_options(job, session, stream)).load()
+    return spark.readStream.format("rocketmq").options(**source_options(job, settings)).load()
 
 
-def source_options(job: str, session: SessionSettings, stream: StreamSettings) -> dict[str, str]:
+def source_options(job: str, settings: StreamJobSettings) -> dict[str, str]:
     """Return the source options of a job over a stream."""
-    options = options_of(session) | options_of(stream)
+    stream = settings.stream
+    options = options_of(settings.session) | options_of(stream)
     if not stream.group:
         topics = "-".join(topic.strip() for topic in stream.topics.split(",")).replace("%", "")
         options["group"] = GROUP_PREFIX + f"{job}-{topics}"[:200]
@@ -75,17 +87,18 @@ def source_options(job: str, session: SessionSettings, stream: StreamSettings) -
     return {name: value for name, value in options.items() if name.lower() not in lower} | given
 
 
-def beginning(job: str, session: SessionSettings, stream: StreamSettings) -> StreamOffset:
+def beginning(job: str, settings: StreamJobSettings) -> StreamOffset:
     """Return the first offset of a job without a checkpoint, which Spark does not report. Raises the brokers' errors.
 
     With a checkpoint it is not needed, and the topics may have been deleted: return an empty offset.
     """
-    if next(Path(stream.checkpoint, "offsets").glob("[0-9]*"), None):
-        return StreamOffset({})
-    options = read_options(source_options(job, session, stream), STREAM)
+    with suppress(OSError, UsageError):  # Spark may know file systems that pyarrow does not
+        if Checkpoint(settings.stream.checkpoint).batches(PLANNED):
+            return StreamOffset({})
+    options = read_options(source_options(job, settings), STREAM)
     with queue_reader(options.group, options.namesrv, options.connecting) as reader:
         planning = StreamPlanning(options, reader, SystemClock())
-        if stream.once:
+        if settings.stream.once:
             planning.end_here()
         return with_retries(options, planning.first)
 
@@ -168,30 +181,25 @@ def origin_of(cluster: str) -> Column:
     return F.concat(F.lit(f"{cluster}:"), place)
 
 
-def copies_options(namesrv: str, topics: str, option: tuple[str, ...], connecting: ConnectionOptions) -> dict[str, str]:
+def copies_options(
+    namesrv: str, topics: Iterable[str], option: tuple[str, ...], to_option: tuple[str, ...] = ()
+) -> dict[str, str]:
     """Return the source options of mirrored topics.
 
-    `option` is the job's setting of this name; its options about brokers that are away count here, too.
+    `option` and `to_option` are the job's settings of these names. Of the first, options about brokers that are away
+    count here, too; of the second, those of the connection.
     """
     away = {name: value for name, value in pairs(option).items() if name.lower() in AWAY}
-    return {"namesrvAddr": namesrv, "subscribe": topics} | away | dict(connecting.given)
+    return {"namesrvAddr": namesrv, "subscribe": ",".join(topics)} | away | dict(split(pairs(to_option))[0].given)
 
 
-def read_copies(
-    spark: SparkSession,
-    namesrv: str,
-    topic: str,
-    option: tuple[str, ...],
-    *,
-    connecting: ConnectionOptions = BY_ENVIRONMENT,
-) -> DataFrame:
-    """Return the copies in a mirrored topic by their property ORIGIN.
+def read_copies(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    """Return the copies in mirrored topics by their property ORIGIN.
 
     Columns at the source: topic, brokerName, queueId, origin (a queue offset); here: at (brokerName, queueId),
     queueOffset.
     """
-    options = copies_options(namesrv, topic, option, connecting)
-    options["columns"] = "brokerName,queueId,queueOffset,properties"
+    options = options | {"columns": "brokerName,queueId,queueOffset,properties"}
     place = F.split(F.substring_index(F.col("properties")[ORIGIN], ":", -1), "/")
     copies = spark.read.format("rocketmq").options(**options).load().withColumn("place", place)
     return copies.where("place is not null").select(

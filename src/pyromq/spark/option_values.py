@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
 
 from pyromq.errors import UsageError
+from pyromq.message import MessageQueue
 
-# {"topic": {"broker": {"queue id": offset}}}, as the older connectors spell it
-OffsetTable = dict[str, dict[str, dict[str, int]]]
+OffsetTable = dict[MessageQueue, int]  # written {"topic": {"broker": {"queue id": offset}}}
 
 EARLIEST, LATEST = -2, -1  # special offsets, as in Kafka's connector
 FIRST_MS, LAST_MS = 10**11, 10**14  # March 1973 to November 5138: present times in seconds or us lie outside
@@ -53,69 +55,46 @@ def beginning(name: str, value: str) -> str | OffsetTable:
 
 
 def _offset_table(name: str, value: str) -> OffsetTable:
-    example = '{"orders":{"broker-a":{"0":23,"1":-2}}}'
-    try:
-        return {
-            topic: {
-                broker: {str(int(queue)): _whole(offset) for queue, offset in queues.items()}
-                for broker, queues in brokers.items()
-            }
-            for topic, brokers in json.loads(value).items()
-        }
-    except (ValueError, AttributeError, TypeError):
-        words = {"startingOffsets": "earliest, latest, group, or ", "endingOffsets": "latest or "}.get(name, "")
-        raise UsageError(f"option {name} is {value!r}; write {words}{example}") from None
+    words = {"startingOffsets": "earliest, latest, group, or ", "endingOffsets": "latest or "}.get(name, "")
+    hint = f'write {words}{{"orders":{{"broker-a":{{"0":23,"1":-2}}}}}}'
+    return by_queue(_json(name, value, dict[str, dict[str, dict[int, int]]], hint))
 
 
 def time_table(name: str, value: str) -> OffsetTable:
     table = _offset_table(name, value)
-    for ms in by_queue(table).values():
+    for ms in table.values():
         _moment(name, ms)
     return table
 
 
-def by_queue(table: OffsetTable) -> dict[tuple[str, str, str], int]:
-    """Return the table's values by topic, broker and queue."""
+def by_queue(table: Mapping[str, Mapping[str, Mapping[Any, int]]]) -> dict[MessageQueue, int]:
+    """Return the values of a table by topic, broker and queue id."""
     return {
-        (topic, broker, queue): value
+        MessageQueue(topic, broker, int(queue_id)): value
         for topic, brokers in table.items()
         for broker, queues in brokers.items()
-        for queue, value in queues.items()
+        for queue_id, value in queues.items()
     }
 
 
-def _whole(value: object) -> int:
-    if isinstance(value, float):
-        raise ValueError(f"{value} is no whole number")
-    return int(value)  # type: ignore[call-overload,no-any-return]  # other JSON values raise
+def assigned(name: str, value: str) -> tuple[MessageQueue, ...]:
+    hint = 'write {"orders":{"broker-a":[0,1]}}, lists of queues (where they begin is startingOffsets)'
+    some_ids = Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]
+    some_brokers = Annotated[dict[str, some_ids], msgspec.Meta(min_length=1)]
+    table = _json(name, value, Annotated[dict[str, some_brokers], msgspec.Meta(min_length=1)], hint)
+    return tuple(
+        MessageQueue(topic, broker, queue_id)
+        for topic, brokers in table.items()
+        for broker, queue_ids in brokers.items()
+        for queue_id in queue_ids
+    )
 
 
-def assigned(name: str, value: str) -> dict[str, dict[str, list[int]]]:
-    example = '{"orders":{"broker-a":[0,1]}}'
+def _json(name: str, value: str, form: Any, hint: str) -> Any:
     try:
-        table = {
-            topic: {broker: [_queue_id(each) for each in _list(queues)] for broker, queues in brokers.items()}
-            for topic, brokers in json.loads(value).items()
-        }
-        if not table or not all(brokers and all(brokers.values()) for brokers in table.values()):
-            raise ValueError("it names no queue")
-        return table
-    except (ValueError, AttributeError, TypeError):
-        raise UsageError(
-            f"option {name} is {value!r}; write {example}, lists of queues (where they begin is startingOffsets)"
-        ) from None
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
-    return value
-
-
-def _queue_id(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no id of a queue")
-    return value
+        return msgspec.json.decode(value, type=form)
+    except msgspec.MsgspecError:
+        raise UsageError(f"option {name} is {value!r}; {hint}") from None
 
 
 def text(name: str, value: str) -> str:

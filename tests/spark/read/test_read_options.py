@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
+from pyromq.message import MessageQueue
 from pyromq.spark.options import documentation_of
 from pyromq.spark.read.read_options import ReadOptions, read_options
 from pyromq.spark.write.sink_options import sink_options
@@ -21,7 +22,7 @@ def test_names_are_read_in_any_case_as_spark_hands_them_over():
 
 def test_offsets_are_given_by_topic_broker_and_queue():
     options = read_options({"subscribe": "x", "startingOffsets": '{"x":{"b":{"0":23,"1":-2}}}'})
-    assert options.starting_offsets == {"x": {"b": {"0": 23, "1": -2}}}
+    assert options.starting_offsets == {MessageQueue("x", "b", 0): 23, MessageQueue("x", "b", 1): -2}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_offsets_are_given_by_topic_broker_and_queue():
         ({"subscribe": "x", "startingOffsets": "begin"}, "startingOffsets is 'begin'"),
         ({"subscribe": "x", "failOnDataLoss": "no"}, "write true or false"),
         ({"subscribe": "x", "endingTimestamp": "soon"}, "endingTimestamp is 'soon'"),
-        ({"subscribe": " , "}, "names no topic"),
+        ({"subscribe": " , "}, "option subscribe is ' , ', which has no name"),
         ({"assign": "[1]"}, "option assign is"),
         ({"subscribe": "x", "assign": "{}"}, "option assign is '{}'"),
         ({"assign": '{"x":{}}'}, "option assign is"),
@@ -83,7 +84,7 @@ def test_a_mistake_is_named_with_what_to_write(given, text):
         ({"subscribe": "a b"}, "option subscribe is 'a b': The specified topic contains illegal characters"),
         ({"subscribe": "orders-*"}, "a pattern is given by option subscribePattern"),
         ({"group": "a b"}, "option group is 'a b': the specified group"),
-        ({"columns": ","}, "option columns names no column"),
+        ({"columns": ","}, "option columns is ',', which has no name"),
         ({"tagFilter": "a b"}, "option tagFilter is 'a b'"),
         ({"tagFilter": "a ||"}, "option tagFilter is 'a ||'"),
         ({"sqlFilter": "a >"}, "option sqlFilter is 'a >'"),

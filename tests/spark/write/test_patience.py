@@ -61,10 +61,10 @@ def test_planning_a_task_and_a_commit_wait_for_servers_that_come_back(tmp_path):
         finally:
             started.join()
 
-    ledger = over_a_kill(lambda: check_reachable(options, wait_seconds=20))
-    client = sink_client(options, ledger)
+    planned = over_a_kill(lambda: check_reachable(options, wait_seconds=20))
+    client = sink_client(planned)
     report = over_a_kill(lambda: SinkTask(client, options, TaskName("write", 0)).write([batch]))
-    over_a_kill(lambda: commit_reports(options, ledger, [report]))
+    over_a_kill(lambda: commit_reports(planned, [report]))
     assert numbers_seen(served.namesrv, "orders", 10) == list(range(10))
     client.close()
     served.stop()

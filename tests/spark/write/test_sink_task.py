@@ -129,13 +129,13 @@ def test_a_decision_while_a_task_sends_makes_it_skip(namesrv, topic, seen):
 def test_a_writer_whose_rows_lose_fails(namesrv, topic, seen):
     options = options_of(namesrv, topic, delivery="exactlyOnce")
     ours, others = (run(options, batch("1", "2"), write=topic) for _ in range(2))
-    commit_reports(options, None, [others])
+    commit_reports(options, [others])
     with pytest.raises(BatchDecided, match=f"{topic} was decided for another writer while this one sent its rows"):
-        commit_reports(options, None, [ours])
-    commit_reports(options, None, [others])  # its own commit again
-    commit_reports(options, None, [run(options, batch("1", "2"), write=topic)])
+        commit_reports(options, [ours])
+    commit_reports(options, [others])  # its own commit again
+    commit_reports(options, [run(options, batch("1", "2"), write=topic)])
     with pytest.raises(BatchDecided, match=f"{topic} is decided, with 2 rows, and now has 3"):
-        commit_reports(options, None, [run(options, batch("1", "2", "3"), write=topic)])
+        commit_reports(options, [run(options, batch("1", "2", "3"), write=topic)])
     assert bodies(seen(topic)) == [b"1", b"2"]
 
 
@@ -254,8 +254,8 @@ async def test_rows_for_a_new_queue_find_it(two_brokers):
 
 
 def test_driver_and_tasks_share_a_client(namesrv, topic):
-    options = options_of(namesrv, topic)
-    assert sink_client(options) is sink_client(options, "broker-a")
+    options = options_of(namesrv, topic, delivery="exactlyOnce")
+    assert sink_client(options) is sink_client(replace(options, ledger="broker-a"))
 
 
 @pytest.mark.parametrize(("wait", "readable"), [("true", True), ("false", False)])
@@ -263,7 +263,7 @@ def test_a_commit_returns_when_its_messages_can_be_read_unless_told_otherwise(na
     count = 50_000  # a broker shows 256 and then answers requests
     options = options_of(namesrv, topic, delivery="exactlyOnce", waitVisible=wait)
     report = run(options, batch(*["x"] * count), write=topic)
-    commit_reports(options, None, [report])
+    commit_reports(options, [report])
     with PullConsumer("sink-check", namesrv) as consumer:
         assert (sum(map(consumer.max_offset, consumer.queues(topic))) == count) is readable
 

@@ -9,14 +9,12 @@ Spark continues after the newest offset, and first repeats its batch if that has
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import Unavailable, UsageError
-from pyromq.message import MessageQueue
 from pyromq.spark.micro_batch import DONE, HEADING, PLANNED, Checkpoint
 from pyromq.spark.read.bounds import beginnings
 from pyromq.spark.read.read_options import STREAM, read_options
@@ -101,9 +99,10 @@ def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
             _check_brokers(checkpoint.done, reader, namesrv)
         bounds = reader.bounds(options.subscribe)
         chosen = beginnings(options, reader, bounds, default="earliest")
-    named = chosen if isinstance(options.starting_offsets, str) else _named(chosen, options.starting_offsets or {})
+    if isinstance(options.starting_offsets, dict):  # other queues are not reset
+        chosen = {queue: chosen[queue] for queue in options.starting_offsets}
     # Without marks: topics may have been created again.
-    offset = StreamOffset(checkpoint.done.positions | named, began=checkpoint.done.began)
+    offset = StreamOffset(checkpoint.done.positions | chosen, began=checkpoint.done.began)
     newest = max(Checkpoint(str(folder)).batches(PLANNED))
     if newest != checkpoint.batch and (folder / "state").is_dir():
         for number in range(checkpoint.batch + 1, newest + 1):
@@ -123,15 +122,6 @@ def _check_brokers(done: StreamOffset, reader: QueueReader, namesrv: str) -> Non
             f"broker {away[0]} is not registered at {namesrv}, so its queues cannot be reset: start it, or write"
             " a table of the queues to reset"
         )
-
-
-def _named(chosen: Mapping[MessageQueue, int], table: Mapping[str, Any]) -> dict[MessageQueue, int]:
-    """Return the offsets of the queues that the table names; other queues are not reset."""
-    return {
-        queue: offset
-        for queue, offset in chosen.items()
-        if str(queue.queue_id) in table.get(queue.topic, {}).get(queue.broker_name, {})
-    }
 
 
 def _read(path: Path) -> StreamOffset:

@@ -76,7 +76,7 @@ def queue_bounds(
     and `Unavailable` while a required broker is not registered.
     """
     check_registered(options, client, options.required_brokers, "option requiredBrokers names it")
-    if options.assign is not None:
+    if options.assign:
         return _assigned_bounds(options, client, known)
     topics = options.subscribe or _matching(options, client, known)
     return _topic_bounds(options, client, topics, known)
@@ -106,7 +106,7 @@ def check_absent(
 
     Brokers that options name, and `known` topics at brokers, are checked elsewhere. With `required` false only log it.
     """
-    if options.assign is not None:
+    if options.assign:
         return
     for broker, topics in sorted(client.absent().items()):
         selected = options.subscribe or _matches(options, topics)
@@ -134,9 +134,9 @@ def beginnings(
         times = dict.fromkeys(bounds, options.starting_ms)
         return _since(options, client, bounds, times, "startingTimestamp")
     if options.starting_times is not None:
-        times = _chosen(options, client, options.starting_times, bounds, name="startingOffsetsByTimestamp")
-        rest = {queue: _edge("earliest", bounds[queue]) for queue in bounds if queue not in times}
-        return rest | _since(options, client, bounds, times, "startingOffsetsByTimestamp")
+        times, name = options.starting_times, "startingOffsetsByTimestamp"
+        _check_named(options, client, times, bounds, name=name)
+        return {queue: least for queue, (least, _) in bounds.items()} | _since(options, client, bounds, times, name)
     if options.starting_offsets == "group":
         stored = client.committed(bounds, options.group)
         given = {queue: bounds[queue][0] if offset is None else offset for queue, offset in stored.items()}
@@ -170,20 +170,12 @@ def report_loss(options: ReadOptions, text: str) -> None:
 def _assigned_bounds(
     options: ReadOptions, client: QueueClient, known: Collection[MessageQueue]
 ) -> dict[MessageQueue, Bounds]:
-    assign = options.assign
-    assert assign is not None, "the caller has checked"
-    chosen = [
-        MessageQueue(topic, broker, queue_id)
-        for topic, brokers in assign.items()
-        for broker, queue_ids in brokers.items()
-        for queue_id in queue_ids
-    ]
-    new = [queue for queue in chosen if queue not in known]
+    new = [queue for queue in options.assign if queue not in known]
     check_registered(options, client, {queue.broker_name for queue in new}, "option assign names it")
-    existing = _topic_bounds(options, client, sorted(assign), known)
+    existing = _topic_bounds(options, client, sorted({queue.topic for queue in options.assign}), known)
     if missing := [queue for queue in new if queue not in existing]:
         raise UsageError(f"option assign names {queue_name(missing[0])}, which does not exist")
-    return {queue: existing[queue] for queue in sorted(chosen) if queue in existing}
+    return {queue: existing[queue] for queue in sorted(options.assign) if queue in existing}
 
 
 def _topic_bounds(
@@ -236,12 +228,10 @@ def _matches(options: ReadOptions, topics: Iterable[str]) -> list[str]:
 def _endings(options: ReadOptions, client: QueueClient, bounds: Mapping[MessageQueue, Bounds]) -> Positions:
     if options.ending_ms is not None:
         return {queue: client.first_since(queue, options.ending_ms, bounds[queue]) for queue in bounds}
-    if options.ending_times is not None:
-        times = _chosen(options, client, options.ending_times, bounds, name="endingOffsetsByTimestamp")
-        return {
-            queue: client.first_since(queue, times[queue], bounds[queue]) if queue in times else bounds[queue][1]
-            for queue in bounds
-        }
+    if (times := options.ending_times) is not None:
+        _check_named(options, client, times, bounds, name="endingOffsetsByTimestamp")
+        found = {queue: client.first_since(queue, ms, bounds[queue]) for queue, ms in times.items()}
+        return {queue: most for queue, (_, most) in bounds.items()} | found
     if isinstance(options.ending_offsets, str):
         return {queue: _edge(options.ending_offsets, each) for queue, each in bounds.items()}
     return _given(options, client, options.ending_offsets, bounds, name="endingOffsets")
@@ -265,37 +255,23 @@ def _since(
     return found
 
 
-def _chosen(
+def _check_named(
     options: ReadOptions, client: QueueClient, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
-) -> dict[MessageQueue, int]:
-    """Return the table's entries by queue.
-
-    Raises `UsageError` for a queue that is not read, which is a typing mistake, and `Unavailable` if its broker is not
-    registered.
-    """
-    read = {(queue.topic, queue.broker_name, str(queue.queue_id)): queue for queue in bounds}
-    found = {}
-    for topic, brokers in table.items():
-        for broker, queues in brokers.items():
-            for queue_id, value in queues.items():
-                if (queue := read.get((topic, broker, queue_id))) is None:
-                    check_registered(options, client, [broker], f"option {name} names it")
-                    raise UsageError(
-                        f"option {name} names queue {queue_id} of topic {topic} at {broker}, which is not read here"
-                    )
-                found[queue] = value
-    return found
+) -> None:
+    """Raise `UsageError` if the table names a queue that is not read, `Unavailable` if its broker is not registered."""
+    for queue in table:
+        if queue not in bounds:
+            check_registered(options, client, [queue.broker_name], f"option {name} names it")
+            raise UsageError(f"option {name} names {queue_name(queue)}, which is not read here")
 
 
 def _given(
     options: ReadOptions, client: QueueClient, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
 ) -> Positions:
     """Return the offset of each queue by a table. Queues that it does not name are read completely."""
-    given = _chosen(options, client, table, bounds, name=name)
-    other = "latest" if name == "endingOffsets" else "earliest"
-    places = {
-        queue: _meant(given[queue], each) if queue in given else _edge(other, each) for queue, each in bounds.items()
-    }
+    _check_named(options, client, table, bounds, name=name)
+    other = LATEST if name == "endingOffsets" else EARLIEST
+    places = {queue: _meant(table.get(queue, other), each) for queue, each in bounds.items()}
     return _checked(options, name, places, bounds)
 
 

@@ -11,6 +11,7 @@ from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import UsageError
 from pyromq.filter.sql import check_sql
 from pyromq.filter.tags import check_tag_words, subscribed_tags
+from pyromq.message import MessageQueue
 from pyromq.names import check_group, check_topic
 from pyromq.spark import option_values as values
 from pyromq.spark.option_values import OffsetTable
@@ -28,9 +29,7 @@ BATCH, STREAM = "batch", "stream"  # modes of a read; an option is for one of th
 
 
 def _topics(name: str, value: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(topic for part in value.split(",") if (topic := part.strip())))
-    if not topics:
-        raise UsageError(f"option {name} names no topic; write orders or orders,payments")
+    topics = values.names(name, value)
     for topic in topics:
         try:
             check_topic(topic)
@@ -40,13 +39,6 @@ def _topics(name: str, value: str) -> tuple[str, ...]:
             )
             raise type(error)(f"option {name} is {value!r:.150}: {error}; {hint}") from error
     return topics
-
-
-def _columns(name: str, value: str) -> tuple[str, ...]:
-    columns = tuple(dict.fromkeys(column for part in value.split(",") if (column := part.strip())))
-    if not columns:
-        raise UsageError(f"option {name} names no column; write body,tags, or leave it out for all")
-    return columns
 
 
 def _check_tags(value: str) -> None:
@@ -77,8 +69,8 @@ class ReadOptions:
     subscribe_pattern: re.Pattern[str] | None = option(
         "subscribePattern", _pattern, None, "read the topics whose whole name this regular expression matches"
     )
-    assign: dict[str, dict[str, list[int]]] | None = option(
-        "assign", values.assigned, None, 'queues to read instead of whole topics: `{"orders":{"broker-a":[0,1]}}`'
+    assign: tuple[MessageQueue, ...] = option(
+        "assign", values.assigned, (), 'queues to read instead of whole topics: `{"orders":{"broker-a":[0,1]}}`'
     )
     required_brokers: tuple[str, ...] = option(
         "requiredBrokers",
@@ -94,7 +86,7 @@ class ReadOptions:
         " unread messages",
     )
     columns: tuple[str, ...] = option(
-        "columns", _columns, (), "columns to build, separated by commas, as with `.schema(...)`; default: all"
+        "columns", values.names, (), "columns to build, separated by commas, as with `.schema(...)`; default: all"
     )
     starting_offsets: str | OffsetTable | None = option(
         "startingOffsets",
@@ -310,13 +302,12 @@ def _check_order(options: ReadOptions) -> None:
         ("", options.starting_offsets, options.ending_offsets),
         ("ByTimestamp", options.starting_times, options.ending_times),
     ):
-        starts, ends = (values.by_queue(table) if isinstance(table, dict) else {} for table in (start, end))
-        for place in starts.keys() & ends.keys():
-            if starts[place] > ends[place] >= 0:
-                topic, broker, queue = place
+        starts, ends = (table if isinstance(table, dict) else {} for table in (start, end))
+        for queue in starts.keys() & ends.keys():
+            if starts[queue] > ends[queue] >= 0:
                 raise UsageError(
-                    f"queue {queue} of topic {topic} at {broker}: startingOffsets{suffix} is {starts[place]}, after "
-                    f"endingOffsets{suffix} {ends[place]}; swap them"
+                    f"queue {queue.queue_id} of topic {queue.topic} at {queue.broker_name}: startingOffsets{suffix} is"
+                    f" {starts[queue]}, after endingOffsets{suffix} {ends[queue]}; swap them"
                 )
 
 

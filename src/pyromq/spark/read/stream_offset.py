@@ -22,6 +22,7 @@ from typing import Any
 
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
+from pyromq.spark.option_values import by_queue
 
 VERSION = 1
 NO_MESSAGE = -1  # offset of a mark whose topic has no message yet
@@ -92,7 +93,7 @@ def read_stream_offset(found: Mapping[str, Any]) -> StreamOffset:
         for broker, values in brokers.items()
     }
     began = QueryStart(found["began"]["ms"], tuple(found["began"]["brokers"])) if "began" in found else None
-    return StreamOffset(_offsets(found["t"]), marks, began, _offsets(found.get("from", {})), found.get("new", False))
+    return StreamOffset(by_queue(found["t"]), marks, began, by_queue(found.get("from", {})), found.get("new", False))
 
 
 def reported_offset(given: Any) -> StreamOffset | None:
@@ -106,12 +107,3 @@ def _table(offsets: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str,
     for queue, offset in sorted(offsets.items()):
         table.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
     return table
-
-
-def _offsets(table: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[MessageQueue, int]:
-    return {
-        MessageQueue(topic, broker, int(queue_id)): offset
-        for topic, brokers in table.items()
-        for broker, queues in brokers.items()
-        for queue_id, offset in queues.items()
-    }

@@ -177,7 +177,8 @@ class StreamPlanning:
     def _check_topics(self, start: StreamOffset) -> None:
         if self._options.subscribe_pattern is not None:
             return
-        if others := sorted(start.topics.difference(self._options.assign or self._options.subscribe)):
+        wanted = self._options.subscribe or {queue.topic for queue in self._options.assign}
+        if others := sorted(start.topics.difference(wanted)):
             raise UsageError(
                 f"the checkpoint is of topic {', '.join(others)}, which this query does not read; "
                 "give it a new checkpoint location"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
@@ -43,20 +43,19 @@ class RocketMQWriter(DataSourceArrowWriter):
     """One batch write. Tasks and driver have pickled copies of one object."""
 
     def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-        self._ledger = check_reachable(options, wait_seconds=0)
+        self._options = check_reachable(options, wait_seconds=0)
         self._planned = _planned_batch(options)
         self._write = f"spark-job:{options.job_id or uuid4().hex}:{options.topic or '*'}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         name = _task_name(self._write, self._planned)
-        return Written(_run_task(self._options, self._ledger, name, iterator))
+        return Written(_run_task(self._options, name, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        commit_reports(self._options, self._ledger, reports_of(messages))
+        commit_reports(self._options, reports_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort_reports(self._options, self._ledger, reports_of(messages))
+        abort_reports(self._options, reports_of(messages))
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
@@ -65,8 +64,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         if options.job_id is not None:
             raise UsageError("option jobId is for batch writes; a stream's writes are named by its query")
-        self._options = options
-        self._ledger = check_reachable(options, wait_seconds=RESTART_SECONDS)
+        self._options = check_reachable(options, wait_seconds=RESTART_SECONDS)
         self._planned = _planned_batch(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -74,32 +72,32 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         if stream is None:
             raise UsageError("Spark does not say which query and batch this is; the sink needs PySpark 4.1 or later")
         name = _task_name(f"spark-query:{stream.query}:{stream.batch}:{self._options.topic or '*'}", self._planned)
-        return Written(_run_task(self._options, self._ledger, name, iterator))
+        return Written(_run_task(self._options, name, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        commit_reports(self._options, self._ledger, reports_of(messages))
+        commit_reports(self._options, reports_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        abort_reports(self._options, self._ledger, reports_of(messages))
+        abort_reports(self._options, reports_of(messages))
 
 
-def check_reachable(options: SinkOptions, *, wait_seconds: float) -> str | None:
+def check_reachable(options: SinkOptions, *, wait_seconds: float) -> SinkOptions:
     """Connect at planning, so that a missing name server, topic or ledger is an error before any row is computed.
 
-    Spark plans each micro-batch, so a stream waits `wait_seconds` for servers that restart. Return the ledger broker
-    for exactly once: tasks and driver must use the same one.
+    Spark plans each micro-batch, so a stream waits `wait_seconds` for servers that restart. For exactly once, return
+    the options with the ledger broker: tasks and driver must use the same one.
     """
     client = with_retries(options, lambda: sink_client(options), most_seconds=wait_seconds)
     for topic in filter(None, (options.topic, options.dead_letter_topic)):
         with_retries(options, partial(client.queues, topic), most_seconds=wait_seconds, planned=wait_seconds > 0)
-    return client.ledger if options.delivery == EXACTLY_ONCE else None
+    return replace(options, ledger=client.ledger) if options.delivery == EXACTLY_ONCE else options
 
 
 def reports_of(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport]:
     return [message.report for message in messages if isinstance(message, Written)]
 
 
-def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[TaskReport]) -> None:
+def commit_reports(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
     """Commit a write. Except with exactly once, its messages are visible already.
 
     Raises the brokers' errors, and `BatchDecided` if a write with other rows is decided under the name.
@@ -108,13 +106,13 @@ def commit_reports(options: SinkOptions, ledger: str | None, reports: Sequence[T
         return
     write = reports[0].write
     if options.delivery == EXACTLY_ONCE:
-        _decide(options, ledger, reports)
+        _decide(options, reports)
     dropped, dead_letters = sum(each.dropped for each in reports), sum(each.dead_letters for each in reports)
     if dropped or dead_letters:
         logger.warning("%s: rows too large: %d dropped, %d dead letters", write, dropped, dead_letters)
 
 
-def _decide(options: SinkOptions, ledger: str | None, reports: Sequence[TaskReport]) -> None:
+def _decide(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
     write, stream, results = reports[0].write, reports[0].stream, _results(reports)
     # If a task found the write decided, this commit only completes the earlier one.
     whole = not any(report.skipped for report in reports)
@@ -122,7 +120,7 @@ def _decide(options: SinkOptions, ledger: str | None, reports: Sequence[TaskRepo
         logger.info("%s: there are no rows, and nothing is decided", write)
         return
     content = None if stream is None else stream.content(options.checkpoint, options.query_name)
-    client = with_retries(options, lambda: sink_client(options, ledger), planned=True)
+    client = with_retries(options, lambda: sink_client(options), planned=True)
     outcome = client.commit(write, results if whole else [], content=content)
     logger.info("%s: %d messages count, %s", write, outcome.messages, "now" if outcome.by_this else "as before")
     if outcome.tokens != {result.token for result in results}:
@@ -155,14 +153,14 @@ def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome:
         pause = min(2 * pause, LAST_LOOK_SECONDS)
 
 
-def abort_reports(options: SinkOptions, ledger: str | None, reports: Sequence[TaskReport]) -> None:
+def abort_reports(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
     """Roll back what the tasks sent, unless the write is decided. Never raises an `MQError`."""
     if options.delivery != EXACTLY_ONCE or not reports:
         if reports:
             logger.warning("%s failed; %d rows are stored nevertheless", reports[0].write, sum(r.rows for r in reports))
         return
     try:
-        client = sink_client(options, ledger)
+        client = sink_client(options)
         if client.lookup(reports[0].write) is None:
             client.rollback(reports[0].write, _results(reports))
     except MQError as error:
@@ -186,10 +184,8 @@ def _task_name(write: str, planned: tuple[int, str] | None) -> TaskName:
     return TaskName(write, _task().partitionId(), stream)
 
 
-def _run_task(
-    options: SinkOptions, ledger: str | None, name: TaskName, batches: Iterator[pa.RecordBatch]
-) -> TaskReport:
-    client = with_retries(options, lambda: sink_client(options, ledger), planned=True)
+def _run_task(options: SinkOptions, name: TaskName, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+    client = with_retries(options, lambda: sink_client(options), planned=True)
     return SinkTask(client, options, name).write(batches)
 
 
@@ -199,18 +195,17 @@ def _task() -> TaskContext:
     return context
 
 
-def sink_client(options: SinkOptions, ledger: str | None = None) -> BatchTransactions:
+def sink_client(options: SinkOptions) -> BatchTransactions:
     """Return this process's client for these options.
 
     Raises `NoNameServer` at once if no name server is reachable, `UsageError` for a ledger that does not exist.
     """
-    wanted = ledger or options.ledger
 
     def open_client() -> BatchTransactions:
         client = BatchTransactions(
             options.group,
             options.namesrv,
-            ledger=wanted,
+            ledger=options.ledger,
             timeout=options.deadline_ms / 1000,
             in_flight=options.in_flight,
             config=ProducerConfig(connections=options.connecting.connections(), namespace=options.connecting.namespace),
@@ -218,7 +213,7 @@ def sink_client(options: SinkOptions, ledger: str | None = None) -> BatchTransac
         client.start()
         return client
 
-    client = kept_client(_key(options, wanted), open_client)
+    client = kept_client(_key(options, options.ledger), open_client)
     return kept_client(_key(options, client.ledger), lambda: client)  # driver and tasks share it
 
 

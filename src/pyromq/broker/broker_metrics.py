@@ -64,7 +64,7 @@ QUEUE_LAG_SECONDS = Family(
     detail=True,
 )
 
-# Who is connected, and what waits.
+# Connections and waiting requests.
 PRODUCERS = Family("rocketmq_producer_connections", _GAUGE, "Producers, by their language and version.", _MEMBER)
 CONSUMERS = Family(
     "rocketmq_consumer_connections",

@@ -53,7 +53,7 @@ class BrokerConfig:
     data: Path = field(metadata={"setting": Setting(name="storePathRootDir", read=parse_path)})
     # Routes and clients know the broker by it: unique in the cluster, never changed.
     name: str = setting("broker-a", "brokerName")
-    cluster: str = setting("DefaultCluster", "brokerClusterName")  # brokers of one are listed together
+    cluster: str = setting("DefaultCluster", "brokerClusterName")  # brokers of a cluster are listed together
     broker_id: int = setting(0, "brokerId", range=(0, 1 << 31))  # 0 is the master; others are its replicas
     # Where to listen; loopback, because there is no access control by default. RocketMQ 5's name.
     host: str = setting("127.0.0.1", "bindAddress")
@@ -70,7 +70,7 @@ class BrokerConfig:
     permission: int = setting(6, "brokerPermission", range=(0, 7), change=_LIVE)
     # The first message to an unknown topic creates it. Off: a misspelled name is an error.
     auto_create_topic: bool = setting(True, "autoCreateTopicEnable", change=_LIVE)
-    auto_create_group: bool = setting(True, "autoCreateSubscriptionGroup", change=_LIVE)  # of consumers, likewise
+    auto_create_group: bool = setting(True, "autoCreateSubscriptionGroup", change=_LIVE)  # likewise, of consumers
     # Of the template topic: the greatest number of queues of an auto-created topic.
     default_topic_queues: int = setting(8, "defaultTopicQueueNums", range=(1, 65536), change=_LIVE)
     # The topic named as the cluster may be read and written.
@@ -102,7 +102,7 @@ class BrokerConfig:
     permissions: bool = setting(False, "aclEnable")  # requests need accounts, signatures and rights
     # Folder of plain_acl.yml and acl/; None: `config` below `data`. Ours.
     permissions_path: Path | None = setting(None, "aclPath", read=parse_path)
-    # Note what administrators change in a file below `data`. Ours.
+    # Write the changes of administrators to a file below `data`. Ours.
     audit_log: bool = setting(False, "auditLogEnable")
     trace_topic: bool = setting(False, "traceTopicEnable", change=_NEXT)  # create the topic of message traces
     # The greatest distance of a delivery time.
@@ -127,8 +127,8 @@ class BrokerConfig:
     # Decisions on batch transactions are known for so long; the log must be, too. Ours.
     ledger_ms: int = setting(72 * 3_600_000, "batchTransactionLedgerTime", range=(60_000, 366 * _DAY_MS), change=_LIVE)
     store: StoreConfig | None = None  # None: defaults below `data`
-    limits: BrokerLimits = DEFAULT_LIMITS  # of what clients can make it keep, hold waiting and answer at once
-    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS  # of what connections can make it keep and do
+    limits: BrokerLimits = DEFAULT_LIMITS  # of memory and waiting requests that clients can cause
+    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS  # of memory and work that connections can cause
 
     def __post_init__(self) -> None:
         self.data = Path(self.data)
@@ -244,6 +244,6 @@ def _changed_fields(config: BrokerConfig, properties: Mapping[str, str]) -> dict
 
 
 def java_properties(config: BrokerConfig) -> dict[str, str]:
-    """Return every setting under RocketMQ's name, sorted: what request 26 answers and a properties file holds."""
+    """Return every setting under RocketMQ's name, sorted: for request 26 and a properties file."""
     texts = write_settings(SETTINGS, config.components) | {"brokerIP1": config.advertised_ip}
     return dict(sorted(texts.items()))

@@ -1,4 +1,4 @@
-"""Limits of what any client that reaches the port can make a broker keep, hold waiting, or answer at once.
+"""Limits of the memory and the waiting requests that any client at the port can cause.
 
 A limit that all connections share is a `Quota`: one connection gets at most a tenth of what the others leave.
 """
@@ -15,7 +15,7 @@ _COUNT = (1, 1 << 31)
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """Numbers that ten thousand ordinary clients do not reach, and what they cost at most."""
+    """Limits that ten thousand ordinary clients do not reach, with their cost in memory."""
 
     # Pulls held for a message, as upstream's queue of pulls; about a kilobyte each.
     waiting_pulls: int = setting(100_000, "maxWaitingPulls", range=_COUNT)

@@ -1,6 +1,6 @@
-"""Lets old messages go: keeps the store at it, and answers those who want it done now.
+"""Deletes expired messages: runs retention in slices, and answers administrators' requests to run it now.
 
-What waits in the log to be delivered or decided stays, whatever the disk says.
+Messages that wait to be delivered or decided stay in the log, even if the disk is full.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-STEP_SECONDS = 0.005  # of the loop's time, after which others get their turn
+STEP_SECONDS = 0.005  # of one step, which blocks the event loop
 PAUSE_SECONDS = 0.02
 IDLE_SECONDS = 1.0
 _HOUR_MS = 3_600_000
 
 
 class LogCleaning:
-    """Answers requests to clean up; `step` is called again and again while the broker runs.
+    """Runs retention by `step`, and answers requests to clean up.
 
-    `needed` return log offsets from which on parts of the broker read the log after a crash. `alarm` rings when a
-    step has to run earlier than it said.
+    `needed` return the log offsets from which on modules read the log after a crash. `alarm` rings when `step` must run
+    earlier than it returned.
     """
 
     def __init__(
@@ -47,23 +47,23 @@ class LogCleaning:
         self._retention.needs += needed
 
     def step(self) -> float:
-        """Do some of what there is to do; return after how many seconds to go on."""
+        """Run a slice of retention; return the seconds until the next call."""
         if self._fetching.is_under_way or self._fetching.lacks(self._retention.to_load()):
             return IDLE_SECONDS
         return IDLE_SECONDS if self._retention.step(STEP_SECONDS) else PAUSE_SECONDS
 
     @answers(DeleteExpiredLog)
     async def delete_expired(self, header: DeleteExpiredLog, call: Call) -> Reply:
-        """Let log files go that have expired, at any hour, now and in the next rounds."""
+        """Delete expired log files now and in the next rounds, at any hour."""
         hours = header.older_than_hours
         if hours is not None and hours < 0:
             raise UsageError(f"olderThanHours is {hours}; it must be 0 or more")
         await loaded(self._retention.to_load())
         files = self._retention.expire_now(None if hours is None else hours * _HOUR_MS)
-        logger.info("%s lets expired messages go: %d log files now", call.peer.address, files)
+        logger.info("%s has expired messages deleted: %d log files now", call.peer.address, files)
         return Reply(DeleteExpiredLogResponse(files=files, kept_from=self._retention.keep_from()))
 
     @answers(CleanQueues)
     def clean_queues(self, header: CleanQueues, call: Call) -> Reply:
-        """Queues follow the log by themselves; nothing is left to clean."""
+        """Do nothing: retention of the log also cleans the queues."""
         return Reply()

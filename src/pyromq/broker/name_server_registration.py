@@ -1,6 +1,6 @@
-"""Keeps the broker known to its name servers: registers, repeats that, tells changes at once, leaves at the end.
+"""Registers the broker at its name servers: at the start, periodically, and on changes; unregisters it at the end.
 
-Each name server is served for itself, so that one that is down delays nothing. Source: RocketMQ 4.9.8, BrokerOuterAPI.
+Each name server has its own task, so one that is down delays no other. Source: RocketMQ 4.9.8, BrokerOuterAPI.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from pyromq.remoting.headers import (
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 1.0  # how soon a lost name server, or one that missed a change, is tried again
-FIRST_SECONDS = 2.0  # the most a start waits for name servers; what is not reached by then follows later
+LOOK_SECONDS = 1.0  # between two tries at a name server that is lost or missed a change
+FIRST_SECONDS = 2.0  # longest wait for name servers at the start; others are registered later
 LEAVE_SECONDS = 3.0
-LOOK_UP_AGAIN_SECONDS = 10.0  # after an address server did not say where name servers are
-PIECES_AT_ONCE = 500  # of a registration, between two turns of the loop: some 500 us
+LOOK_UP_AGAIN_SECONDS = 10.0  # after a failed look-up at an address server
+PIECES_AT_ONCE = 500  # of a registration, between two iterations of the event loop: about 500 us
 
 _READ_WRITE = Permission.READ | Permission.WRITE
 
 
 class _NameServer:
-    """What is known of one name server."""
+    """One name server as this broker sees it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.channel: Channel | None = None
-        self.version: DataVersion | None = None  # of our topics, as it has them; None: it does not know us
+        self.version: DataVersion | None = None  # of the broker's topics there; None if it does not know the broker
         self.registered_at = 0.0  # monotonic seconds
-        self.keeping: asyncio.Task[None] | None = None  # who looks after it
-        self.fault: str | None = ""  # why it cannot be used; None: it can; "": not tried yet
+        self.keeping: asyncio.Task[None] | None = None  # its task
+        self.fault: str | None = ""  # why it cannot be used; None if it can, "" before the first try
 
     @property
     def knows_us(self) -> bool:
@@ -89,13 +89,13 @@ class NameServerRegistration:
 
     @property
     def versions(self) -> dict[str, DataVersion | None]:
-        """By name server, the version of our topics that it has."""
+        """The version of the broker's topics at each name server."""
         return {name_server.address: name_server.version for name_server in self._name_servers}
 
     async def start(self) -> None:
-        """Register everywhere; returns when each name server has answered or failed, after 2 s at the latest.
+        """Register at all name servers; return when each has answered or failed, after 2 s at the latest.
 
-        Where they have to be looked up, that comes first, and takes 3 s more at most.
+        A look-up at an address server comes first and takes up to 3 s more.
         """
         first = [self._begin(name_server) for name_server in self._name_servers]
         for address_server in self._address_servers:
@@ -107,12 +107,12 @@ class NameServerRegistration:
             await asyncio.wait(first, timeout=FIRST_SECONDS)
 
     async def stop(self) -> None:
-        """Leave all name servers and close the connections to them."""
+        """Unregister at all name servers and close the connections."""
         await self._tasks.stop()
         await asyncio.gather(*(self._leave(name_server) for name_server in self._name_servers))
 
     def announce(self, topic: TopicConfig) -> Future[None]:
-        """Tell one topic to the name servers that know us; the future ends when all have answered or failed."""
+        """Register one topic at the known name servers; the future completes when all have answered or failed."""
         told: Future[None] = Future()
         asked = list(self._known())
         missing = len(asked)
@@ -135,7 +135,7 @@ class NameServerRegistration:
         return told
 
     def announce_one_way(self, topic: TopicConfig, change: ChangeCause) -> None:
-        """Tell an automatically created topic, without waiting: the client's answer shall not wait either."""
+        """Register an auto-created topic one way, as the reply to the client does not wait for it."""
         if change is ChangeCause.AUTOMATIC:
             body = self._encode([topic])
             for name_server in self._known():
@@ -143,7 +143,7 @@ class NameServerRegistration:
                 name_server.channel.notify(self._header(body), body)
 
     def announce_all(self) -> None:
-        """Tell all topics at the next look: within a second."""
+        """Register all topics again within a second."""
         for name_server in self._name_servers:
             name_server.registered_at = float("-inf")
 
@@ -151,7 +151,7 @@ class NameServerRegistration:
         return (name_server for name_server in self._name_servers if name_server.knows_us)
 
     def _begin(self, name_server: _NameServer) -> asyncio.Future[None]:
-        """Look after a name server from now on; the future ends with the first try."""
+        """Start the task of a name server; the future completes after its first try."""
         tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = self._keep(name_server, tried)
         name_server.keeping = self._tasks.start(work, name=f"register at {name_server.address}")
@@ -163,10 +163,9 @@ class NameServerRegistration:
             await self._look_up(address_server)
 
     async def _look_up(self, address_server: AddressServer) -> list[asyncio.Future[None]]:
-        """Register at name servers that are new, leave those that are gone; return the first tries of the new ones.
+        """Register at new name servers, unregister at removed ones; return the first tries of the new ones.
 
-        Where the address server does not say, all stays as it was. Source: BrokerController.initialize,
-        fetchNamesrvAddrByAddressServer.
+        After a failed look-up nothing changes. Source: BrokerController.initialize, fetchNamesrvAddrByAddressServer.
         """
         try:
             wanted = [*self._fixed, *await address_server.look_up()]
@@ -197,7 +196,7 @@ class NameServerRegistration:
             await self._clock.sleep(LOOK_SECONDS)
 
     async def _look_after(self, name_server: _NameServer) -> None:
-        """Connect if need be; register if it is time or something changed. Each change of state is logged once."""
+        """Connect if necessary; register if it is due. Each change of state is logged once."""
         try:
             if name_server.channel is None or name_server.channel.closed:
                 name_server.version = None
@@ -233,11 +232,11 @@ class NameServerRegistration:
         name_server.version = version
         name_server.registered_at = self._clock.monotonic()
         first = next(self._known())
-        if response.body and first is name_server:  # one name server decides, lest two that differ take turns
+        if response.body and first is name_server:  # only one name server decides: two that differ would take turns
             self._topics.order(frozenset(decode_body(KeyValues, response.body, ANSWER).table))
 
     async def _is_outdated(self, channel: Channel, version: DataVersion) -> bool:
-        """Ask whether the name server has other topics of ours than we have; asking counts as a sign of life."""
+        """Return whether the topics at the name server are outdated. The request counts as a sign of life there."""
         header = QueryDataVersion(
             broker_name=self._config.name,
             broker_address=self._config.advertised_address,
@@ -249,7 +248,7 @@ class NameServerRegistration:
         return response.header(QueryDataVersionResponse).changed
 
     async def _whole_table(self) -> bytes:
-        """All topics, encoded once for each version of the table, between others' requests."""
+        """Return all topics, encoded once for each version of the table, in slices."""
         state = self._topics.version, self._config.permission
         if self._body is None or self._body[0] != state:
             registration = self._registration(list(self._topics))
@@ -267,7 +266,7 @@ class NameServerRegistration:
 
     def _registration(self, topics: list[TopicConfig]) -> BrokerRegistration:
         permission = self._config.permission
-        if permission & _READ_WRITE != _READ_WRITE:  # the broker's own limit shows in the routes of all its topics
+        if permission & _READ_WRITE != _READ_WRITE:  # the broker's permission applies to the routes of all its topics
             topics = [
                 TopicConfig(
                     name=topic.name,

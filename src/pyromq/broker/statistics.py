@@ -92,13 +92,13 @@ class Statistics:
         self._latencies: deque[tuple[str, int]] = deque(maxlen=100_000)  # by `topic@group`, until the next sample
         self._histories: dict[tuple[str, str], History] = {}
         self._samples_taken = 0
-        self._sampled: Iterator[None] | None = None  # while it goes on
+        self._sampled: Iterator[None] | None = None  # the sampling in progress
         self._next_sample = 0.0
         self._totals: deque[_Totals] = deque([self._now()], maxlen=62)  # a little more than 600 s
         self._day = _day_of(self.started_ms)
 
     def count_put(self, topic: str, count: int, size: int) -> None:
-        """Messages were stored by one append. Called for every append."""
+        """Count messages stored by one append. Called for every append."""
         counter = self._puts.get(topic)
         if counter is None:
             counter = self._puts[topic] = Counter()
@@ -107,28 +107,28 @@ class Statistics:
         counter.size += size
 
     def puts_of(self, topic: str) -> Counter | None:
-        """Return what counts a topic's puts; None before the first."""
+        """Return the counter of a topic's puts; None before the first."""
         return self._puts.get(topic)
 
     def gets_of(self, topic: str, group: str) -> Counter | None:
-        """Return what counts a group's reads of a topic; None before the first."""
+        """Return the counter of a group's reads of a topic; None before the first."""
         return self._gets.get((topic, group))
 
     def puts_by_topic(self) -> list[tuple[str, Counter]]:
         return list(self._puts.items())
 
     def gets_by_group(self) -> list[tuple[tuple[str, str], Counter]]:
-        """Return by topic and group what counts the group's reads."""
+        """Return the counters of reads by topic and group."""
         return list(self._gets.items())
 
     def send_backs_by_group(self) -> list[tuple[tuple[str, str], Counter]]:
-        """Return by topic and group what counts messages that consumers sent back."""
+        """Return the counters of messages sent back by topic and group."""
         split = ((key.rpartition("@"), counter) for key, counter in list(self._tables["send_backs"].items()))
         return [((topic, group), counter) for (topic, _, group), counter in split]
 
     @property
     def put_total(self) -> Counter:
-        """The puts of all topics since the start; added up when asked for, so that a send counts one thing only."""
+        """The puts of all topics since the start, added up here, so that a send counts only once."""
         counters = [self._forgotten_puts, *self._puts.values()]
         total = self._put_total
         total.times = sum(counter.times for counter in counters)
@@ -137,7 +137,7 @@ class Statistics:
         return total
 
     def count_get(self, group: str, topic: str, count: int, size: int) -> None:
-        """Messages were read by one pull. Called for every pull that finds something."""
+        """Count messages read by one pull. Called for every pull that finds messages."""
         counter = self._gets.get((topic, group))
         if counter is None:
             if len(self._gets) >= MOST_GETS:
@@ -153,27 +153,27 @@ class Statistics:
         total.size += size
 
     def count_get_miss(self) -> None:
-        """A pull found nothing."""
+        """Count a pull that found nothing."""
         self.get_misses += 1
 
     def count_put_failed(self, count: int = 1) -> None:
-        """Messages were not stored, since the store takes none."""
+        """Count messages that the store refused."""
         self.failed_puts += count
 
     def note_latency(self, group: str, topic: str, seconds: float) -> None:
-        """A pull was answered after so long, having waited for the disk; the others take no ms. In any thread."""
+        """Note the latency of a pull that waited for the disk; others count as 0 ms. Thread-safe."""
         self._latencies.append((f"{topic}@{group}", int(seconds * 1000)))
 
     def count_send_back(self, topic: str, group: str) -> None:
         self._tables["send_backs"].setdefault(f"{topic}@{group}", Counter()).add(1, 0)
 
     def sample(self) -> None:
-        """Note all counters; at midnight also the day's totals."""
+        """Sample all counters; at midnight also the totals of the day."""
         for _ in self._sampling():
             pass
 
     def step(self) -> float:
-        """Sample in slices; return in how many seconds to go on."""
+        """Sample a slice; return the seconds until the next call."""
         if self._sampled is None:
             self._sampled, self._next_sample = self._sampling(), self._clock.monotonic() + SAMPLE_SECONDS
         end = self._clock.monotonic() + SLICE_SECONDS
@@ -208,7 +208,7 @@ class Statistics:
             self.gets_until = {"yesterday": self.gets_until["today"], "today": self.get_total.count}
 
     def course(self, name: str, key: str) -> Course | None:
-        """Return a statistic by upstream's name and key; None if nothing was ever counted under it."""
+        """Return a statistic by upstream's name and key; None if nothing was counted under them."""
         if name == "GROUP_GET_LATENCY":
             return self._latency(key)
         table, field = _TABLES.get(name, ("", 0))
@@ -217,19 +217,19 @@ class Statistics:
         return self._histories.get((table, key), History()).course(field)
 
     def _latency(self, key: str) -> Course | None:
-        """Milliseconds until pulls that found something were answered, per pull."""
+        """Return the latency in ms of pulls that found messages, per pull."""
         if (gets := self.course("GROUP_GET_NUMS", key)) is None:
             return None
         slow = self._histories.get(("latencies", key), History()).course(_COUNT)
         return Course(*(_per_get(*spans) for spans in zip(slow, gets, strict=True)))
 
     def group_rate(self, topic: str, group: str) -> float:
-        """Messages a second that the group read from the topic during the last minute."""
+        """Return the messages per second that the group read from the topic in the last minute."""
         history = self._histories.get(("gets", f"{topic}@{group}"))
         return history.course(_COUNT).minute.per_second if history is not None else 0.0
 
     def rates(self) -> Rates:
-        """Return messages and pulls a second over the last 10, 60 and 600 s, or since the start where that is less.
+        """Return messages and pulls per second over the last 10, 60 and 600 s, or since a later start.
 
         A span ends now and begins with a sample, so it may be up to 10 s longer.
         """
@@ -241,7 +241,7 @@ class Statistics:
         return next((totals for totals in reversed(self._totals) if totals.at <= at), self._totals[0])
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what is known of a deleted topic; totals stay."""
+        """Remove the counters of a deleted topic; totals stay."""
         if (puts := self._puts.pop(topic, None)) is not None:
             self._forgotten_puts.add(puts.count, puts.size, times=puts.times)
         for counted_topic, group in [key for key in self._gets if key[0] == topic]:
@@ -251,7 +251,7 @@ class Statistics:
         self._drop_histories(key for key in self._histories if key[1] == topic or key[1].startswith(f"{topic}@"))
 
     def forget_group(self, group: str) -> None:
-        """Drop what is known of a deleted group; totals stay."""
+        """Remove the counters of a deleted group; totals stay."""
         for topic, counted_group in [key for key in self._gets if key[1] == group]:
             del self._gets[topic, counted_group]
             for table in ("gets", "latencies"):

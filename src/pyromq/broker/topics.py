@@ -49,17 +49,17 @@ _READ_WRITE = Permission.READ | Permission.WRITE
 
 
 class ChangeCause(Enum):
-    """Why a topic's settings changed: name servers are told at once, in a way that depends on it."""
+    """Why a topic's settings changed. It decides how name servers are told."""
 
     ASKED = auto()  # an administrator waits for it
     AUTOMATIC = auto()  # a client's send or heartbeat created it
 
 
 class Topics:
-    """The table topic -> settings. Each change gets a new data version.
+    """The table topic -> settings. Each change gets a new data version and is saved by a thread.
 
-    A thread writes what is created or changed: `unsaved` has the topics that are not on disk as they are here, and
-    `saved` says when they are, also of those that were deleted. Names that are `leaving` cannot be created yet.
+    `unsaved` holds by topic the future of a change that is not on disk, a deletion too. Topics in `leaving` are being
+    deleted and cannot be created yet.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Topics:
         self._table: dict[str, TopicConfig] = {topic.name: topic for topic in _built_in(config)}
         self._built_in = frozenset(self._table)
         self._of_groups: set[str] = set()  # topics of retries and dead letters
-        self.leaving: set[str] = set()  # whoever deletes takes the name out when all of the topic is gone
-        # Called for every send: the bare look-up.
+        self.leaving: set[str] = set()  # a name is removed when the deletion of the topic is complete
+        # Called for every send, so without a method around the look-up.
         self.find: Callable[[str], TopicConfig | None] = self._table.get
 
     def __iter__(self) -> Iterator[TopicConfig]:
@@ -106,15 +106,15 @@ class Topics:
         self._file.save(_encoded(self.table()), order=self.version.counter)
 
     def close(self) -> None:
-        """Return when what was changed is on disk, or refused."""
+        """Block until all changes are on disk or have failed."""
         self._saving.close()
 
     def table(self) -> TopicConfigTable:
-        """Return all settings with their version, as request 21 answers and name servers are told."""
+        """Return all settings with their version, for request 21 and for name servers."""
         return TopicConfigTable(data_version=self.version, topics=dict(self._table))
 
     def system_topics(self) -> list[str]:
-        """Return the names that no administrator may change or delete, sorted."""
+        """Return the sorted names of topics that administrators cannot change or delete."""
         reserved = {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GIVE_UP_TOPIC, TRACE_TOPIC}
         return sorted(self._built_in | reserved)
 
@@ -122,7 +122,7 @@ class Topics:
         return name in self._built_in or is_system_topic(name)
 
     def put(self, topic: TopicConfig, change: ChangeCause = ChangeCause.ASKED) -> Future[None]:
-        """Create the topic or replace its settings: at once here; on disk when the future ends, not raising."""
+        """Create the topic or replace its settings at once. The future completes when that is on disk or has failed."""
         name = topic.name
         if name not in self._table:
             self._check_room(name)
@@ -135,7 +135,7 @@ class Topics:
         return saved
 
     def _check_room(self, name: str) -> None:
-        """Raise `LimitReached` where there are too many topics. Those of groups have room of their own."""
+        """Raise `LimitReached` if there are too many topics. Topics of groups have a limit of their own."""
         limits = self._config.limits
         count, setting, most = len(self._table) - len(self._of_groups), "maxTopics", limits.topics
         if _is_of_group(name):
@@ -144,21 +144,21 @@ class Topics:
             raise LimitReached(setting, most, f"topic[{name}] is not created, there are {count}; delete some")
 
     def _free(self, name: str) -> int:
-        """Return how many more topics there may be, of a name's kind."""
+        """Return how many more topics of this name's kind may exist."""
         limits = self._config.limits
         if _is_of_group(name):
             return 2 * limits.groups - len(self._of_groups)
         return limits.topics - (len(self._table) - len(self._of_groups))
 
     def saved(self, name: str) -> Future[None] | None:
-        """Return when a topic is on disk; None where it is. What the disk has refused is tried again."""
+        """Return a future that completes when a topic is on disk; None if it is. A failed save is tried again."""
         saved = self.unsaved.get(name)
         return self._save(name) if saved is not None and saved.done() else saved
 
     def delete(self, name: str, *, after: Callable[[], None] | None = None) -> Future[None] | None:
-        """Forget the topic: at once here; on disk when the future ends, not raising, and `after` has been called.
+        """Delete the topic at once. The future completes when that is on disk and `after` was called, or has failed.
 
-        None if there was none, and nothing is to be called. `after` runs in a thread and may raise `StoreError`.
+        None for an unknown topic without `after`, which runs in a thread and may raise `StoreError`.
         """
         if self._table.pop(name, None) is not None:
             self._of_groups.discard(name)
@@ -170,10 +170,10 @@ class Topics:
     def for_send(
         self, name: str, *, default_topic: str, asked_queues: int, peer: Peer, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return the topic's settings; creates it after the pattern of `default_topic` where that is allowed.
+        """Return the topic's settings; create it after the pattern of `default_topic` if that is allowed.
 
-        Raises `TopicNotFound`, and `LimitReached` where there are too many, or the peer has had its share of them
-        created. Source: TopicConfigManager.createTopicInSendMessageMethod.
+        Raises `TopicNotFound`, and `LimitReached` if there are too many topics or the peer exceeds its share of
+        auto-created ones. Source: TopicConfigManager.createTopicInSendMessageMethod.
         """
         if (topic := self._table.get(name)) is not None:
             return topic
@@ -181,7 +181,7 @@ class Topics:
         pattern = self._table.get(default_topic)
         if pattern is None or not self._may_inherit(pattern):
             raise TopicNotFound(f"topic[{name}] not exist, apply first please!{FAQ}")
-        # A topic without queues could not take the message it is created for.
+        # Without a queue the topic could not store the message for which it is created.
         queues = max(1, min(asked_queues, pattern.write_queues))
         topic = TopicConfig(
             name=name,
@@ -196,7 +196,7 @@ class Topics:
         return topic
 
     def _create(self, topic: TopicConfig, peer: Peer | None) -> None:
-        """Create a topic because it was named, by a sender if there is a `peer`."""
+        """Create a topic automatically, for a `peer` if one sends to it."""
         self._check_room(topic.name)
         if peer is not None:
             quota, what = self._creations, "topics"
@@ -218,7 +218,7 @@ class Topics:
         return bool(pattern.permission & Permission.INHERIT)
 
     def queue_for(self, name: str, queue_id: int) -> int:
-        """Return where a message goes that has waited for a queue: another one where the topic has lost that since."""
+        """Return the queue id for a message that has waited: the topic may have lost its queue meanwhile."""
         topic = self._table.get(name)
         if topic is None or queue_id < topic.read_queues:
             return queue_id
@@ -227,9 +227,9 @@ class Topics:
     def for_group_retry(
         self, name: str, queue_count: int, *, sys_flag: int = 0, sender: Peer | None = None
     ) -> TopicConfig:
-        """Return a group's retry or dead-letter topic; creates it with that many queues when absent.
+        """Return a group's retry or dead-letter topic; create it with this many queues if it is missing.
 
-        If a sender named it, and nobody else, it counts against the share of that one. Raises `LimitReached`.
+        A topic created for a `sender` counts for its share. Raises `LimitReached`.
         """
         if (topic := self._table.get(name)) is not None:
             return topic
@@ -245,7 +245,7 @@ class Topics:
         return topic
 
     def order(self, names: frozenset[str]) -> None:
-        """Mark exactly these topics as ordered, as a name server has told. Source: updateOrderTopicConfig."""
+        """Mark exactly these topics as ordered, by a name server's answer. Source: updateOrderTopicConfig."""
         changed = [topic for topic in self._table.values() if topic.order != (topic.name in names)]
         for topic in changed:
             self._table[topic.name] = msgspec.structs.replace(topic, order=not topic.order)
@@ -253,7 +253,7 @@ class Topics:
             self.touch()
 
     def touch(self) -> None:
-        """Give the table a new version, so that name servers read it again: the broker's permission changed."""
+        """Give the table a new version after the broker's permission changed, so that name servers read it again."""
         self._renew()
         self._saving.save(self.table, order=self.version.counter)
 
@@ -266,7 +266,7 @@ class Topics:
         return saved
 
     def _note_saved(self, name: str, saved: Future[None]) -> None:
-        """In the thread that has written, or could not."""
+        """Called in the thread that saves."""
         if (error := saved.exception()) is not None:
             logger.warning("topic %s is not stored: %s", name, error)
         elif self.unsaved.get(name) is saved:
@@ -302,7 +302,7 @@ def _is_of_group(name: str) -> bool:
 
 
 def _built_in(config: BrokerConfig) -> Iterator[TopicConfig]:
-    """The topics every broker has. Clients create topics through the routes of the template and the cluster topic."""
+    """Yield the topics of every broker. Clients create topics through the routes of template and cluster topic."""
     yield _topic(SELF_TEST_TOPIC, 1)
     if config.auto_create_topic:
         yield _topic(AUTO_CREATE_TOPIC, config.default_topic_queues, _READ_WRITE | Permission.INHERIT)

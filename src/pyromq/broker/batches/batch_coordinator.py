@@ -19,7 +19,7 @@ from pyromq.broker.batches.half_batches import BatchOrigin, HalfBatch, HalfBatch
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.flushed_progress import InternalQueues, Place
+from pyromq.broker.internal_queues import InternalQueues, Place
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock

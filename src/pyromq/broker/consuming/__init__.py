@@ -1,1 +1,1 @@
-"""What consumers ask: messages, offsets, locks, and another try for what failed."""
+"""Requests of consumers: pulls, offsets, locks, and messages sent back."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from pyromq.broker.cold_reads import ColdReads, Fetching
-from pyromq.broker.consuming.flushed_progress import FlushedProgress
+from pyromq.broker.internal_queues import FlushedProgress
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.clock import Clock

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from pyromq import speedups
-from pyromq.broker.consuming.flushed_progress import FlushedProgress
 from pyromq.broker.delays.timer_records import ScheduledMessage, delivered_from, read_parked, scheduled_of
+from pyromq.broker.internal_queues import FlushedProgress
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage

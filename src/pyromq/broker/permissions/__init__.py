@@ -1,1 +1,1 @@
-"""Who may ask a broker what: accounts and their rights, as RocketMQ 4.9 keeps them."""
+"""Accounts and their rights at a broker, as in RocketMQ 4.9."""

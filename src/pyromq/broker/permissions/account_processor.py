@@ -1,8 +1,8 @@
-"""Answers administrators who list and change accounts and white lists.
+"""Answers administrators' requests to list and change accounts and white lists.
 
-Changes go into the files, as upstream writes them: an account into the file that has it, a new one into the default
-file, whose other content stays, comments excepted. They are answered when they are on disk and in force.
-Source: RocketMQ 4.9.8, AdminBrokerProcessor, PlainPermissionManager; unlike there secret keys are not sent.
+Changes are written to the files as upstream does: an account to its file, a new one to the default file. Other content
+stays, except comments. The reply leaves when a change is on disk and in force.
+Source: RocketMQ 4.9.8, AdminBrokerProcessor, PlainPermissionManager. Unlike upstream, secret keys are not sent.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from pyromq.remoting.headers import (
 
 logger = logger_of(__name__)
 
-HIDDEN = "********"  # in the place of a secret key; sent back, it means that the key stays
+HIDDEN = "********"  # replaces a secret key in replies; in a request it keeps the present key
 
-# Header field -> key in the file, for texts; an absent one leaves the account as it is.
+# Header field -> key in the file, for texts; an absent field changes nothing.
 _TEXTS = {
     "white_remote_address": "whiteRemoteAddress",
     "default_topic_perm": "defaultTopicPerm",
@@ -50,7 +50,7 @@ _LISTS = {"topic_perms": "topicPerms", "group_perms": "groupPerms"}
 
 
 class AccountProcessor:
-    """The accounts of one broker, for its administrators."""
+    """Lists and changes the accounts of one broker."""
 
     def __init__(
         self, permissions: Permissions, watch: AclWatch, folder: AclFolder, *, config: BrokerConfig, clock: Clock
@@ -63,19 +63,19 @@ class AccountProcessor:
 
     @answers(SaveAccount)
     def save(self, header: SaveAccount, call: Call) -> Future[Reply]:
-        """Create an account or change one. Without a secret key an existing one keeps its own (ours)."""
+        """Create or change an account. Without a secret key an existing account keeps its key (ours)."""
         logger.info("account %s is saved by %s", header.access_key, call.peer.address)
         return self._changed(partial(self._save, header), ResponseCode.ACL_UPDATE_FAILED)
 
     @answers(DeleteAccount)
     def delete(self, header: DeleteAccount, call: Call) -> Future[Reply]:
-        """Delete an account; from then on its requests are refused."""
+        """Delete an account; its later requests are refused."""
         logger.info("account %s is deleted by %s", header.access_key, call.peer.address)
         return self._changed(partial(self._delete, header.access_key), ResponseCode.ACL_DELETE_FAILED)
 
     @answers(SaveWhiteList)
     def save_white_list(self, header: SaveWhiteList, call: Call) -> Future[Reply]:
-        """Replace one file's addresses that need no account."""
+        """Replace the addresses of one file that need no account."""
         logger.info("the white list is set to %s by %s", header.addresses, call.peer.address)
         return self._changed(partial(self._save_white_list, header), ResponseCode.ACL_WHITE_LIST_FAILED)
 
@@ -96,7 +96,7 @@ class AccountProcessor:
 
     @answers(Accounts)
     def accounts(self, header: Accounts, call: Call) -> Reply:
-        """All accounts as their files spell them, but for the secret keys."""
+        """Return all accounts in the spelling of their files, with hidden secret keys."""
         in_force = self._permissions.in_force
         entries = [
             _entry(raw)
@@ -154,7 +154,7 @@ class AccountProcessor:
         self._write(path, raw)
 
     def _file_with(self, access_key: str) -> tuple[Path, Raw, list[Raw]]:
-        """Return the file that has the account, or would get it, what it holds, and its accounts."""
+        """Return the file of the account, or the default file for a new one, its content, and its accounts."""
         reading = self._folder.read()
         holding = (file.path for file in reading.files if any(a.access_key == access_key for a in file.accounts))
         path = next(holding, self._folder.default_file)
@@ -165,7 +165,7 @@ class AccountProcessor:
         return next((file.raw for file in self._folder.read().files if file.path == path), {})
 
     def _write(self, path: Path, raw: Raw) -> None:
-        """Write the file, its version counted up. Source: PlainPermissionManager.updateAclConfigFileVersion."""
+        """Write the file with the next version. Source: PlainPermissionManager.updateAclConfigFileVersion."""
         versions = raw.get(DATA_VERSION) or [{}]
         counter = int(versions[0].get("counter", 0)) + 1
         raw[DATA_VERSION] = [{"counter": counter, "timestamp": self._clock.now_ms()}]
@@ -177,7 +177,7 @@ def _found(accounts: list[Raw], access_key: str) -> Raw | None:
 
 
 def _given(header: SaveAccount) -> Raw:
-    """Return what the request says of an account, as files spell it."""
+    """Return the account of a request in the spelling of files."""
     given: Raw = {"accessKey": header.access_key, "admin": header.admin}
     if header.secret_key and header.secret_key != HIDDEN:
         given["secretKey"] = header.secret_key
@@ -193,7 +193,7 @@ def _given(header: SaveAccount) -> Raw:
 
 
 def _refuse_unknown_rights(account: Raw) -> None:
-    """Files may have rights that are none, and deny; who writes them by a request has mistyped."""
+    """Raise `UsageError` for an unknown right: files may contain one, which denies; a request must not."""
     texts = [account.get(key) for key in ("defaultTopicPerm", "defaultGroupPerm")]
     lists = (account.get(key) or [] for key in _LISTS.values())
     texts += [str(each).rpartition("=")[2] for rights in lists for each in rights]

@@ -1,7 +1,7 @@
-"""What a request needs: an administrator, rights on topics and groups, or a signature alone.
+"""The rights that a request needs: an administrator's, rights on topics and groups, or only a signature.
 
-Upstream's table, and what it leaves open closed where clients of 4.9 do not notice (marked "ours"). A request that is
-in no list needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.parse, Permission.ADMIN_CODE.
+It is upstream's table, with stricter rules (marked "ours") that clients of 4.9 do not notice. A request in no list
+needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.parse, Permission.ADMIN_CODE.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ TopicAt = Callable[[int], str | None]  # by log offset
 # In place of the topic of a record that is no message: the body of a message may contain bytes that look like a record.
 NO_QUEUE = f"{SYSTEM_TOPIC_PREFIX}no_queue"
 
-# What upstream wants an administrator for, and (ours) everything else that changes something or shows secrets.
+# Requests for which upstream needs an administrator, and (ours) all others that change something or show secrets.
 FOR_ADMINISTRATORS = (
     headers.CreateTopic,
     headers.DeleteTopic,
     headers.SaveBrokerSettings,
     headers.SaveGroup,
     headers.DeleteGroup,
-    # Ours: upstream wants a signature alone.
+    # Ours: upstream needs only a signature.
     headers.SaveAccount,
     headers.DeleteAccount,
     headers.SaveWhiteList,
@@ -63,8 +63,8 @@ FOR_ADMINISTRATORS = (
     headers.ResumeHalfMessage,
 )
 
-# What any account may ask. None of it changes anything or shows what a message says: the answers hold names, settings,
-# numbers, and of members (204, 328), half messages (100323) and batches (100334) only what the account has rights on.
+# Requests of any account. They change nothing and show no content of messages: replies hold names, settings, numbers,
+# and those members (204, 328), half messages (100323) and batches (100334) on which the account has rights.
 FOR_EVERY_ACCOUNT = (
     headers.AccountsVersion,
     headers.AllConsumerOffsets,
@@ -107,7 +107,7 @@ class Rules:
         self._reply_topic = reply_topic
         self._by_header: dict[type[Header], Callable[[Any, Call], list[Need]]] = {
             headers.SendMessage: lambda header, _: [_publish(header.topic)],
-            # Ours, as the next two.
+            # Ours, like the next two.
             headers.SendHalfRun: lambda header, call: [_publish(header.topic), *self._batch(header.transaction, call)],
             headers.CommitBatch: lambda header, call: self._batch(header.transaction, call),
             headers.RollBackBatch: lambda header, call: self._batch(header.transaction, call),
@@ -122,7 +122,7 @@ class Rules:
                 [_group(header.consumer_group)] if header.consumer_group else []
             ),
             headers.Heartbeat: lambda _, call: _subscribed(decode_body(HeartbeatBody, call.body, REQUEST)),
-            # Ours, as the next ones: upstream wants a signature alone.
+            # Ours, like the next ones: upstream needs only a signature.
             headers.ConsumerConnections: lambda header, _: [_group(header.consumer_group)],
             headers.ConsumerRunningState: lambda header, _: [_group(header.consumer_group)],
             headers.ConsumerStatusOfGroup: lambda header, _: [_group(header.group), (header.topic, SUB)],
@@ -132,7 +132,7 @@ class Rules:
             ],
             headers.LockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
             headers.UnlockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
-            # The topic of the message as well: upstream's lets an account have anybody's message.
+            # Also the topic of the message (ours): upstream gives an account any message.
             headers.SendMessageBack: lambda header, _: [_group(header.group), *self._at(header.offset, SUB)],
             headers.ViewMessage: lambda header, _: self._at(header.offset, SUB),
             headers.EndTransaction: lambda header, _: self._at(header.log_offset, PUB),
@@ -145,7 +145,7 @@ class Rules:
         }
 
     def needs(self, call: Call) -> list[Need]:
-        """Return the rights that a call needs; none where a signature is enough.
+        """Return the rights that a call needs; [] if a signature is enough.
 
         Raises `ProtocolError` for a body that cannot be read.
         """
@@ -153,15 +153,15 @@ class Rules:
         return rule(call.header, call) if rule is not None else []
 
     def has_rule(self, code: int) -> bool:
-        """Whether what a request needs depends on what it names."""
+        """Return whether the rights depend on the names in the request."""
         return code in self._by_code
 
     def _reply(self, header: headers.SendReplyMessage) -> list[Need]:
-        """Whoever got a request may answer it; ours: and store nothing elsewhere."""
+        """Every account may reply to a request. Ours: it needs a right to store the reply in another topic."""
         return [] if header.topic == self._reply_topic else [_publish(header.topic)]
 
     def _batch(self, transaction: str, call: Call) -> list[Need]:
-        """The account that began an undecided transaction may do all with it; others need its topics."""
+        """Return no rights for the account that began an undecided transaction; others need rights on its topics."""
         undecided = self._undecided(transaction)
         if undecided is None or undecided.owner == call.account:
             return []
@@ -175,12 +175,12 @@ class Rules:
 
 
 def needs_administrator(code: int, rules: Rules) -> bool:
-    """Whether only an administrator may ask this."""
+    """Return whether the request needs an administrator."""
     return not rules.has_rule(code) and code not in _OPEN
 
 
 def is_trace(needs: list[Need]) -> bool:
-    """Whether it is a message's trace that is sent: nobody needs a right for that."""
+    """Return whether a message's trace is sent, which needs no right."""
     return (TRACE_TOPIC, PUB) in needs
 
 
@@ -188,7 +188,7 @@ _OPEN = {code for code, header in request_headers().items() if issubclass(header
 
 
 def _publish(topic: str) -> Need:
-    """A consumer sends what failed to its own retry topic. Ours: what counts is the topic, not the group it names."""
+    """Return the right to send to a topic; for a retry topic that of its consumers. Ours: by topic, not by group."""
     return (topic, SUB) if topic.startswith(RETRY_PREFIX) else (topic, PUB)
 
 
@@ -205,7 +205,7 @@ def _subscribed(heartbeat: HeartbeatBody) -> list[Need]:
 
 
 class PermissionGuard:
-    """Asked for every request while permissions are on."""
+    """Checks every request while permissions are on."""
 
     reads_fields = True
     is_compiled = speedups.is_active  # by `fast_acl_of`
@@ -216,7 +216,7 @@ class PermissionGuard:
         self._refusals = refusals
 
     def judge(self, call: Call) -> Judgement:
-        """Return the error that the call is refused with, or None; a coroutine if a record must be loaded."""
+        """Return the error that refuses the call, or None; a coroutine if a record must be loaded."""
         try:
             return self._judged(call)
         except NotInMemory:
@@ -234,7 +234,7 @@ class PermissionGuard:
         return None
 
     def check(self, call: Call) -> None:
-        """Raise `AccessDenied` naming account, right and resource, or what else is missing. Sets the call's account."""
+        """Raise `AccessDenied`, naming account, right and resource, or set the call's account."""
         account = self._authentication.account_of(call)
         call.account = None if account is None else account.access_key
         if account is not None:

@@ -1,1 +1,1 @@
-"""What producers ask: messages are stored. The one way into the log is `broker/put_message.py`."""
+"""Requests of producers. The one way into the log is `broker/put_message.py`."""

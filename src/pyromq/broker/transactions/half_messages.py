@@ -21,7 +21,7 @@ from zlib import crc32
 import msgspec
 
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.consuming.flushed_progress import InternalQueues
+from pyromq.broker.internal_queues import InternalQueues
 from pyromq.broker.limits import DEFAULT_LIMITS
 from pyromq.broker.put_message import PutMessage, is_half
 from pyromq.broker.topics import Topics

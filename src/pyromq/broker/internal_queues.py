@@ -1,4 +1,4 @@
-"""Progress of a table, saved only after the commit log that it speaks of is on disk.
+"""Internal queues and the tables that follow them; progress that is saved only after its commit log is on disk.
 
 Progress that survives a power loss while its log does not would lose delivered or decided messages.
 """

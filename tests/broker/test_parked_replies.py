@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import threading
 from dataclasses import replace
 
 import pytest
@@ -113,6 +114,30 @@ def stored(broker):
     return broker.store.max_offset("orders", 0)
 
 
+@contextlib.asynccontextmanager
+async def running_flush(broker, disk):
+    """A flush whose disk has taken its bytes, and ends when this is left."""
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def hold(path):
+        has_begun.set()
+        may_end.wait(30)
+
+    disk.while_syncing = hold
+    flush = asyncio.ensure_future(asyncio.to_thread(broker.store.flush_due))
+    await asyncio.to_thread(has_begun.wait, 30)
+    try:
+        yield
+    finally:
+        disk.while_syncing = lambda path: None
+        may_end.set()
+        await flush
+
+
+# Compiled parts take a plain send; one to a delay level goes the plain way.
+WAYS = {"compiled": "", "plain": "DELAY\x013"}
+
+
 @pytest.mark.parametrize("serialization", [JSON, BINARY])
 async def test_replies_leave_after_the_flush_in_order_of_the_log(broker, connect, serialization):
     one, other = await connect(serialization), await connect(serialization)
@@ -138,6 +163,37 @@ async def test_a_flush_confirms_no_later_record(broker, connect):
     assert set(await peer.seen()) == {1}
     broker.store.flush_due()
     assert (await peer.reply(2)).code == 0
+
+
+@pytest.mark.parametrize("properties", WAYS.values(), ids=WAYS)
+async def test_a_running_flush_confirms_no_record_that_came_after_it_began(broker, connect, disk, properties):
+    peer, late = await connect(), await connect()
+    peer.send(1, properties=properties)
+    await peer.seen()
+    async with running_flush(broker, disk):
+        late.send(2, properties=properties)
+        assert await late.seen() == {}
+    assert (await peer.reply(1)).code == 0
+    assert await late.seen() == {}
+    broker.store.flush_due()
+    assert (await late.reply(2)).code == 0
+
+
+@pytest.mark.parametrize("properties", WAYS.values(), ids=WAYS)
+async def test_a_slow_disk_that_goes_on_confirming_refuses_nothing(broker, connect, disk, clock, properties):
+    peer, late = await connect(), await connect()
+    peer.send(1, properties=properties)
+    await peer.seen()
+    await clock.advance(0.7)
+    async with running_flush(broker, disk):
+        late.send(2, properties=properties)
+        await late.seen()
+    assert (await peer.reply(1)).code == 0
+    await clock.advance(0.7)  # 1.4 s in which replies always waited, 0.7 s since the last progress
+    late.send(3, properties=properties)
+    assert await late.seen() == {}
+    broker.store.flush_due()
+    assert [(await late.reply(opaque)).code for opaque in (2, 3)] == [0, 0]
 
 
 @pytest.mark.parametrize(

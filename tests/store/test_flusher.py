@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,28 @@ def test_waiters_are_told_when_their_message_is_on_disk(tmp_path: Path) -> None:
         for end, flushed in [(end, store.wait_flushed(end)) for end in ends]:
             assert flushed.result(timeout=PATIENCE_SECONDS)
             assert store.flushed_to >= end
+
+
+def test_a_flush_confirms_no_record_that_was_appended_while_it_ran() -> None:
+    disk = SimulatedDisk()
+    config = StoreConfig(Path("/srv/store"), **SMALL, flush=FlushMode.SYNC)  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    waits: list[Future[bool]] = []
+
+    def append(_: Path | None = None) -> None:
+        if len(waits) < 2:
+            store.append(message())
+            waits.append(store.wait_flushed(store.max_log_offset))
+
+    append()
+    disk.while_syncing = append
+    store.flush_due()
+    assert [each.done() for each in waits] == [True, False]
+    assert store.flushed_to < store.max_log_offset
+    store.flush_due()
+    assert waits[1].result(timeout=0)
+    store.close()
 
 
 def test_many_waiters_share_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

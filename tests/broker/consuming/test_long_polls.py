@@ -189,6 +189,18 @@ def test_a_connection_gets_its_share_of_what_is_free_and_the_next_one_finds_room
     polls.park(poll(peer=connection()), 15)
 
 
+def test_a_connection_that_closes_gives_its_share_back(clock):
+    polls = LongPolls(clock, {}.get, most=100)
+    for _ in range(30):
+        leaving = connection()
+        for _ in range(10):
+            polls.park(poll(peer=leaving), 15)
+        leaving.close("gone")
+    later = connection()
+    for _ in range(10):
+        polls.park(poll(peer=later), 15)
+
+
 def test_however_many_wait_each_connection_may_have_one(clock):
     polls = LongPolls(clock, {}.get, most=1)
     for _ in range(3):

@@ -232,6 +232,15 @@ async def test_a_clock_set_back_by_less_than_the_level_delays_no_longer_than_tha
     assert await orders.bodies() == [b"before", b"after"]
 
 
+@pytest.mark.parametrize(("set_back", "is_due"), [(13, False), (15, True)])
+async def test_due_twice_the_delay_from_now_is_due_now(orders, clock, set_back, is_due):
+    await delay(orders, 3)
+    await clock.advance(4)
+    clock.jump(-set_back)  # due in 6 s before that, in 19 or 21 s after it
+    await clock.advance(1.2)  # the clock is looked at once a second
+    assert await orders.bodies() == ([b"hello"] if is_due else [])
+
+
 async def test_what_is_due_much_too_late_is_due_now(orders, clock):
     await delay(orders, 3, b"before")
     await clock.advance(4)
@@ -243,9 +252,10 @@ async def test_what_is_due_much_too_late_is_due_now(orders, clock):
     assert await orders.bodies() == [b"before", b"after"]
 
 
-async def test_a_message_sent_after_the_clock_was_set_back_waits_its_time(orders, clock):
+@pytest.mark.parametrize("set_back", [15, 3_600])
+async def test_a_message_sent_after_the_clock_was_set_back_waits_its_time(orders, clock, set_back):
     await orders.send("orders", b"now", queue_id=1)  # so the log has seen the later time
-    clock.jump(-3_600)
+    clock.jump(-set_back)
     await delay(orders, 3)
     await clock.advance(0)  # the broker looks at it
     await clock.advance(9.75)

@@ -51,7 +51,7 @@ from pyromq.remoting.bodies import (
     registration,
 )
 from pyromq.remoting.bodies.body import Body
-from pyromq.remoting.bodies.registration import MAX_REGISTRATION_BYTES, read_plain
+from pyromq.remoting.bodies.registration_bodies import MAX_REGISTRATION_BYTES, read_plain
 from pyromq.slow_work import run_blocking
 
 QUEUE = MessageQueue("t", "b", 0)

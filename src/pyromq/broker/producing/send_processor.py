@@ -20,7 +20,7 @@ from pyromq.remoting.command import Call, Reply, ReplyTemplate
 from pyromq.remoting.dispatch import answers, refusal
 from pyromq.remoting.header import header_layout
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendRefusal
-from pyromq.remoting.headers.messages import SendMessageV2
+from pyromq.remoting.headers.message_headers import SendMessageV2
 from pyromq.store.batch_appends import Shape, members_of
 
 if TYPE_CHECKING or speedups.is_active:

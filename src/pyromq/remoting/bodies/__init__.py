@@ -1,15 +1,12 @@
 """The JSON bodies of requests and responses, by subject."""
 
-from pyromq.remoting.bodies.accounts import *  # noqa: F403
 from pyromq.remoting.bodies.body import *  # noqa: F403
-from pyromq.remoting.bodies.clients import *  # noqa: F403  # noqa: F403
-from pyromq.remoting.bodies.queues import *  # noqa: F403  # noqa: F403
-from pyromq.remoting.bodies.registration import *  # noqa: F403
-from pyromq.remoting.bodies.routes import *  # noqa: F403
-from pyromq.remoting.bodies.statistics import *  # noqa: F403
-from pyromq.remoting.bodies.timers import *  # noqa: F403
-from pyromq.remoting.bodies.topics import *  # noqa: F403
-from pyromq.remoting.bodies.transactions import *  # noqa: F403  # noqa: F403
+from pyromq.remoting.bodies.client_bodies import *  # noqa: F403
+from pyromq.remoting.bodies.queue_bodies import *  # noqa: F403
+from pyromq.remoting.bodies.registration_bodies import *  # noqa: F403
+from pyromq.remoting.bodies.statistics_bodies import *  # noqa: F403
+from pyromq.remoting.bodies.topic_bodies import *  # noqa: F403
+from pyromq.remoting.bodies.transaction_bodies import *  # noqa: F403
 from pyromq.remoting.json_quirks import ANSWER as ANSWER
 from pyromq.remoting.json_quirks import ATTEMPTS as ATTEMPTS
 from pyromq.remoting.json_quirks import FILE as FILE

@@ -6,8 +6,8 @@ from msgspec import field
 
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies.body import Body
-from pyromq.remoting.bodies.clients import Subscription
-from pyromq.remoting.bodies.queues import WireQueue
+from pyromq.remoting.bodies.client_bodies import Subscription
+from pyromq.remoting.bodies.queue_bodies import WireQueue
 
 
 class ConsumedQueue(Body):

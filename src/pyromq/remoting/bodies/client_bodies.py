@@ -9,7 +9,7 @@ from msgspec import field
 
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies.body import Body
-from pyromq.remoting.bodies.queues import LockHolder
+from pyromq.remoting.bodies.queue_bodies import LockHolder
 
 
 class Subscription(Body):

@@ -1,4 +1,7 @@
-"""A broker's registration at a name server, plain and compressed. Source: RocketMQ 4.9.8, RegisterBrokerBody."""
+"""What name servers keep: routes, clusters, and a broker's registration, plain and compressed.
+
+Source: RocketMQ 4.9.8, TopicRouteData, ClusterInfo, RegisterBrokerBody.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,47 @@ from msgspec import field
 
 from pyromq.errors import ProtocolError
 from pyromq.remoting.bodies.body import Body, DataVersion
-from pyromq.remoting.bodies.topics import TopicConfig, TopicConfigTable
+from pyromq.remoting.bodies.topic_bodies import TopicConfig, TopicConfigTable
 from pyromq.remoting.json_quirks import REGISTRATION, REQUEST, decode_body, encode_body
 from pyromq.slow_work import breathe, run_blocking
+
+
+class QueuesAtBroker(Body):
+    """The queues of a topic at one broker, and their permission."""
+
+    broker_name: str
+    permission: int = field(name="perm", default=6)
+    read_queues: int = field(name="readQueueNums", default=0)
+    write_queues: int = field(name="writeQueueNums", default=0)
+    sys_flag: int = field(name="topicSysFlag", default=0)
+
+
+class BrokerAddresses(Body):
+    """A broker's addresses by broker id; 0 is the master."""
+
+    broker_name: str
+    cluster: str = ""
+    addresses: dict[int, str] = field(name="brokerAddrs", default_factory=dict)
+
+
+class TopicRoute(Body):
+    """The brokers and queues of a topic."""
+
+    brokers: list[BrokerAddresses] = field(name="brokerDatas", default_factory=list)
+    filter_servers: dict[str, list[str]] = field(name="filterServerTable", default_factory=dict)
+    order_conf: str | None = field(name="orderTopicConf", default=None)
+    queues: list[QueuesAtBroker] = field(name="queueDatas", default_factory=list)
+
+
+class ClusterTable(Body):
+    """All brokers by name, and the broker names of each cluster.
+
+    `absent` are the topics of each broker that left; ours, and ignored by Java's clients.
+    """
+
+    brokers: dict[str, BrokerAddresses] = field(name="brokerAddrTable", default_factory=dict)
+    clusters: dict[str, list[str]] = field(name="clusterAddrTable", default_factory=dict)
+    absent: dict[str, list[str]] | None = field(name="absentTopics", default=None)
 
 
 class BrokerRegistration(Body):

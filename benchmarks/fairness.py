@@ -33,8 +33,8 @@ from loads.fairness_requests import ACTIONS, TOPICS, Action, Scene
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import SystemClock
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.channel import connect
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import MaxOffset

@@ -19,8 +19,8 @@ from pathlib import Path
 from generator import GENERATOR_CORE
 from pyromq import AsyncProducer, Message, Producer
 from pyromq.clock import SystemClock
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.channel import connect
 from pyromq.remoting.bodies import BrokerRegistration, TopicConfig, TopicConfigTable, encode_body
 from pyromq.remoting.dispatch import Dispatcher

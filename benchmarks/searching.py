@@ -37,8 +37,8 @@ from pyromq import AsyncProducer, Message
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.client.admin.async_admin import AsyncAdmin
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.listening import new_serving_loop
 from servers import SERVER_CORE, Server, cpu_seconds, folder_for_now, our_server, pinned
 

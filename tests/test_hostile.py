@@ -15,8 +15,8 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.limits import BrokerLimits
 from pyromq.broker.members.consumer_groups import BUILT_IN_GROUPS
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.remoting.connection_limits import ConnectionLimits
 from pyromq.store.config import StoreConfig
 

@@ -11,8 +11,8 @@ from tests.waiting import PATIENCE_SECONDS, until
 from pyromq.broker import name_server_registration
 from pyromq.broker.broker import Broker
 from pyromq.clock import SystemClock
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.address_server import REFRESH_SECONDS
 from pyromq.net.channel import connect
 from pyromq.remoting.bodies import BrokerRegistration, TopicRoute, decode_body

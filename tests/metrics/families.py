@@ -2,14 +2,14 @@
 
 from pyromq.broker import broker_metrics as broker
 from pyromq.console import console_metrics as console
-from pyromq.metrics import endpoint, server
+from pyromq.metrics import endpoint, exposition
 from pyromq.nameserver import name_server_metrics
 
 SECTIONS = {
     "Brokers": broker.FAMILIES,
     "Name servers": name_server_metrics.FAMILIES,
     "The console": console.FAMILIES,
-    "Every server": server.FAMILIES,
+    "Every server": exposition.FAMILIES,
     "The process": endpoint.PROCESS_FAMILIES,
     "The scrape": endpoint.SCRAPE_FAMILIES,
 }

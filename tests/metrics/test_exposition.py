@@ -3,8 +3,7 @@
 import pytest
 from tests.slow_work import steps_of
 
-from pyromq.metrics.exposition import Exposition, Family, Kind, label_text
-from pyromq.metrics.histogram import Histogram
+from pyromq.metrics.exposition import Exposition, Family, Histogram, Kind, label_text
 from pyromq.slow_work import run_blocking
 
 SENT = Family("sent_total", Kind.COUNTER, "Messages sent.", ("topic",))

@@ -15,8 +15,8 @@ from pyromq.console.cluster.cluster_history import ClusterHistory
 from pyromq.console.console_metrics import ConsoleMetrics
 from pyromq.message import Message
 from pyromq.metrics.endpoint import MetricsEndpoint
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.testing import FakeClock
 

@@ -5,8 +5,8 @@ import zlib
 import pytest
 
 from pyromq.clock import SystemClock
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.channel import connect
 from pyromq.remoting.bodies import (
     BrokerRegistration,

@@ -2,9 +2,8 @@
 
 import pytest
 
-from pyromq.nameserver import absent_topics
-from pyromq.nameserver.absent_topics import KEEP_SECONDS
-from pyromq.nameserver.routes import RouteTable
+from pyromq.nameserver import routes as absent_topics
+from pyromq.nameserver.routes import KEEP_SECONDS, RouteTable
 from pyromq.remoting.bodies import encode_body
 
 from .test_routes import MASTER, OTHER, SLAVE, register
@@ -69,7 +68,7 @@ def test_a_broker_is_forgotten_a_day_after_its_last_sign_of_life(table):
     assert "a" not in absent(table)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MOST_NAMES", 2), ("MOST_BROKERS", 1)])
+@pytest.mark.parametrize(("limit", "value"), [("MOST_ABSENT_TOPICS", 2), ("MOST_ABSENT_BROKERS", 1)])
 def test_beyond_the_limit_the_oldest_are_forgotten(table, monkeypatch, limit, value):
     monkeypatch.setattr(absent_topics, limit, value)
     table.unregister(MASTER)

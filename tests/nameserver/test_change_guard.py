@@ -6,8 +6,8 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import SystemClock
 from pyromq.errors import from_response
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import CHANGES, NameServer
+from pyromq.nameserver.name_server import CHANGES, NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.channel import connect
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting import headers

@@ -3,7 +3,7 @@
 import pytest
 
 from pyromq.errors import UsageError
-from pyromq.nameserver.config import NameServerConfig
+from pyromq.nameserver.name_server_config import NameServerConfig
 
 
 @pytest.mark.parametrize(

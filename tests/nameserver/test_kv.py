@@ -6,7 +6,7 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import LimitReached, StoreCorrupt
-from pyromq.nameserver.kv import KvTable
+from pyromq.nameserver.kv_config import KvTable
 from pyromq.store.json_file import JsonFile
 
 

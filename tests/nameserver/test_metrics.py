@@ -1,8 +1,8 @@
 """What a name server tells Prometheus."""
 
 from pyromq.metrics.exposition import Exposition
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.slow_work import run_blocking
 
 

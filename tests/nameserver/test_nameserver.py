@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from pyromq.errors import StoreCorrupt, UsageError
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.remoting.bodies import DataVersion, encode_body
 from pyromq.remoting.headers import KvValue, MaxOffset, PutKv, QueryDataVersion, RouteOfTopic, SendMessageV2
 from pyromq.testing.clock import settle

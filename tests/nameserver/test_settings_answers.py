@@ -3,7 +3,7 @@
 import pytest
 
 from pyromq.clock import SystemClock
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
 from pyromq.net.channel import connect
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import (

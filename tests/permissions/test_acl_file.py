@@ -6,7 +6,7 @@ import pytest
 
 from pyromq.errors import UsageError
 from pyromq.permissions.account import DENY, PUB, SUB
-from pyromq.permissions.acl_file import parse_acl_file, write_acl_file
+from pyromq.permissions.acl_files import parse_acl_file, write_acl_file
 
 FILE = Path("plain_acl.yml")
 

@@ -7,9 +7,8 @@ from concurrent.futures import Future
 import pytest
 
 from pyromq.errors import UsageError
-from pyromq.permissions.acl_folder import AclFolder
-from pyromq.permissions.acl_watch import AclWatch
-from pyromq.permissions.permissions import Permissions
+from pyromq.permissions.acl_files import AclFolder
+from pyromq.permissions.permissions import AclWatch, Permissions
 from pyromq.store.worker import AtOnce
 
 

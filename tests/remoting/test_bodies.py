@@ -48,7 +48,7 @@ from pyromq.remoting.bodies import (
     decode_body,
     decompress_registration,
     encode_body,
-    registration,
+    registration_bodies,
 )
 from pyromq.remoting.bodies.body import Body
 from pyromq.remoting.bodies.registration_bodies import MAX_REGISTRATION_BYTES, read_plain
@@ -239,7 +239,7 @@ def test_changed_registration_gives_a_value_or_a_protocol_error(data):
 @pytest.fixture
 def always_long(monkeypatch):
     """Every registration is read topic by topic, but for a short rest."""
-    monkeypatch.setattr(registration, "SHORT_BYTES", 400)
+    monkeypatch.setattr(registration_bodies, "SHORT_BYTES", 400)
 
 
 LONG = BrokerRegistration(
@@ -268,13 +268,13 @@ def test_a_long_registration_of_rocketmq_5_is_read(always_long):
 def test_a_changed_long_registration_gives_a_value_or_a_protocol_error(data):
     raw = bytearray(encode_body(LONG) + b" " * 1000)
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
-    before, registration.SHORT_BYTES = registration.SHORT_BYTES, 400
+    before, registration_bodies.SHORT_BYTES = registration_bodies.SHORT_BYTES, 400
     try:
         run_blocking(read_plain(bytes(raw)))
     except ProtocolError:
         pass
     finally:
-        registration.SHORT_BYTES = before
+        registration_bodies.SHORT_BYTES = before
 
 
 @pytest.mark.parametrize("filling", [b" ", b"a", b'"', b"{", b'"t":{}', b'"t":{"a":"b', b"\\"])

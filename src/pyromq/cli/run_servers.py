@@ -25,13 +25,13 @@ from pyromq import speedups
 from pyromq.broker.broker import VIP_CHANNEL, Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.errors import UsageError
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.listening import new_serving_loop
 from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
 
 if TYPE_CHECKING:
-    from pyromq.metrics.config import MetricsConfig
+    from pyromq.metrics.metrics_config import MetricsConfig
 
 NAMESRV_PORT = 9876  # default of clients
 EVERYWHERE = ("0.0.0.0", "::")

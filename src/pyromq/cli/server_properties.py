@@ -18,13 +18,13 @@ from pyromq.broker.config import SETTINGS as BROKER
 from pyromq.cli.tls_settings import CLIENT_NAMES, SERVER_NAMES
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
-from pyromq.nameserver import config as nameserver
-from pyromq.nameserver.config import SETTINGS as NAME_SERVER
+from pyromq.nameserver import name_server_config as nameserver
+from pyromq.nameserver.name_server_config import SETTINGS as NAME_SERVER
 from pyromq.remoting.properties import parse_properties
 from pyromq.settings import read_settings
 
 if TYPE_CHECKING:
-    from pyromq.metrics.config import MetricsConfig
+    from pyromq.metrics.metrics_config import MetricsConfig
 
 logger = logger_of(__name__)
 
@@ -128,7 +128,10 @@ def metrics_config(properties: Mapping[str, str], *, port: int | None, host: str
         if host is not None:
             raise click.UsageError("--metrics-host is the address of the metrics port: give --metrics-port too")
         return None
-    from pyromq.metrics.config import SETTINGS, MetricsConfig  # imported late: servers without metrics do not load it
+    from pyromq.metrics.metrics_config import (  # imported late: servers without metrics do not load it
+        SETTINGS,
+        MetricsConfig,
+    )
 
     options = {field: value for field, value in (("port", port), ("host", host)) if value is not None}
     used = {name: each for name, each in SETTINGS.items() if each.field not in options}
@@ -137,7 +140,9 @@ def metrics_config(properties: Mapping[str, str], *, port: int | None, host: str
 
 
 def _check(properties: Mapping[str, str], names: Collection[str], source: Path) -> None:
-    from pyromq.metrics.config import SETTINGS as METRICS  # imported late: servers without a file do not load it
+    from pyromq.metrics.metrics_config import (
+        SETTINGS as METRICS,  # imported late: servers without a file do not load it
+    )
 
     known = {*names, *METRICS}
     for name, value in properties.items():

@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 from pyromq.console.cluster.cluster_history import ClusterHistory
-from pyromq.metrics.exposition import Exposition, Family, Kind, label_text
-from pyromq.metrics.histogram import Histogram
-from pyromq.metrics.server import tell_info
+from pyromq.metrics.exposition import Exposition, Family, Histogram, Kind, label_text, tell_info
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.slow_work import breathe
 

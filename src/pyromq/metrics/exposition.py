@@ -7,18 +7,21 @@ rocketmq_topic_number{cluster="DefaultCluster",node_type="broker",node_id="broke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from typing import Protocol
 
+from pyromq import speedups
+from pyromq.remoting.codes import VERSION_NAME
+from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.slow_work import breathe
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_CHUNK_LINES = 1_000  # put together at once
-
-# Of a source: it yields wherever it may be left for a while, or what a thread has to do before it goes on.
+_CHUNK_LINES = 1_000  # joined at once
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # bounds of a histogram
 
 
 class Kind(Enum):
@@ -129,3 +132,47 @@ def _escaped(value: str) -> str:
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return escaped.encode(errors="replace").decode()  # half characters
+
+
+class Histogram:
+    """Counts values by ascending upper bounds, these included."""
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def tell(self, exposition: Exposition, family: Family, labels: str) -> None:
+        """Add its samples: one a bound, how many there were, and their sum."""
+        total = 0
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+            total += count
+            exposition.add(family, f'{labels},le="{bound}"', total, part="_bucket")
+        exposition.add(family, labels, round(self._sum, 6), part="_sum")
+        exposition.add(family, labels, total, part="_count")
+
+
+INFO = Family("pyromq_info", Kind.GAUGE, "1, with the version and how requests are answered.", ("version", "hot_path"))
+CONNECTIONS = Family("pyromq_connections", Kind.GAUGE, "Open connections.")
+REFUSED = Family(
+    "pyromq_refused_total", Kind.COUNTER, "What was refused, by the setting that limits it, or the reason.", ("reason",)
+)
+
+FAMILIES = (INFO, CONNECTIONS, REFUSED)
+
+
+def tell_info(exposition: Exposition, common: str) -> None:
+    """Add which version this is; `common` are the labels that say whose."""
+    exposition.add(INFO, f"{common},{label_text(version=VERSION_NAME, hot_path=speedups.hot_path)}", 1)
+
+
+def tell_server(exposition: Exposition, common: str, *, connections: int, refusals: RejectionLog) -> None:
+    """Add what a server has in common with others; `common` are the labels that say which it is."""
+    tell_info(exposition, common)
+    exposition.add(CONNECTIONS, common, connections)
+    for reason, count in sorted(refusals.counts.items()):
+        exposition.add(REFUSED, f"{common},{label_text(reason=reason)}", count)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
-from pyromq.metrics.exposition import Exposition, Family, Kind, label_text
-from pyromq.metrics.server import tell_server
+from pyromq.metrics.exposition import Exposition, Family, Kind, label_text, tell_server
 from pyromq.nameserver.routes import RouteTable
 from pyromq.remoting.rejection_log import RejectionLog
 

@@ -14,7 +14,6 @@ import msgspec
 from pyromq.errors import BrokerError, LimitReached
 from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
-from pyromq.nameserver.absent_topics import KEEP_SECONDS, AbsentTopics
 from pyromq.quota import fair_share
 from pyromq.remoting.bodies import (
     MAX_QUEUES,
@@ -37,6 +36,9 @@ MOST_BROKERS = 1_000
 MOST_FILTER_SERVERS = 16
 MAX_NAME = 255  # characters
 _ALL_PERMISSIONS = Permission.INHERIT | Permission.WRITE | Permission.READ | Permission.PRIORITY
+KEEP_SECONDS = 86_400.0  # of topics of absent brokers: a daily job must notice a broker that left since its last run
+MOST_ABSENT_TOPICS = 100_000  # each counted at each absent broker: some 10 MB
+MOST_ABSENT_BROKERS = 100
 AT_ONCE = 200  # topics looked at between two turns of the loop: some 200 us
 
 
@@ -394,3 +396,50 @@ def _is_sound(topic: TopicConfig) -> bool:
         and topic.name != ""
         and topic.name.isprintable()
     )
+
+
+@dataclass(slots=True)
+class _Absence:
+    cluster: str
+    heard: float
+    topics: set[str]
+
+
+class AbsentTopics:
+    """The topics of each broker that left and has not registered again, for a day. The oldest are dropped first. Ours.
+
+    A client that needs a whole topic must know that a part of it is missing.
+    """
+
+    def __init__(self) -> None:
+        self._brokers: dict[str, _Absence] = {}
+
+    def note(self, broker_name: str, cluster: str, topics: Iterable[str], *, heard: float) -> None:
+        """Store the topics of a broker that left; `heard` is the time of its last sign of life."""
+        self._brokers.pop(broker_name, None)
+        self._brokers[broker_name] = _Absence(cluster, heard, set(topics))
+        while len(self._brokers) > MOST_ABSENT_BROKERS or self._count() > MOST_ABSENT_TOPICS:
+            oldest = next(iter(self._brokers))
+            del self._brokers[oldest]
+            logger.warning("the topics of absent broker %s are forgotten; the limit is %d", oldest, MOST_ABSENT_TOPICS)
+
+    def returned(self, broker_name: str) -> None:
+        """Forget a broker that has registered again."""
+        self._brokers.pop(broker_name, None)
+
+    def delete_topic(self, topic: str, cluster: str | None) -> None:
+        """Forget a topic, everywhere or at the brokers of one cluster."""
+        for absence in self._brokers.values():
+            if cluster is None or absence.cluster == cluster:
+                absence.topics.discard(topic)
+
+    def expire(self, oldest: float) -> None:
+        """Forget the brokers last heard before `oldest`."""
+        self._brokers = {name: absence for name, absence in self._brokers.items() if absence.heard >= oldest}
+
+    def by_broker(self) -> dict[str, list[str]] | None:
+        """Return the topics of each absent broker; None if there is none."""
+        return {name: list(absence.topics) for name, absence in self._brokers.items() if absence.topics} or None
+
+    def _count(self) -> int:
+        return sum(len(absence.topics) for absence in self._brokers.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pyromq.errors import UsageError
-from pyromq.net.tls.config import TlsConfig
+from pyromq.net.tls.tls_config import TlsConfig
 from pyromq.remoting.command import JSON
 from pyromq.remoting.hooks import RemotingHook
 from pyromq.remoting.signer import AccessKeySigner, Signer

@@ -18,8 +18,8 @@ from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.clock import Clock
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.tls.server import ServerTlsConfig
 from pyromq.store.config import StoreConfig

@@ -6,7 +6,7 @@ import stat
 import pytest
 
 from pyromq.broker.broker import Broker
-from pyromq.permissions.acl_file import parse_acl_file
+from pyromq.permissions.acl_files import parse_acl_file
 from pyromq.remoting.headers import (
     Accounts,
     AccountsVersion,

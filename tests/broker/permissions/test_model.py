@@ -19,7 +19,7 @@ from pyromq import speedups
 from pyromq.broker.permissions.rules import PermissionGuard, Rules, fast_acl_of
 from pyromq.clock import SystemClock
 from pyromq.errors import AccessDenied, ProtocolError
-from pyromq.permissions.acl_file import parse_acl_file
+from pyromq.permissions.acl_files import parse_acl_file
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting import headers
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, Subscription, encode_body

@@ -14,7 +14,7 @@ from pyromq.broker.permissions.rules import (
 from pyromq.broker.shared_state import SharedState
 from pyromq.clock import SystemClock
 from pyromq.errors import AccessDenied, ProtocolError, from_response
-from pyromq.permissions.acl_file import parse_acl_file
+from pyromq.permissions.acl_files import parse_acl_file
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting import headers
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, ProducerEntry, QueueLock, Subscription, encode_body

@@ -7,8 +7,8 @@ from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.errors import NoPermission, TopicNotFound
 from pyromq.message import Message, MessageQueue
 from pyromq.names import retry_topic
-from pyromq.nameserver.config import NameServerConfig
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.testing import Cluster
 
 

@@ -7,7 +7,7 @@ import pytest
 from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.errors import TopicNotFound, Unavailable
 from pyromq.message import Message
-from pyromq.nameserver.nameserver import NameServer
+from pyromq.nameserver.name_server import NameServer
 
 
 async def two_broker_topic(pair, **options):

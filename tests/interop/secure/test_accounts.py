@@ -13,7 +13,7 @@ from tests.interop.peers.servers import GenuineServers, OurServers
 
 from pyromq import Admin, ConnectionConfig
 from pyromq.errors import AccessDenied
-from pyromq.permissions.acl_file import parse_acl_file
+from pyromq.permissions.acl_files import parse_acl_file
 
 pytestmark = pytest.mark.interop
 

@@ -19,11 +19,9 @@ from pyromq.clock import Clock
 from pyromq.errors import BrokerError, MQError, ResponseCode, UsageError
 from pyromq.logs import logger_of
 from pyromq.permissions.account import RIGHTS
-from pyromq.permissions.acl_file import ACCOUNTS, DATA_VERSION, WHITE_LIST, Raw, parse_account
-from pyromq.permissions.acl_folder import AclFolder
-from pyromq.permissions.acl_watch import AclWatch
+from pyromq.permissions.acl_files import ACCOUNTS, DATA_VERSION, WHITE_LIST, AclFolder, Raw, parse_account
 from pyromq.permissions.address_patterns import parse_pattern
-from pyromq.permissions.permissions import Permissions
+from pyromq.permissions.permissions import AclWatch, Permissions
 from pyromq.remoting.bodies import AccountEntry, AccountTable, DataVersion, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers

@@ -24,14 +24,14 @@ from pyromq.cli.server_properties import (
 )
 from pyromq.client.cluster.environment import connections_of
 from pyromq.errors import UsageError
-from pyromq.nameserver.config import NameServerConfig
+from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.address_server import parse_addresses
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
 from pyromq.settings import settings_of
 
 if TYPE_CHECKING:
-    from pyromq.metrics.config import MetricsConfig
+    from pyromq.metrics.metrics_config import MetricsConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 

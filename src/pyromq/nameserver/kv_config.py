@@ -94,7 +94,7 @@ def _size(namespace: str, key: str, value: str) -> int:
     return len(namespace) + len(key) + len(value) + 100
 
 
-class AnsweringKv:
+class KvConfigProcessor:
     """One value by its namespace and key: put, find, delete; and all values of a namespace."""
 
     def __init__(self, kv: KvTable) -> None:

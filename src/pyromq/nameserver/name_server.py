@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Self
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import DENIED, AccessDenied, BrokerError, MQError, NoPermission, UsageError
 from pyromq.logs import logger_of
-from pyromq.nameserver.config import BLACK_LIST, SETTINGS, NameServerConfig, from_java
-from pyromq.nameserver.kv import AnsweringKv, KvTable
-from pyromq.nameserver.registration import RegisteringBrokers
-from pyromq.nameserver.route_queries import QueryingRoutes
+from pyromq.nameserver.kv_config import KvConfigProcessor, KvTable
+from pyromq.nameserver.name_server_config import BLACK_LIST, SETTINGS, NameServerConfig, from_java
+from pyromq.nameserver.route_processors import RegistrationProcessor, RouteProcessor
 from pyromq.nameserver.routes import RouteTable
 from pyromq.net.server import Server
 from pyromq.net.slow_replies import SlowReplies
 from pyromq.net.tasks import Tasks, every
-from pyromq.permissions.acl_folder import AclFolder
-from pyromq.permissions.acl_watch import LOOK_SECONDS, AclWatch
+from pyromq.permissions.acl_files import AclFolder
 from pyromq.permissions.authentication import REFUSED, Authentication, denied
-from pyromq.permissions.permissions import Permissions
+from pyromq.permissions.permissions import LOOK_SECONDS, AclWatch, Permissions
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Dispatcher, answers
@@ -75,9 +73,9 @@ class NameServer:
         )
         # Beside the key-value settings: what administrators change. A name server without that file keeps neither.
         kept = self.config.kv_path.with_name("namesrv.properties") if self.config.kv_path is not None else None
-        self._configuring = ConfiguringNameServer(self.config, JsonFile(kept) if kept is not None else None)
+        self._configuring = NameServerSettingsProcessor(self.config, JsonFile(kept) if kept is not None else None)
         self._slow_replies = SlowReplies(self._clock)
-        self._registering = RegisteringBrokers(self.routes, self._kv, self._clock)
+        self._registering = RegistrationProcessor(self.routes, self._kv, self._clock)
         self._refusals = refusals = RejectionLog(self._clock)
         guard = None
         if self.config.permissions_path is not None:
@@ -88,8 +86,8 @@ class NameServer:
             guard = ChangeGuard(permissions, refusals)
         dispatcher = Dispatcher(
             self._registering,
-            QueryingRoutes(self.routes, self._kv, self.config),
-            AnsweringKv(self._kv),
+            RouteProcessor(self.routes, self._kv, self.config),
+            KvConfigProcessor(self._kv),
             self._configuring,
             guard=guard,
             refusals=refusals,
@@ -152,7 +150,7 @@ class NameServer:
         self._registering.alarm.ring_within(0)
 
 
-class ConfiguringNameServer:
+class NameServerSettingsProcessor:
     """The settings, by the names of RocketMQ's configuration files.
 
     `file` keeps changes over a restart; None: nothing does.

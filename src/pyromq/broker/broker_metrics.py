@@ -11,8 +11,7 @@ from collections.abc import Sized
 
 from pyromq.broker.consuming.lags import Lag, Lags, StoreTimes, in_steps, stored_time
 from pyromq.broker.shared_state import SharedState
-from pyromq.metrics.exposition import Exposition, Family, Kind, label_text
-from pyromq.metrics.server import tell_server
+from pyromq.metrics.exposition import Exposition, Family, Kind, label_text, tell_server
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_group, is_system_topic
 from pyromq.remoting.codes import version_name
 from pyromq.slow_work import breathe

@@ -44,8 +44,8 @@ from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.names import REPLY_SUFFIX
 from pyromq.net.tasks import Alarm
-from pyromq.permissions.acl_folder import AclFolder
-from pyromq.permissions.acl_watch import LOOK_SECONDS, AclWatch
+from pyromq.permissions.acl_files import AclFolder
+from pyromq.permissions.permissions import LOOK_SECONDS, AclWatch
 from pyromq.remoting.dispatch import Guard
 from pyromq.remoting.hooks import RemotingHook
 from pyromq.store.worker import worker

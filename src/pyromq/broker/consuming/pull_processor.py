@@ -34,7 +34,7 @@ from pyromq.remoting.command import Call, Reply, ReplyTemplate
 from pyromq.remoting.dispatch import Later, Peer, answers
 from pyromq.remoting.header import header_layout, wire_layout
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
-from pyromq.remoting.headers.messages import LitePullMessage
+from pyromq.remoting.headers.message_headers import LitePullMessage
 from pyromq.slow_work import NotInMemory, SlowWork, when_loaded
 from pyromq.store.message_store import ReadResult, ReadStatus
 

@@ -51,6 +51,14 @@ def extensions():
     return units
 
 
+def drop_outdated():
+    """Delete what an earlier installation compiled of older sources: if compiling fails now, it would be installed."""
+    newest = max(path.stat().st_mtime for path in FOLDER.rglob("*") if path.suffix in (".pyx", ".pxd", ".h"))
+    for compiled in Path("build").glob("lib*/pyromq/speedups/*.so"):
+        if compiled.stat().st_mtime < newest:
+            compiled.unlink()
+
+
 def name_a_compiler():
     """Take `cc` where the compiler that made this Python is not there, as with Pythons that were built elsewhere."""
     own = (sysconfig.get_config_var("CC") or "").split()
@@ -58,4 +66,5 @@ def name_a_compiler():
         os.environ.setdefault("CC", "cc")
 
 
+drop_outdated()
 setup(ext_modules=extensions())

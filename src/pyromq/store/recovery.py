@@ -258,6 +258,8 @@ class Recovery:
         return begin
 
     def _is_safe_entry(self, entry: QueueEntry, safe_ms: int) -> bool:
+        if entry.is_empty:
+            return False
         # Messages of fillers and expired records precede all others.
         if entry.is_filler or entry.log_offset < self._log.min_offset:
             return True

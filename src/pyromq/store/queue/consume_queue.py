@@ -55,8 +55,6 @@ logger = logger_of(__name__)
 
 ENTRY_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
-_LOADED_FILES = 3  # files read after a crash: earlier ones were flushed long ago. Source: ConsumeQueue.recover
-_WALK_ENTRIES = 1024  # entries unpacked at once
 _LEVELS = 4  # folders created with a queue's file: consumequeue, topic and queue id, in the store's folder
 _LEAST_ALLOCATION, _MOST_ALLOCATION = 4096, 64 << 10  # bytes of disk space allocated at once
 _SETTING = "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
@@ -86,6 +84,11 @@ class QueueEntry(NamedTuple):
     log_offset: int
     size: int
     tags_code: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the entry was never written, or is plainly damaged."""
+        return self.size <= 0 or self.log_offset < 0
 
     @property
     def is_filler(self) -> bool:
@@ -297,39 +300,18 @@ class ConsumeQueue(QueueTail):
     def load(self, *, crashed: bool) -> bool:
         """Find files and maximum. Return False if an unknown number of entries is missing. Raises `StoreCorrupt`.
 
-        After a clean stop the entries of the last file have no gaps. After a crash there may be holes: the last files
-        are read, and entries after the first hole are deleted.
+        After a crash some entries before the maximum may be zeros.
         """
         is_whole = self.files.load(remade=crashed)
         first = self.files.base // ENTRY_BYTES
         self.min_offset = self.max_offset = first
-        if not self.files.segments:
-            return is_whole
-        if crashed:
-            self._walk()
-            self.files.cut(self.max_offset * ENTRY_BYTES)
-        else:
+        if self.files.segments:
             last = self.files.segments[-1]
             start = last.base // ENTRY_BYTES
             self.max_offset = start + len(last.written(0)) // ENTRY_BYTES
-            self.max_offset = self.first(lambda entry: entry.size <= 0 or entry.log_offset < 0, start=start)
+            self.max_offset = self.first(lambda entry: entry.is_empty, start=start)
         self.flushed_offset = self.max_offset
         return is_whole
-
-    def _walk(self) -> None:
-        """Set the maximum to the first hole."""
-        for segment in self.files.segments[-_LOADED_FILES:]:
-            offset = segment.base // ENTRY_BYTES
-            self.max_offset = offset
-            memory = segment.written(0)
-            memory = memory[: len(memory) - len(memory) % ENTRY_BYTES]
-            for start in range(0, len(memory), _WALK_ENTRIES * ENTRY_BYTES):
-                for log_offset, size, _ in unpack_entries(memory[start : start + _WALK_ENTRIES * ENTRY_BYTES]):
-                    if log_offset < 0 or size <= 0:
-                        return
-                    self.max_offset += 1
-            if len(memory) < segment.size:
-                return
 
     def cut_at(self, queue_offset: int) -> None:
         """Delete the entries from `queue_offset` on."""

@@ -20,7 +20,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from pyromq.store.disk import LOCAL_DISK, Disk, read_file
+from pyromq.store.disk import LOCAL_DISK, Disk, opened, read_file
 
 CHECKPOINT_BYTES = 4096
 TIMES = struct.Struct(">qqq")
@@ -61,16 +61,13 @@ class Checkpoint:
 
     def save(self) -> None:
         """Write the times durably. The data they cover must be on disk before."""
-        descriptor = self._disk.open(self._path, create=True)
-        try:
+        with opened(self._disk, self._path, create=True) as descriptor:
             self._disk.resize(descriptor, CHECKPOINT_BYTES)
             times = TIMES.pack(self.log_ms, self.queues_ms, self.index_ms)
             begin = b"" if self.log_begin is None else _pack_begin(self.log_begin)
             content = times.ljust(_BEGIN_AT, b"\0") + begin.ljust(_BEGIN.size, b"\0")
             self._disk.write(descriptor, content + _COPY.pack(times, zlib.crc32(times)), 0)
             self._disk.sync(descriptor)
-        finally:
-            self._disk.close(descriptor)
 
 
 def _pack_begin(log_begin: int) -> bytes:

@@ -345,32 +345,37 @@ def readable() -> Iterator[None]:
         raise StoreError(f"cannot read {error.filename or 'a file of the store'}: {error.strerror}") from error
 
 
+@contextlib.contextmanager
+def opened(disk: Disk, path: Path, *, create: bool = False, write: bool = True) -> Iterator[int]:
+    """Context with the descriptor of a file."""
+    descriptor = disk.open(path, create=create, write=write)
+    try:
+        yield descriptor
+    finally:
+        disk.close(descriptor)
+
+
 def read_file(disk: Disk, path: Path) -> bytes | None:
     """Return a file's content; None if there is no file. An `OSError` names the file."""
     size = disk.size(path)
     if size is None:
         return None
-    descriptor = disk.open(path, write=False)
-    try:
-        return disk.read(descriptor, size, 0)
-    except OSError as error:
-        error.filename = str(path)
-        raise
-    finally:
-        disk.close(descriptor)
+    with opened(disk, path, write=False) as descriptor:
+        try:
+            return disk.read(descriptor, size, 0)
+        except OSError as error:
+            error.filename = str(path)
+            raise
 
 
 def write_file(disk: Disk, path: Path, content: bytes) -> None:
     """Replace a file's content and flush it. The file's name is not flushed."""
-    descriptor = disk.open(path, create=True)
-    try:
+    with opened(disk, path, create=True) as descriptor:
         disk.resize(descriptor, 0)
         written = 0
         while written < len(content):
             written += disk.write(descriptor, content[written:], written)
         disk.sync(descriptor)
-    finally:
-        disk.close(descriptor)
 
 
 def remove_file(disk: Disk, path: Path) -> None:
@@ -396,12 +401,9 @@ def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
 
     After a crash of the process it may be in memory only, and after a failed flush the system takes it as flushed.
     """
-    descriptor = disk.open(path)
-    try:
+    with opened(disk, path) as descriptor:
         for position in range(start, end, _PIECE):
             disk.write(descriptor, disk.read(descriptor, min(_PIECE, end - position), position), position)
-    finally:
-        disk.close(descriptor)
 
 
 def _next_data(descriptor: int, position: int) -> int:

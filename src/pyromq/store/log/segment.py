@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pyromq.slow_work import FilePiece, NotInMemory, PagesToLoad
-from pyromq.store.disk import LOCAL_DISK, Disk, rewrite
+from pyromq.store.disk import LOCAL_DISK, Disk, opened, rewrite
 
 
 class Segment:
@@ -55,25 +55,20 @@ class Segment:
         return self._memory
 
     def _mapped(self, *, write: bool) -> memoryview:
-        descriptor = self._disk.open(self.path, write=write)
-        try:
-            return self._disk.map(descriptor, self.size, scattered=self.scattered, write=write)
-        except OSError as error:
-            error.filename = str(self.path)
-            raise
-        finally:
-            self._disk.close(descriptor)
+        with opened(self._disk, self.path, write=write) as descriptor:
+            try:
+                return self._disk.map(descriptor, self.size, scattered=self.scattered, write=write)
+            except OSError as error:
+                error.filename = str(self.path)
+                raise
 
     def written(self, start: int) -> memoryview:
         """Return the mapped file up to the first hole after `start`.
 
         Reading a hole of a mapped file allocates a page: without free space that kills the process.
         """
-        descriptor = self._disk.open(self.path, write=False)
-        try:
+        with opened(self._disk, self.path, write=False) as descriptor:
             return self.memory[: self._disk.hole_behind(descriptor, start)]
-        finally:
-            self._disk.close(descriptor)
 
     @property
     def is_mapped(self) -> bool:
@@ -86,42 +81,24 @@ class Segment:
     def create(self) -> None:
         """Create the file: sparse, all zeros."""
         self.is_fresh = True
-        descriptor = self._disk.open(self.path, create=True)
-        try:
+        with opened(self._disk, self.path, create=True) as descriptor:
             self._disk.resize(descriptor, self.size)
-        finally:
-            self._disk.close(descriptor)
 
     def sync(self) -> None:
         """Flush the file; blocks. Does nothing if the file is deleted."""
-        try:
-            descriptor = self._disk.open(self.path)
-        except FileNotFoundError:
-            return
-        try:
+        with contextlib.suppress(FileNotFoundError), opened(self._disk, self.path) as descriptor:
             self._disk.sync(descriptor)
-        finally:
-            self._disk.close(descriptor)
 
     def write_out(self, start: int) -> None:
         """Start writing the bytes from log offset `start` to disk, in small steps, before `sync`."""
-        try:
-            descriptor = self._disk.open(self.path)
-        except FileNotFoundError:
-            return
-        try:
-            position = max(start - self.base, 0)
+        position = max(start - self.base, 0)
+        with contextlib.suppress(FileNotFoundError), opened(self._disk, self.path) as descriptor:
             self._disk.write_out(descriptor, position, self.size - position)
-        finally:
-            self._disk.close(descriptor)
 
     def allocate(self, start: int, end: int) -> None:
         """Allocate disk space for a range of file positions. Raises `OSError`."""
-        descriptor = self._disk.open(self.path)
-        try:
+        with opened(self._disk, self.path) as descriptor:
             self._disk.allocate(descriptor, start, min(end, self.size) - start)
-        finally:
-            self._disk.close(descriptor)
 
     def prepare(self, start: int, end: int) -> None:
         """Allocate disk space and writable pages for a range of file positions. Raises `OSError`.
@@ -142,25 +119,19 @@ class Segment:
         """
         end = min(end, self.size)
         if start < end:
-            descriptor = self._disk.open(self.path)
-            try:
+            with opened(self._disk, self.path) as descriptor:
                 self._disk.make_ready(descriptor, self.memory, start, end - start)
-            finally:
-                self._disk.close(descriptor)
 
     def read(self, pieces: Iterable[tuple[int, int]], *, wait: bool = True) -> list[bytes]:
         """Return copies of pieces of the file, given as position and size. Unlike views, they map no pages.
 
         Without `wait`, raises `NotInMemory` if a piece must be read from the disk.
         """
-        descriptor = self._disk.open(self.path, write=False)
-        try:
+        with opened(self._disk, self.path, write=False) as descriptor:
             if wait:
                 return [self._disk.read(descriptor, size, position) for position, size in pieces]
             asked = list(pieces)
             found = [self._disk.read_now(descriptor, size, position) for position, size in asked]
-        finally:
-            self._disk.close(descriptor)
         resident = [content for content in found if content is not None]
         if len(resident) < len(found):
             missing = (piece for piece, content in zip(asked, found, strict=True) if content is None)
@@ -181,11 +152,8 @@ class Segment:
 
     def clear_from(self, position: int) -> None:
         """Fill the file with zeros from `position` on."""
-        descriptor = self._disk.open(self.path)
-        try:
+        with opened(self._disk, self.path) as descriptor:
             self._disk.clear(descriptor, position, self.size)
-        finally:
-            self._disk.close(descriptor)
 
     def rewrite(self, start: int, end: int) -> None:
         """Make the next `sync` write a range of log offsets: after a crash it may not be on disk."""

@@ -16,7 +16,7 @@ from pyromq.plural import counted
 from pyromq.record import FIXED_SIZE, blank, encode
 from pyromq.store.checkpoint import Checkpoint
 from pyromq.store.config import StoreConfig
-from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.disk import LOCAL_DISK, opened
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_walk import Damage
 from pyromq.store.log.segment import Segment
@@ -199,22 +199,16 @@ def _filler(content: bytes, log_offset: int, size: int, store_ms: int) -> bytes:
 
 def _write(path: Path, position: int, content: bytes) -> None:
     """Write bytes of a file durably, with its name."""
-    descriptor = LOCAL_DISK.open(path, create=True)
-    try:
+    with opened(LOCAL_DISK, path, create=True) as descriptor:
         while content:
             written = LOCAL_DISK.write(descriptor, content, position)
             position, content = position + written, content[written:]
         LOCAL_DISK.sync(descriptor)
-    finally:
-        LOCAL_DISK.close(descriptor)
     LOCAL_DISK.sync_folder(path.parent)
 
 
 def _resize(path: Path, size: int) -> None:
-    descriptor = LOCAL_DISK.open(path, create=True)
-    try:
+    with opened(LOCAL_DISK, path, create=True) as descriptor:
         LOCAL_DISK.resize(descriptor, size)
         LOCAL_DISK.sync(descriptor)
-    finally:
-        LOCAL_DISK.close(descriptor)
     LOCAL_DISK.sync_folder(path.parent)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
 from pyromq.slow_work import FilePiece, NotInMemory
-from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.disk import LOCAL_DISK, Disk, opened
 
 
 class GrowingFile:
@@ -98,11 +98,8 @@ class GrowingFile:
             return
         self.unsynced = False  # before the flush, as more may be written meanwhile
         try:
-            descriptor = self._disk.open(self.path)
-            try:
+            with opened(self._disk, self.path) as descriptor:
                 self._disk.sync(descriptor)
-            finally:
-                self._disk.close(descriptor)
         except OSError as error:
             self.unsynced = True
             self._failure = error

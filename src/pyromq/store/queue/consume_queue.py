@@ -62,7 +62,6 @@ _SETTING = "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
 _ENTRY = struct.Struct(">qiq")
 _EXTENT = struct.Struct(">qi")  # of the record
 _pack_into = _ENTRY.pack_into  # bound once: called for every message
-pack_entry = _ENTRY.pack
 unpack_entries = _ENTRY.iter_unpack  # of entries back to back: log offset, size, tags code of each
 unpack_extent = _EXTENT.unpack_from  # of the entry at a position: log offset and size
 

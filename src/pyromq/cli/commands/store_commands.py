@@ -280,7 +280,7 @@ def _dump_all(stopped: StoppedStore, topic: str | None, queue: int | None, *, co
 
 
 def _has_queue(stopped: StoppedStore, topic: str | None, queue: int | None) -> bool:
-    return any(each.topic == topic and queue in (None, each.queue_id) for each in stopped.queues())
+    return any(each.entries.topic == topic and queue in (None, each.entries.queue_id) for each in stopped.queues())
 
 
 def _as_record(message: StoredMessage) -> dict[str, Any]:

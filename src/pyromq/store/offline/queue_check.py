@@ -11,7 +11,7 @@ from pyromq.plural import counted
 from pyromq.record import FIELD_AT
 from pyromq.store.log.log_walk import Damage
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedQueue, StoppedStore, usual
-from pyromq.store.queue.consume_queue import FILLER_SIZE, QueueEntry
+from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.queue.queue_table import QueueEndsFile, is_folder_name
 from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 
@@ -22,16 +22,17 @@ class ComparedQueue:
     `wrong` are the queue offsets of entries that do not lead to their records, `lost` those without records.
     """
 
-    def __init__(self, stored: StoppedQueue) -> None:
+    def __init__(self, stored: ConsumeQueue) -> None:
         self.topic, self.queue_id = stored.topic, stored.queue_id
         self.stored = stored
+        self.first = stored.files.base // ENTRY_BYTES
         self.max_offset = self.covered_to = 0
         self.wrong: list[range] = []
         self.lost: list[range] = []
         self._has_tags = stored.topic != SCHEDULE_TOPIC  # else a due time, by the broker's delay levels
 
     def append(self, log_offset: int, size: int, tags_code: int) -> None:
-        entry = self.stored.entry(self.max_offset)
+        entry = self.stored.find(self.max_offset)
         is_right = entry is not None and (entry.log_offset, entry.size) == (log_offset, size)
         if entry is None or not is_right or (self._has_tags and entry.tags_code != tags_code):
             _extend(self.wrong, self.max_offset)
@@ -39,7 +40,7 @@ class ComparedQueue:
         self.covered_to = log_offset + size
 
     def begin_at(self, queue_offset: int, lost_at: int) -> None:
-        self.lost.append(range(self.max_offset or self.stored.first, queue_offset))
+        self.lost.append(range(self.max_offset or self.first, queue_offset))
         self.max_offset = queue_offset
 
     def cut_at(self, queue_offset: int) -> None:
@@ -49,11 +50,16 @@ class ComparedQueue:
                 range(each.start, min(each.stop, queue_offset)) for each in ranges if each.start < queue_offset
             ]
 
+    def place_of(self, queue_offset: int) -> tuple[Path, int]:
+        """Return file and position of an entry, which need not exist."""
+        position, files = queue_offset * ENTRY_BYTES, self.stored.files
+        return files.path_of(position - position % files.segment_bytes), position % files.segment_bytes
+
     def without_record(self, log_begin: int) -> Iterator[tuple[int, QueueEntry]]:
         """Yield queue offset and entry of each message whose record is neither in the log nor expired."""
-        for offsets in (*self.lost, range(self.max_offset, self.stored.end)):
+        for offsets in (*self.lost, range(self.max_offset, self.stored.max_offset)):
             for offset in offsets:
-                entry = self.stored.entry(offset)
+                entry = self.stored.find(offset)
                 if entry is not None and entry.size != FILLER_SIZE and not 0 <= entry.log_offset < log_begin:
                     yield offset, entry
 
@@ -72,10 +78,12 @@ class QueueCheck:
         self._store = store
         self._dispatcher = QueueDispatcher(store.config.delay_levels_ms)
         self._dispatcher.begin_replay(store.log_begin)
-        self._queues = {(stored.topic, stored.queue_id): ComparedQueue(stored) for stored in store.queues()}
+        self._stored = list(store.queues())
+        self._queues = {
+            (each.entries.topic, each.entries.queue_id): ComparedQueue(each.entries) for each in self._stored
+        }
         self.lost_end = 0  # log offset after the last damaged record that a queue leads to
-        sizes = [queue.stored.file_bytes for queue in self._queues.values()]
-        self.file_bytes = usual(size for size in sizes if size)  # of the files of most queues; 0 without any
+        self.file_bytes = usual(each.file_bytes for each in self._stored if each.file_bytes)  # 0 without files
         table = store.root / "config" / "topics.json"
         self._topics = table.read_bytes() if table.exists() else b""
         saved_ends = QueueEndsFile(store.root / "queues").load().ends
@@ -100,31 +108,31 @@ class QueueCheck:
             assert place is not None  # it was read there
             text = f"the head of the record is damaged: its queue offset, {queue_offset}, does not fit its queue"
             yield Finding(place[0].path, place[1] + FIELD_AT["queue_offset"], text, Cure.BACKUP)
-        for key, queue in self._queues.items():
-            found = [*self._of_files(queue.stored), *self._of_wrong(queue), *self._of_lost(queue, log_end, damages)]
+        for stored, (key, queue) in zip(self._stored, self._queues.items(), strict=True):
+            found = [*self._of_files(stored), *self._of_wrong(queue), *self._of_lost(queue, log_end, damages)]
             if any(finding.cure in (Cure.REPAIR, Cure.BACKUP) for finding in found):
                 self.broken.add(key)
             lost_end = self.lost[key][-1].stop if key in self.lost else 0
-            last = queue.stored.entry(queue.stored.end - 1)
+            last = queue.stored.find(queue.stored.max_offset - 1)
             has_expired = last is not None and last.log_offset < self._store.log_begin
-            self.ends[key] = max(queue.max_offset, lost_end, queue.stored.end if has_expired else 0)
+            self.ends[key] = max(queue.max_offset, lost_end, queue.stored.max_offset if has_expired else 0)
             yield from found
         yield from self._of_missing()
 
     def _of_files(self, queue: StoppedQueue) -> Iterator[Finding]:
         for path in queue.foreign:
             yield Finding(path, None, "it is no file of a consume queue", Cure.NOBODY)
-        for path, text in queue.wrong_files():
+        for path, text in queue.wrong_files:
             yield Finding(path, None, text, Cure.REPAIR)
         if queue.file_bytes not in (0, self.file_bytes):
             text = f"its files have {queue.file_bytes} bytes, those of other queues {self.file_bytes}"
-            yield Finding(queue.folder, None, text, Cure.START)
+            yield Finding(queue.entries.files.folder, None, text, Cure.START)
 
     def _of_wrong(self, queue: ComparedQueue) -> Iterator[Finding]:
         for offsets in queue.wrong:
             # Entries that a crash kept from the disk are at the queue's end.
-            cure = Cure.START if self._store.crashed and offsets[0] >= queue.stored.end else Cure.REPAIR
-            yield Finding(*queue.stored.path_of(offsets[0]), f"{_numbers(offsets)}: missing or not as in the log", cure)
+            cure = Cure.START if self._store.crashed and offsets[0] >= queue.stored.max_offset else Cure.REPAIR
+            yield Finding(*queue.place_of(offsets[0]), f"{_numbers(offsets)}: missing or not as in the log", cure)
 
     def _of_lost(self, queue: ComparedQueue, log_end: int, damages: list[Damage]) -> Iterator[Finding]:
         """Yield entries without records, one finding for consecutive entries with the same cure."""
@@ -147,11 +155,11 @@ class QueueCheck:
         for cure, offsets in runs:
             if cure is Cure.BACKUP:
                 self.lost.setdefault((queue.topic, queue.queue_id), []).append(offsets)
-            first, last = queue.stored.entry(offsets[0]), queue.stored.entry(offsets[-1])
+            first, last = queue.stored.find(offsets[0]), queue.stored.find(offsets[-1])
             assert first is not None
             assert last is not None
             text = f"{_numbers(offsets)}: no records at log offsets {first.log_offset} to {last.log_offset}"
-            yield Finding(*queue.stored.path_of(offsets[0]), text, cure)
+            yield Finding(*queue.place_of(offsets[0]), text, cure)
 
     def _of_missing(self) -> Iterator[Finding]:
         """Yield queues without any file, and those that end before their saved end."""
@@ -164,7 +172,7 @@ class QueueCheck:
                 text = f"the log has {counted(count, 'message')} of a topic that is deleted"
                 yield Finding(self._path_of(*key), None, text, Cure.NOBODY)
         for key, saved_end in self._saved.items():
-            end = self._queues[key].stored.end if key in self._queues else 0
+            end = self._queues[key].stored.max_offset if key in self._queues else 0
             if end < saved_end and key not in self.broken:
                 text = f"the queue had {counted(saved_end, 'entry', 'entries')}, its files end at entry {end}"
                 yield Finding(self._path_of(*key), None, text, Cure.START)

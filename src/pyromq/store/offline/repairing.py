@@ -69,7 +69,7 @@ class Repairing:
 
         The queues then continue to count.
         """
-        known = max((queue.log_end for queue in store.queues()), default=0)
+        known = max((queue.entries.covered_to for queue in store.queues()), default=0)
         if not known or store.segments:
             return
         path = store.log_path(known + -known % store.segment_bytes)

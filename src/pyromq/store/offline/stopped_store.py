@@ -6,13 +6,13 @@ writes, and nothing trusts what it reads.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from pyromq.errors import StoreCorrupt, StoreLocked, UsageError
 from pyromq.message import StoredMessage
@@ -21,10 +21,9 @@ from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.log.log_walk import LogWalk
 from pyromq.store.log.segment import Segment
-from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, QueueEntry, is_unwritten_entry, unpack_entries
-from pyromq.store.queue.queue_table import is_folder_name
+from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Mappings
+from pyromq.store.queue.queue_table import MOST_MAPPED, is_folder_name
 
-_BLOCK_ENTRIES = 1024  # entries of a queue read at once
 _NAME_DIGITS = 20
 _LEAST_LOG_FILE = 4096
 _LARGEST_RECORD = 16 << 20  # bytes, as of a frame: the blank record at a file's end is shorter
@@ -55,69 +54,13 @@ class Finding:
         return f"{self.path}{at}: {self.text}; {self.cure.value}"
 
 
-class StoppedQueue:
-    """The entries of one consume queue, from queue offset `first` up to `end`."""
+class StoppedQueue(NamedTuple):
+    """A consume queue on disk. `entries` has its last files, as far as they have the right size and no gap."""
 
-    def __init__(self, folder: Path, topic: str, queue_id: int) -> None:
-        self.folder = folder
-        self.topic = topic
-        self.queue_id = queue_id
-        self._files, self.foreign = _row(folder)
-        self.file_bytes = _usual_size(path for _, path in self._files)
-        self._block_start = -1
-        self._block: list[tuple[int, int, int]] = []
-        self.first = self._files[0][0] // ENTRY_BYTES if self._files else 0
-        self.end = self._end()
-
-    @property
-    def log_end(self) -> int:
-        """Log offset after the last entry's record, or of a filler entry; 0 without entries."""
-        last = self.entry(self.end - 1)
-        if last is None:
-            return 0
-        return last.log_offset if last.size == FILLER_SIZE else last.log_offset + last.size
-
-    def wrong_files(self) -> Iterator[tuple[Path, str]]:
-        """Yield the files that are missing or of another size than the rest."""
-        yield from _wrong_files(self.folder, self._files, self.file_bytes)
-
-    def path_of(self, queue_offset: int) -> tuple[Path, int]:
-        """Return file and position of an entry."""
-        place = queue_offset * ENTRY_BYTES
-        base = place - place % max(self.file_bytes, ENTRY_BYTES)
-        return self.folder / f"{base:0{_NAME_DIGITS}}", place - base
-
-    def entry(self, queue_offset: int) -> QueueEntry | None:
-        """Return one entry; None if there is none. Fast for consecutive offsets."""
-        index = queue_offset - self._block_start
-        if not 0 <= index < len(self._block):
-            if not self.first <= queue_offset < self.end:
-                return None
-            self._block_start = queue_offset
-            self._block = list(unpack_entries(self._read(queue_offset, _BLOCK_ENTRIES)))
-            if not self._block:
-                return None
-            index = 0
-        return QueueEntry._make(self._block[index]) if queue_offset < self.end else None
-
-    def _read(self, queue_offset: int, count: int) -> bytes:
-        path, position = self.path_of(queue_offset)
-        size = min(count * ENTRY_BYTES, self.file_bytes - position)
-        try:
-            with path.open("rb") as file:
-                content = os.pread(file.fileno(), size, position)
-        except FileNotFoundError:
-            return b""
-        return content[: len(content) - len(content) % ENTRY_BYTES]
-
-    def _end(self) -> int:
-        """Return the queue offset after the last entry that is not zero: damage may have left holes before it."""
-        for base, path in reversed(self._files):
-            content = path.read_bytes()
-            for position in range(len(content) - len(content) % ENTRY_BYTES - ENTRY_BYTES, -1, -ENTRY_BYTES):
-                if not is_unwritten_entry(content, position):
-                    return (base + position) // ENTRY_BYTES + 1
-        return self.first
+    entries: ConsumeQueue
+    file_bytes: int
+    foreign: list[Path]
+    wrong_files: list[tuple[Path, str]]
 
 
 class StoppedStore:
@@ -135,6 +78,8 @@ class StoppedStore:
         sizes = {base: path.stat().st_size for base, path in self._log_rows}
         self.segments = [Segment(path, sizes[base], base) for base, path in self._log_rows if sizes[base]]
         self.log_begin = self._log_rows[0][0] if self._log_rows else 0
+        self._consume_queue_entries = config.consume_queue_entries
+        self._mappings = Mappings(MOST_MAPPED)
         self.segment_bytes = self._file_size(config.segment_bytes)
         self.config = replace(config, segment_bytes=self.segment_bytes)
         abort = self.root / "abort"
@@ -159,7 +104,20 @@ class StoppedStore:
         """Yield the consume queues, by topic and id."""
         for folder in sorted((self.root / "consumequeue").glob("*/*")):
             if folder.is_dir() and folder.name.isdecimal() and is_folder_name(folder.parent.name):
-                yield StoppedQueue(folder, folder.parent.name, int(folder.name))
+                yield self._queue(folder)
+
+    def _queue(self, folder: Path) -> StoppedQueue:
+        rows, foreign = _row(folder)
+        file_bytes = _usual_size(path for _, path in rows)
+        entries = file_bytes // ENTRY_BYTES or self._consume_queue_entries
+        queue = ConsumeQueue(folder, entries, mappings=self._mappings)
+        for base, path in reversed(rows):
+            size, following = path.stat().st_size, queue.files.base
+            if size != queue.files.segment_bytes or (queue.files.segments and base + size != following):
+                break
+            queue.files.segments.insert(0, Segment(path, size, base, scattered=True))
+        queue.find_end()
+        return StoppedQueue(queue, file_bytes, foreign, list(_wrong_files(folder, rows, file_bytes)))
 
     def walk(self, start: int = 0) -> LogWalk:
         """Return the messages and the damage of the log from `start`, where a record or a file begins."""
@@ -191,10 +149,12 @@ class StoppedStore:
         folder = self.root / "consumequeue" / topic / str(queue_id)
         if "/" in topic or not folder.is_dir():
             raise UsageError(f"there is no queue {queue_id} of topic {topic!r} in {self.root}")
-        queue = StoppedQueue(folder, topic, queue_id)
-        entry = queue.entry(queue_offset)
+        queue = self._queue(folder).entries
+        entry = queue.find(queue_offset)
         if entry is None:
-            raise UsageError(f"queue {queue_id} of {topic} has entries from {queue.first} to {queue.end - 1}")
+            raise UsageError(
+                f"queue {queue_id} of {topic} has entries from {queue.min_offset} to {queue.max_offset - 1}"
+            )
         if entry.size == FILLER_SIZE:
             raise UsageError(f"message {queue_offset} of queue {queue_id} of {topic} is lost: its entry leads nowhere")
         return entry.log_offset
@@ -252,7 +212,8 @@ class StoppedStore:
             return False  # the file was full
         if file.size < _LEAST_LOG_FILE or all(file.size % unit for unit in _ROUND_SIZES):
             return True
-        return any(file.base + file.size < queue.log_end <= file.base + configured for queue in self.queues())
+        file_end = file.base + file.size
+        return any(file_end < queue.entries.covered_to <= file.base + configured for queue in self.queues())
 
 
 def _row(folder: Path) -> tuple[list[tuple[int, Path]], list[Path]]:

@@ -72,11 +72,6 @@ def unpack_extents(count: int) -> Callable[..., tuple[int, ...]]:
     return struct.Struct(">" + "qi8x" * count).unpack_from
 
 
-def is_unwritten_entry(content: bytes, position: int) -> bool:
-    """Whether log offset and size of the entry at a position are zero."""
-    return not any(content[position : position + _EXTENT.size])
-
-
 class QueueEntry(NamedTuple):
     """The entry of one message: place and size of its record, and the tags code for filters."""
 
@@ -302,15 +297,18 @@ class ConsumeQueue(QueueTail):
         After a crash some entries before the maximum may be zeros.
         """
         is_whole = self.files.load(remade=crashed)
-        first = self.files.base // ENTRY_BYTES
-        self.min_offset = self.max_offset = first
+        self.find_end()
+        return is_whole
+
+    def find_end(self) -> None:
+        """Set minimum and maximum by the files: the first empty entry of the last one."""
+        self.min_offset = self.max_offset = self.files.base // ENTRY_BYTES
         if self.files.segments:
             last = self.files.segments[-1]
             start = last.base // ENTRY_BYTES
             self.max_offset = start + len(last.written(0)) // ENTRY_BYTES
             self.max_offset = self.first(lambda entry: entry.is_empty, start=start)
         self.flushed_offset = self.max_offset
-        return is_whole
 
     def cut_at(self, queue_offset: int) -> None:
         """Delete the entries from `queue_offset` on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,18 @@ def test_a_wiped_stretch_is_made_again(tmp_path: Path, sent: list[bytes]) -> Non
     with opened(tmp_path, **BIG) as store:
         assert [each.body for each in pulled(store)] == sent
     assert (tmp_path / QUEUE).read_bytes() == before
+
+
+@pytest.mark.parametrize("count", [1, 32])
+def test_an_entry_of_a_negative_size_behind_the_log_costs_nothing(
+    tmp_path: Path, sent: list[bytes], count: int
+) -> None:
+    content = bytearray((tmp_path / QUEUE).read_bytes())
+    content[40 * ENTRY_BYTES : 40 * ENTRY_BYTES + 12] = struct.pack(">qi", 1 << 30, -(1 << 30))
+    (tmp_path / QUEUE).write_bytes(content)
+    with opened(tmp_path, **BIG) as store:
+        read = store.read(TOPIC, 0, 40, count)
+        assert [each.body for view in read.records for each in decode_all(view)] == sent[40 : 40 + count]
 
 
 def test_a_message_that_is_gone_from_the_log_is_passed_over_and_told(

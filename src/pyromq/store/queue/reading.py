@@ -277,11 +277,11 @@ class Reading:
         total = sum(sizes)
         start = starts[0]
         end = starts[-1] + sizes[-1]
-        if total > max_bytes or start < self._log.min_offset or end > self._log.end:
+        if total > max_bytes or start < self._log.min_offset or end > self._log.end or min(sizes) <= 0:
             return None
         if end - start == total:  # back to back
             starts, sizes = starts[:1], (total,)
-        elif min(starts) < start or max(starts) > starts[-1] or min(sizes) <= 0:  # damaged entries do not ascend
+        elif min(starts) < start or max(starts) > starts[-1]:  # damaged entries do not ascend
             return None
         return count, ReadStatus.FOUND, starts, sizes, count, total
 

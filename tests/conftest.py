@@ -10,8 +10,8 @@ from tests.seed import VARIABLE, seed_of_the_day
 from tests.waiting import REQUEST_SECONDS
 from xdist.scheduler import LoadScopeScheduling
 
+from pyromq.client.client_config import ConsumerConfig, ProducerConfig
 from pyromq.client.cluster import cluster_client
-from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.net import channel
 
 SLOW_SECONDS = 1.0  # of processor time: a busy machine makes no test slow

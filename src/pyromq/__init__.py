@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pyromq.client.admin.accounts import Rights as Rights
     from pyromq.client.admin.async_admin import AsyncAdmin as AsyncAdmin
+    from pyromq.client.admin.cluster_accounts import Rights as Rights
+    from pyromq.client.admin.cluster_groups import GroupState as GroupState
+    from pyromq.client.admin.cluster_offsets import QueueProgress as QueueProgress
+    from pyromq.client.admin.cluster_topics import QueueStatus as QueueStatus
     from pyromq.client.admin.diagnosis import Finding as Finding
-    from pyromq.client.admin.groups import GroupState as GroupState
     from pyromq.client.admin.members import TrackState as TrackState
     from pyromq.client.admin.messages.delayed_messages import DelayedMessage as DelayedMessage
     from pyromq.client.admin.messages.delayed_messages import DelayLevel as DelayLevel
     from pyromq.client.admin.messages.message_life import LifeEvent as LifeEvent
-    from pyromq.client.admin.offsets import QueueProgress as QueueProgress
     from pyromq.client.admin.overviews import GroupOverview as GroupOverview
     from pyromq.client.admin.overviews import TopicOverview as TopicOverview
     from pyromq.client.admin.overviews import TopicRates as TopicRates
     from pyromq.client.admin.servers import RoundTrip as RoundTrip
-    from pyromq.client.admin.topics import QueueStatus as QueueStatus
     from pyromq.client.blocking.admin import Admin as Admin
     from pyromq.client.blocking.consumers import Consumer as Consumer
     from pyromq.client.blocking.consumers import PullConsumer as PullConsumer
@@ -31,12 +31,25 @@ if TYPE_CHECKING:
     from pyromq.client.blocking.producers import Producer as Producer
     from pyromq.client.blocking.producers import Stream as Stream
     from pyromq.client.blocking.producers import TransactionProducer as TransactionProducer
-    from pyromq.client.config import ConsumeFrom as ConsumeFrom
-    from pyromq.client.config import ConsumerConfig as ConsumerConfig
-    from pyromq.client.config import Damaged as Damaged
-    from pyromq.client.config import OffsetStore as OffsetStore
-    from pyromq.client.config import ProducerConfig as ProducerConfig
-    from pyromq.client.config import Strategy as Strategy
+    from pyromq.client.client_config import ConsumeFrom as ConsumeFrom
+    from pyromq.client.client_config import ConsumerConfig as ConsumerConfig
+    from pyromq.client.client_config import Damaged as Damaged
+    from pyromq.client.client_config import OffsetStore as OffsetStore
+    from pyromq.client.client_config import ProducerConfig as ProducerConfig
+    from pyromq.client.client_config import Strategy as Strategy
+    from pyromq.client.client_hooks import CheckForbiddenHook as CheckForbiddenHook
+    from pyromq.client.client_hooks import ConsumeMessageHook as ConsumeMessageHook
+    from pyromq.client.client_hooks import ConsumeOutcome as ConsumeOutcome
+    from pyromq.client.client_hooks import ConsumeStatus as ConsumeStatus
+    from pyromq.client.client_hooks import Decision as Decision
+    from pyromq.client.client_hooks import EndTransactionHook as EndTransactionHook
+    from pyromq.client.client_hooks import FilterMessageHook as FilterMessageHook
+    from pyromq.client.client_hooks import MessageDelivery as MessageDelivery
+    from pyromq.client.client_hooks import MessageSend as MessageSend
+    from pyromq.client.client_hooks import SendKind as SendKind
+    from pyromq.client.client_hooks import SendMessageHook as SendMessageHook
+    from pyromq.client.client_hooks import SendOutcome as SendOutcome
+    from pyromq.client.client_hooks import TransactionEnd as TransactionEnd
     from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer as AsyncPullConsumer
     from pyromq.client.consumer.pull.subscribed_queues import QueueListener as QueueListener
     from pyromq.client.consumer.pulling import DamagedMessage as DamagedMessage
@@ -48,19 +61,6 @@ if TYPE_CHECKING:
     from pyromq.client.consumer.push.listener import Listener as Listener
     from pyromq.client.consumer.push.listener import RetryLater as RetryLater
     from pyromq.client.consumer.push.push_consumer import AsyncConsumer as AsyncConsumer
-    from pyromq.client.hooks import CheckForbiddenHook as CheckForbiddenHook
-    from pyromq.client.hooks import ConsumeMessageHook as ConsumeMessageHook
-    from pyromq.client.hooks import ConsumeOutcome as ConsumeOutcome
-    from pyromq.client.hooks import ConsumeStatus as ConsumeStatus
-    from pyromq.client.hooks import Decision as Decision
-    from pyromq.client.hooks import EndTransactionHook as EndTransactionHook
-    from pyromq.client.hooks import FilterMessageHook as FilterMessageHook
-    from pyromq.client.hooks import MessageDelivery as MessageDelivery
-    from pyromq.client.hooks import MessageSend as MessageSend
-    from pyromq.client.hooks import SendKind as SendKind
-    from pyromq.client.hooks import SendMessageHook as SendMessageHook
-    from pyromq.client.hooks import SendOutcome as SendOutcome
-    from pyromq.client.hooks import TransactionEnd as TransactionEnd
     from pyromq.client.producer.async_producer import AsyncProducer as AsyncProducer
     from pyromq.client.producer.batch_stream import Acknowledged as Acknowledged
     from pyromq.client.producer.batch_transactions import AsyncAttempt as AsyncAttempt
@@ -153,24 +153,24 @@ if TYPE_CHECKING:
     from pyromq.remoting.signer import Signer as Signer
 
 _MODULES = {
-    "pyromq.client.admin.accounts": ("Rights",),
     "pyromq.client.admin.async_admin": ("AsyncAdmin",),
+    "pyromq.client.admin.cluster_accounts": ("Rights",),
+    "pyromq.client.admin.cluster_groups": ("GroupState",),
+    "pyromq.client.admin.cluster_offsets": ("QueueProgress",),
+    "pyromq.client.admin.cluster_topics": ("QueueStatus",),
     "pyromq.client.admin.diagnosis": ("Finding",),
-    "pyromq.client.admin.groups": ("GroupState",),
     "pyromq.client.admin.members": ("TrackState",),
     "pyromq.client.admin.messages.delayed_messages": (
         "DelayLevel",
         "DelayedMessage",
     ),
     "pyromq.client.admin.messages.message_life": ("LifeEvent",),
-    "pyromq.client.admin.offsets": ("QueueProgress",),
     "pyromq.client.admin.overviews": (
         "GroupOverview",
         "TopicOverview",
         "TopicRates",
     ),
     "pyromq.client.admin.servers": ("RoundTrip",),
-    "pyromq.client.admin.topics": ("QueueStatus",),
     "pyromq.client.blocking.admin": ("Admin",),
     "pyromq.client.blocking.consumers": (
         "Consumer",
@@ -183,13 +183,28 @@ _MODULES = {
         "Stream",
         "TransactionProducer",
     ),
-    "pyromq.client.config": (
+    "pyromq.client.client_config": (
         "ConsumeFrom",
         "ConsumerConfig",
         "Damaged",
         "OffsetStore",
         "ProducerConfig",
         "Strategy",
+    ),
+    "pyromq.client.client_hooks": (
+        "CheckForbiddenHook",
+        "ConsumeMessageHook",
+        "ConsumeOutcome",
+        "ConsumeStatus",
+        "Decision",
+        "EndTransactionHook",
+        "FilterMessageHook",
+        "MessageDelivery",
+        "MessageSend",
+        "SendKind",
+        "SendMessageHook",
+        "SendOutcome",
+        "TransactionEnd",
     ),
     "pyromq.client.consumer.pull.lite_pull_consumer": ("AsyncPullConsumer",),
     "pyromq.client.consumer.pull.subscribed_queues": ("QueueListener",),
@@ -206,21 +221,6 @@ _MODULES = {
         "RetryLater",
     ),
     "pyromq.client.consumer.push.push_consumer": ("AsyncConsumer",),
-    "pyromq.client.hooks": (
-        "CheckForbiddenHook",
-        "ConsumeMessageHook",
-        "ConsumeOutcome",
-        "ConsumeStatus",
-        "Decision",
-        "EndTransactionHook",
-        "FilterMessageHook",
-        "MessageDelivery",
-        "MessageSend",
-        "SendKind",
-        "SendMessageHook",
-        "SendOutcome",
-        "TransactionEnd",
-    ),
     "pyromq.client.producer.async_producer": ("AsyncProducer",),
     "pyromq.client.producer.batch_stream": ("Acknowledged",),
     "pyromq.client.producer.batch_transactions": (

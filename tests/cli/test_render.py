@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import click
 
 from pyromq.cli.render import one_line, show_record, show_rows
-from pyromq.client.admin.topics import permission_text
+from pyromq.client.admin.cluster_topics import permission_text
 from pyromq.errors import from_response
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests import waiting
 
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.message import Message
 from pyromq.net.channel import connect

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyromq.client.config import ConsumerConfig, ProducerConfig
+from pyromq.client.client_config import ConsumerConfig, ProducerConfig
 from pyromq.errors import UsageError
 
 

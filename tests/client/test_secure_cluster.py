@@ -25,8 +25,8 @@ from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessage
 from pyromq.client.blocking.admin import Admin
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.client.blocking.producers import TransactionProducer
+from pyromq.client.client_hooks import Decision
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
-from pyromq.client.hooks import Decision
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import AccessDenied, NoPermission
 from pyromq.names import TRACE_TOPIC

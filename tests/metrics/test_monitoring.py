@@ -100,7 +100,7 @@ async def test_promtool_takes_a_live_scrape(tmp_path):
 
 
 async def _use(namesrv):
-    from pyromq.client.config import ConsumeFrom, ConsumerConfig
+    from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
     from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
     from pyromq.client.producer.async_producer import AsyncProducer
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.message import StoredMessage
 

@@ -31,7 +31,7 @@ from tests.speedups.hot_headers import FRAMES, HOT, READERS, read
 from tests.speedups.test_reply_writer import TEMPLATES, plainly, writer_of
 
 from pyromq import speedups
-from pyromq.client.config import ProducerConfig
+from pyromq.client.client_config import ProducerConfig
 from pyromq.client.producer.pending_send import prepare
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyromq import speedups
-from pyromq.client.config import ProducerConfig
+from pyromq.client.client_config import ProducerConfig
 from pyromq.client.producer.pending_send import prepare
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError, ProtocolError

@@ -13,7 +13,7 @@ from pyromq.client.blocking.admin import Admin
 from pyromq.client.blocking.blocking_client import refuse_running_loop
 from pyromq.client.blocking.consumers import Consumer, PullConsumer
 from pyromq.client.blocking.producers import Producer
-from pyromq.client.config import ConsumerConfig, ProducerConfig
+from pyromq.client.client_config import ConsumerConfig, ProducerConfig
 from pyromq.errors import NotRunning, UsageError
 from pyromq.testing.cluster import Cluster, Config, connected
 from pyromq.testing.link import Link

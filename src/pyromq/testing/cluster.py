@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.client.admin.async_admin import AsyncAdmin
-from pyromq.client.config import ConsumerConfig, ProducerConfig
+from pyromq.client.client_config import ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.producer.async_producer import AsyncProducer

@@ -3,7 +3,7 @@
 import pytest
 
 from pyromq.client.admin.async_admin import AsyncAdmin
-from pyromq.client.hooks import Decision
+from pyromq.client.client_hooks import Decision
 from pyromq.client.producer.transaction_producer import AsyncTransactionProducer
 from pyromq.errors import (
     AlreadyExists,

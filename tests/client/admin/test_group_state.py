@@ -1,7 +1,7 @@
 """A group as its brokers see it, and what becomes of members that subscribe differently."""
 
-from pyromq.client.admin.groups import put_together
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.admin.cluster_groups import put_together
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import Connection, ConsumerConnection, LockHolder, Subscription, WireQueue

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyromq.client.cluster.routes import Routes, read_route, route_for_new_topic
+from pyromq.client.cluster.topic_routes import Routes, read_route, route_for_new_topic
 from pyromq.errors import ProtocolError
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import BrokerAddresses, QueuesAtBroker, TopicRoute

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from pyromq import ConnectionConfig
+from pyromq.client.client_config import ConsumerConfig, ProducerConfig
 from pyromq.client.cluster.shared_connections import Key, Member, SharedConnections, share_on
-from pyromq.client.config import ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import NoNameServer, ResponseCode, UsageError

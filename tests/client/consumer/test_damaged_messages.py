@@ -9,7 +9,7 @@ import pytest
 from tests.waiting import until
 
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters, Fate
-from pyromq.client.config import ConsumerConfig, Damaged, ProducerConfig
+from pyromq.client.client_config import ConsumerConfig, Damaged, ProducerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.pulling import MessageDamaged
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer

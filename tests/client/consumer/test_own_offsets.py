@@ -11,8 +11,8 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 from pyromq import Consumer, Message, MessageQueue, OffsetStore, PullConsumer
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.group_offsets import OwnOffsets
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.clock import SystemClock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.consumer.pulling import BULK_BYTES, FEW, PullRequest
 from pyromq.message import Message
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.testing.clock import FakeClock
 from pyromq.testing.cluster import Cluster
 

@@ -4,8 +4,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.rebalance import AGAIN_SECONDS, SOON_SECONDS, Rebalance
 from pyromq.clock import SystemClock

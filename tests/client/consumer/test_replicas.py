@@ -6,7 +6,7 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.consuming import pull_processor as pulling
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.clock import SystemClock

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.waiting import PATIENCE_SECONDS
 
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.errors import TopicNotFound
 from pyromq.message import Message

@@ -8,7 +8,7 @@ from tests.waiting import until
 
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters, Fate
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.errors import UndecodableBody

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pyromq.client.config import ConsumerConfig, ProducerConfig
+from pyromq.client.client_config import ConsumerConfig, ProducerConfig
 from pyromq.errors import TopicNotFound, Unavailable
 from pyromq.message import Message
 from pyromq.nameserver.name_server import NameServer

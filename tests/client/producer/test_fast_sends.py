@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from pyromq import speedups
-from pyromq.client.config import ProducerConfig
+from pyromq.client.client_config import ProducerConfig
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import BrokerError, DeadlineExceeded, MQError
 from pyromq.message import Message, SendResult, SendStatus

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from pyromq import AsyncProducer, IllegalMessage, Message, Producer, ProducerConfig, UsageError
-from pyromq.client.hooks import SendKind
+from pyromq.client.client_hooks import SendKind
 from pyromq.clock import SystemClock
 from pyromq.errors import TopicNotFound
 from pyromq.testing import Cluster, FakeClock

@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from pyromq.client.config import ProducerConfig
+from pyromq.client.client_config import ProducerConfig
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.client.producer.pending_send import queue_for_key
 from pyromq.errors import (

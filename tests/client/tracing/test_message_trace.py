@@ -6,10 +6,10 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.admin.async_admin import AsyncAdmin
-from pyromq.client.config import ConsumeFrom, ConsumerConfig, ProducerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, ProducerConfig
+from pyromq.client.client_hooks import Decision
 from pyromq.client.consumer.push.listener import GiveUp
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
-from pyromq.client.hooks import Decision
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.client.producer.transaction_producer import AsyncTransactionProducer
 from pyromq.client.tracing import message_trace

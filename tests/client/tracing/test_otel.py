@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: E402
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: E402
 from opentelemetry.trace import SpanKind, StatusCode  # noqa: E402
 
-from pyromq.client.config import ConsumeFrom, ConsumerConfig, ProducerConfig  # noqa: E402
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, ProducerConfig  # noqa: E402
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer  # noqa: E402
 from pyromq.client.producer.async_producer import AsyncProducer  # noqa: E402
 from pyromq.client.tracing.otel import OpenTelemetryHook  # noqa: E402

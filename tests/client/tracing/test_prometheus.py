@@ -6,7 +6,7 @@ import pytest
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
-from pyromq.client.config import ConsumeFrom, ConsumerConfig, ProducerConfig  # noqa: E402
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, ProducerConfig  # noqa: E402
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer  # noqa: E402
 from pyromq.client.producer.async_producer import AsyncProducer  # noqa: E402
 from pyromq.client.tracing.prometheus import PrometheusHook  # noqa: E402

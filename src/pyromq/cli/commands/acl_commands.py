@@ -12,7 +12,7 @@ from pyromq.cli.cluster_names import TOPIC_NAME
 from pyromq.cli.connection_options import connections, namesrv_option, secret_in
 from pyromq.cli.prompts import confirm, yes_option
 from pyromq.cli.render import output_option, show_rows
-from pyromq.client.admin.accounts import RIGHTS, find_account
+from pyromq.client.admin.cluster_accounts import RIGHTS, find_account
 
 _RIGHT = click.Choice(RIGHTS)
 _broker_option = click.option("--broker", metavar="NAME", help="Only on this broker. [default: all]")

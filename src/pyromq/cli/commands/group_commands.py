@@ -17,8 +17,8 @@ from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.prompts import confirm, yes_option
 from pyromq.cli.render import as_json, one_line, output_option, show_record, show_rows
 from pyromq.cli.times import read_duration
-from pyromq.client.admin.groups import GroupMember, LockedQueue
-from pyromq.client.admin.offsets import QueueProgress
+from pyromq.client.admin.cluster_groups import GroupMember, LockedQueue
+from pyromq.client.admin.cluster_offsets import QueueProgress
 from pyromq.client.admin.overviews import GroupOverview
 from pyromq.clock import local_time
 from pyromq.errors import GroupNotFound, MQError

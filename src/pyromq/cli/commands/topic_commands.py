@@ -14,7 +14,7 @@ from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.prompts import confirm, yes_option
 from pyromq.cli.render import output_option, show_record, show_rows
-from pyromq.client.admin.topics import ORDER_NAMESPACE, QueueStatus, TopicChange, permission_text
+from pyromq.client.admin.cluster_topics import ORDER_NAMESPACE, QueueStatus, TopicChange, permission_text
 from pyromq.clock import local_time
 from pyromq.errors import TopicNotFound
 from pyromq.excerpt import escaped

@@ -9,18 +9,18 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from pyromq.client.admin.accounts import Accounts
 from pyromq.client.admin.admin_client import AdminClient, ClusterBrokers
+from pyromq.client.admin.cluster_accounts import Accounts
+from pyromq.client.admin.cluster_groups import ClusterGroups
+from pyromq.client.admin.cluster_offsets import ClusterOffsets
+from pyromq.client.admin.cluster_topics import ClusterTopics
 from pyromq.client.admin.exports import Exports
-from pyromq.client.admin.groups import ClusterGroups
 from pyromq.client.admin.members import Members
 from pyromq.client.admin.messages.delayed_messages import DelayLevels
 from pyromq.client.admin.messages.message_life import LifeEvent, life_of
 from pyromq.client.admin.messages.message_search import find_at, find_by_key, find_message
-from pyromq.client.admin.offsets import ClusterOffsets
 from pyromq.client.admin.overviews import Overviews
 from pyromq.client.admin.servers import ClusterKv, Servers
-from pyromq.client.admin.topics import ClusterTopics
 from pyromq.client.arguments import checked
 from pyromq.clock import Clock
 from pyromq.message import MessageQueue, StoredMessage

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.environment import connections_of
 from pyromq.client.cluster.name_servers import addresses_of
-from pyromq.client.cluster.routes import read_route
+from pyromq.client.cluster.topic_routes import read_route
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import (
     AnotherServer,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from enum import Enum
 
 from pyromq.client.admin.admin_client import ClusterBrokers
-from pyromq.client.admin.groups import ClusterGroups
+from pyromq.client.admin.cluster_groups import ClusterGroups
+from pyromq.client.admin.cluster_offsets import ClusterOffsets
 from pyromq.client.admin.messages.message_search import find_message
-from pyromq.client.admin.offsets import ClusterOffsets
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.clock import Clock

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyromq.client.admin.accounts import Accounts
 from pyromq.client.admin.async_admin import AsyncAdmin
+from pyromq.client.admin.cluster_accounts import Accounts
 from pyromq.client.admin.diagnosis import Finding, diagnose
 from pyromq.client.admin.exports import Exports
 from pyromq.client.admin.members import Members

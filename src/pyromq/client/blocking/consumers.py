@@ -13,7 +13,7 @@ from pyromq.client.application_code import check_takes
 from pyromq.client.arguments import checked
 from pyromq.client.blocking.blocking_client import BlockingClient, blocking, on_loop, refuse_running_loop
 from pyromq.client.blocking.sigint import sigterm_calls
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.pull.subscribed_queues import QueueListener
 from pyromq.client.consumer.push.listener import Listener

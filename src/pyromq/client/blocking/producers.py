@@ -16,8 +16,8 @@ from pyromq.client.blocking.blocking_client import (
     blocking,
     refuse_running_loop,
 )
-from pyromq.client.config import ProducerConfig
-from pyromq.client.hooks import Decision
+from pyromq.client.client_config import ProducerConfig
+from pyromq.client.client_hooks import Decision
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.client.producer.batch_stream import BatchStream
 from pyromq.client.producer.batch_transactions import (

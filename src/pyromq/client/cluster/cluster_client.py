@@ -16,8 +16,8 @@ from typing import Self, TypeVar
 from pyromq.client.cluster.environment import connections_of
 from pyromq.client.cluster.name_servers import NameServers, addresses_of
 from pyromq.client.cluster.namespace import NO_NAMESPACE, Namespace
-from pyromq.client.cluster.routes import MASTER, Route, Routes, read_route, route_for_new_topic
 from pyromq.client.cluster.shared_connections import Member, SharedConnections, join, leave, new_instance
+from pyromq.client.cluster.topic_routes import MASTER, Route, Routes, read_route, route_for_new_topic
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, NotRunning, ProtocolError, TopicNotFound, Unavailable
 from pyromq.logs import PARTIAL_RESULTS, logger_of

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pyromq.client.config import Strategy
+from pyromq.client.client_config import Strategy
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue

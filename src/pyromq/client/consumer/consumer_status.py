@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
 
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.cluster.namespace import Namespace
-from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.pulling import Tally
 from pyromq.clock import Clock
 from pyromq.errors import BrokerError

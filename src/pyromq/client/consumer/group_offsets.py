@@ -21,8 +21,8 @@ from typing import Generic, Protocol, TypeVar
 from msgspec import field
 
 from pyromq.client.application_code import called, picture_of, text_of
+from pyromq.client.client_config import ConsumerConfig, OffsetStore
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.config import ConsumerConfig, OffsetStore
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, StoreCorrupt, StoreError
 from pyromq.logs import logger_of

@@ -14,11 +14,11 @@ from functools import lru_cache
 from operator import lt
 
 from pyromq import speedups
+from pyromq.client.client_config import ConsumerConfig, Damaged
+from pyromq.client.client_hooks import FilterMessageHook, filtered
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.namespace import Namespace
-from pyromq.client.config import ConsumerConfig, Damaged
 from pyromq.client.consumer.push.send_back import SendBack
-from pyromq.client.hooks import FilterMessageHook, filtered
 from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import BrokerError, ResponseCode, StoreCorrupt, UndecodableBody
 from pyromq.excerpt import excerpt

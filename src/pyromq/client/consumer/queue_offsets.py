@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.errors import ResponseCode
 from pyromq.logs import logger_of

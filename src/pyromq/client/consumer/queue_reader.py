@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
-from pyromq.client.cluster.routes import Route
+from pyromq.client.cluster.topic_routes import Route
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock, SystemClock

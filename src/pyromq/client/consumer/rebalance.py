@@ -10,9 +10,9 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
+from pyromq.client.client_config import ConsumerConfig, Strategy
 from pyromq.client.cluster.cluster_client import REFRESH_PAUSE, ClusterClient
-from pyromq.client.cluster.routes import Route
-from pyromq.client.config import ConsumerConfig, Strategy
+from pyromq.client.cluster.topic_routes import Route
 from pyromq.client.consumer.assignment import Assigned
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, Unavailable

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyromq.client.arguments import checked
+from pyromq.client.client_config import ProducerConfig
+from pyromq.client.client_hooks import SendKind, connect_hooks
 from pyromq.client.cluster.cluster_client import API_SECONDS, AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
-from pyromq.client.config import ProducerConfig
-from pyromq.client.hooks import SendKind, connect_hooks
 from pyromq.client.producer.outbox import Outbox
 from pyromq.client.producer.pending_send import (
     OrderingKey,

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyromq.client.arguments import checked
+from pyromq.client.client_config import ProducerConfig
 from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient, Retry
 from pyromq.client.cluster.namespace import namespace_of
-from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.pending_send import STATUSES, check_topic_for_sending
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, NoPermission, Unavailable, UsageError, from_response

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from pyromq import speedups
+from pyromq.client.client_config import ProducerConfig
 from pyromq.client.cluster.cluster_client import ClusterClient, Retry
-from pyromq.client.cluster.routes import Route
-from pyromq.client.config import ProducerConfig
+from pyromq.client.cluster.topic_routes import Route
 from pyromq.client.producer.pending_send import STATUSES, PendingSend, QueueSelection, SelectorRaised, plain_properties
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, Unavailable, from_response

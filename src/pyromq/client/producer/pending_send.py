@@ -14,9 +14,9 @@ import msgspec
 
 from pyromq import speedups
 from pyromq.client.arguments import check_queue
+from pyromq.client.client_config import ProducerConfig
+from pyromq.client.client_hooks import MessageSend, SendHooks, SendKind
 from pyromq.client.cluster.namespace import Namespace
-from pyromq.client.config import ProducerConfig
-from pyromq.client.hooks import MessageSend, SendHooks, SendKind
 from pyromq.clock import Clock
 from pyromq.compression import compress
 from pyromq.errors import IllegalMessage, IllegalName, MQError, ResponseCode, UsageError

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from pyromq.client.client_config import ProducerConfig
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.config import ProducerConfig
 from pyromq.client.producer.outbox import Outbox
 from pyromq.client.producer.pending_send import PendingSend, Preparation, QueueChooser, SendEnded
 from pyromq.clock import Clock

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from pyromq.client.application_code import awaited, called, check_takes, picture_of, text_of
 from pyromq.client.arguments import checked
+from pyromq.client.client_config import ProducerConfig
+from pyromq.client.client_hooks import Decision, EndTransactionHook, SendKind, TransactionEnd
 from pyromq.client.cluster.namespace import NO_NAMESPACE, Namespace
-from pyromq.client.config import ProducerConfig
-from pyromq.client.hooks import Decision, EndTransactionHook, SendKind, TransactionEnd
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.clock import Clock
 from pyromq.errors import MQError, StoreCorrupt, Unavailable

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from pyromq.client.blocking.producers import Producer
-from pyromq.client.config import ProducerConfig
-from pyromq.client.hooks import (
+from pyromq.client.client_config import ProducerConfig
+from pyromq.client.client_hooks import (
     ConsumeOutcome,
     ConsumeStatus,
     Decision,

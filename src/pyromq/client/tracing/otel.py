@@ -14,7 +14,14 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
-from pyromq.client.hooks import ConsumeOutcome, ConsumeStatus, MessageDelivery, MessageSend, SendKind, SendOutcome
+from pyromq.client.client_hooks import (
+    ConsumeOutcome,
+    ConsumeStatus,
+    MessageDelivery,
+    MessageSend,
+    SendKind,
+    SendOutcome,
+)
 from pyromq.message import Message, StoredMessage
 
 _SYSTEM = {"messaging.system": "rocketmq"}

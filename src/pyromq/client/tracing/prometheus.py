@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from pyromq.client.hooks import ConsumeOutcome, ConsumeStatus, MessageDelivery, MessageSend, SendOutcome
+from pyromq.client.client_hooks import ConsumeOutcome, ConsumeStatus, MessageDelivery, MessageSend, SendOutcome
 
 # RocketMQ 5's buckets, in ms, preceded by finer ones: a send can take less than a millisecond.
 _SEND_BUCKETS = (0.5, 1, 2, 5, 10, 20, 50, 200, 500, 1_000)

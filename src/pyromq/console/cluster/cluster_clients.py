@@ -12,7 +12,7 @@ from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages
-from pyromq.client.config import ProducerConfig
+from pyromq.client.client_config import ProducerConfig
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from pyromq.client.admin.async_admin import AsyncAdmin
-from pyromq.client.admin.offsets import QueueProgress
+from pyromq.client.admin.cluster_offsets import QueueProgress
 from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.cluster.cluster_snapshot import GroupView
 from pyromq.console.search.query import moment

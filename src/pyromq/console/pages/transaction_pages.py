@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages, HalfMessage
-from pyromq.client.hooks import Decision
+from pyromq.client.client_hooks import Decision
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions, AttemptResult, UndecidedAttempts
 from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.search.bodies import BodyView

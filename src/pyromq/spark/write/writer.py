@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyromq.client.blocking.producers import BatchTransactions
-from pyromq.client.config import ProducerConfig
+from pyromq.client.client_config import ProducerConfig
 from pyromq.client.producer.batch_transactions import AttemptResult, BatchOutcome
 from pyromq.errors import BatchDecided, MQError, Unavailable, UsageError
 from pyromq.logs import logger_of

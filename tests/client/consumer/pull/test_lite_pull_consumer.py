@@ -6,7 +6,7 @@ import time
 import pytest
 from tests.waiting import PATIENCE_SECONDS, until
 
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.pulling import PullStatus
 from pyromq.errors import ConsumerNotOnline, IllegalName, NoPermission, NotRunning, TopicNotFound, UsageError

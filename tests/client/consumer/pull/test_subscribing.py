@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.errors import NotRunning, UsageError
 from pyromq.message import Message

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.consumer.push.consume_concurrently_service import ConsumeConcurrentlyService
 from pyromq.client.consumer.push.listener import BoundListener
 from pyromq.client.consumer.push.process_queue import ProcessQueue

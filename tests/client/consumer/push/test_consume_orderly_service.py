@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.waiting import PATIENCE_SECONDS, until
 
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer import assignment
 from pyromq.client.consumer.assignment import QueueLockClient
 from pyromq.client.consumer.push.listener import Ack, GiveUp, RetryLater

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.waiting import until
 
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.consumer.push.listener import RetryLater
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.message import Message

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.waiting import PATIENCE_SECONDS
 
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.group_offsets import LocalOffsetStore, OffsetFile
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.errors import StoreCorrupt, StoreError

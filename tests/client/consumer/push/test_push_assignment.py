@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.waiting import PATIENCE_SECONDS
 
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.assignment import QueueLockClient
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.errors import DeadlineExceeded

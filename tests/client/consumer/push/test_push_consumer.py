@@ -8,7 +8,7 @@ import pytest
 from tests.client.seen import Seen
 from tests.waiting import PATIENCE_SECONDS, until
 
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.errors import IllegalName, NoNameServer, NotRunning, UsageError
 from pyromq.message import Message

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.waiting import PATIENCE_SECONDS, until
 
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.consumer.push.listener import GiveUp, RetryLater
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.consumer.push.send_back import SendBack

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters
-from pyromq.client.config import ConsumeFrom, ConsumerConfig
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.push.listener import RetryLater
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.errors import TopicNotFound, UnfitBody, UsageError

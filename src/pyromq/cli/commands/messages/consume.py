@@ -32,7 +32,7 @@ from pyromq.cli.render import as_json, one_line
 from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking.consumers import PullConsumer
 from pyromq.client.blocking.sigint import sigterm_calls
-from pyromq.client.config import ConsumeFrom, ConsumerConfig, Damaged
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, Damaged
 from pyromq.client.consumer.pulling import DamagedMessage, MessageDamaged, PullResult
 from pyromq.clock import local_time
 from pyromq.errors import SubscriptionParseFailed, UndecodableBody, UsageError

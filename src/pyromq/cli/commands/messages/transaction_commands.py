@@ -15,8 +15,8 @@ from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.render import as_json, one_line, output_option, show_record, show_rows
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages, HalfMessage
-from pyromq.client.config import ProducerConfig
-from pyromq.client.hooks import Decision
+from pyromq.client.client_config import ProducerConfig
+from pyromq.client.client_hooks import Decision
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
 from pyromq.clock import local_time
 from pyromq.errors import MQError, QueryNotFound

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pyromq.client.admin.cluster_offsets import ClusterOffsets, QueueProgress
 from pyromq.client.admin.messages.message_search import (
     PARKED_IN,
     find_by_key,
@@ -16,7 +17,6 @@ from pyromq.client.admin.messages.message_search import (
     find_message,
     one_id,
 )
-from pyromq.client.admin.offsets import ClusterOffsets, QueueProgress
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.tracing.trace_records import Consumed, Decided, Delivered, Sent, TraceRecord, read_records
 from pyromq.errors import BrokerError, MQError, QueryNotFound, TopicNotFound

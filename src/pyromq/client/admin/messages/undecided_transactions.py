@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pyromq.client.admin.admin_client import AdminClient
 from pyromq.client.admin.messages.message_search import find_by_offset_id, one_id
 from pyromq.client.arguments import checked
-from pyromq.client.hooks import Decision
+from pyromq.client.client_hooks import Decision
 from pyromq.errors import CodeNotSupported, QueryNotFound, Unavailable, UsageError
 from pyromq.message import StoredMessage
 from pyromq.message_id import is_offset_id

@@ -12,10 +12,10 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.client_config import ConsumerConfig
+from pyromq.client.client_hooks import ConsumeHooks, ConsumeStatus, MessageDelivery
 from pyromq.client.consumer.group_offsets import GroupOffsets
 from pyromq.client.consumer.queue_offsets import QueueOffsets
-from pyromq.client.hooks import ConsumeHooks, ConsumeStatus, MessageDelivery
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, UsageError
 from pyromq.filter.subscribed import Wanted

@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Self
 
 from pyromq.client.arguments import check_queue, checked
+from pyromq.client.client_config import ConsumerConfig
+from pyromq.client.client_hooks import ConsumeHooks, connect_hooks
 from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
-from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.consumer_status import ConsumerInternals, ConsumerStatusProcessor
 from pyromq.client.consumer.group_offsets import group_offsets
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Batch, Positions
@@ -23,7 +24,6 @@ from pyromq.client.consumer.pull.subscribed_queues import QueueListener, QueueWa
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.consumer.subscriptions import subscription
-from pyromq.client.hooks import ConsumeHooks, connect_hooks
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, UsageError
 from pyromq.filter.subscribed import wanted_by

@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Callable, Sequence
 
 from pyromq.client.application_code import check_takes, was_thrown_in
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.assignment import RENEW_SECONDS, Assignment, QueueLockClient
 from pyromq.client.consumer.pull.assigned_queue import AssignedQueue, Positions

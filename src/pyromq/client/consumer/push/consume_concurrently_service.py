@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.cluster.namespace import Namespace
-from pyromq.client.config import ConsumerConfig
 from pyromq.client.consumer.consumer_status import ConsumerInternals
 from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, Ack, BoundListener, RetryLater, Verdict, reason_text
 from pyromq.client.consumer.push.listener_pool import ListenerPool

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from itertools import islice, takewhile
 from typing import Any
 
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS, Ack, BoundListener, Verdict
 from pyromq.client.consumer.push.listener_pool import ListenerPool
 from pyromq.client.consumer.push.process_queue import (

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import groupby
 from math import isnan
 from typing import Any, cast
 
 from pyromq.client.application_code import check_takes, is_async, picture_of, text_of
-from pyromq.client.config import ConsumerConfig
-from pyromq.client.hooks import ConsumeHooks, ConsumeStatus, MessageDelivery
+from pyromq.client.client_config import ConsumerConfig
+from pyromq.client.client_hooks import ConsumeHooks, ConsumeStatus, MessageDelivery
 from pyromq.clock import Clock
 from pyromq.errors import IllegalMessage, MQError, UsageError
 from pyromq.json_body import json_reader
@@ -55,12 +54,6 @@ class BoundListener:
     def of_message(self, message: StoredMessage) -> BoundListener:
         """Return the listener of a message."""
         return self if self.sort is None else self.sort(message)
-
-    def batches(self, messages: list[StoredMessage], size: int) -> list[tuple[BoundListener, list[StoredMessage]]]:
-        """Divide messages into listener calls of at most `size` messages, in order."""
-        if self.sort is None:
-            return [(self, messages[at : at + size]) for at in range(0, len(messages), size)]
-        return [batch for bound, run in groupby(messages, self.sort) for batch in bound.batches(list(run), size)]
 
 
 def _refuse(messages: object) -> None:

@@ -144,11 +144,15 @@ def consume_requests(
     listener: Callable[[str], BoundListener],
     size: int,
 ) -> list[ConsumeRequest]:
-    """Divide pulled messages into requests of one topic and at most `size` messages, in order."""
+    """Divide pulled messages into requests of one listener and at most `size` messages, in order."""
     requests = []
     for topic, group in groupby(messages, _topic):
-        batches = listener(topic).batches(list(group), size)
-        requests += [ConsumeRequest(process_queue, bound, batch) for bound, batch in batches]
+        bound, of_topic = listener(topic), list(group)
+        runs = [(bound, of_topic)]
+        if bound.sort is not None:
+            runs = [(each, list(run)) for each, run in groupby(of_topic, bound.sort)]
+        for each, run in runs:
+            requests += [ConsumeRequest(process_queue, each, run[at : at + size]) for at in range(0, len(run), size)]
     return requests
 
 

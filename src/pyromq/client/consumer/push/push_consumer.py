@@ -13,10 +13,11 @@ from typing import Any, TypeVar, overload
 
 from pyromq.client.application_code import picture_of, text_of
 from pyromq.client.arguments import checked
+from pyromq.client.client_config import ConsumerConfig
+from pyromq.client.client_hooks import connect_hooks
 from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
-from pyromq.client.cluster.routes import Route
-from pyromq.client.config import ConsumerConfig
+from pyromq.client.cluster.topic_routes import Route
 from pyromq.client.consumer.allocation import averaging
 from pyromq.client.consumer.assignment import QueueLockClient
 from pyromq.client.consumer.consumer_status import ConsumerInternals, ConsumerStatusProcessor
@@ -34,7 +35,6 @@ from pyromq.client.consumer.push.push_assignment import PushAssignment
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
-from pyromq.client.hooks import connect_hooks
 from pyromq.client.producer.pending_send import check_body
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, NotRunning, Unavailable, UsageError

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pyromq.client.application_code import check_takes, picture_of
 from pyromq.client.arguments import check_fields
-from pyromq.client.hooks import (
+from pyromq.client.client_hooks import (
     CheckForbiddenHook,
     ConsumeMessageHook,
     EndTransactionHook,

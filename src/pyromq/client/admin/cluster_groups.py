@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from pyromq.client.admin.admin_client import ClusterBrokers, masters_of
-from pyromq.client.admin.topics import ClusterTopics
+from pyromq.client.admin.cluster_topics import ClusterTopics
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.errors import AlreadyExists, BrokerError, ConsumerNotOnline, GroupNotFound, TopicNotFound
 from pyromq.filter.subscription_differences import Differences, differences

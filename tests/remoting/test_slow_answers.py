@@ -1,6 +1,7 @@
-"""Coroutines as answers and as judgements of a guard: computed by the server's `compute`, in the end one reply."""
+"""Coroutines as answers, and methods and guards that lack pages: computed by the server's `compute`, one reply."""
 
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 from tests.net.test_slow_replies import a_call
@@ -10,7 +11,7 @@ from pyromq.net.slow_replies import SlowReplies
 from pyromq.remoting.command import Reply
 from pyromq.remoting.dispatch import Dispatcher, answers
 from pyromq.remoting.headers import MaxOffset
-from pyromq.slow_work import completed
+from pyromq.slow_work import FilePiece, NotInMemory, completed
 from pyromq.testing import FakeClock
 
 
@@ -27,25 +28,46 @@ class Waiting:
         return await completed(self.event)
 
 
-class SlowGuard:
-    """Judges after an event."""
+class Pages:
+    """Are resident once a test says so."""
+
+    def __init__(self):
+        self.are_resident = False
+        self.loading = Future()
+        self.asked = 0
+
+    def need(self):
+        self.asked += 1
+        if not self.are_resident:
+            raise NotInMemory([FilePiece(Path("file"), 5, 7)])
+
+    def have_loaded(self):
+        self.are_resident = True
+        self.loading.set_result(None)
+
+
+class ColdGuard:
+    """Needs pages to judge."""
 
     reads_fields = is_compiled = False
 
-    def __init__(self):
-        self.event = Future()
+    def __init__(self, pages, error=None):
+        self.pages = pages
+        self.error = error
 
     def judge(self, call):
-        return completed_later(self.event)
-
-
-async def completed_later(event):
-    return await completed(event)
+        self.pages.need()
+        return self.error
 
 
 @pytest.fixture
-def slow_replies():
-    return SlowReplies(FakeClock())
+def pages():
+    return Pages()
+
+
+@pytest.fixture
+def slow_replies(pages):
+    return SlowReplies(FakeClock(), lambda to_load: pages.loading)
 
 
 def dispatched(answerer, slow_replies, guard=None):
@@ -74,20 +96,48 @@ def test_an_outcome_that_is_a_future_is_waited_for(slow_replies):
     assert str(answered.exception()) == "lost"
 
 
-def test_a_call_is_answered_after_a_slow_judgement(slow_replies):
-    waiting, guard = Waiting(), SlowGuard()
-    answered = dispatched(waiting, slow_replies, guard)
+def test_a_method_that_lacks_pages_is_called_again_when_they_are_loaded(slow_replies, pages):
+    class Cold:
+        @answers(MaxOffset)
+        def need(self, header, call):
+            pages.need()
+            return Reply(remark="done")
+
+    answered = dispatched(Cold(), slow_replies)
+    asked = pages.asked
+    slow_replies.step()
+    assert (answered.done(), pages.asked) == (False, asked)
+    pages.have_loaded()
+    slow_replies.step()
+    assert (answered.result().remark, pages.asked) == ("done", asked + 1)
+
+
+def test_a_method_whose_pages_cannot_be_loaded_is_answered_with_an_error(slow_replies, pages):
+    class Cold:
+        @answers(MaxOffset)
+        def need(self, header, call):
+            pages.need()
+
+    pages.loading.set_result(None)
+    answered = dispatched(Cold(), slow_replies)
+    assert answered.code == ResponseCode.SYSTEM_ERROR
+    assert all(fact in answered.remark for fact in ("file", "byte 5", "7 bytes"))
+
+
+def test_a_call_is_answered_when_the_guards_pages_are_loaded(slow_replies, pages):
+    waiting = Waiting()
+    answered = dispatched(waiting, slow_replies, ColdGuard(pages))
     waiting.event.set_result(Reply(remark="done"))
     assert waiting.asked == 0
-    guard.event.set_result(None)
+    pages.have_loaded()
     slow_replies.step()
     assert answered.result().remark == "done"
 
 
-def test_a_call_that_is_judged_guilty_later_reaches_no_method(slow_replies):
-    waiting, guard = Waiting(), SlowGuard()
-    answered = dispatched(waiting, slow_replies, guard)
-    guard.event.set_result(BrokerError("forbidden"))
+def test_a_call_that_is_judged_guilty_later_reaches_no_method(slow_replies, pages):
+    waiting = Waiting()
+    answered = dispatched(waiting, slow_replies, ColdGuard(pages, BrokerError("forbidden")))
+    pages.have_loaded()
     slow_replies.step()
     assert (answered.result().remark, waiting.asked) == ("forbidden", 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from types import CoroutineType
 from typing import Any, Protocol, TypeVar
 
@@ -16,7 +17,7 @@ from pyromq.excerpt import bounded
 from pyromq.remoting.command import Call, Reply, Response
 from pyromq.remoting.header import Filled, Header, request_headers
 from pyromq.remoting.rejection_log import FAILED, UNREADABLE, UNSUPPORTED, RejectionLog
-from pyromq.slow_work import SlowWork, run_blocking
+from pyromq.slow_work import NotInMemory, SlowWork, run_blocking, when_loaded
 
 Completed = Callable[[Response | MQError], None]
 
@@ -85,7 +86,6 @@ MOST_REMARK = 1000  # characters of an error's text in a reply: it may quote lon
 Outcome = Reply | Future[Reply] | Later
 SlowReply = SlowWork[Outcome]
 Answer = Callable[[Any, Call], "Outcome | SlowReply"]
-Judgement = MQError | None | SlowWork[MQError | None]
 A = TypeVar("A", bound=Callable[..., Any])
 
 
@@ -93,7 +93,8 @@ def answers(*requests: type[Header]) -> Callable[[A], A]:
     """Mark a method `(self, header, call) -> Reply | Future[Reply]` as answering these requests.
 
     A method that waits or takes more than a millisecond is a coroutine function, or returns a coroutine
-    (`pyromq.slow_work`).
+    (`pyromq.slow_work`). A plain one may raise `NotInMemory` before it changes anything: it is called again when the
+    pages are loaded.
 
     It answers their second spellings (subclasses) as well, unless another method is marked with those.
     """
@@ -171,11 +172,10 @@ class Dispatcher:
                 )
             if call.header is None:
                 raise _fault_of(call)
-            if self._guard is not None and (error := self._guard.judge(call)) is not None:
-                if isinstance(error, MQError):
-                    return self.refused(error, call)  # not raised: error and traceback would refer to each other
-                return self._compute(self._answer_when_judged(error, answer, call), call)
-            answered = answer(call.header, call)
+            try:
+                answered = self._answer(answer, call)
+            except NotInMemory:
+                answered = self._answer_when_loaded(answer, call)
             if type(answered) is CoroutineType:
                 return self._compute(answered, call)
             return answered  # type: ignore[return-value]  # every coroutine is of that type
@@ -184,10 +184,13 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001  `failure` logs it
             return self.failure(error, call)
 
-    async def _answer_when_judged(self, judging: SlowWork[MQError | None], answer: Answer, call: Call) -> Outcome:
-        if (error := await judging) is not None:
-            return self.refused(error, call)
-        answered = answer(call.header, call)
+    def _answer(self, answer: Answer, call: Call) -> Outcome | SlowReply:
+        if self._guard is not None and (error := self._guard.judge(call)) is not None:
+            return self.refused(error, call)  # not raised: error and traceback would refer to each other
+        return answer(call.header, call)
+
+    async def _answer_when_loaded(self, answer: Answer, call: Call) -> Outcome:
+        answered = await when_loaded(partial(self._answer, answer, call))
         return await answered if isinstance(answered, Coroutine) else answered
 
     def refused(self, error: MQError, call: Call) -> Reply:
@@ -238,5 +241,5 @@ class Guard(Protocol):
     reads_fields: bool
     is_compiled: bool
 
-    def judge(self, call: Call) -> Judgement:
-        """Return the error to refuse the call with, or None; a coroutine if that needs a record on disk."""
+    def judge(self, call: Call) -> MQError | None:
+        """Return the error to refuse the call with, or None. May raise `NotInMemory`, as methods that answer."""

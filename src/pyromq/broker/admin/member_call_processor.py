@@ -17,7 +17,7 @@ from pyromq.message_id import parse_offset_id
 from pyromq.remoting.bodies import REQUEST, ConsumerStatus, QueueOffset, ResetOffsets, decode_body, encode_body
 from pyromq.remoting.codes import RELAY_VERSION, STATUS_VERSION, Language
 from pyromq.remoting.command import Call, Reply, Response
-from pyromq.remoting.dispatch import Outcome, SlowReply, answers
+from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import (
     ConsumeDirectly,
     ConsumerRunningState,
@@ -51,20 +51,18 @@ class MemberCallProcessor:
         return self._relay(header)
 
     @answers(ConsumeDirectly)
-    def consume_directly(self, header: ConsumeDirectly, call: Call) -> Outcome | SlowReply:
+    def consume_directly(self, header: ConsumeDirectly, call: Call) -> Future[Reply]:
         """Have a member consume one stored message now, named by its offset id."""
         if not header.message_id:
             return self._consume(header, call.body)
         log_offset = parse_offset_id(header.message_id).log_offset
-        return self._store.residency.when_resident(log_offset, partial(self._consume_stored, header, log_offset))
-
-    def _consume_stored(self, header: ConsumeDirectly, log_offset: int) -> Outcome:
+        self._store.residency.need_record(log_offset)
         record = self._store.record_at(log_offset)
         if record is None:
             raise BrokerError(f"can not find message by the offset, {log_offset}")
         return self._consume(header, bytes(record))
 
-    def _consume(self, header: ConsumeDirectly, body: bytes) -> Outcome:
+    def _consume(self, header: ConsumeDirectly, body: bytes) -> Future[Reply]:
         relayed = ConsumeDirectly(
             consumer_group=header.consumer_group,
             client_id=header.client_id,

@@ -6,7 +6,6 @@ Source: RocketMQ 4.9.8, SendMessageProcessor.asyncConsumerSendMsgBack.
 from __future__ import annotations
 
 import random
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pyromq.broker.members.consumer_groups import max_tries
@@ -18,7 +17,7 @@ from pyromq.record import MAX_PROPERTIES_SIZE
 from pyromq.remoting.bodies import GroupConfig
 from pyromq.remoting.codes import UNIT_SUBSCRIPTION, Permission
 from pyromq.remoting.command import Call, Reply
-from pyromq.remoting.dispatch import Outcome, SlowReply, answers
+from pyromq.remoting.dispatch import Outcome, answers
 from pyromq.remoting.headers import SendMessageBack
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class SendBackProcessor:
         self._statistics = state.statistics
 
     @answers(SendMessageBack)
-    def send_back(self, header: SendMessageBack, call: Call) -> Outcome | SlowReply:
+    def send_back(self, header: SendMessageBack, call: Call) -> Outcome:
         """Store the message again for the group. Without retry queues the group wants no retries: nothing is stored.
 
         Unlike upstream, the reply is confirmed like that to a send: the consumer commits past the message.
@@ -53,9 +52,7 @@ class SendBackProcessor:
             return Reply()
         self._check_retry_topic(header, group)
         self._confirmation.refuse_if_overloaded()
-        return self._store.residency.when_resident(header.offset, partial(self._send_back, header, call, group))
-
-    def _send_back(self, header: SendMessageBack, call: Call, group: GroupConfig) -> Outcome:
+        self._store.residency.need_record(header.offset)
         message = self._store.message_at(header.offset, check_crc=False)  # the copy has the same bytes
         if message is None:
             raise BrokerError(f"look message by offset failed, {header.offset}")

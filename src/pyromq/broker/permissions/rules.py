@@ -7,7 +7,6 @@ needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.parse, Perm
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +22,9 @@ from pyromq.remoting import headers
 from pyromq.remoting.bodies import REQUEST, HeartbeatBody, QueueLock, decode_body
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import Call
-from pyromq.remoting.dispatch import Judgement
 from pyromq.remoting.header import Header, header_layout, request_headers, wire_layout
 from pyromq.remoting.rejection_log import RejectionLog
-from pyromq.slow_work import NotInMemory, when_loaded
+from pyromq.slow_work import NotInMemory
 from pyromq.store.message_store import MessageStore
 
 if TYPE_CHECKING or speedups.is_active:
@@ -215,14 +213,8 @@ class PermissionGuard:
         self._rules = rules
         self._refusals = refusals
 
-    def judge(self, call: Call) -> Judgement:
-        """Return the error that refuses the call, or None; a coroutine if a record must be loaded."""
-        try:
-            return self._judged(call)
-        except NotInMemory:
-            return when_loaded(partial(self._judged, call))
-
-    def _judged(self, call: Call) -> MQError | None:
+    def judge(self, call: Call) -> MQError | None:
+        """Return the error that refuses the call, or None. Raises `NotInMemory` if it needs a record."""
         try:
             self.check(call)
         except AccessDenied as error:

@@ -7,7 +7,6 @@ decision takes effect once. The list is ours.
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import partial
 
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.delays.delay_levels import DelayLevels
@@ -32,7 +31,7 @@ from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, encode_body
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import Call, Reply
-from pyromq.remoting.dispatch import Outcome, SlowReply, answers
+from pyromq.remoting.dispatch import Outcome, answers
 from pyromq.remoting.headers import EndTransaction, ListHalfMessages, ResumeHalfMessage
 from pyromq.slow_work import breathe
 from pyromq.store.message_store import MessageStore
@@ -65,15 +64,13 @@ class EndTransactionProcessor:
         self._decided: dict[HalfIdentity | int, int] = {}  # decision by half message
 
     @answers(EndTransaction)
-    def end(self, header: EndTransaction, call: Call) -> Outcome | SlowReply:
+    def end(self, header: EndTransaction, call: Call) -> Outcome:
         """Commit or roll back a half message; any other decision leaves it undecided, to be checked later."""
         if header.decision not in (SysFlag.COMMIT, SysFlag.ROLLBACK):
             return Reply()
         if not call.flag & ONE_WAY:
             self._confirmation.refuse_if_overloaded()
-        return self._store.residency.when_resident(header.log_offset, partial(self._end, header, call))
-
-    def _end(self, header: EndTransaction, call: Call) -> Outcome:
+        self._store.residency.need_record(header.log_offset)
         record = self._prepared(header)
         half = self._half_messages.find(record)
         if half is None:
@@ -137,13 +134,11 @@ class EndTransactionProcessor:
         self._half_messages.settle(half, message)
 
     @answers(ResumeHalfMessage)
-    def resume(self, header: ResumeHalfMessage, call: Call) -> Outcome | SlowReply:
+    def resume(self, header: ResumeHalfMessage, call: Call) -> Outcome:
         """Reset the checks of a half message, or store one that was given up as undecided again."""
         self._confirmation.refuse_if_overloaded()
         log_offset = parse_offset_id(header.message_id or "").log_offset
-        return self._store.residency.when_resident(log_offset, partial(self._resume, header, call, log_offset))
-
-    def _resume(self, header: ResumeHalfMessage, call: Call, log_offset: int) -> Outcome:
+        self._store.residency.need_record(log_offset)
         record = self._store.message_at(log_offset)
         if record is None:
             raise BrokerError(f"can not find message {header.message_id}")

@@ -6,13 +6,12 @@ second; an eviction within that second costs one page fault.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import TypeVar
 
 from pyromq.clock import Clock
 from pyromq.record import FIXED_SIZE
-from pyromq.slow_work import FilePiece, NotInMemory, PagesToLoad, SlowWork, when_loaded
+from pyromq.slow_work import FilePiece, NotInMemory, PagesToLoad, when_loaded
 from pyromq.store.log.commit_log import CommitLog
 
 RECENT_BYTES = 64 << 20  # bytes at the log's end that count as resident: they were just written
@@ -21,8 +20,6 @@ _STRETCH_BYTES = 1 << 20  # neighbouring records are loaded together, with the b
 _TRUSTED_SECONDS = 1.0
 _MOST_CHECKED = 64  # blocks checked for one read: a bulk read of one queue may span many
 _MOST_BLOCKS = 65_536  # blocks remembered: 64 GiB of log
-
-T = TypeVar("T")
 
 
 class Residency:
@@ -97,14 +94,6 @@ class Residency:
         """Raise `NotInMemory` unless the record that begins at a log offset is resident."""
         if to_load := self.record_to_load(log_offset):
             raise NotInMemory(to_load)
-
-    def when_resident(self, log_offset: int, answer: Callable[[], T]) -> T | SlowWork[T]:
-        """Return what `answer` returns; if the record is not resident, a coroutine that loads it before."""
-        return self._load_and(log_offset, answer) if self.record_to_load(log_offset) else answer()
-
-    async def _load_and(self, log_offset: int, answer: Callable[[], T]) -> T:
-        await self.load_record(log_offset)
-        return answer()
 
     def _is_resident(self, block: int, now: float) -> bool:
         if self._trusted_until.get(block, 0.0) > now:

@@ -14,7 +14,7 @@ from tests.interop.peers.servers import OurServers
 from pyromq import Admin, Message, Producer
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.spark.read.read_options import STREAM, read_options
-from pyromq.spark.read.stream_planning import MicroBatchLimits, StreamPlanning
+from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.testing import FakeClock
 
 pytestmark = pytest.mark.interop
@@ -29,7 +29,7 @@ def test_the_genuine_tool_shows_a_streams_lag(ours: OurServers, home: Path, topi
             planning = StreamPlanning(options, client, FakeClock())
             for _ in range(5):
                 producer.send(Message(topic, b"read"))
-            planning.publish(planning.next(planning.first(), MicroBatchLimits()), last=True)
+            planning.publish(planning.next(planning.first()), last=True)
         for _ in range(3):
             producer.send(Message(topic, b"not read"))
     printed = Tools(home, ours.namesrv).run([f"consumerProgress -g {options.group}"])[0]

@@ -12,7 +12,7 @@ from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import TopicNotFound, Unavailable
 from pyromq.spark.read.bounds import plan_ranges
 from pyromq.spark.read.read_options import STREAM, read_options
-from pyromq.spark.read.stream_planning import MicroBatchLimits, StreamPlanning
+from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.spark.worker_clients import with_retries
 from pyromq.testing import Cluster, FakeClock
 
@@ -66,7 +66,7 @@ async def test_a_stream_that_goes_on_waits_for_a_broker(cluster, driver, caplog)
     options, client = driver
     start = await asyncio.to_thread(first_offset, options)
     planning = StreamPlanning(options, client, FakeClock())
-    end = await over_a_restart(cluster, caplog, options, partial(planning.next, start, MicroBatchLimits()))
+    end = await over_a_restart(cluster, caplog, options, partial(planning.next, start))
     assert list(end.positions.values()) == [1]
     assert "topic orders was read from it before" in caplog.text
 

@@ -19,7 +19,7 @@ from pyromq.spark.read.bounds import DataLoss, plan_ranges
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import read_ranges
 from pyromq.spark.read.read_options import BATCH, STREAM, read_options
-from pyromq.spark.read.stream_planning import MicroBatchLimits, StreamPlanning
+from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.store.config import StoreConfig
 from pyromq.testing import Cluster, FakeClock
 
@@ -100,7 +100,7 @@ async def test_a_stream_whose_unread_messages_have_all_expired_names_them(cluste
         stream = planning(expired)
         start = stream.first()
         start.positions[QUEUE] = READ
-        return stream.next(start, MicroBatchLimits())
+        return stream.next(start)
 
     with pytest.raises(
         DataLoss, match=rf"queue 0 of topic orders .*: offsets {READ} to {SENT - 1} were deleted, 3 in all"

@@ -16,11 +16,10 @@ from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import read_ranges
 from pyromq.spark.read.read_options import read_options
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
-from pyromq.spark.read.stream_planning import MicroBatchLimits, StreamPlanning
+from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.spark.worker_clients import with_retries
 from pyromq.testing import Cluster
 
-ALL = MicroBatchLimits()
 A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-b", 0)
 
 
@@ -55,7 +54,7 @@ class Reads:
             planning = self.planning(client, **given)
             if ends:
                 planning.end_here()
-            return with_retries(planning._options, partial(planning.next, start, ALL))
+            return with_retries(planning._options, partial(planning.next, start))
 
         return read_stream_offset((await self.with_client(planned)).as_json())
 
@@ -276,7 +275,7 @@ class TestDeletedTopics:
 
         def twice(client):
             planning = reads.planning(client, failOnDataLoss="false")
-            return [planning.next(planning.next(start, ALL), ALL), planning.next(start, ALL)]
+            return [planning.next(planning.next(start)), planning.next(start)]
 
         assert [each.positions for each in await reads.with_client(twice)] == [{A: 0, B: 0}] * 2
         assert caplog.text.count("topic orders at broker-a was deleted") == 1
@@ -309,7 +308,7 @@ class TestDeletedTopics:
         def planned():
             with Overtaken("reads", reads.cluster.namesrv) as client:
                 planning = reads.planning(client, startingOffsets="earliest")
-                return with_retries(options, partial(planning.next, start, ALL))
+                return with_retries(options, partial(planning.next, start))
 
         with pytest.raises(DataLoss, match=self.LOST.replace("0 to 0", "0 to 3")):
             await asyncio.to_thread(planned)
@@ -320,7 +319,7 @@ class TestDeletedTopics:
 
         def published(client):
             planning = reads.planning(client, startingOffsets="earliest", group="billing")
-            planning.publish(planning.next(start, ALL))
+            planning.publish(planning.next(start))
             return client.committed([A], "billing")
 
         assert await reads.with_client(published) == {A: 3}

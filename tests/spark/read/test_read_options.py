@@ -20,6 +20,11 @@ def test_names_are_read_in_any_case_as_spark_hands_them_over():
     assert (options.arrow_bytes, options.fail_on_data_loss) == (2 << 20, False)
 
 
+def test_times_are_ms_or_have_a_unit():
+    options = read_options({"subscribe": "x", "deadlineMs": "5m", "pullTimeoutMs": "200"})
+    assert (options.deadline_ms, options.pull_timeout_ms) == (300_000, 200)
+
+
 def test_offsets_are_given_by_topic_broker_and_queue():
     options = read_options({"subscribe": "x", "startingOffsets": '{"x":{"b":{"0":23,"1":-2}}}'})
     assert options.starting_offsets == {MessageQueue("x", "b", 0): 23, MessageQueue("x", "b", 1): -2}

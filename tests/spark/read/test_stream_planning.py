@@ -15,10 +15,8 @@ from pyromq.spark.read.plan import share
 from pyromq.spark.read.range_reader import client_of
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
-from pyromq.spark.read.stream_planning import MicroBatchLimits, StreamPlanning
+from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.testing import Cluster, FakeClock
-
-ALL = MicroBatchLimits()
 
 
 class Topic:
@@ -70,10 +68,10 @@ def test_a_batch_goes_from_the_last_end_to_what_is_there(topic):
     topic.send(5)
     planning = topic.planning()
     start = planning.first()
-    end = planning.next(start, ALL)
+    end = planning.next(start)
     assert (topic.at(start), topic.at(end)) == ([0, 0, None], [5, 0, None])
     assert topic.ranges(planning, start, end) == [(0, 0, 5)]
-    assert planning.next(end, ALL) == end
+    assert planning.next(end) == end
 
 
 def test_a_stream_begins_at_the_end_unless_told_otherwise(topic):
@@ -85,7 +83,7 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(topic):
 def test_offsets_are_the_same_text_whatever_the_order_they_were_found_in(topic):
     topic.send(3)
     start = topic.planning().first()
-    end = topic.planning().next(start, ALL)
+    end = topic.planning().next(start)
     backwards = StreamOffset(dict(reversed(end.positions.items())), end.marks, end.began)
     assert json.dumps(backwards.as_json()) == json.dumps(end.as_json())
     assert read_stream_offset(json.loads(json.dumps(end.as_json()))) == end
@@ -95,37 +93,39 @@ def test_offsets_are_the_same_text_whatever_the_order_they_were_found_in(topic):
 def test_rows_of_a_batch_are_shared_by_backlog(topic):
     topic.send(30, queue=0)
     topic.send(10, queue=1)
-    planning = topic.planning()
-    assert topic.at(planning.next(planning.first(), MicroBatchLimits(max_rows=8))) == [6, 2, None]
+    planning = topic.planning(maxOffsetsPerTrigger="8")
+    start = planning.first()
+    assert topic.at(planning.next(start)) == [6, 2, None]
+    assert topic.at(planning.next(start, limited=False)) == [30, 10, None]
 
 
 def test_bytes_of_a_batch_count_by_the_mean_size(topic):
     topic.send(100)
-    planning = topic.planning()
-    (end, *_) = topic.at(planning.next(planning.first(), MicroBatchLimits(max_bytes=10_000)))
+    planning = topic.planning(maxBytesPerTrigger="10000")
+    (end, *_) = topic.at(planning.next(planning.first()))
     assert 30 < end < 60  # 100 bytes of body, as much again of the record
 
 
 def test_a_batch_waits_for_rows_but_not_for_ever(topic):
     topic.send(3)
     clock = FakeClock()
-    planning = topic.planning(clock, maxTriggerDelay="5s")
+    planning = topic.planning(clock, maxTriggerDelay="5s", minOffsetsPerTrigger="4")
     start = planning.first()
-    assert planning.next(start, MicroBatchLimits(min_rows=4)) == start
+    assert planning.next(start) == start
     asyncio.run(clock.advance(5))
-    assert topic.at(planning.next(start, MicroBatchLimits(min_rows=4))) == [3, 0, None]
+    assert topic.at(planning.next(start)) == [3, 0, None]
 
 
 def test_a_run_over_what_is_available_ends_where_it_was_when_it_began(topic):
     topic.send(5)
-    planning = topic.planning()
+    planning = topic.planning(maxOffsetsPerTrigger="3", minOffsetsPerTrigger="3")
     start = planning.first()
     planning.end_here()
-    middle = planning.next(start, MicroBatchLimits(max_rows=3, min_rows=100))
+    middle = planning.next(start)
     topic.send(5)
-    end = planning.next(middle, MicroBatchLimits(max_rows=3, min_rows=100))
+    end = planning.next(middle)
     assert (topic.at(middle), topic.at(end)) == ([3, 0, None], [5, 0, None])
-    assert planning.next(end, ALL) == end
+    assert planning.next(end) == end
 
 
 @pytest.mark.parametrize(("policy", "begin"), [("earliest", 0), ("latest", 4)])
@@ -134,38 +134,38 @@ def test_a_new_queue_is_noticed(topic, policy, begin):
     topic.create(3)
     topic.send(4, queue=2)
     planning = topic.planning(newQueues=policy, pullTimeoutMs="4000")  # another client: routes are kept for 0.2 s
-    end = planning.next(start, ALL)
+    end = planning.next(start)
     assert topic.at(end)[2] == 4
     assert topic.ranges(planning, start, end) == ([(2, 0, 4)] if begin == 0 else [])
     topic.send(1, queue=2)
-    assert topic.ranges(planning, end, planning.next(end, ALL)) == [(2, 4, 5)]
+    assert topic.ranges(planning, end, planning.next(end)) == [(2, 4, 5)]
 
 
 @pytest.mark.parametrize("sent", [2, 9])
 def test_a_topic_created_again_is_noticed_however_much_it_holds_by_then(topic, sent):
     topic.send(5)
     planning = topic.planning()
-    end = planning.next(planning.first(), ALL)
+    end = planning.next(planning.first())
     topic.delete()
     topic.create(2)
     topic.send(sent)
     with pytest.raises(DataLoss, match=r"was deleted and created again.*failOnDataLoss"):
-        topic.planning().next(end, ALL)
+        topic.planning().next(end)
 
 
 @pytest.mark.parametrize("sent", [0, 2, 9])
 def test_a_topic_created_again_is_read_from_its_beginning_where_loss_is_allowed(topic, sent):
     topic.send(5)
     planning = topic.planning(failOnDataLoss="false")
-    old = planning.next(planning.first(), ALL)
+    old = planning.next(planning.first())
     topic.delete()
     topic.create(2)
     topic.send(sent)
-    end = planning.next(old, ALL)
+    end = planning.next(old)
     assert topic.ranges(planning, old, end) == ([(0, 0, sent)] if sent else [])
-    assert planning.next(end, ALL) == end
+    assert planning.next(end) == end
     topic.send(1)
-    assert topic.ranges(planning, end, planning.next(end, ALL)) == [(0, sent, sent + 1)]
+    assert topic.ranges(planning, end, planning.next(end)) == [(0, sent, sent + 1)]
 
 
 def test_an_offset_behind_the_end_is_named(topic):
@@ -173,14 +173,14 @@ def test_an_offset_behind_the_end_is_named(topic):
     planning = topic.planning()
     start = StreamOffset({queue: 50 for queue in planning.first().positions})
     with pytest.raises(DataLoss, match=r"queue 0 of topic .* was read to 50, but ends at 5"):
-        planning.next(start, ALL)
+        planning.next(start)
 
 
 def test_a_queue_that_is_gone_is_named(topic):
     planning = topic.planning()
     start = StreamOffset(planning.first().positions | {MessageQueue(topic.name, "broker-a", 9): 7})
     with pytest.raises(DataLoss, match=r"queue 9 of topic .* no longer exists; it was read to 7"):
-        planning.next(start, ALL)
+        planning.next(start)
 
 
 def test_queues_of_a_broker_that_is_away_wait(topic):
@@ -188,12 +188,12 @@ def test_queues_of_a_broker_that_is_away_wait(topic):
     away = MessageQueue(topic.name, "broker-b", 0)
     start = StreamOffset(planning.first().positions | {away: 7})
     topic.send(2)
-    assert planning.next(start, ALL).positions[away] == 7
+    assert planning.next(start).positions[away] == 7
 
 
 def test_a_checkpoint_of_another_topic_is_named(topic):
     with pytest.raises(UsageError, match="the checkpoint is of topic other"):
-        topic.planning().next(StreamOffset({MessageQueue("other", "broker-a", 0): 1}), ALL)
+        topic.planning().next(StreamOffset({MessageQueue("other", "broker-a", 0): 1}))
 
 
 def test_a_checkpoint_of_another_version_is_named():
@@ -214,7 +214,7 @@ class TestPublishing:
         planning = topic.planning(clock, group=topic.name, commitInterval="5s")
         start = planning.first()
         planning.publish(start)
-        end = planning.next(start, ALL)
+        end = planning.next(start)
         planning.publish(end)
         assert self.lag(topic, topic.name) == 5
         asyncio.run(clock.advance(5))
@@ -225,13 +225,13 @@ class TestPublishing:
         topic.send(5)
         planning = topic.planning(group=topic.name)
         planning.publish(planning.first())
-        planning.publish(planning.next(planning.first(), ALL), last=True)
+        planning.publish(planning.next(planning.first()), last=True)
         assert self.lag(topic, topic.name) == 0
 
     def test_without_a_group_nothing_is_stored(self, topic):
         topic.send(5)
         planning = topic.planning()
-        planning.publish(planning.next(planning.first(), ALL), last=True)
+        planning.publish(planning.next(planning.first()), last=True)
         assert self.lag(topic, "pyromq-spark") == 0
 
     def test_what_cannot_be_stored_does_not_end_the_query(self, topic, caplog):
@@ -273,8 +273,8 @@ def idling(options):
     client = QueueReader(options.group, options.namesrv)
     client.start()
     planning = StreamPlanning(options, client, FakeClock())
-    at = planning.next(planning.first(), ALL)
+    at = planning.next(planning.first())
     for _ in range(5):
-        assert planning.next(at, ALL) == at
+        assert planning.next(at) == at
         planning.publish(at)
     return client

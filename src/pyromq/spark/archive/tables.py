@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -185,22 +185,7 @@ class Page(msgspec.Struct, frozen=True):
         return sum(file.rows for file in self.files)
 
 
-class ArchiveTable(Protocol):
-    """A table of committed files. With `hidden`, tasks write files invisibly and the commit moves them."""
-
-    hidden: bool
-
-    def commit(
-        self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema, *, content: str | None = None
-    ) -> bool:
-        """Make a batch's files visible. Return False if the batch was committed before; these files are then ignored.
-
-        `content` is the batch's digest, see `micro_batch`. Raises `BatchDecided` if other rows were committed before.
-        """
-        ...
-
-
-def open_table(location: str, form: str) -> ArchiveTable:
+def open_table(location: str, form: str) -> ParquetTable | DeltaTable:
     """Return the table at a path or URI. Raises `UsageError` for an unknown format, or if its library is missing."""
     if form == "parquet":
         return ParquetTable(open_root(location))
@@ -212,7 +197,7 @@ def open_table(location: str, form: str) -> ArchiveTable:
 class ParquetTable:
     """Plain Parquet files with a book of commits."""
 
-    hidden = True
+    hidden = True  # tasks write files invisibly, and the commit moves them
 
     def __init__(self, root: Root) -> None:
         self._root = root
@@ -220,6 +205,10 @@ class ParquetTable:
     def commit(
         self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema, *, content: str | None = None
     ) -> bool:
+        """Make a batch's files visible. Return False if the batch was committed before; these files are then ignored.
+
+        `content` is the batch's digest, see `micro_batch`. Raises `BatchDecided` if other rows were committed before.
+        """
         page = Page(query, batch, list(files), content)
         committed = self._page(query, batch)
         if committed is None:
@@ -297,6 +286,7 @@ class DeltaTable:
     def commit(
         self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema, *, content: str | None = None
     ) -> bool:
+        """Commit as `ParquetTable.commit` does."""
         page = Page(query, batch, list(files), content)
         exists = self._delta.DeltaTable.is_deltatable(self._location)
         if exists:

@@ -6,8 +6,8 @@ A position is earliest, latest, a group's offset, by time, or given.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
 
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import MQError, TopicNotFound, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
@@ -26,27 +26,7 @@ class DataLoss(MQError):
     """Messages to read no longer exist."""
 
 
-class QueueClient(Protocol):
-    """The client calls that planning needs; `pyromq.client.blocking.consumers.QueueReader` has them."""
-
-    def brokers(self) -> list[str]: ...
-
-    def absent(self) -> dict[str, list[str]]: ...
-
-    def topics(self) -> list[str]: ...
-
-    def deleted(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]: ...
-
-    def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]: ...
-
-    def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]: ...
-
-    def first_since(self, queue: MessageQueue, time_ms: int, bounds: Bounds) -> int: ...
-
-    def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]: ...
-
-
-def plan_ranges(options: ReadOptions, client: QueueClient) -> list[QueueRange]:
+def plan_ranges(options: ReadOptions, client: QueueReader) -> list[QueueRange]:
     """Return the range of every queue that a batch reads.
 
     Raises `UsageError` for queues that do not exist or end before they begin, and with failOnDataLoss `DataLoss` for
@@ -68,7 +48,7 @@ def plan_ranges(options: ReadOptions, client: QueueClient) -> list[QueueRange]:
 
 
 def queue_bounds(
-    options: ReadOptions, client: QueueClient, known: Collection[MessageQueue] = ()
+    options: ReadOptions, client: QueueReader, known: Collection[MessageQueue] = ()
 ) -> dict[MessageQueue, Bounds]:
     """Return the bounds of all queues that the options select, in order. `known` queues were read before.
 
@@ -82,7 +62,7 @@ def queue_bounds(
     return _topic_bounds(options, client, topics, known)
 
 
-def check_registered(options: ReadOptions, client: QueueClient, brokers: Iterable[str], why: str) -> None:
+def check_registered(options: ReadOptions, client: QueueReader, brokers: Iterable[str], why: str) -> None:
     """Raise `Unavailable` for a broker that is not registered, unless option retiredBrokers names it.
 
     `why` ends the text: the reason why the broker is required.
@@ -100,7 +80,7 @@ def check_registered(options: ReadOptions, client: QueueClient, brokers: Iterabl
 
 
 def check_absent(
-    options: ReadOptions, client: QueueClient, known: Collection[tuple[str, str]] = (), *, required: bool = True
+    options: ReadOptions, client: QueueReader, known: Collection[tuple[str, str]] = (), *, required: bool = True
 ) -> None:
     """Raise `Unavailable` if a broker that had messages to read has left; log it without failOnDataLoss.
 
@@ -123,7 +103,7 @@ def check_absent(
 
 
 def beginnings(
-    options: ReadOptions, client: QueueClient, bounds: Mapping[MessageQueue, Bounds], *, default: str
+    options: ReadOptions, client: QueueReader, bounds: Mapping[MessageQueue, Bounds], *, default: str
 ) -> Positions:
     """Return the first offset to read in each queue. `default`, earliest or latest, is for options without a start.
 
@@ -168,7 +148,7 @@ def report_loss(options: ReadOptions, text: str) -> None:
 
 
 def _assigned_bounds(
-    options: ReadOptions, client: QueueClient, known: Collection[MessageQueue]
+    options: ReadOptions, client: QueueReader, known: Collection[MessageQueue]
 ) -> dict[MessageQueue, Bounds]:
     new = [queue for queue in options.assign if queue not in known]
     check_registered(options, client, {queue.broker_name for queue in new}, "option assign names it")
@@ -179,7 +159,7 @@ def _assigned_bounds(
 
 
 def _topic_bounds(
-    options: ReadOptions, client: QueueClient, topics: Iterable[str], known: Collection[MessageQueue]
+    options: ReadOptions, client: QueueReader, topics: Iterable[str], known: Collection[MessageQueue]
 ) -> dict[MessageQueue, Bounds]:
     """Return the bounds of these topics; a deleted topic is left out if it is known or was matched by a pattern."""
     try:
@@ -199,13 +179,13 @@ def _topic_bounds(
     return dict(sorted(found.items()))
 
 
-def _check_any_broker(options: ReadOptions, client: QueueClient, error: TopicNotFound) -> None:
+def _check_any_broker(options: ReadOptions, client: QueueReader, error: TopicNotFound) -> None:
     """Raise `Unavailable` if the topic is missing because no broker is registered."""
     if not client.brokers():
         raise Unavailable(f"no broker is registered at {options.namesrv}: {error}") from error
 
 
-def _matching(options: ReadOptions, client: QueueClient, known: Collection[MessageQueue]) -> list[str]:
+def _matching(options: ReadOptions, client: QueueReader, known: Collection[MessageQueue]) -> list[str]:
     names = _matches(options, client.topics())
     if not names and not known:
         pattern = options.subscribe_pattern
@@ -225,7 +205,7 @@ def _matches(options: ReadOptions, topics: Iterable[str]) -> list[str]:
     return names
 
 
-def _endings(options: ReadOptions, client: QueueClient, bounds: Mapping[MessageQueue, Bounds]) -> Positions:
+def _endings(options: ReadOptions, client: QueueReader, bounds: Mapping[MessageQueue, Bounds]) -> Positions:
     if options.ending_ms is not None:
         return {queue: client.first_since(queue, options.ending_ms, bounds[queue]) for queue in bounds}
     if (times := options.ending_times) is not None:
@@ -239,7 +219,7 @@ def _endings(options: ReadOptions, client: QueueClient, bounds: Mapping[MessageQ
 
 def _since(
     options: ReadOptions,
-    client: QueueClient,
+    client: QueueReader,
     bounds: Mapping[MessageQueue, Bounds],
     times: Mapping[MessageQueue, int],
     name: str,
@@ -256,7 +236,7 @@ def _since(
 
 
 def _check_named(
-    options: ReadOptions, client: QueueClient, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
+    options: ReadOptions, client: QueueReader, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
 ) -> None:
     """Raise `UsageError` if the table names a queue that is not read, `Unavailable` if its broker is not registered."""
     for queue in table:
@@ -266,7 +246,7 @@ def _check_named(
 
 
 def _given(
-    options: ReadOptions, client: QueueClient, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
+    options: ReadOptions, client: QueueReader, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str
 ) -> Positions:
     """Return the offset of each queue by a table. Queues that it does not name are read completely."""
     _check_named(options, client, table, bounds, name=name)

@@ -194,7 +194,7 @@ class ReadOptions:
         2 << 20,
         "bytes requested by one pull; brokers other than pyromq return 32 messages or 256 KiB",
     )
-    pull_timeout_ms: int = option("pullTimeoutMs", values.number(1), 5_000, "timeout of one request")
+    pull_timeout_ms: int = option("pullTimeoutMs", values.milliseconds(1), 5_000, "timeout of one request; `5s`")
     arrow_rows: int = option("arrowBatchRows", values.number(1), 16_384, "rows of an Arrow batch")
     arrow_bytes: int = option(
         "arrowBatchBytes", values.size(1), 2 << 20, "bytes of records after which a batch is closed early"
@@ -217,7 +217,10 @@ class ReadOptions:
         "systemProperties", values.truth, False, "include RocketMQ's own properties in `properties`"
     )
     deadline_ms: int = option(
-        "deadlineMs", values.number(1), 60_000, "time for which a task or the driver retries to reach a broker"
+        "deadlineMs",
+        values.milliseconds(1),
+        60_000,
+        "time for which a task or the driver retries to reach a broker; `60s`, `5m`",
     )
     group: str = option(
         "group", checked_by(check_group), DEFAULT_GROUP, "the group name at brokers, and for the offsets of a stream"

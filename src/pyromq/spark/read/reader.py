@@ -22,7 +22,7 @@ from pyromq.spark.read.plan import QueueRange, partition
 from pyromq.spark.read.range_reader import client_of, read_ranges
 from pyromq.spark.read.read_options import ReadOptions
 from pyromq.spark.read.stream_offset import read_stream_offset
-from pyromq.spark.read.stream_planning import MicroBatchLimits, StreamPlanning
+from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.spark.worker_clients import with_retries
 
 logger = logger_of(__name__)
@@ -78,7 +78,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         reached = read_stream_offset(start)
-        end = with_retries(self._options, partial(self._planning.next, reached, self._limits(limit)))
+        limited = not isinstance(limit, ReadAllAvailable)
+        end = with_retries(self._options, partial(self._planning.next, reached, limited=limited))
         last = self._planning.ends_here and end == reached
         self._planning.publish(reached, last=last)
         if self._lag_file is not None:
@@ -86,7 +87,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.as_json() if end != reached else start
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return any limit if the options have one. Spark knows one limit at a time; `_limits` applies all."""
+        """Return any limit if the options have one. Spark knows one limit at a time; `StreamPlanning` applies all."""
         options = self._options
         if options.max_rows or options.max_bytes or options.min_rows:
             return ReadMaxRows(options.max_rows or UNLIMITED)
@@ -130,11 +131,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         times = client_of(options).store_times
         return LagFile(Path(options.lag_prometheus), options.group, store_times=times, clock=SystemClock())
-
-    def _limits(self, limit: ReadLimit) -> MicroBatchLimits:
-        if isinstance(limit, ReadAllAvailable):
-            return MicroBatchLimits()
-        return MicroBatchLimits(self._options.max_rows, self._options.max_bytes, self._options.min_rows)
 
 
 class _ReaderWithRows(RocketMQStreamReader, _SimpleStreamReaderWrapper):

@@ -6,10 +6,9 @@ No Spark here. The state lasts for one run of a query; the checkpoint's offsets 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
-from pyromq.client.consumer.pulling import PullResult
+from pyromq.client.blocking.consumers import QueueReader
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, Unavailable, UsageError
 from pyromq.logs import logger_of
@@ -17,7 +16,6 @@ from pyromq.message import MessageQueue
 from pyromq.spark.read.bounds import (
     Bounds,
     Positions,
-    QueueClient,
     beginnings,
     check_absent,
     check_registered,
@@ -35,31 +33,10 @@ logger = logger_of(__name__)
 SAMPLE = 32  # messages whose mean size is taken for the whole backlog
 
 
-class StreamClient(QueueClient, Protocol):
-    """The client calls that a stream needs, besides those of `QueueClient`."""
-
-    def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]: ...
-
-    def pull(self, queue: MessageQueue, offset: int, max_count: int = 32) -> PullResult: ...
-
-    def commit(self, offsets: Mapping[MessageQueue, int], group: str) -> None: ...
-
-    def announce_group(self, group: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class MicroBatchLimits:
-    """Limits of one micro-batch; None: no limit. A micro-batch waits for `min_rows` messages."""
-
-    max_rows: int | None = None
-    max_bytes: int | None = None
-    min_rows: int | None = None
-
-
 class StreamPlanning:
     """Plans the micro-batches of one run of a query."""
 
-    def __init__(self, options: ReadOptions, client: StreamClient, clock: Clock) -> None:
+    def __init__(self, options: ReadOptions, client: QueueReader, clock: Clock) -> None:
         self._options = options
         self._client = client
         self._clock = clock
@@ -90,21 +67,21 @@ class StreamPlanning:
         """End this run at the present ends of the queues (Trigger.AvailableNow)."""
         self._ends_here = True
 
-    def next(self, start: StreamOffset, limits: MicroBatchLimits) -> StreamOffset:
-        """Return the end of the next micro-batch; an equal offset if there is nothing to do.
+    def next(self, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
+        """Return the end of the next micro-batch, `limited` by the options; an equal offset if there is nothing to do.
 
         Raises `DataLoss` with failOnDataLoss, `UsageError` for a checkpoint of other topics, and `Unavailable` if the
         run cannot end without the queues of a broker that is not registered.
         """
         self._check_topics(start)
         try:
-            return self._next(start, limits)
+            return self._next(start, limited)
         except TopicNotFound as error:
             if self._options.subscribe_pattern is None and not self._client.deleted(map(_place, start.positions)):
                 raise
             raise Unavailable(f"a topic was deleted during planning: {error}") from error
 
-    def _next(self, start: StreamOffset, limits: MicroBatchLimits) -> StreamOffset:
+    def _next(self, start: StreamOffset, limited: bool) -> StreamOffset:
         if self._ends_here and self._target is None:
             check_absent(self._options, self._client, set(map(_place, start.positions)))
         bounds = queue_bounds(self._options, self._client, start.positions)
@@ -114,7 +91,7 @@ class StreamPlanning:
         if self._ends_here and self._target is None:
             self._target = self._latest
         begin = {queue: place for queue in bounds if (place := self._begin(start, queue, bounds, made)) is not None}
-        ends = self._ends(begin, bounds, limits)
+        ends = self._ends(begin, bounds, limited)
         moved = {
             queue: end
             for queue, end in ends.items()
@@ -309,16 +286,19 @@ class StreamPlanning:
             return bounds[0]  # the table names other queues: the query waited for the brokers in it
         return beginnings(options, self._client, {queue: bounds}, default="latest")[queue]
 
-    def _ends(self, begin: Positions, bounds: Mapping[MessageQueue, Bounds], limits: MicroBatchLimits) -> Positions:
+    def _ends(self, begin: Positions, bounds: Mapping[MessageQueue, Bounds], limited: bool) -> Positions:
         ends = {queue: bounds[queue][1] for queue in begin}
         if self._target is not None:
             target = self._target
             ends = {queue: max(min(end, target.get(queue, 0)), begin[queue]) for queue, end in ends.items()}
         backlogs = {queue: ends[queue] - begin[queue] for queue in begin}
         total = sum(backlogs.values())
-        if self._target is None and limits.min_rows and total < limits.min_rows and not self._waited_enough():
+        if not limited:
+            return ends
+        least = self._options.min_rows
+        if self._target is None and least and total < least and not self._waited_enough():
             return begin
-        most = self._most_rows(begin, backlogs, limits)
+        most = self._most_rows(begin, backlogs)
         if most is None or total <= most:
             return ends
         shares = share(backlogs, most)
@@ -327,19 +307,18 @@ class StreamPlanning:
     def _waited_enough(self) -> bool:
         return self._clock.monotonic() - self._waiting_since >= self._options.max_delay_ms / 1000
 
-    def _most_rows(
-        self, begin: Positions, backlogs: Mapping[MessageQueue, int], limits: MicroBatchLimits
-    ) -> int | None:
+    def _most_rows(self, begin: Positions, backlogs: Mapping[MessageQueue, int]) -> int | None:
         """Return the limit in rows. A limit in bytes is divided by the mean size of messages of the longest backlog."""
-        if limits.max_bytes is None or not any(backlogs.values()):
-            return limits.max_rows
+        max_rows, max_bytes = self._options.max_rows, self._options.max_bytes
+        if max_bytes is None or not any(backlogs.values()):
+            return max_rows
         queue = max(backlogs, key=lambda each: backlogs[each])
         found = self._client.pull(queue, begin[queue], SAMPLE)
         count = found.next_offset - begin[queue]
         if not found.raw or count <= 0:
-            return limits.max_rows
-        rows = max(limits.max_bytes * count // len(found.raw), 1)
-        return rows if limits.max_rows is None else min(rows, limits.max_rows)
+            return max_rows
+        rows = max(max_bytes * count // len(found.raw), 1)
+        return rows if max_rows is None else min(rows, max_rows)
 
     def _marks(
         self, positions: Positions, bounds: Mapping[MessageQueue, Bounds], known: Mapping[TopicAtBroker, Mark]

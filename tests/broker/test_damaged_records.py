@@ -5,10 +5,11 @@ What is lost is told with its file and byte, and costs nothing else.
 
 import pytest
 from tests.broker.batches.test_batch_transaction_processor import Batches
-from tests.broker.transactions.transactions import COMMIT
+from tests.broker.transactions.transactions import COMMIT, ROLLBACK
 
 from pyromq.broker.broker import Broker
-from pyromq.names import HALF_TOPIC, LEDGER_TOPIC, SCHEDULE_TOPIC
+from pyromq.broker.transactions.half_messages import GROUP
+from pyromq.names import HALF_TOPIC, LEDGER_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 from pyromq.store.offline.repairing import Repairing
 from pyromq.testing.clock import settle
 
@@ -58,6 +59,25 @@ async def test_a_damaged_half_message_costs_itself(config, clock, transactions_o
             await producer.end(sent[each], COMMIT, code=0 if each != number else 1 if repaired else 14)
         assert await producer.visible() == [b"body %d" % each for each in range(3) if each != number]
     assert repaired or f"queue {HALF_TOPIC} 0: message {number} is lost: {place}" in caplog.text
+
+
+async def test_a_damaged_op_record_leaves_its_message_undecided_and_the_progress_right(config, clock, transactions_of):
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        left_open = await producer.send(b"open")
+        for number in range(3):
+            await producer.end(await producer.send(b"body %d" % number), ROLLBACK)
+        await bury(broker, producer.caller)
+        lost = log_offset(broker, OP_TOPIC, 1)
+    damage(config, lost)
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        assert broker.half_messages.undecided() == [0, 2]
+        assert broker.half_messages.op_count == 3
+        await producer.end(left_open, COMMIT)
+        broker.half_messages.note_progress(closed=True)
+        assert broker.offsets.of_topic(GROUP, HALF_TOPIC) == {0: 2}
+        assert broker.offsets.of_topic(GROUP, OP_TOPIC) == {0: 2}  # behind the one of message 1, and the lost one
 
 
 @pytest.mark.parametrize("repaired", [True, False])

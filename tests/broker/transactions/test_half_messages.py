@@ -163,6 +163,21 @@ async def test_a_half_message_sent_twice_is_one_transaction_over_a_crash(config,
         assert await (await transactions_of(broker)).visible() == [b"hello"]
 
 
+async def test_a_decision_on_the_latest_copy_settles_earlier_ones_without_op_records(config, clock, transactions_of):
+    """RocketMQ's broker writes no op record for a message that a check has copied."""
+    async with Broker(config, clock) as broker:
+        producer = await transactions_of(broker)
+        again = "\x02UNIQ_KEY\x01ABC"
+        for _ in range(3):
+            await producer.send(unique=False, more=again)
+        assert broker.half_messages.undecided() == [2]
+        broker.store.append(StoredMessage(OP_TOPIC, b"2", "TAGS\x01d"))
+        assert broker.half_messages.undecided() == []
+        left = killed(config)
+    async with Broker(left, clock) as broker:
+        assert broker.half_messages.undecided() == []
+
+
 async def test_op_records_of_rocketmq_5_name_several_messages(config, clock, transactions_of):
     async with Broker(config, clock) as broker:
         producer = await transactions_of(broker)

@@ -15,7 +15,7 @@ from collections import deque
 
 from pyromq.broker.batches.batch_publishing import BatchPublishing
 from pyromq.broker.batches.commit_decisions import ENTRIES, NOTES, CommitDecision, CommitDecisions
-from pyromq.broker.batches.half_batches import BatchOrigin, HalfBatch, HalfBatches, origin_of, run_of, run_properties
+from pyromq.broker.batches.half_batches import ACCOUNT, HalfBatch, HalfBatches, run_of, run_properties
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
@@ -25,7 +25,7 @@ from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import BatchDecided, StoreCorrupt
 from pyromq.logs import logger_of
-from pyromq.message import StoredMessage, encode_properties
+from pyromq.message import Property, StoredMessage, encode_properties
 from pyromq.names import HALF_RUN_TOPIC, LEDGER_TOPIC
 from pyromq.net.tasks import Alarm
 from pyromq.record import RecordHead, decode_labels
@@ -101,7 +101,8 @@ class BatchCoordinator:
             logger.error("the record at log offset %d is no run of half messages: skipped", record.log_offset)
             return
         age_seconds = max(0.0, (self._clock.now_ms() - record.store_ms) / 1000)
-        self._runs.add(run, origin_of(record.properties), age_seconds=age_seconds)
+        topic, owner = record.properties[Property.REAL_TOPIC], record.properties.get(ACCOUNT)
+        self._runs.add(run, topic=topic, owner=owner, age_seconds=age_seconds)
 
     def _apply_note(self, record: StoredMessage, note: LedgerNote) -> None:
         self._notes.append((record.queue_offset, note.half_queue_offset))
@@ -136,9 +137,12 @@ class BatchCoordinator:
 
     # -- requests
 
-    def take(self, message: StoredMessage, run: HalfBatch, *, group: str, origin: BatchOrigin) -> None:
+    def take(
+        self, message: StoredMessage, run: HalfBatch, *, group: str, account: str | None = None, holder: str = ""
+    ) -> None:
         """Store a run; `message` is its batch, for its topic and queue. A run that is stored already is ignored.
 
+        The run counts for the share of `holder`.
         Raises `BatchDecided` for a decided transaction, `LimitReached`, `MessageRefused`, `StoreNotWritable`.
         """
         if self._ledger.find(run.transaction) is not None:
@@ -146,13 +150,13 @@ class BatchCoordinator:
         if self._runs.has(run.transaction, run.token, run.number):
             return
         self._topics.for_group_retry(HALF_RUN_TOPIC, 1)  # tools can read only topics with settings
-        self._runs.check_room(origin.holder)
+        self._runs.check_room(holder)
         undecided = self._runs.find(run.transaction)
-        owner = origin.account if undecided is None else undecided.owner
+        owner = account if undecided is None else undecided.owner
         message.property_text = encode_properties(run_properties(run, message, group=group, account=owner))
         message.topic, message.queue_id = HALF_RUN_TOPIC, 0
         self._put_message.put_record(message)  # statistics count its messages when they become visible
-        self._runs.count_for(origin.holder, run)
+        self._runs.count_for(holder, run)
 
     def commit(
         self, transaction: str, attempts: list[BatchAttempt], *, content: str | None = None, holder: str = ""

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from pyromq.broker.batches.commit_decisions import CommitDecision
-from pyromq.broker.batches.half_batches import BatchOrigin, HalfBatch, Undecided, batch_needs
+from pyromq.broker.batches.half_batches import HalfBatch, Undecided, batch_needs
 from pyromq.broker.internal_topics import DELAY, TIMER, TRANSACTION
 from pyromq.broker.put_message import is_too_long, too_large
 from pyromq.errors import MessageRefused, ProtocolError, QueryNotFound
@@ -73,8 +73,7 @@ class BatchTransactionProcessor:
         )
         ledger = None if header.ledger == self._config.name else header.ledger
         run = HalfBatch(0, 0, header.transaction, header.token, header.number, count, ledger)
-        origin = BatchOrigin(header.topic, call.account, _holder(call))
-        self._batches.take(message, run, group=header.producer_group, origin=origin)
+        self._batches.take(message, run, group=header.producer_group, account=call.account, holder=_holder(call))
         reply = self._confirmation.when_safe(Reply(HalfRunStored(queue_id=queue_id, messages=count)))
         return self._admission.when_saved(header.topic, reply)
 

@@ -45,20 +45,12 @@ class HalfBatch(NamedTuple):
     ledger: str | None  # the ledger broker, if it is another one
 
 
-class BatchOrigin(NamedTuple):
-    """The topic of a run, its sender's account, and the holder whose share it counts for; "" for a run of the log."""
-
-    topic: str
-    account: str | None = None
-    holder: str = ""
-
-
 @dataclass(slots=True)
 class _Attempt:
     """The runs of one attempt by number, and the holder whose share they count for."""
 
-    holder: str
     runs: dict[int, HalfBatch] = field(default_factory=dict)
+    holder: str = ""  # the log does not hold it
 
 
 @dataclass(slots=True)
@@ -103,20 +95,20 @@ class HalfBatches:
             f" {self._quota.used}; wait until some are decided or forgotten",
         )
 
-    def add(self, run: HalfBatch, origin: BatchOrigin, *, age_seconds: float = 0.0) -> None:
-        """Enter a run that was stored `age_seconds` ago."""
+    def add(self, run: HalfBatch, *, topic: str, owner: str | None, age_seconds: float) -> None:
+        """Enter a run that was stored `age_seconds` ago. `owner` is the account that began its transaction."""
         touched = self._clock.monotonic() - age_seconds
-        undecided = self._open.setdefault(run.transaction, Undecided(touched, run.ledger, origin.account))
+        undecided = self._open.setdefault(run.transaction, Undecided(touched, run.ledger, owner))
         undecided.touched = max(undecided.touched, touched)
         undecided.ledger = undecided.ledger or run.ledger
-        undecided.topics.add(origin.topic)
-        attempt = undecided.attempts.setdefault(run.token, _Attempt(origin.holder))
+        undecided.topics.add(topic)
+        attempt = undecided.attempts.setdefault(run.token, _Attempt())
         if run.number not in attempt.runs:
             attempt.runs[run.number] = run
             self._quota.add(attempt.holder)
 
     def count_for(self, holder: str, run: HalfBatch) -> None:
-        """Count the attempt of a run for its first sender, whose name the log does not hold."""
+        """Count the attempt of a run for this holder, unless it counts for another one."""
         attempt = self._open[run.transaction].attempts[run.token]
         if not attempt.holder:
             self._quota.give(attempt.holder, len(attempt.runs))
@@ -217,18 +209,13 @@ def run_of(queue_offset: int, log_offset: int, properties: dict[str, str]) -> Ha
     )
 
 
-def origin_of(properties: dict[str, str]) -> BatchOrigin:
-    """Return the origin of a run read from the log. Its holder is empty: the connection has ended."""
-    return BatchOrigin(properties[Property.REAL_TOPIC], properties.get(ACCOUNT))
-
-
 def batch_needs(undecided: Undecided) -> list[Need]:
     """Return the rights that an account needs to decide on a transaction of another account."""
     return [(topic, PUB) for topic in sorted(undecided.topics)]
 
 
 def run_properties(run: HalfBatch, message: StoredMessage, *, group: str, account: str | None) -> dict[str, str]:
-    """Return the properties of a run's record, as `run_of` and `origin_of` read them."""
+    """Return the properties of a run's record, as `run_of` reads them."""
     properties = {
         NAME: run.transaction,
         TOKEN: run.token,

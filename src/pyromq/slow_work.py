@@ -2,7 +2,7 @@
 
 `await breathe()` lets other requests run. `await loaded(pages)` waits until a thread has loaded pages that are not
 resident, as a page fault blocks the event loop. `await completed(future)` waits for an event. Tables may change at each
-`await`, so copy what is iterated over. A plain function raises `NotInMemory`; `await when_loaded(function)` retries it.
+`await`, so copy what is iterated over. A plain function raises `NotInMemory`, and `when_loaded` retries it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,6 @@ class NotInMemory(Exception):
     def __init__(self, to_load: PagesToLoad) -> None:
         self.to_load = to_load
 
-    @property
-    def unreadable(self) -> BrokerError:
-        """The error for pages that repeated loads did not make resident."""
-        path, position, size, _ = self.to_load[0]
-        return BrokerError(
-            f"{path} cannot be read from the disk at byte {position} ({size} bytes): look for errors of the disk in the"
-            " kernel's log (dmesg), and restore the file from a copy"
-        )
-
 
 @coroutine
 def breathe() -> Generator[None, None, None]:
@@ -64,21 +55,22 @@ def loaded(pages: PagesToLoad) -> Generator[PagesToLoad, None, None]:
         yield pages[first : first + LOADED_AT_ONCE]
 
 
-async def when_loaded(attempt: Callable[[], T]) -> T:
-    """Return what `attempt` returns; before each retry load the pages that it lacks.
+async def when_loaded(to_load: PagesToLoad, attempt: Callable[[], T]) -> T:
+    """Load pages, then return what `attempt` returns. Pages that it lacks are loaded, and it is called again.
 
     Raises `BrokerError` if loads do not help: a read of the mapped file might end the process.
     """
     for _ in range(MAX_ROUNDS):
+        await loaded(to_load)
         try:
             return attempt()
         except NotInMemory as lack:
             to_load = lack.to_load
-        await loaded(to_load)
-    try:
-        return attempt()
-    except NotInMemory as lack:
-        raise lack.unreadable from None
+    piece = to_load[0]
+    raise BrokerError(
+        f"{piece.path} cannot be read from the disk at byte {piece.position} ({piece.size} bytes): look for errors of"
+        " the disk in the kernel's log (dmesg), and restore the file from a copy"
+    )
 
 
 @coroutine

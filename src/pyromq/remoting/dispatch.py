@@ -17,7 +17,7 @@ from pyromq.excerpt import bounded
 from pyromq.remoting.command import Call, Reply, Response
 from pyromq.remoting.header import Filled, Header, request_headers
 from pyromq.remoting.rejection_log import FAILED, UNREADABLE, UNSUPPORTED, RejectionLog
-from pyromq.slow_work import NotInMemory, SlowWork, run_blocking, when_loaded
+from pyromq.slow_work import NotInMemory, PagesToLoad, SlowWork, run_blocking, when_loaded
 
 Completed = Callable[[Response | MQError], None]
 
@@ -174,8 +174,8 @@ class Dispatcher:
                 raise _fault_of(call)
             try:
                 answered = self._answer(answer, call)
-            except NotInMemory:
-                answered = self._answer_when_loaded(answer, call)
+            except NotInMemory as lack:
+                answered = self._answer_when_loaded(lack.to_load, answer, call)
             if type(answered) is CoroutineType:
                 return self._compute(answered, call)
             return answered  # type: ignore[return-value]  # every coroutine is of that type
@@ -189,8 +189,8 @@ class Dispatcher:
             return self.refused(error, call)  # not raised: error and traceback would refer to each other
         return answer(call.header, call)
 
-    async def _answer_when_loaded(self, answer: Answer, call: Call) -> Outcome:
-        answered = await when_loaded(partial(self._answer, answer, call))
+    async def _answer_when_loaded(self, to_load: PagesToLoad, answer: Answer, call: Call) -> Outcome:
+        answered = await when_loaded(to_load, partial(self._answer, answer, call))
         return await answered if isinstance(answered, Coroutine) else answered
 
     def refused(self, error: MQError, call: Call) -> Reply:

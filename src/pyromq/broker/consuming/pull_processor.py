@@ -35,7 +35,7 @@ from pyromq.remoting.dispatch import Later, Peer, answers
 from pyromq.remoting.header import header_layout, wire_layout
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
 from pyromq.remoting.headers.message_headers import LitePullMessage
-from pyromq.slow_work import NotInMemory, SlowWork, when_loaded
+from pyromq.slow_work import NotInMemory, PagesToLoad, SlowWork, when_loaded
 from pyromq.store.message_store import ReadResult, ReadStatus
 
 if TYPE_CHECKING or speedups.is_active:
@@ -91,16 +91,16 @@ class PullProcessor:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         try:
             found = self._find(header, wanted)
-        except NotInMemory:
-            return self._reply_when_loaded(header, wanted)
+        except NotInMemory as lack:
+            return self._reply_when_loaded(lack.to_load, header, wanted)
         reply = self._reply(header, found)
         if reply.code == ResponseCode.PULL_NOT_FOUND and flags & PullFlag.SUSPEND and header.suspend_ms > 0:
             return self._park(header, wanted, call)
         return reply
 
-    async def _reply_when_loaded(self, header: PullMessage, wanted: Filter) -> Reply:
+    async def _reply_when_loaded(self, to_load: PagesToLoad, header: PullMessage, wanted: Filter) -> Reply:
         began = self._clock.monotonic()
-        found = await when_loaded(partial(self._find, header, wanted))
+        found = await when_loaded(to_load, partial(self._find, header, wanted))
         self._statistics.note_latency(header.consumer_group, header.topic, self._clock.monotonic() - began)
         return self._reply(header, found)
 

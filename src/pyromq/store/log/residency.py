@@ -88,7 +88,7 @@ class Residency:
 
     async def load_record(self, log_offset: int) -> None:
         """Load the record that begins at a log offset. Raises `BrokerError` if repeated loads do not bring it."""
-        await when_loaded(partial(self.need_record, log_offset))
+        await when_loaded(self.record_to_load(log_offset), partial(self.need_record, log_offset))
 
     def need_record(self, log_offset: int) -> None:
         """Raise `NotInMemory` unless the record that begins at a log offset is resident."""

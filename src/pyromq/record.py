@@ -59,7 +59,7 @@ MAGIC_AT = 4
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 BLANK_MAGIC_BYTES = BLANK_MAGIC.to_bytes(4, "big")
 IPV4_BYTES = 8  # of an address, with the port
-_IPV6_MORE = 12
+IPV6_MORE = 12
 
 Buffer = bytes | bytearray | memoryview
 
@@ -88,8 +88,8 @@ _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _PLACE = struct.Struct(">i4xq")  # queue id and queue offset; the application's flag is between them
-_MEMBER_HEAD = struct.Struct(">iiiii")
-MEMBER_BYTES = _MEMBER_HEAD.size + _SHORT.size  # of a member without body and properties
+MEMBER_HEAD = struct.Struct(">iiiii")
+MEMBER_BYTES = MEMBER_HEAD.size + _SHORT.size  # of a member without body and properties
 
 # Bound once: a record is packed for every message sent, nearly always with IPv4 addresses, and unpacked for as many.
 _pack_ipv4_head = _HEADS[0].pack
@@ -307,7 +307,7 @@ def sys_flag_of(record: Buffer) -> int:
 
 def store_ms_of(record: Buffer) -> int:
     """Return a record's store time."""
-    shift = _IPV6_MORE if sys_flag_of(record) & SysFlag.BORN_HOST_IPV6 else 0
+    shift = IPV6_MORE if sys_flag_of(record) & SysFlag.BORN_HOST_IPV6 else 0
     return int(_LONG.unpack_from(record, _STORE_MS_AT + shift)[0])
 
 
@@ -362,8 +362,8 @@ def encode_batch(members: list[BatchMember]) -> bytes:
     parts: list[bytes] = []
     for flag, body, property_text in members:
         properties = property_text.encode()
-        size = _MEMBER_HEAD.size + len(body) + 2 + len(properties)
-        parts += (_MEMBER_HEAD.pack(size, 0, 0, flag, len(body)), body, _pack_short(len(properties)), properties)
+        size = MEMBER_HEAD.size + len(body) + 2 + len(properties)
+        parts += (MEMBER_HEAD.pack(size, 0, 0, flag, len(body)), body, _pack_short(len(properties)), properties)
     return b"".join(parts)
 
 
@@ -382,7 +382,7 @@ def batch_labels(body: Buffer) -> Iterator[tuple[int, str]]:
 def _members(body: Buffer) -> Iterator[tuple[int, int, int, str]]:
     """Yield of each member flag, where its body begins and ends, and property text."""
     position, end = 0, len(body)
-    unpack_head, unpack_short, head_size = _MEMBER_HEAD.unpack_from, _SHORT.unpack_from, _MEMBER_HEAD.size
+    unpack_head, unpack_short, head_size = MEMBER_HEAD.unpack_from, _SHORT.unpack_from, MEMBER_HEAD.size
     while position < end:
         try:
             size, _, _, flag, body_size = unpack_head(body, position)

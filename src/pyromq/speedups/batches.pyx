@@ -12,8 +12,9 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcpy, memset
 
 from pyromq.speedups.codec cimport write_hex
+from pyromq.speedups.constants cimport *
 from pyromq.speedups.kernels cimport crc32_of, crc32_setup, ends_with, get_u16, get_u32, put_u16, put_u32, put_u64, utf8_end
-from pyromq.speedups.records cimport ENTRY_BYTES, FIXED_BYTES, HOST_FLAGS, MAGIC, UNQUEUED, LogTail, QueueTail, tags_code_of
+from pyromq.speedups.records cimport LogTail, QueueTail, tags_code_of
 
 cdef extern from *:
     """
@@ -27,13 +28,6 @@ cdef extern from *:
     int pyromq_keep_memory(int most)
 
 crc32_setup()
-
-DEF NAME_VALUE = 1
-DEF PAIRS = 2
-DEF MEMBER_HEAD = 20
-DEF BODY_AT = 88
-DEF MOST_TEXT = 32767
-DEF MOST_TOPIC = 127
 
 
 cdef struct Member:
@@ -83,16 +77,16 @@ def write_members(flags not None, bodies not None, texts not None, Py_ssize_t fi
     cdef char* p
     if flag_column.count < last or text_column.longest(first, last) > MOST_TEXT:
         raise ValueError("too few flags, or texts that are too long")
-    made = PyBytes_FromStringAndSize(NULL, size + (last - first) * (MEMBER_HEAD + 2))
+    made = PyBytes_FromStringAndSize(NULL, size + (last - first) * (MEMBER_BYTES + 2))
     p = PyBytes_AS_STRING(made)
     for number in range(first, last):
         body_size = body_ends[number + 1] - body_ends[number]
         text_size = text_ends[number + 1] - text_ends[number]
-        put_u32(p, <uint32_t> (MEMBER_HEAD + body_size + 2 + text_size))
-        memset(p + 4, 0, 8)
-        put_u32(p + 12, <uint32_t> (<const int32_t*> flag_column.ends.buf)[number])
-        put_u32(p + 16, <uint32_t> body_size)
-        p += MEMBER_HEAD
+        put_u32(p, <uint32_t> (MEMBER_BYTES + body_size + 2 + text_size))
+        memset(p + MEMBER_MAGIC_AT, 0, MEMBER_FLAG_AT - MEMBER_MAGIC_AT)
+        put_u32(p + MEMBER_FLAG_AT, <uint32_t> (<const int32_t*> flag_column.ends.buf)[number])
+        put_u32(p + MEMBER_BODY_SIZE_AT, <uint32_t> body_size)
+        p += MEMBER_BYTES
         memcpy(p, <const char*> body_column.content.buf + body_ends[number], body_size)
         p += body_size
         put_u16(p, <unsigned short> text_size)
@@ -161,20 +155,20 @@ cdef class Members:
         if more_size > MOST_TEXT or not _asks_nothing(PyBytes_AS_STRING(self._more), more_size, NULL):
             return False
         while p < end:
-            if end - p < MEMBER_HEAD + 2:
+            if end - p < MEMBER_BYTES + 2:
                 return False
             size = <int32_t> get_u32(p)
-            body_size = <int32_t> get_u32(p + 16)
-            if body_size <= 0 or size > end - p or MEMBER_HEAD + body_size + 2 > size:
+            body_size = <int32_t> get_u32(p + MEMBER_BODY_SIZE_AT)
+            if body_size <= 0 or size > end - p or MEMBER_BYTES + body_size + 2 > size:
                 return False
-            text_size = get_u16(p + MEMBER_HEAD + body_size)
-            if text_size > MOST_TEXT or MEMBER_HEAD + body_size + 2 + text_size != size:
+            text_size = get_u16(p + MEMBER_BYTES + body_size)
+            if text_size > MOST_TEXT or MEMBER_BYTES + body_size + 2 + text_size != size:
                 return False
             if self.count == self._room:
                 self._grow(PyBytes_GET_SIZE(self._body) // size)
             member = &self._at[self.count]
-            member.flag = <int32_t> get_u32(p + 12)
-            member.body = p + MEMBER_HEAD
+            member.flag = <int32_t> get_u32(p + MEMBER_FLAG_AT)
+            member.body = p + MEMBER_BYTES
             member.body_size = <int32_t> body_size
             member.text = member.body + body_size + 2
             member.text_size = <int32_t> text_size
@@ -186,7 +180,7 @@ cdef class Members:
                 return False
             if not _asks_nothing(member.text, text_size, &member.tags_code):
                 return False
-            member.size = <int32_t> (FIXED_BYTES + body_size + whole)
+            member.size = <int32_t> (RECORD_FIXED_BYTES + body_size + whole)
             self.count += 1
             p += size
         return True
@@ -231,28 +225,28 @@ cdef class Members:
 
         There must be room for them. Raises `OverflowError`, nothing done, for a number that no record holds.
         """
-        cdef char head[BODY_AT]
+        cdef char head[RECORD_BODY_AT]
         cdef Py_ssize_t number, topic_size = PyBytes_GET_SIZE(topic)
         cdef const char* topic_at = PyBytes_AS_STRING(topic)
         cdef const char* more = PyBytes_AS_STRING(self._more)
         cdef Py_ssize_t more_size = PyBytes_GET_SIZE(self._more)
         cdef int64_t end = log.end
         cdef char* p
-        if PyBytes_GET_SIZE(born_address) != 8 or PyBytes_GET_SIZE(store_address) != 8 or topic_size > MOST_TOPIC:
+        if PyBytes_GET_SIZE(born_address) != IPV4_BYTES or PyBytes_GET_SIZE(store_address) != IPV4_BYTES or topic_size > MOST_TOPIC:
             return False
         if sys_flag & UNQUEUED or log.at == NULL or first < 0 or first + count > self.count:
             return False
         if end + <int64_t> self.record_bytes(first, count, topic_size) > log.limit:
             return False
-        put_u32(head + 4, <uint32_t> MAGIC)
-        put_u32(head + 12, <uint32_t> queue_id)
-        put_u32(head + 36, <uint32_t> (sys_flag & ~HOST_FLAGS))
-        put_u64(head + 40, born_ms)
-        memcpy(head + 48, PyBytes_AS_STRING(born_address), 8)
-        put_u64(head + 56, now_ms)
-        memcpy(head + 64, PyBytes_AS_STRING(store_address), 8)
-        put_u32(head + 72, <uint32_t> reconsume_times)
-        put_u64(head + 76, prepared_offset)
+        put_u32(head + RECORD_MAGIC_AT, <uint32_t> RECORD_MAGIC)
+        put_u32(head + RECORD_QUEUE_ID_AT, <uint32_t> queue_id)
+        put_u32(head + RECORD_SYS_FLAG_AT, <uint32_t> (sys_flag & ~HOST_FLAGS))
+        put_u64(head + RECORD_BORN_MS_AT, born_ms)
+        memcpy(head + RECORD_BORN_ADDRESS_AT, PyBytes_AS_STRING(born_address), IPV4_BYTES)
+        put_u64(head + RECORD_STORE_MS_AT, now_ms)
+        memcpy(head + RECORD_STORE_ADDRESS_AT, PyBytes_AS_STRING(store_address), IPV4_BYTES)
+        put_u32(head + RECORD_RECONSUME_TIMES_AT, <uint32_t> reconsume_times)
+        put_u64(head + RECORD_PREPARED_OFFSET_AT, prepared_offset)
         p = log.at + (end - log.base)
         for number in range(first, first + count):
             p = _write(&self._at[number], p, head, topic_at, topic_size, more, more_size, queue_offset, end)
@@ -270,13 +264,13 @@ cdef class Members:
         if queue.at == NULL or offset < queue.base:
             return 0
         count = min(count, queue.end - offset)
-        p = queue.at + (offset - queue.base) * ENTRY_BYTES
+        p = queue.at + (offset - queue.base) * QUEUE_ENTRY_BYTES
         for number in range(first, first + count):
             put_u64(p, log_offset)
-            put_u32(p + 8, <uint32_t> (self._at[number].size + topic_size))
-            put_u64(p + 12, self._at[number].tags_code)
+            put_u32(p + QUEUE_ENTRY_SIZE_AT, <uint32_t> (self._at[number].size + topic_size))
+            put_u64(p + QUEUE_ENTRY_TAGS_CODE_AT, self._at[number].tags_code)
             log_offset += self._at[number].size + topic_size
-            p += ENTRY_BYTES
+            p += QUEUE_ENTRY_BYTES
         queue.max_offset = offset + max(count, 0)
         return max(count, 0)
 
@@ -315,14 +309,14 @@ cdef inline char* _write(
 ) noexcept nogil:
     """Write one record; return what is behind it."""
     cdef char* text_at
-    memcpy(p, head, BODY_AT)
+    memcpy(p, head, RECORD_BODY_AT)
     put_u32(p, <uint32_t> (member.size + topic_size))
-    put_u32(p + 8, crc32_of(member.body, member.body_size) & 0x7FFFFFFF)
-    put_u32(p + 16, <uint32_t> member.flag)
-    put_u64(p + 20, queue_offset)
-    put_u64(p + 28, log_offset)
-    put_u32(p + 84, <uint32_t> member.body_size)
-    p += BODY_AT
+    put_u32(p + RECORD_BODY_CRC_AT, crc32_of(member.body, member.body_size) & 0x7FFFFFFF)
+    put_u32(p + RECORD_FLAG_AT, <uint32_t> member.flag)
+    put_u64(p + RECORD_QUEUE_OFFSET_AT, queue_offset)
+    put_u64(p + RECORD_LOG_OFFSET_AT, log_offset)
+    put_u32(p + RECORD_BODY_SIZE_AT, <uint32_t> member.body_size)
+    p += RECORD_BODY_AT
     memcpy(p, member.body, member.body_size)
     p += member.body_size
     p[0] = <char> topic_size
@@ -353,9 +347,9 @@ cdef bint _asks_nothing(const char* text, Py_ssize_t size, int64_t* tags_code) n
         p = <const char*> memchr(p, NAME_VALUE, end - p)
         if p == NULL:
             break
-        if ends_with(text, p, b"TAGS", 4):
-            tags = p - 4
-        elif ends_with(text, p, b"DELAY", 5) or ends_with(text, p, b"TRAN_MSG", 8):
+        if ends_with(text, p, TAGS, TAGS_SIZE):
+            tags = p - TAGS_SIZE
+        elif ends_with(text, p, DELAY, DELAY_SIZE) or ends_with(text, p, TRANSACTION, TRANSACTION_SIZE):
             return False
         p += 1
     p = text
@@ -363,7 +357,7 @@ cdef bint _asks_nothing(const char* text, Py_ssize_t size, int64_t* tags_code) n
         p = <const char*> memchr(p, c"_", end - p)
         if p == NULL:
             break
-        if p + 1 < end and p[1] == c"D" and ends_with(text, p, b"TIMER", 5):
+        if p + 1 < end and p[1] == c"D" and ends_with(text, p, TIMER, TIMER_SIZE):
             return False
         p += 1
     return tags == NULL or (tags_code != NULL and tags_code_of(text, tags, end, tags_code))

@@ -1,11 +1,8 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-DEF MOST_FIELDS = 24
-DEF MOST_OTHERS = 8
-
 cdef enum:
-    JSON_HEADER = 0
-    BINARY_HEADER = 1
+    MOST_FIELDS = 24
+    MOST_OTHERS = 8
 
 cdef struct Frame:  # of a request, complete
     const char* header

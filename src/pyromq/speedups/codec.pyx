@@ -10,16 +10,14 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
+from pyromq.speedups.constants cimport *
 from pyromq.speedups.kernels cimport get_u16, get_u32, plain_end, put_u32, utf8_end
 
-DEF MOST_FIELDS = 24
-DEF MOST_OTHERS = 8
-DEF LEAST_ROOM = 1 << 12  # bytes for answers, where there are any
+cdef enum:
+    LEAST_ROOM = 1 << 12  # bytes for answers, where there are any
 
 cdef const char* _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 cdef const char* _DIGITS = b"0123456789ABCDEF"
-cdef enum:
-    MAX_HEADER = 1 << 18  # as `command.MAX_HEADER_BYTES`
 
 
 cdef int code_of(const Frame* frame) noexcept nogil:
@@ -230,7 +228,7 @@ cdef class HeaderReader:
         """Read a header whose code is known to be ours; False where that is left to the plain path."""
         cdef const char* end = frame.header + frame.header_size
         cdef int number
-        if frame.header_size > MAX_HEADER:  # the plain path refuses it
+        if frame.header_size > MAX_HEADER_BYTES:  # the plain path refuses it
             return False
         for number in range(self.count):
             header.fields[number].at = NULL
@@ -243,7 +241,7 @@ cdef class HeaderReader:
                 return False
         elif frame.serialization != BINARY_HEADER or not self._read_binary(frame.header, end, header):
             return False
-        return not header.flag & 1 and self._fits(header)
+        return not header.flag & RESPONSE and self._fits(header)
 
     cdef bint _read_json(self, const char* p, const char* end, Header* header) noexcept nogil:
         cdef Field name, value

@@ -12,6 +12,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp
 
+from pyromq.speedups.constants cimport *
 from pyromq.speedups.kernels cimport crc32_of, crc32_setup, get_u16, get_u32, get_u64
 
 cdef extern from "Python.h":
@@ -23,14 +24,8 @@ cdef extern from "Python.h":
 cdef extern from "<string.h>" nogil:
     void* memmem(const void* text, size_t size, const void* wanted, size_t wanted_size)
 
-cdef uint32_t MAGIC = <uint32_t> 0xDAA320A7
-DEF COMPRESSED = 0x1
-DEF MOST_WORDS = 4
-DEF BORN_HOST_IPV6 = 0x10
-DEF STORE_HOST_IPV6 = 0x20
-DEF IPV4_BYTES = 8
-DEF IPV6_BYTES = 20
-DEF LEAST_BYTES = 91  # of a record
+cdef enum:
+    MOST_WORDS = 4
 
 crc32_setup()
 
@@ -44,14 +39,14 @@ cdef bint find_record(const char* p, Py_ssize_t left, bint check_crc, Record* re
     """Find the parts of the record at `p`; False where the `left` bytes do not begin with a sound one."""
     cdef uint32_t flags
     cdef Py_ssize_t rest
-    if left < LEAST_BYTES or get_u32(p + 4) != MAGIC:
+    if left < RECORD_FIXED_BYTES or get_u32(p + RECORD_MAGIC_AT) != <uint32_t> RECORD_MAGIC:
         return False
     record.at = p
     record.size = <int32_t> get_u32(p)
     if record.size > left:
         return False
-    flags = get_u32(p + 36)
-    record.born = p + 48
+    flags = get_u32(p + RECORD_SYS_FLAG_AT)
+    record.born = p + RECORD_BORN_ADDRESS_AT
     record.born_size = IPV6_BYTES if flags & BORN_HOST_IPV6 else IPV4_BYTES
     record.stored = record.born + record.born_size
     record.store_size = IPV6_BYTES if flags & STORE_HOST_IPV6 else IPV4_BYTES
@@ -72,7 +67,7 @@ cdef bint find_record(const char* p, Py_ssize_t left, bint check_crc, Record* re
     record.properties_size = <int16_t> get_u16(record.properties - 2)
     if record.properties_size != rest:
         return False
-    return not check_crc or crc32_of(record.body, record.body_size) & 0x7FFFFFFF == get_u32(p + 8)
+    return not check_crc or crc32_of(record.body, record.body_size) & 0x7FFFFFFF == get_u32(p + RECORD_BODY_CRC_AT)
 
 
 cdef class RecordDecoder:
@@ -147,7 +142,7 @@ cdef class RecordDecoder:
             if wanted.size[number] == 0:
                 return None
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
-        places = <Py_ssize_t*> malloc((view.len // LEAST_BYTES + 1) * sizeof(Py_ssize_t))
+        places = <Py_ssize_t*> malloc((view.len // RECORD_FIXED_BYTES + 1) * sizeof(Py_ssize_t))
         try:
             if places == NULL:
                 raise MemoryError
@@ -177,20 +172,20 @@ cdef class RecordDecoder:
             self._topic,
             PyBytes_FromStringAndSize(record.body, record.body_size),
             PyUnicode_DecodeUTF8(record.properties, record.properties_size, NULL),
-            <int32_t> get_u32(record.at + 12),
-            <int32_t> get_u32(record.at + 16),
-            <int32_t> get_u32(record.at + 36),
-            <int64_t> get_u64(record.at + 40),
+            <int32_t> get_u32(record.at + RECORD_QUEUE_ID_AT),
+            <int32_t> get_u32(record.at + RECORD_FLAG_AT),
+            <int32_t> get_u32(record.at + RECORD_SYS_FLAG_AT),
+            <int64_t> get_u64(record.at + RECORD_BORN_MS_AT),
             self._born_address,
             <int32_t> get_u32(record.tried),
             <int64_t> get_u64(record.tried + 4),
-            <int64_t> get_u64(record.at + 20),
-            <int64_t> get_u64(record.at + 28),
+            <int64_t> get_u64(record.at + RECORD_QUEUE_OFFSET_AT),
+            <int64_t> get_u64(record.at + RECORD_LOG_OFFSET_AT),
             record.size,
             <int64_t> get_u64(record.stored),
             self._store_address,
             broker_name,
-            get_u32(record.at + 8),
+            get_u32(record.at + RECORD_BODY_CRC_AT),
         )
 
 
@@ -208,7 +203,7 @@ cdef Py_ssize_t find_holding(const char* begin, Py_ssize_t size, const Words* wo
     while p < end:
         if not find_record(p, end - p, False, &record):
             return -1
-        holds = get_u32(p + 36) & COMPRESSED
+        holds = get_u32(p + RECORD_SYS_FLAG_AT) & COMPRESSED
         for number in range(words.count):
             if next_at[number] < p:
                 next_at[number] = <const char*> memmem(p, end - p, words.at[number], words.size[number])

@@ -16,18 +16,18 @@ from libc.stdint cimport uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy
 
-from pyromq.speedups.codec cimport Field, Frame, Header, HeaderReader, copy_text, json_text, write_base64
+from pyromq.speedups.codec cimport MOST_OTHERS, Field, Frame, Header, HeaderReader, copy_text, json_text, write_base64
+from pyromq.speedups.constants cimport *
 from pyromq.speedups.fast_path cimport FastGuard, Passed
 from pyromq.speedups.kernels cimport get_u32, is_same, put_u16, put_u32
 
 cdef enum:
-    MOST_OTHERS = 8
     ROOM = 1 << 18  # bytes of the signed content: requests that come here have half of that at most
     SHORT = 16  # bytes of most values
     MOST_DECIDED = 10_000
     BLOCK_SIZE = 64
     DIGEST_SIZE = 20
-    SIGNATURE_SIZE = 28
+    SIGNED_SIZE = 28  # of a signature in Base64
     MOST_NAME = 1024
     MOST_SIGNED = 32  # fields
     MOST_OWN = 2  # fields that a signer adds, beside the signature
@@ -91,9 +91,9 @@ cdef class Key:
 
     def signature(self, bytes content):
         """Return the signature of a content, for tests."""
-        cdef char signature[SIGNATURE_SIZE]
+        cdef char signature[SIGNED_SIZE]
         self.sign(PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content), signature)
-        return signature[:SIGNATURE_SIZE]
+        return signature[:SIGNED_SIZE]
 
     cdef int sign(self, const char* content, Py_ssize_t size, char* signature) except -1:
         """Write the signature of a content in Base64."""
@@ -117,7 +117,7 @@ cdef bint _is_same_signature(const char* a, const char* b) noexcept nogil:
     """Compare signatures in constant time."""
     cdef char differences = 0
     cdef int number
-    for number in range(SIGNATURE_SIZE):
+    for number in range(SIGNED_SIZE):
         differences |= a[number] ^ b[number]
     return differences == 0
 
@@ -205,7 +205,7 @@ cdef class FastAcl(FastGuard):
         return True
 
     cdef bint passes(self, const Frame* frame, const Header* header, const char* address, Passed* passed) except -1:
-        cdef char signature[SIGNATURE_SIZE]
+        cdef char signature[SIGNED_SIZE]
         cdef const Field* given
         cdef FastAccount account
         cdef Py_ssize_t size
@@ -216,7 +216,7 @@ cdef class FastAcl(FastGuard):
             return False
         account = self._account(&header.others[self._access_key])
         given = &header.others[self._signature]
-        if account is None or given.is_escaped or given.size != SIGNATURE_SIZE:
+        if account is None or given.is_escaped or given.size != SIGNED_SIZE:
             return False
         size = self._write_signed(frame, header, passed)
         if size < 0:
@@ -262,14 +262,14 @@ cdef class FastAcl(FastGuard):
                 memcpy(self._names + used, name, size)
                 used += size
                 self._name_ends[number] = used
-                if size == 9 and memcmp(name, b"Signature", 9) == 0:
+                if size == SIGNATURE_SIZE and memcmp(name, SIGNATURE, SIGNATURE_SIZE) == 0:
                     if self._signature >= 0:
                         return False
                     self._signature = number
                     continue
-                if size == 9 and memcmp(name, b"AccessKey", 9) == 0:
+                if size == ACCESS_KEY_SIZE and memcmp(name, ACCESS_KEY, ACCESS_KEY_SIZE) == 0:
                     self._access_key = number
-            if size == 17 and memcmp(name, b"_UNIQUE_KEY_QUERY", 17) == 0:
+            if size == UNIQUE_KEY_QUERY_SIZE and memcmp(name, UNIQUE_KEY_QUERY, size) == 0:
                 return False
             if count == MOST_SIGNED:
                 return False
@@ -448,7 +448,7 @@ cdef class FrameSigner:
             p = json_text(p + 2, end, &values[count])
             if p == NULL or end - p < 2:
                 return None
-            if not (names[count].size == 17 and memcmp(names[count].at, b"_UNIQUE_KEY_QUERY", 17) == 0):
+            if names[count].size != UNIQUE_KEY_QUERY_SIZE or memcmp(names[count].at, UNIQUE_KEY_QUERY, UNIQUE_KEY_QUERY_SIZE) != 0:
                 count += 1
             if p[0] == c',':
                 p += 1
@@ -514,7 +514,7 @@ cdef class FrameSigner:
             at += copy_text(&values[self._order[number]], room + at)
         memcpy(room + at, body, end - body)
         at += end - body
-        more = added + SIGNATURE_SIZE + 1 + (not is_first)
+        more = added + SIGNED_SIZE + 1 + (not is_first)
         signed = PyBytes_FromStringAndSize(NULL, end - start + more)
         p = PyBytes_AS_STRING(signed)
         put_u32(p, <uint32_t> (end - start - 4 + more))
@@ -530,7 +530,7 @@ cdef class FrameSigner:
             self._key.sign(room, at, p)
         finally:
             free(room)
-        p += SIGNATURE_SIZE
+        p += SIGNED_SIZE
         p[0] = c'"'
         memcpy(p + 1, fields_end, end - fields_end)
         return signed

@@ -9,6 +9,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
+from pyromq.speedups.constants cimport *
 from pyromq.speedups.decoding cimport Record, find_record
 from pyromq.speedups.kernels cimport get_u32, get_u64, java_hash_on, put_u32, put_u64, utf8_end
 
@@ -19,22 +20,12 @@ cdef extern from *:
     """
     void in_order "PYROMQ_IN_ORDER"() noexcept nogil
 
-DEF NAME_VALUE = 1
-DEF PAIRS = 2
-DEF MOST_KEYS = 16400  # of one record, its unique id included: properties have 32 KiB, and a blank is between two keys
-DEF KEYS_OF_ONE = 32  # keys take as long as one more record
-
-cdef uint32_t _HASHES[MOST_KEYS]  # of one record at a time
-
 cdef enum:
-    ROLLBACK = 0xC
-    HEADER_BYTES = 40
-    SLOT_BYTES = 4
-    ENTRY_BYTES = 20
+    MOST_KEYS = 16400  # of one record, its unique id included: properties have 32 KiB, and a blank is between two keys
+    KEYS_OF_ONE = 32  # keys take as long as one more record
     INT_MAX = 0x7FFFFFFF
 
-cdef const char* _UNIQUE_KEY = b"UNIQ_KEY"
-cdef const char* _KEYS = b"KEYS"
+cdef uint32_t _HASHES[MOST_KEYS]  # of one record at a time
 
 
 cdef class IndexTail:
@@ -60,7 +51,7 @@ cdef class IndexTail:
         try:
             PyObject_GetBuffer(self.file.memory, &target, PyBUF_SIMPLE)
             try:
-                if target.readonly or target.len < self.entries_at + self.entries * ENTRY_BYTES:
+                if target.readonly or target.len < self.entries_at + self.entries * INDEX_ENTRY_BYTES:
                     return log_offset, 0
                 return self._enter_all(<const char*> source.buf, source.len, <char*> target.buf, log_offset,
                                        last_store_ms, most, skipped)
@@ -98,7 +89,7 @@ cdef class IndexTail:
         cdef int number, count
         if not is_utf8(record.topic, record.topic_size) or not is_utf8(record.properties, record.properties_size):
             return -1
-        if get_u32(record.at + 36) & ROLLBACK == ROLLBACK:
+        if get_u32(record.at + RECORD_SYS_FLAG_AT) & ROLLBACK == ROLLBACK:
             return 0
         count = find_hashes(record, hashes)
         if count < 0 or (count and not self._is_ready(file, hashes, count)):
@@ -117,10 +108,10 @@ cdef class IndexTail:
         cdef int number
         if self.next_entry < 1 or self.next_entry + count > self.entries or not ready[0]:
             return False
-        if self.entries_at + (self.next_entry + count) * ENTRY_BYTES > self.reserved_end:
+        if self.entries_at + (self.next_entry + count) * INDEX_ENTRY_BYTES > self.reserved_end:
             return False
         for number in range(count):
-            slot_at = HEADER_BYTES + hashes[number] % <uint32_t> self.slots * SLOT_BYTES
+            slot_at = INDEX_HEADER_BYTES + hashes[number] % <uint32_t> self.slots * INDEX_SLOT_BYTES
             if not ready[slot_at // self.stretch_bytes]:
                 return False
             if <int32_t> get_u32(file + slot_at) >= self.next_entry:
@@ -129,8 +120,8 @@ cdef class IndexTail:
 
     cdef void _put(self, char* file, uint32_t key_hash, const Record* record) noexcept:
         cdef int64_t number = self.next_entry
-        cdef char* slot = file + HEADER_BYTES + key_hash % <uint32_t> self.slots * SLOT_BYTES
-        cdef char* entry = file + self.entries_at + number * ENTRY_BYTES
+        cdef char* slot = file + INDEX_HEADER_BYTES + key_hash % <uint32_t> self.slots * INDEX_SLOT_BYTES
+        cdef char* entry = file + self.entries_at + number * INDEX_ENTRY_BYTES
         cdef int32_t previous = <int32_t> get_u32(slot)
         cdef int64_t log_offset = log_offset_of(record), store_ms = store_ms_of(record)
         cdef int64_t seconds = 0
@@ -142,9 +133,9 @@ cdef class IndexTail:
             if seconds > INT_MAX:
                 seconds = INT_MAX
         put_u32(entry, key_hash)
-        put_u64(entry + 4, log_offset)
-        put_u32(entry + 12, <uint32_t> seconds)
-        put_u32(entry + 16, <uint32_t> previous)
+        put_u64(entry + INDEX_ENTRY_LOG_OFFSET_AT, log_offset)
+        put_u32(entry + INDEX_ENTRY_SECONDS_AT, <uint32_t> seconds)
+        put_u32(entry + INDEX_ENTRY_PREVIOUS_AT, <uint32_t> previous)
         in_order()
         put_u32(slot, <uint32_t> number)
         in_order()
@@ -156,18 +147,18 @@ cdef class IndexTail:
         self.next_entry = number + 1
 
     cdef void _write_header(self, char* file) noexcept:
-        cdef char header[HEADER_BYTES]
-        put_u64(header, self.begin_ms)
-        put_u64(header + 8, self.end_ms)
-        put_u64(header + 16, self.begin_log_offset)
-        put_u64(header + 24, self.end_log_offset)
-        put_u32(header + 32, <uint32_t> self.used_slots)
-        put_u32(header + 36, <uint32_t> self.next_entry)
-        memcpy(file, header, HEADER_BYTES)
+        cdef char header[INDEX_HEADER_BYTES]
+        put_u64(header + INDEX_HEADER_BEGIN_MS_AT, self.begin_ms)
+        put_u64(header + INDEX_HEADER_END_MS_AT, self.end_ms)
+        put_u64(header + INDEX_HEADER_BEGIN_LOG_OFFSET_AT, self.begin_log_offset)
+        put_u64(header + INDEX_HEADER_END_LOG_OFFSET_AT, self.end_log_offset)
+        put_u32(header + INDEX_HEADER_USED_SLOTS_AT, <uint32_t> self.used_slots)
+        put_u32(header + INDEX_HEADER_NEXT_ENTRY_AT, <uint32_t> self.next_entry)
+        memcpy(file, header, INDEX_HEADER_BYTES)
 
 
 cdef inline int64_t log_offset_of(const Record* record) noexcept nogil:
-    return <int64_t> get_u64(record.at + 28)
+    return <int64_t> get_u64(record.at + RECORD_LOG_OFFSET_AT)
 
 
 cdef inline int64_t store_ms_of(const Record* record) noexcept nogil:
@@ -203,9 +194,9 @@ cdef int find_hashes(const Record* record, uint32_t* hashes) noexcept:
             pair_end = end
         value = <const char*> memchr(p, NAME_VALUE, pair_end - p)
         if value != NULL and value + 1 < pair_end:
-            if value - p == 8 and memcmp(p, _UNIQUE_KEY, 8) == 0:
+            if value - p == UNIQUE_KEY_SIZE and memcmp(p, UNIQUE_KEY, UNIQUE_KEY_SIZE) == 0:
                 unique, unique_end = value + 1, pair_end
-            elif value - p == 4 and memcmp(p, _KEYS, 4) == 0:
+            elif value - p == KEYS_SIZE and memcmp(p, KEYS, KEYS_SIZE) == 0:
                 keys, keys_end = value + 1, pair_end
         p = pair_end + 1
     if unique == NULL and keys == NULL:

@@ -14,36 +14,17 @@ from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
 from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter
+from pyromq.speedups.constants cimport *
 from pyromq.speedups.fast_path cimport Channel, FastGuard, FastHandler, Passed
 from pyromq.speedups.kernels cimport get_u32, get_u64
-from pyromq.speedups.records cimport ENTRY_BYTES, Counter, LogTail, QueueTail, is_own_record
+from pyromq.speedups.records cimport Counter, LogTail, QueueTail, is_own_record
 
-DEF ONE_WAY = 2
-DEF COMMIT_OFFSET = 1
-DEF MOST_KEY = 1024
-DEF MOST_PLANS = 10_000
-DEF MOST_CODES = 16
-
-cdef enum:  # fields by their place in the declaration of `PullMessage`
-    GROUP = 0
-    TOPIC = 1
-    QUEUE_ID = 2
-    QUEUE_OFFSET = 3
-    MAX_COUNT = 4
-    SYS_FLAG = 5
-    COMMITTED = 6
-    VERSION = 8
-    SUBSCRIPTION = 9
-    EXPRESSION_TYPE = 10
-    MAX_BYTES = 11
+cdef enum:
+    MOST_KEY = 1024
+    MOST_PLANS = 10_000
+    MOST_CODES = 16
 
 MOST_TAGS = MOST_CODES  # of a subscription that a plan can hold
-
-FIELDS = {
-    "consumer_group": GROUP, "topic": TOPIC, "queue_id": QUEUE_ID, "queue_offset": QUEUE_OFFSET, "max_count": MAX_COUNT,
-    "sys_flag": SYS_FLAG, "commit_offset": COMMITTED, "subscription_version": VERSION, "subscription": SUBSCRIPTION,
-    "expression_type": EXPRESSION_TYPE, "max_bytes": MAX_BYTES,
-}
 
 
 cdef class PullPlan:
@@ -172,8 +153,8 @@ cdef class Pulls(FastHandler):
         if plan is None:
             return False
         queue = plan.queue
-        offset = header.fields[QUEUE_OFFSET].number
-        count = header.fields[MAX_COUNT].number
+        offset = header.fields[PULL_QUEUE_OFFSET].number
+        count = header.fields[PULL_MAX_COUNT].number
         if not queue.min_offset <= offset < queue.max_offset or log.at == NULL or count <= 0:
             return False
         doubted = queue.unverified_end - offset
@@ -181,21 +162,21 @@ cdef class Pulls(FastHandler):
             return False
         limit = min(max(self._scanned, count), queue.max_offset - offset)
         max_bytes, max_count = self._max_bytes, self._max_count
-        if header.fields[MAX_BYTES].at != NULL:
-            max_bytes = header.fields[MAX_BYTES].number
+        if header.fields[PULL_MAX_BYTES].at != NULL:
+            max_bytes = header.fields[PULL_MAX_BYTES].number
             if max_bytes > self._max_bytes:  # a bulk read, which has limits of its own
                 max_bytes, max_count = min(max_bytes, self._bulk_bytes), self._bulk_count
         count = min(count, max_count)
         content = None
         if queue.at != NULL and offset >= queue.base:
-            entries = queue.at + (offset - queue.base) * ENTRY_BYTES
+            entries = queue.at + (offset - queue.base) * QUEUE_ENTRY_BYTES
         else:  # an older file of the queue, or one that nothing was appended to since the start
             content = queue.content(offset, limit)
             if content is None:
                 return False
             PyObject_GetBuffer(content, &view, PyBUF_SIMPLE)
             entries = <const char*> view.buf
-            limit = view.len // ENTRY_BYTES
+            limit = view.len // QUEUE_ENTRY_BYTES
             PyBuffer_Release(&view)  # `content` keeps it
         first = <int64_t> get_u64(entries)
         if first < log.end - self._warm or (first < log.base and not self._has_older(first)):
@@ -205,12 +186,12 @@ cdef class Pulls(FastHandler):
             base, end, at = self._older_base, self._older_end, self._older_at
         scanned = taken = total = 0
         while scanned < limit:
-            start = <int64_t> get_u64(entries + scanned * ENTRY_BYTES)
-            size = <int32_t> get_u32(entries + scanned * ENTRY_BYTES + 8)
+            start = <int64_t> get_u64(entries + scanned * QUEUE_ENTRY_BYTES)
+            size = <int32_t> get_u32(entries + scanned * QUEUE_ENTRY_BYTES + QUEUE_ENTRY_SIZE_AT)
             if taken and (taken >= count or total + size > max_bytes):
                 break
             scanned += 1
-            if not plan.wants(<int64_t> get_u64(entries + (scanned - 1) * ENTRY_BYTES + 12)):
+            if not plan.wants(<int64_t> get_u64(entries + (scanned - 1) * QUEUE_ENTRY_BYTES + QUEUE_ENTRY_TAGS_CODE_AT)):
                 continue
             if size <= 0 or start < base or start > end - size:
                 return False
@@ -218,17 +199,17 @@ cdef class Pulls(FastHandler):
             total += size
         if not taken:
             return False
-        start = <int64_t> get_u64(entries + (scanned - 1) * ENTRY_BYTES)
-        size = <int32_t> get_u32(entries + (scanned - 1) * ENTRY_BYTES + 8)
+        start = <int64_t> get_u64(entries + (scanned - 1) * QUEUE_ENTRY_BYTES)
+        size = <int32_t> get_u32(entries + (scanned - 1) * QUEUE_ENTRY_BYTES + QUEUE_ENTRY_SIZE_AT)
         if first < log.end - self._recent and not self._is_loaded(first, start + size):
             return False
         for limit in range(min(scanned, doubted)):
-            start = <int64_t> get_u64(entries + limit * ENTRY_BYTES)
-            size = <int32_t> get_u32(entries + limit * ENTRY_BYTES + 8)
-            if not is_own_record(at + (start - base), start, size, header.fields[QUEUE_ID].number, offset + limit):
+            start = <int64_t> get_u64(entries + limit * QUEUE_ENTRY_BYTES)
+            size = <int32_t> get_u32(entries + limit * QUEUE_ENTRY_BYTES + QUEUE_ENTRY_SIZE_AT)
+            if not is_own_record(at + (start - base), start, size, header.fields[PULL_QUEUE_ID].number, offset + limit):
                 return False
-        if header.fields[SYS_FLAG].number & COMMIT_OFFSET:
-            self._commit(plan.group, plan.topic, plan.queue_id, header.fields[COMMITTED].number)
+        if header.fields[PULL_SYS_FLAG].number & COMMIT_OFFSET:
+            self._commit(plan.group, plan.topic, plan.queue_id, header.fields[PULL_COMMIT_OFFSET].number)
         values[0] = offset + scanned
         values[1] = queue.min_offset
         values[2] = queue.max_offset
@@ -236,10 +217,10 @@ cdef class Pulls(FastHandler):
         output.end += total
         run_start = run_end = -1
         for limit in range(scanned):
-            start = <int64_t> get_u64(entries + limit * ENTRY_BYTES)
-            if not plan.wants(<int64_t> get_u64(entries + limit * ENTRY_BYTES + 12)):
+            start = <int64_t> get_u64(entries + limit * QUEUE_ENTRY_BYTES)
+            if not plan.wants(<int64_t> get_u64(entries + limit * QUEUE_ENTRY_BYTES + QUEUE_ENTRY_TAGS_CODE_AT)):
                 continue
-            size = <int32_t> get_u32(entries + limit * ENTRY_BYTES + 8)
+            size = <int32_t> get_u32(entries + limit * QUEUE_ENTRY_BYTES + QUEUE_ENTRY_SIZE_AT)
             if start != run_end:
                 if run_end > run_start:
                     memcpy(target, at + (run_start - base), run_end - run_start)
@@ -280,7 +261,10 @@ cdef class Pulls(FastHandler):
         cdef int number
         cdef PyObject* found
         cdef PullPlan plan
-        for number in (GROUP, TOPIC, QUEUE_ID, SYS_FLAG, VERSION, SUBSCRIPTION, EXPRESSION_TYPE):
+        for number in (
+            PULL_CONSUMER_GROUP, PULL_TOPIC, PULL_QUEUE_ID, PULL_SYS_FLAG, PULL_SUBSCRIPTION_VERSION, PULL_SUBSCRIPTION,
+            PULL_EXPRESSION_TYPE,
+        ):
             if header.fields[number].at != NULL:
                 if header.fields[number].is_escaped or size + header.fields[number].size + 2 > MOST_KEY:
                     return None

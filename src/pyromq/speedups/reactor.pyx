@@ -22,6 +22,7 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from pyromq.speedups.codec cimport Frame, Output, code_of
+from pyromq.speedups.constants cimport *
 from pyromq.speedups.fast_path cimport Channel, FastHandler
 from pyromq.speedups.kernels cimport get_u32
 
@@ -54,7 +55,6 @@ cdef enum:
     TOLD = 1 << 18  # bytes that are left unread beyond those the protocol was told of, before it is told again
     WRITTEN = 1 << 18  # bytes of answers that are sent before a burst has ended
     SHARE = 1 << 20  # bytes of answers after which a connection waits for its next turn
-    MAX_FRAME = 16777216
     EVENTS = 4  # taken at once; those that a turn has no time for come first in the next one
     TURN_NS = 500_000
     LEAST_TURN_NS = 200_000  # where a timer is due, or the loop has something else to do
@@ -71,7 +71,7 @@ cdef inline int64_t frame_at(const char* p, Frame* frame) noexcept nogil:
     """Return the length of the frame that begins here, of which 8 bytes have come at least; -1 where it is none."""
     cdef int64_t length = get_u32(p) + <int64_t> 4
     cdef uint32_t mark = get_u32(p + 4)
-    if length > MAX_FRAME or <int64_t> (mark & 0xFFFFFF) + 8 > length:
+    if length > MAX_FRAME_BYTES or <int64_t> (mark & 0xFFFFFF) + 8 > length:
         return -1
     frame.serialization = mark >> 24
     frame.header = p + 8
@@ -443,7 +443,7 @@ cdef class Transport(Channel):
             if plain < 0:
                 plain = at
             at += length
-        if at == 0 and 4 <= size < 8 and get_u32(data) + <int64_t> 4 > MAX_FRAME:  # too large, whatever follows
+        if at == 0 and 4 <= size < 8 and get_u32(data) + <int64_t> 4 > MAX_FRAME_BYTES:  # too large, whatever follows
             plain, at = 0, size
         if plain >= 0 and not self._is_closing:
             self._deliver(data + plain, at - plain)

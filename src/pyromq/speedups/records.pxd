@@ -1,12 +1,5 @@
 from libc.stdint cimport int64_t, uint32_t
 
-cdef enum:
-    FIXED_BYTES = 91  # of a record with IPv4 addresses, without body, topic and properties
-    ENTRY_BYTES = 20  # of a queue
-    MAGIC = 0xDAA320A7
-    HOST_FLAGS = 0x30  # of sysFlag: addresses that are not IPv4
-    UNQUEUED = 0x4  # of sysFlag: in no queue
-
 cdef class Mapped:
     cdef char* at
     cdef object _memory

@@ -12,6 +12,7 @@ from libc.errno cimport EFAULT, EINTR, EINVAL, ENOSPC, ENOSYS, ESPIPE, errno as 
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memchr, memcpy
 
+from pyromq.speedups.constants cimport *
 from pyromq.speedups.kernels cimport crc32_of, crc32_setup, get_u32, get_u64, java_hash_on, put_u16, put_u32, put_u64
 
 cdef extern from "<fcntl.h>" nogil:
@@ -43,9 +44,6 @@ cdef char _ZEROS[PIECE]
 cdef int64_t _page_bytes = mmap.PAGESIZE
 
 crc32_setup()
-
-DEF NAME_VALUE = 1
-DEF PAIRS = 2
 
 
 cdef class Mapped:
@@ -101,12 +99,12 @@ cdef bint is_own_record(
 ) noexcept nogil:
     """Whether the `size` bytes at `p` are the record that an entry speaks of, as far as its head says."""
     return (
-        size >= FIXED_BYTES
+        size >= RECORD_FIXED_BYTES
         and get_u32(p) == <uint32_t> size
-        and get_u32(p + 4) == <uint32_t> MAGIC
-        and <int32_t> get_u32(p + 12) == queue_id
-        and <int64_t> get_u64(p + 20) == queue_offset
-        and <int64_t> get_u64(p + 28) == log_offset
+        and get_u32(p + RECORD_MAGIC_AT) == <uint32_t> RECORD_MAGIC
+        and <int32_t> get_u32(p + RECORD_QUEUE_ID_AT) == queue_id
+        and <int64_t> get_u64(p + RECORD_QUEUE_OFFSET_AT) == queue_offset
+        and <int64_t> get_u64(p + RECORD_LOG_OFFSET_AT) == log_offset
     )
 
 
@@ -125,12 +123,12 @@ def own_records(entries, memory, int64_t base, int64_t end, int64_t queue_id, in
     except BaseException:
         PyBuffer_Release(&view)
         raise
-    count = view.len // ENTRY_BYTES
+    count = view.len // QUEUE_ENTRY_BYTES
     end = min(end, base + file.len)
     while number < count:
-        entry = <const char*> view.buf + number * ENTRY_BYTES
+        entry = <const char*> view.buf + number * QUEUE_ENTRY_BYTES
         start = <int64_t> get_u64(entry)
-        size = <int32_t> get_u32(entry + 8)
+        size = <int32_t> get_u32(entry + QUEUE_ENTRY_SIZE_AT)
         if size <= 0 or start < base or start > end - size:
             break
         if not is_own_record(<const char*> file.buf + (start - base), start, size, queue_id, queue_offset + number):
@@ -145,14 +143,14 @@ cdef bint put_record(LogTail log, QueueTail queue, Record* record, int64_t now_m
     """Append a record to the log and its entry to the queue; False, nothing done, where the plain way has to see to it:
     no room is ready, or the record is none that all readers take."""
     cdef int64_t properties_size = record.properties_size + record.more_size
-    cdef int64_t size = FIXED_BYTES + record.body_size + record.topic_size + properties_size
+    cdef int64_t size = RECORD_FIXED_BYTES + record.body_size + record.topic_size + properties_size
     cdef int64_t offset = queue.max_offset
     cdef char* p
     if log.end + size > log.limit or size > log.max_record_bytes or log.at == NULL:
         return False
     if offset >= queue.reserved or offset >= queue.end or offset < queue.base or queue.at == NULL:
         return False
-    if properties_size > 32767 or record.topic_size > 127 or record.sys_flag & UNQUEUED:
+    if properties_size > MOST_TEXT or record.topic_size > MOST_TOPIC or record.sys_flag & UNQUEUED:
         return False
     if now_ms < log.last_store_ms:
         now_ms = log.last_store_ms
@@ -161,21 +159,21 @@ cdef bint put_record(LogTail log, QueueTail queue, Record* record, int64_t now_m
     record.size = size
     p = log.at + (log.end - log.base)
     put_u32(p, <uint32_t> size)
-    put_u32(p + 4, <uint32_t> MAGIC)
-    put_u32(p + 8, crc32_of(record.body, record.body_size) & 0x7FFFFFFF)
-    put_u32(p + 12, <uint32_t> record.queue_id)
-    put_u32(p + 16, <uint32_t> record.flag)
-    put_u64(p + 20, offset)
-    put_u64(p + 28, log.end)
-    put_u32(p + 36, <uint32_t> (record.sys_flag & ~HOST_FLAGS))
-    put_u64(p + 40, record.born_ms)
-    memcpy(p + 48, record.born_address, 8)
-    put_u64(p + 56, now_ms)
-    memcpy(p + 64, record.store_address, 8)
-    put_u32(p + 72, <uint32_t> record.reconsume_times)
-    put_u64(p + 76, record.prepared_offset)
-    put_u32(p + 84, <uint32_t> record.body_size)
-    p += 88
+    put_u32(p + RECORD_MAGIC_AT, <uint32_t> RECORD_MAGIC)
+    put_u32(p + RECORD_BODY_CRC_AT, crc32_of(record.body, record.body_size) & 0x7FFFFFFF)
+    put_u32(p + RECORD_QUEUE_ID_AT, <uint32_t> record.queue_id)
+    put_u32(p + RECORD_FLAG_AT, <uint32_t> record.flag)
+    put_u64(p + RECORD_QUEUE_OFFSET_AT, offset)
+    put_u64(p + RECORD_LOG_OFFSET_AT, log.end)
+    put_u32(p + RECORD_SYS_FLAG_AT, <uint32_t> (record.sys_flag & ~HOST_FLAGS))
+    put_u64(p + RECORD_BORN_MS_AT, record.born_ms)
+    memcpy(p + RECORD_BORN_ADDRESS_AT, record.born_address, IPV4_BYTES)
+    put_u64(p + RECORD_STORE_MS_AT, now_ms)
+    memcpy(p + RECORD_STORE_ADDRESS_AT, record.store_address, IPV4_BYTES)
+    put_u32(p + RECORD_RECONSUME_TIMES_AT, <uint32_t> record.reconsume_times)
+    put_u64(p + RECORD_PREPARED_OFFSET_AT, record.prepared_offset)
+    put_u32(p + RECORD_BODY_SIZE_AT, <uint32_t> record.body_size)
+    p += RECORD_BODY_AT
     memcpy(p, record.body, record.body_size)
     p += record.body_size
     p[0] = <char> record.topic_size
@@ -184,10 +182,10 @@ cdef bint put_record(LogTail log, QueueTail queue, Record* record, int64_t now_m
     put_u16(p, <unsigned short> properties_size)
     memcpy(p + 2, record.properties, record.properties_size)
     memcpy(p + 2 + record.properties_size, record.more, record.more_size)
-    p = queue.at + (offset - queue.base) * ENTRY_BYTES
+    p = queue.at + (offset - queue.base) * QUEUE_ENTRY_BYTES
     put_u64(p, log.end)
-    put_u32(p + 8, <uint32_t> size)
-    put_u64(p + 12, record.tags_code)
+    put_u32(p + QUEUE_ENTRY_SIZE_AT, <uint32_t> size)
+    put_u64(p + QUEUE_ENTRY_TAGS_CODE_AT, record.tags_code)
     log.end += size
     log.last_store_ms = now_ms
     queue.max_offset = offset + 1
@@ -200,7 +198,7 @@ cdef bint tags_code_of(const char* text, const char* tags, const char* end, int6
     cdef const char* p
     if tags > text and (tags - 1)[0] != PAIRS:
         return False
-    tags += 5
+    tags += TAGS_SIZE + 1
     p = <const char*> memchr(tags, PAIRS, end - tags)
     if p == NULL:
         p = end

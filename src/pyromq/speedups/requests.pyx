@@ -16,6 +16,7 @@ from libc.string cimport memcmp, memcpy, strlen
 from posix.unistd cimport getpid
 
 from pyromq.speedups.codec cimport Field, json_blank_end, json_int, json_text, text_of, whole_number, write_number
+from pyromq.speedups.constants cimport *
 from pyromq.speedups.kernels cimport get_u32, plain_end, put_u32
 
 cdef extern from "Python.h":
@@ -26,12 +27,12 @@ cdef extern from "Python.h":
         SetSlot tp_descr_set
     PyTypeObject* Py_TYPE(object value)
 
-DEF MOST_HOLES = 16
-DEF MOST_FIELDS = 16
-DEF MOST_NAMES = 16  # of an answer's fields that are kept as texts
-DEF WRITTEN_EACH = 32  # requests of one turn: the broker works on them while we go on; 10 % more of 64 in flight
-DEF SEND_CODE = 310
-DEF PLAIN_PROPERTIES = 4096  # bytes: no more is near a limit
+cdef enum:
+    MOST_HOLES = 16
+    MOST_FIELDS = 16
+    MOST_NAMES = 16  # of an answer's fields that are kept as texts
+    WRITTEN_EACH = 32  # requests of one turn: the broker works on them while we go on; 10 % more of 64 in flight
+    PLAIN_PROPERTIES = 4096  # bytes: no more is near a limit
 
 
 cdef class RequestWriter:
@@ -256,7 +257,7 @@ cdef bint _read_answer(const char* p, const char* end, Answer* answer) noexcept 
         if p >= end:
             return False
         if p[0] == c"}":
-            return json_blank_end(p + 1, end) == end and answer.flag & 1
+            return json_blank_end(p + 1, end) == end and answer.flag & RESPONSE
         if p[0] != c",":
             return False
 
@@ -385,10 +386,10 @@ cdef class PropertyWriter:
             return None
         if message_id is None:
             message_id = next_id()
-        p = _add(_add_literal(p, end, b"UNIQ_KEY\\u0001"), end, message_id)
-        p = _add_literal(p, end, b"\\u0002WAIT\\u0001true" if wait_stored is True else b"\\u0002WAIT\\u0001false")
+        p = _add_mark(_add(_add_name(p, end, UNIQUE_KEY), end, message_id), end, c"2")
+        p = _add_literal(_add_name(p, end, WAIT), end, b"true" if wait_stored is True else b"false")
         if tags:
-            p = _add(_add_literal(p, end, b"\\u0002TAGS\\u0001"), end, tags)
+            p = _add(_add_name(_add_mark(p, end, c"2"), end, TAGS), end, tags)
         if p == NULL:
             return None
         message.message_id = message_id
@@ -429,12 +430,16 @@ cdef char* _add_keys(char* p, const char* end, tuple keys) noexcept:
             return NULL  # the plain path refuses it
     if count == 1 and not <object> PyTuple_GET_ITEM(keys, 0):
         return p
-    p = _add_literal(p, end, b"KEYS\\u0001")
+    p = _add_name(p, end, KEYS)
     for number in range(count):
         if number:
             p = _add_literal(p, end, b" ")
         p = _add(p, end, <object> PyTuple_GET_ITEM(keys, number))
     return _add_mark(p, end, c"2")
+
+
+cdef inline char* _add_name(char* p, const char* end, const char* name) noexcept:
+    return _add_mark(_add_literal(p, end, name), end, c"1")
 
 
 cdef inline char* _add_mark(char* p, const char* end, char digit) noexcept:
@@ -710,21 +715,21 @@ cdef class FastSend:
         cdef object offset_id = None, transaction_id = None, recall_handle = None
         for number in range(answer.count):
             field = &answer.values[number]
-            if _is(&answer.names[number], b"msgId", 5):
+            if _is(&answer.names[number], MESSAGE_ID_FIELD, MESSAGE_ID_FIELD_SIZE):
                 bit = 1
                 offset_id = text_of(field)
-            elif _is(&answer.names[number], b"queueId", 7):
+            elif _is(&answer.names[number], QUEUE_ID_FIELD, QUEUE_ID_FIELD_SIZE):
                 bit = 2
                 if field.is_escaped or not whole_number(field.at, field.size, &queue_id):
                     return False
-            elif _is(&answer.names[number], b"queueOffset", 11):
+            elif _is(&answer.names[number], QUEUE_OFFSET_FIELD, QUEUE_OFFSET_FIELD_SIZE):
                 bit = 4
                 if field.is_escaped or not whole_number(field.at, field.size, &queue_offset):
                     return False
-            elif _is(&answer.names[number], b"transactionId", 13):
+            elif _is(&answer.names[number], TRANSACTION_ID_FIELD, TRANSACTION_ID_FIELD_SIZE):
                 bit = 8
                 transaction_id = text_of(field)
-            elif _is(&answer.names[number], b"recallHandle", 12):
+            elif _is(&answer.names[number], RECALL_HANDLE_FIELD, RECALL_HANDLE_FIELD_SIZE):
                 bit = 16
                 recall_handle = text_of(field)
             else:

@@ -6,8 +6,6 @@ from pyromq.speedups.fast_path import FastGuard, FastHandler, ParkedReplies
 from pyromq.speedups.records import Counter, LogTail
 from pyromq.speedups.timed import TimedSends
 
-FIELDS: dict[str, int]
-
 class SendPlan:
     def __init__(
         self,

@@ -13,30 +13,11 @@ from libc.string cimport memchr, memmove
 from posix.strings cimport strncasecmp
 
 from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter, copy_text
+from pyromq.speedups.constants cimport *
 from pyromq.speedups.fast_path cimport Channel, FastGuard, FastHandler, ParkedReplies, Passed
 from pyromq.speedups.kernels cimport ends_with, is_same
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record, put_record, tags_code_of
 from pyromq.speedups.timed cimport TimedSends
-
-DEF ONE_WAY = 2
-DEF MOST_TEXT = 32767
-DEF NAME_VALUE = 1
-DEF PAIRS = 2
-
-cdef enum:  # fields by their place in the declaration of `SendMessage`
-    TOPIC = 1
-    QUEUE_ID = 4
-    SYS_FLAG = 5
-    BORN_MS = 6
-    FLAG = 7
-    PROPERTIES = 8
-    RECONSUME_TIMES = 9
-    BATCH = 11
-
-FIELDS = {
-    "topic": TOPIC, "queue_id": QUEUE_ID, "sys_flag": SYS_FLAG, "born_ms": BORN_MS, "flag": FLAG,
-    "properties": PROPERTIES, "reconsume_times": RECONSUME_TIMES, "batch": BATCH,
-}
 
 
 cdef class SendPlan:
@@ -133,7 +114,7 @@ cdef class Sends(FastHandler):
         self._now = self._now_ms()
         if self._unconfirmed is not None and not self._unconfirmed.begin():
             return False
-        return PyDict_Size(self._busy) == 0 and PyBytes_GET_SIZE(self._store_address) == 8
+        return PyDict_Size(self._busy) == 0 and PyBytes_GET_SIZE(self._store_address) == IPV4_BYTES
 
     cdef bint end_turn(self) except -1:
         if self._unconfirmed is not None:
@@ -150,14 +131,14 @@ cdef class Sends(FastHandler):
             return False
         if frame.body_size == 0 or frame.body_size > self._most_bytes or not self._reader.read(frame, header):
             return False
-        if header.fields[TOPIC].is_escaped or (header.fields[BATCH].at != NULL and header.fields[BATCH].number):
+        if header.fields[SEND_TOPIC].is_escaped or (header.fields[SEND_BATCH].at != NULL and header.fields[SEND_BATCH].number):
             return False
         if self._guard is not None and not self._guard.passes(frame, header, channel.address, &self._passed):
             return False
-        plan = self._plan(header.fields[TOPIC].at, header.fields[TOPIC].size)
+        plan = self._plan(header.fields[SEND_TOPIC].at, header.fields[SEND_TOPIC].size)
         if plan is None:
             return False
-        queue_id = header.fields[QUEUE_ID].number
+        queue_id = header.fields[SEND_QUEUE_ID].number
         if not 0 <= queue_id < plan.queue_count:
             return False
         if not self._fill(&record, header, NULL if self._guard is None else &self._passed):
@@ -208,7 +189,7 @@ cdef class Sends(FastHandler):
         cdef bint is_parked = self._waits and self._unconfirmed is not None
         cdef Py_ssize_t size = 0
         values[0] = record.log_offset
-        values[1] = header.fields[QUEUE_ID].number
+        values[1] = header.fields[SEND_QUEUE_ID].number
         values[2] = record.queue_offset
         values[3] = <int64_t> &self._timed.handle  # for a writer that knows of handles
         if is_parked:
@@ -255,31 +236,31 @@ cdef class Sends(FastHandler):
     cdef bint _fill(self, Record* record, Header* header, const Passed* passed) noexcept:
         """Read what the message says of itself; False where the plain path has to."""
         cdef int64_t number
-        number = header.fields[SYS_FLAG].number
+        number = header.fields[SEND_SYS_FLAG].number
         record.sys_flag = <int32_t> number
         if number != record.sys_flag:
             return False
-        number = header.fields[FLAG].number
+        number = header.fields[SEND_FLAG].number
         record.flag = <int32_t> number
         if number != record.flag:
             return False
-        number = header.fields[RECONSUME_TIMES].number if header.fields[RECONSUME_TIMES].at != NULL else 0
+        number = header.fields[SEND_RECONSUME_TIMES].number if header.fields[SEND_RECONSUME_TIMES].at != NULL else 0
         record.reconsume_times = <int32_t> number
         if number != record.reconsume_times:
             return False
-        record.queue_id = <int> header.fields[QUEUE_ID].number
-        record.born_ms = header.fields[BORN_MS].number
+        record.queue_id = <int> header.fields[SEND_QUEUE_ID].number
+        record.born_ms = header.fields[SEND_BORN_MS].number
         record.prepared_offset = 0
         record.properties = self._text
         record.properties_size = 0
-        if header.fields[PROPERTIES].at != NULL:
-            if header.fields[PROPERTIES].size > MOST_TEXT:
+        if header.fields[SEND_PROPERTIES].at != NULL:
+            if header.fields[SEND_PROPERTIES].size > MOST_TEXT:
                 return False
-            if passed != NULL and passed.copy != NULL and passed.copied == PROPERTIES:
+            if passed != NULL and passed.copy != NULL and passed.copied == SEND_PROPERTIES:
                 record.properties = passed.copy
                 record.properties_size = passed.copy_size
             else:
-                record.properties_size = copy_text(&header.fields[PROPERTIES], self._text)
+                record.properties_size = copy_text(&header.fields[SEND_PROPERTIES], self._text)
         return self._read_properties(record)
 
     cdef bint _read_properties(self, Record* record) noexcept:
@@ -300,10 +281,10 @@ cdef class Sends(FastHandler):
             p = <char*> memchr(p, NAME_VALUE, end - p)
             if p == NULL:
                 break
-            if ends_with(text, p, b"TAGS", 4):
-                tags = p - 4
-            elif ends_with(text, p, b"WAIT", 4):
-                name = p - 4
+            if ends_with(text, p, TAGS, TAGS_SIZE):
+                tags = p - TAGS_SIZE
+            elif ends_with(text, p, WAIT, WAIT_SIZE):
+                name = p - WAIT_SIZE
                 if has_waited or (name > text and name[-1] != PAIRS):
                     return False
                 has_waited = True
@@ -317,15 +298,15 @@ cdef class Sends(FastHandler):
                 p = name
                 continue
             elif (
-                ends_with(text, p, b"DELAY", 5)
-                or ends_with(text, p, b"TRAN_MSG", 8)
-                or ends_with(text, p, b"TIMER_DEL_UNIQKEY", 17)
+                ends_with(text, p, DELAY, DELAY_SIZE)
+                or ends_with(text, p, TRANSACTION, TRANSACTION_SIZE)
+                or ends_with(text, p, TIMER_CANCELS, TIMER_CANCELS_SIZE)
             ):
                 return False
             elif (
-                ends_with(text, p, b"TIMER_DELAY_SEC", 15)
-                or ends_with(text, p, b"TIMER_DELAY_MS", 14)
-                or ends_with(text, p, b"TIMER_DELIVER_MS", 16)
+                ends_with(text, p, TIMER_DELAY_SECONDS, TIMER_DELAY_SECONDS_SIZE)
+                or ends_with(text, p, TIMER_DELAY_MS, TIMER_DELAY_MS_SIZE)
+                or ends_with(text, p, TIMER_DELIVER_MS, TIMER_DELIVER_MS_SIZE)
             ):
                 if self._wish != NULL:
                     return False

@@ -3,8 +3,9 @@ from libc.stdint cimport int64_t, uint32_t
 from pyromq.speedups.codec cimport ReplyWriter, Text
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record
 
-DEF ROOM = 256
-DEF WRITTEN = 1024
+cdef enum:
+    ROOM = 256  # messages filed at once, which takes less long than one by one
+    WRITTEN = 1024  # room for what is added to the properties, and for a handle
 
 cdef class BucketTail:
     cdef public int64_t records_end

@@ -13,28 +13,17 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy
 
 from pyromq.speedups.codec cimport ReplyWriter, write_base64, write_number
-from pyromq.speedups.kernels cimport crc16_of, crc16_setup, crc32_of, crc32_setup, put_u16, put_u32, put_u64
+from pyromq.speedups.constants cimport *
+from pyromq.speedups.kernels cimport crc16_of, crc16_setup, crc32_of, crc32_setup, ends_with, put_u16, put_u32, put_u64
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record, put_record
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
-DEF ROOM = 256  # doing the same for many at a time takes less long
-DEF NAME_VALUE = 1
-DEF PAIRS = 2
-DEF WRITTEN = 1024  # room for what is added to the properties, and for a handle
-
 cdef enum:
-    TIMER_ENTRY_BYTES = 36
-    CHECKSUM_AT = 24
-    REST_AT = 26
-    HOUR_MS = 3_600_000
     MOST_DIGITS = 15
     MOST_NAMES = 512  # bytes of topic, broker, cluster and key that surely fit where they are written
-    TRANSACTION = 0xC
 
-LATEST_MS = 1 << 45  # as `timer_records` says
-cdef int64_t _latest_ms = LATEST_MS
 
 crc16_setup()
 crc32_setup()
@@ -51,18 +40,20 @@ cdef class BucketTail:
     ) except -1:
         cdef Py_ssize_t end = PyByteArray_GET_SIZE(self.entries)
         cdef char* p
+        cdef const char* rest
         cdef uint16_t checksum
         PyByteArray_Resize(self.entries, end + TIMER_ENTRY_BYTES)
         p = PyByteArray_AS_STRING(self.entries) + end
-        put_u64(p, due_ms)
-        put_u32(p + 8, key_hash)
-        put_u32(p + 12, topic_hash)
-        put_u64(p + 16, log_offset)
-        put_u16(p + REST_AT, <uint16_t> (self.records_end >> 32))
-        put_u32(p + REST_AT + 2, <uint32_t> self.records_end)
-        put_u32(p + REST_AT + 6, <uint32_t> size)
-        checksum = crc16_of(crc16_of(0, p, CHECKSUM_AT), p + REST_AT, TIMER_ENTRY_BYTES - REST_AT)
-        put_u16(p + CHECKSUM_AT, checksum if checksum else 1)
+        put_u64(p + TIMER_ENTRY_DUE_MS_AT, due_ms)
+        put_u32(p + TIMER_ENTRY_KEY_HASH_AT, key_hash)
+        put_u32(p + TIMER_ENTRY_TOPIC_HASH_AT, topic_hash)
+        put_u64(p + TIMER_ENTRY_LOG_OFFSET_AT, log_offset)
+        put_u16(p + TIMER_ENTRY_RECORDS_END_HIGH_AT, <uint16_t> (self.records_end >> 32))
+        put_u32(p + TIMER_ENTRY_RECORDS_END_LOW_AT, <uint32_t> self.records_end)
+        put_u32(p + TIMER_ENTRY_SIZE_AT, <uint32_t> size)
+        rest = p + TIMER_ENTRY_CHECKSUM_AT + 2
+        checksum = crc16_of(crc16_of(0, p, TIMER_ENTRY_CHECKSUM_AT), rest, p + TIMER_ENTRY_BYTES - rest)
+        put_u16(p + TIMER_ENTRY_CHECKSUM_AT, checksum if checksum else 1)
         self.records_end += size
         if self.needed_from is None:
             self.needed_from = log_offset
@@ -75,7 +66,7 @@ cdef class TimerIntake:
     """See `pyromq.broker.delays.timer_index`."""
 
     def __init__(self):
-        self.urgent_ms = _latest_ms
+        self.urgent_ms = LATEST_MS
         self.topics = []
 
     def __len__(self):
@@ -186,9 +177,9 @@ cdef class TimedSends:
         cdef uint32_t key_hash
         if self._limit < 0:
             self._limit = self._limit_ms()
-        if due_ms <= now_ms or due_ms - now_ms > self._limit or due_ms >= _latest_ms or intake.refusal is not None:
+        if due_ms <= now_ms or due_ms - now_ms > self._limit or due_ms >= LATEST_MS or intake.refusal is not None:
             return False
-        if record.sys_flag & TRANSACTION or (self._queue is None and not self._is_there()):
+        if record.sys_flag & ROLLBACK or (self._queue is None and not self._is_there()):
             return False
         key = _unique_key(record, &key_size)
         if key == NULL or key_size + record.topic_size + record.more_size + self._broker_name_size > MOST_NAMES:
@@ -233,11 +224,9 @@ cdef class TimedSends:
     cdef void _write_more(self, Record* record, int64_t due_ms) noexcept:
         """Add to the properties what a parked message has behind its own. See `broker.delays.timer_records`."""
         cdef char* p = _append(self._more, record.more, record.more_size)
-        p = _append(p, b"\x02TIMER_OUT_MS\x01", 14)
-        p = write_number(p, due_ms)
-        p = _append(p, b"\x02REAL_TOPIC\x01", 12)
-        p = _append(p, record.topic, record.topic_size)
-        p = _append(p, b"\x02REAL_QID\x01", 10)
+        p = write_number(_append_name(p, TIMER_OUT_MS, TIMER_OUT_MS_SIZE), due_ms)
+        p = _append(_append_name(p, REAL_TOPIC, REAL_TOPIC_SIZE), record.topic, record.topic_size)
+        p = _append_name(p, REAL_QUEUE_ID, REAL_QUEUE_ID_SIZE)
         p = write_number(p, record.queue_id)
         record.more = self._more
         record.more_size = p - self._more
@@ -246,6 +235,14 @@ cdef class TimedSends:
 cdef inline char* _append(char* p, const char* text, Py_ssize_t size) noexcept nogil:
     memcpy(p, text, size)
     return p + size
+
+
+cdef inline char* _append_name(char* p, const char* name, Py_ssize_t size) noexcept nogil:
+    """Write the name of a further property."""
+    p[0] = PAIRS
+    p = _append(p + 1, name, size)
+    p[0] = NAME_VALUE
+    return p + 1
 
 
 cdef inline bint _is_name(const char* text, const char* end, const char* name, Py_ssize_t size) noexcept nogil:
@@ -267,11 +264,11 @@ cdef int64_t _due_ms(const Record* record, const char* wish, int64_t now_ms) noe
         p += 1
     if p == wish + 1 or (p < end and p[0] != PAIRS):
         return -1
-    if _is_name(text, wish, b"TIMER_DELIVER_MS", 16):
+    if _is_name(text, wish, TIMER_DELIVER_MS, TIMER_DELIVER_MS_SIZE):
         return value
-    if _is_name(text, wish, b"TIMER_DELAY_MS", 14):
+    if _is_name(text, wish, TIMER_DELAY_MS, TIMER_DELAY_MS_SIZE):
         return now_ms + value
-    if _is_name(text, wish, b"TIMER_DELAY_SEC", 15):
+    if _is_name(text, wish, TIMER_DELAY_SECONDS, TIMER_DELAY_SECONDS_SIZE):
         return now_ms + value * 1000
     return -1
 
@@ -288,11 +285,11 @@ cdef const char* _unique_key(const Record* record, Py_ssize_t* size) noexcept no
         p = <const char*> memchr(p, NAME_VALUE, end - p)
         if p == NULL:
             break
-        if p - text >= 8 and p[-1] == c'Y' and memcmp(p - 8, b"UNIQ_KEY", 8) == 0:
-            if key != NULL or not _is_name(text, p, b"UNIQ_KEY", 8):
+        if ends_with(text, p, UNIQUE_KEY, UNIQUE_KEY_SIZE):
+            if key != NULL or not _is_name(text, p, UNIQUE_KEY, UNIQUE_KEY_SIZE):
                 return NULL
             key = p + 1
-        elif p - text >= 12 and p[-1] == c'S' and memcmp(p - 12, b"TIMER_OUT_MS", 12) == 0:
+        elif ends_with(text, p, TIMER_OUT_MS, TIMER_OUT_MS_SIZE):
             return NULL
         p += 1
     if key == NULL:

@@ -59,10 +59,10 @@ _LEVELS = 4  # folders created with a queue's file: consumequeue, topic and queu
 _LEAST_ALLOCATION, _MOST_ALLOCATION = 4096, 64 << 10  # bytes of disk space allocated at once
 _SETTING = "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
 
-_ENTRY = struct.Struct(">qiq")
+ENTRY = struct.Struct(">qiq")
 _EXTENT = struct.Struct(">qi")  # of the record
-_pack_into = _ENTRY.pack_into  # bound once: called for every message
-unpack_entries = _ENTRY.iter_unpack  # of entries back to back: log offset, size, tags code of each
+_pack_into = ENTRY.pack_into  # bound once: called for every message
+unpack_entries = ENTRY.iter_unpack  # of entries back to back: log offset, size, tags code of each
 unpack_extent = _EXTENT.unpack_from  # of the entry at a position: log offset and size
 
 
@@ -221,7 +221,7 @@ class ConsumeQueue(QueueTail):
         segment = self.files.find(queue_offset * ENTRY_BYTES) if 0 <= queue_offset < self.max_offset else None
         if segment is None:
             return None
-        return QueueEntry._make(_ENTRY.unpack_from(self._mapped(segment), queue_offset * ENTRY_BYTES - segment.base))
+        return QueueEntry._make(ENTRY.unpack_from(self._mapped(segment), queue_offset * ENTRY_BYTES - segment.base))
 
     def place_of(self, queue_offset: int) -> tuple[Path, int]:
         """Return file and position of an existing entry."""

@@ -84,7 +84,7 @@ ENTRY_BYTES = 36
 _FINISHED = struct.Struct(">II")
 _OLD_FINISHED = struct.Struct(">I")
 UNKNOWN_MS = -1  # due time of a damaged entry
-_ENTRY = struct.Struct(">qIIqHHIi")
+ENTRY = struct.Struct(">qIIqHHIi")
 _CHECKSUM_AT, _REST_AT = 24, 26
 _DUE_AND_KEY = struct.Struct(">qI")
 _KEY = struct.Struct(">8xI24x")
@@ -108,7 +108,7 @@ class TimerEntry(NamedTuple):
 
 def read_entry(content: Buffer) -> TimerEntry:
     """Return the entry of these 36 bytes."""
-    due_ms, key_hash, topic_hash, log_offset, _, high, low, size = _ENTRY.unpack(content)
+    due_ms, key_hash, topic_hash, log_offset, _, high, low, size = ENTRY.unpack(content)
     return TimerEntry(due_ms, key_hash, topic_hash, log_offset, high << 32 | low, size, _is_whole(content))
 
 
@@ -208,7 +208,7 @@ class TimerBucket(BucketTail):
     def uncopied(self, count: int, most_bytes: int) -> tuple[list[int], list[int]]:
         """Return log offsets and sizes of up to `count` records to copy, at least one, up to `most_bytes`."""
         starts, sizes, room = [], [], most_bytes
-        for entry in _ENTRY.iter_unpack(self._content(self.copied, count)):
+        for entry in ENTRY.iter_unpack(self._content(self.copied, count)):
             starts.append(entry[3])
             sizes.append(entry[7])
             room -= entry[7]
@@ -261,7 +261,7 @@ class TimerBucket(BucketTail):
             while not self.learn_finished():
                 yield []
             flags = self._flags()
-            fields = enumerate(_ENTRY.iter_unpack(self._content(first, _AT_ONCE)), first)
+            fields = enumerate(ENTRY.iter_unpack(self._content(first, _AT_ONCE)), first)
             yield [
                 (due_ms, number)
                 for number, (due_ms, _, topic, *_) in fields

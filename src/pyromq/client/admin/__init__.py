@@ -1,1 +1,1 @@
-"""The admin client: questions and changes of operators."""
+"""The admin client, for operators."""

@@ -1,1 +1,1 @@
-"""Consuming: what push and pull consumers share."""
+"""What push and pull consumers share."""

@@ -1,1 +1,1 @@
-"""Sending: the async producers and what becomes of a message on its way."""
+"""The async producers, and the way of a message to a broker."""

@@ -1,1 +1,1 @@
-"""What becomes of messages, told to a topic of its own as Java's clients tell it."""
+"""Message traces in a topic of their own, as those of the Java clients; OpenTelemetry and Prometheus."""

@@ -1,1 +1,1 @@
-"""What operators ask about messages."""
+"""Requests of operators about messages."""

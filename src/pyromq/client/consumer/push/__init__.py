@@ -1,1 +1,1 @@
-"""The push consumer: messages are given to listeners."""
+"""The push consumer: it calls listeners with messages."""

@@ -1,6 +1,6 @@
-"""Time as a dependency: everything that expires, waits or retries takes a `Clock`, so that tests advance it by hand.
+"""Time as a dependency: code that expires, waits or retries takes a `Clock`, which tests advance by hand.
 
-And times in messages, answers and files, ms since 1970, as datetimes: a stranger may have written any number there.
+Also converts times in messages, replies and files, in ms since 1970, to datetimes; a peer may have sent any number.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class SystemClock:
         return int(time.time() * 1000)
 
     async def sleep(self, seconds: float) -> None:
-        import asyncio  # only a running loop can call this; the core that only reads time never loads asyncio
+        import asyncio  # imported here: code that only reads the time never loads asyncio
 
         await asyncio.sleep(seconds)
 
 
 def utc_time(ms: float) -> datetime | None:
-    """Return a time in UTC; None for a number that is before the year 1 or after 9999."""
+    """Return a time in UTC; None if it is before the year 1 or after 9999."""
     try:
         return _EPOCH + timedelta(milliseconds=ms)
     except (OverflowError, ValueError):  # the latter: not a number
@@ -45,7 +45,7 @@ def utc_time(ms: float) -> datetime | None:
 
 
 def local_time(ms: float, zone: tzinfo | None = None) -> datetime | None:
-    """Return a time in a zone, by default this machine's; None as `utc_time`, and for 0 and less: no time is known."""
+    """Return a time in a zone, by default this machine's; None as `utc_time` does, and for 0 or less."""
     found = utc_time(ms) if ms > 0 else None
     try:
         return found.astimezone(zone) if found is not None else None
@@ -54,13 +54,13 @@ def local_time(ms: float, zone: tzinfo | None = None) -> datetime | None:
 
 
 def iso_time(ms: float) -> str | None:
-    """Return `2026-11-22T17:00:00.000+00:00`; None for a number that is no time, as `utc_time`."""
+    """Return `2026-11-22T17:00:00.000+00:00`; None as `utc_time` does."""
     found = utc_time(ms)
     return found.isoformat(timespec="milliseconds") if found is not None else None
 
 
 def whole_ms(text: str | None) -> int:
-    """Return the whole number in a text; 0, which means no time, for any other text."""
+    """Return the whole number in a text; 0, which means no time, for other texts."""
     try:
         return int(text or "")
     except ValueError:

@@ -1,7 +1,7 @@
-"""Bodies as producers compress them, and unpacked again: never to more than a limit, since anybody may have sent them.
+"""Compresses bodies, and decompresses them up to a limit, because any client may have sent them.
 
-A megabyte of zlib can unfold to a gigabyte. What must not or cannot be unpacked is still a message: see
-`StoredMessage.body_error`.
+A megabyte of zlib can decompress to a gigabyte. A message whose body exceeds the limit, or is damaged, is still a
+message: see `StoredMessage.body_error`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pyromq.errors import UndecodableBody
 from pyromq.sys_flag import SysFlag
 
-# What producers compress: 4 MiB by their default, 16 MiB is the most that ours can be allowed, and that a frame holds.
+# Producers send 4 MiB by default, and 16 MiB at most: no frame holds more.
 MAX_BODY_BYTES = 16 << 20
 
-_PIECE = 1 << 16  # bytes unpacked at once where nothing is kept
-_MOST_WINDOW = 1 << 24  # of Zstandard: how far back it may look, for which it takes memory at once
-_MOST_BLOCKS = 100_000  # of Zstandard: 30 ms to count; a body that is compressed at once has 128 at most
+_PIECE = 1 << 16  # bytes decompressed at once if they are not kept
+_MOST_WINDOW = 1 << 24  # bytes of Zstandard's window, which is allocated at once
+_MOST_BLOCKS = 100_000  # of Zstandard: counting them takes 30 ms; a body compressed in one call has 128 at most
 
 
 def compress(body: bytes, level: int = 5) -> bytes:
@@ -37,9 +37,9 @@ def decompress(body: bytes, sys_flag: int, most_bytes: int = MAX_BODY_BYTES) -> 
 
 
 def decompress_start(body: bytes, sys_flag: int, most_bytes: int) -> bytes:
-    """Return the first bytes of the application's, `most_bytes` at most, and unpack little more than these.
+    """Return at most the first `most_bytes` of the application's bytes, and decompress little more than these.
 
-    Raises `UndecodableBody` as `decompress`, but not for what comes behind these bytes.
+    Raises `UndecodableBody` as `decompress` does, but not for faults after these bytes.
     """
     pieces: list[bytes] = []
     left = most_bytes
@@ -56,7 +56,7 @@ def decompress_start(body: bytes, sys_flag: int, most_bytes: int) -> bytes:
 
 
 def check_compressed(body: bytes, sys_flag: int, most_bytes: int = MAX_BODY_BYTES) -> None:
-    """Raise what `decompress` would, without keeping what is unpacked."""
+    """Raise as `decompress` does, without keeping the bytes."""
     _unpack(body, sys_flag, most_bytes, lambda piece: None, at_once=_PIECE)
 
 

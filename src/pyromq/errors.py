@@ -1,7 +1,7 @@
-"""Everything that can go wrong, as one tree; each error a peer can see carries its response code.
+"""All errors, as one tree; an error that a peer can receive carries its response code.
 
-The broker raises an error, its code and text travel on the wire, and the client raises the same class again.
-The first level says who is at fault: our caller (`UsageError`), the peer (`ProtocolError`), the broker's answer
+The broker raises an error, its code and text travel on the wire, and the client raises the same class again. The first
+level names the side at fault: the caller (`UsageError`), the peer (`ProtocolError`), the broker's answer
 (`BrokerError`), the network (`Unavailable`), the disk (`StoreError`).
 """
 
@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from pyromq.excerpt import excerpt
 
-_FAQ = re.compile(r"[\s,]*See https?://\S+ for further details\.?")  # Java's servers, and ours as they, add it to texts
-_MOST_REMARK = 2000  # characters: twice what a broker of ours says
+_FAQ = re.compile(r"[\s,]*See https?://\S+ for further details\.?")  # added to texts by servers
+_MOST_REMARK = 2000  # characters: twice as many as brokers of pyromq send
 
 
 class ResponseCode(IntEnum):
@@ -53,7 +53,7 @@ class ResponseCode(IntEnum):
 
 
 class MQError(Exception):
-    """Root of the tree. `retriable` says whether the same call may succeed later or elsewhere, `cure` what to do."""
+    """Root of the tree. `retriable`: the same call may succeed later or elsewhere. `cure`: what to do."""
 
     code: int = ResponseCode.SYSTEM_ERROR
     retriable: ClassVar[bool] = False
@@ -61,7 +61,7 @@ class MQError(Exception):
 
 
 class UsageError(MQError):
-    """Our caller asked for something that cannot be: a name, an option, a state."""
+    """The caller passed an invalid name or option, or called in the wrong state."""
 
     cure = "Correct the call; it cannot succeed as it is."
 
@@ -86,13 +86,13 @@ class UndecodableBody(IllegalMessage):
 
 
 class UnfitBody(IllegalMessage):
-    """A received message's body is not the JSON, or not of the type, that it was asked for as."""
+    """A received message's body is not JSON, or not of the wanted type."""
 
     cure = "Mend the sender or the type, then send the dead letter again: `pyromq dlq redrive`."
 
 
 class AlreadyExists(UsageError):
-    """A topic or group that was to be created is there."""
+    """A topic or group cannot be created, because it exists."""
 
     cure = "Take it as it is, or change it: `alter_topic`, `alter_group`."
 
@@ -159,7 +159,7 @@ class DeadlineExceeded(Unavailable):
 
 
 class NoReply(DeadlineExceeded):
-    """A request was stored, but no reply came in time; somebody may be working on it."""
+    """A request was stored, but no reply came in time; a consumer may be working on it."""
 
     code = 10006  # Java's ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
     retriable = False
@@ -198,7 +198,7 @@ class StoreNotWritable(StoreError):
 
 
 class BrokerError(MQError):
-    """An answer that says no. `code` is the response code; the text is the answer's remark."""
+    """The broker refused the request. `code` is the response code; the text is the answer's remark."""
 
     cure = "Read the text: it is the broker's own."
 
@@ -217,7 +217,7 @@ class SystemBusy(BrokerError):
 
 
 class LimitReached(SystemBusy):
-    """Somebody has as much of something as this server lets anybody have; `setting` is the name of that limit."""
+    """A limit of the server, or a connection's share of it, is used up; `setting` is the name of the limit."""
 
     cure = "Use less of it, or raise the setting that the text names."
 
@@ -283,7 +283,7 @@ class SubscriptionParseFailed(BrokerError):
 
 
 class SubscriptionNotFound(BrokerError):
-    """The group has not told the broker what it subscribes to."""
+    """The broker knows no subscription of the group."""
 
     code = ResponseCode.SUBSCRIPTION_NOT_EXIST
     retriable = True
@@ -351,7 +351,7 @@ class RecallRefused(BrokerError):
 
 
 class BatchDecided(BrokerError):
-    """The batch transaction of this name has its decision already; what comes late belongs to an attempt that lost."""
+    """The batch transaction of this name is decided; later messages belong to an attempt that lost."""
 
     code = ResponseCode.BATCH_DECIDED
     cure = "Ask `lookup(name)` what was decided; give new work a new name."
@@ -364,7 +364,7 @@ class BatchIncomplete(BrokerError):
     cure = "Send what is missing in a new attempt, then commit that."
 
 
-DENIED = "AclException: "  # what tells a refusal of permissions from other answers with code 1, here as in Java
+DENIED = "AclException: "  # distinguishes refusals by permissions from other answers with code 1, as in Java
 _LONGEST_PACKAGE = 60  # characters of a class's name before that
 
 _BY_CODE: dict[int, type[BrokerError]] = {
@@ -375,7 +375,7 @@ _BY_CODE: dict[int, type[BrokerError]] = {
 def from_response(code: int, remark: str | None) -> BrokerError:
     """Return the error that a response of this code stands for; unknown codes give a plain `BrokerError`.
 
-    Its text is the remark on one line, printable and bounded: whoever answered chose it, and it will be logged.
+    Its text is the remark on one line, printable and bounded, because the peer chose it and it will be logged.
     """
     text = _one_line(remark) if remark else f"answered with code {code} and no text"
     before, is_denied, reason = text.partition(DENIED)

@@ -1,30 +1,30 @@
-"""Texts of strangers - names, remarks, what an error quotes - as logs, errors and terminals may show them.
+"""Texts of peers, such as names and remarks, in a form that logs, errors and terminals may show.
 
-A line end in one would begin a line that nobody wrote, an escape sequence steers a terminal, a million characters fill
-a disk. What is printable stays as it is.
+A line end would forge a line of a log, an escape sequence controls a terminal, and a million characters fill a disk.
+Printable characters stay as they are.
 """
 
 from __future__ import annotations
 
 import re
 
-MOST_SHOWN = 200  # characters: longer than any legal topic or client id, and a line of them can be read
+MOST_SHOWN = 200  # characters: longer than any legal topic or client id, and still readable on one line
 
-_UNPRINTABLE = re.compile(r"[^ -~]")  # most of these are printable, which is asked one by one
+_UNPRINTABLE = re.compile(r"[^ -~]")  # candidates: most of them are printable and stay
 
 
 def excerpt(text: object, most: int = MOST_SHOWN) -> str:
-    """Return a text on one line, printable, cut off after `most` characters of its own with the number left out."""
+    """Return a text on one line, printable, cut after `most` characters, with the number of omitted ones."""
     return escaped(bounded(str(text), most))
 
 
 def bounded(text: str, most: int) -> str:
-    """Return the first `most` characters and how many were left out; what is not longer is returned as it is."""
+    """Return the first `most` characters and the number of omitted ones; a shorter text is unchanged."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text) - most} more characters)"
 
 
 def escaped(text: str) -> str:
-    r"""Return a text with `\n`, `\x1b` and the like for what is not printable: controls, line ends, lone surrogates."""
+    r"""Return a text with escapes such as `\n` and `\x1b` for unprintable characters."""
     return text if text.isprintable() else _UNPRINTABLE.sub(_escape, text)
 
 

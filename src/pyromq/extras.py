@@ -1,4 +1,4 @@
-"""Optional packages: the command that installs those of an extra, such as `console`, into this Python."""
+"""Optional packages: the command that installs the packages of an extra, for example `console`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, requires
 
 
 def install_command(extra: str) -> str:
-    """Return a command that installs what an extra needs.
+    """Return a command that installs the packages of an extra into this Python.
 
-    It names the packages, not pyromq itself, so that it works wherever pyromq was installed from.
+    It names the packages, not pyromq itself: so it works wherever pyromq was installed from.
     """
     try:
         needed = [text for text in requires("pyromq") or () if re.search(rf"extra == ['\"]{extra}['\"]", text)]

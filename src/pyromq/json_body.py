@@ -1,7 +1,7 @@
-"""Bodies that are JSON, to and from values of the application's types.
+"""Encodes and decodes JSON bodies as values of the application's types. Knows no messages.
 
-Types are those of `msgspec` - dataclasses, `msgspec.Struct`, `TypedDict`, `list[int]` and the like - and pydantic's
-models and dataclasses, which check themselves. pydantic is used only where such a type is given. Knows no messages.
+Types are those of `msgspec`, for example dataclasses, `msgspec.Struct`, `TypedDict` and `list[int]`, and pydantic's
+models and dataclasses. pydantic is imported only for a type of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def encode_json(value: object) -> bytes:
-    """Return the value as UTF-8 JSON. Raises `IllegalMessage` for what JSON cannot say."""
+    """Return the value as UTF-8 JSON. Raises `IllegalMessage` for a value that JSON cannot express."""
     try:
         return msgspec.json.encode(value, enc_hook=_plain)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -27,18 +27,18 @@ def encode_json(value: object) -> bytes:
 
 
 def json_reader(type_: type[T]) -> Callable[[bytes], T]:
-    """Return what makes values of a type from bodies, and raises `UnfitBody` for those that do not fit.
+    """Return a decoder of bodies to values of a type; it raises `UnfitBody` for a body that does not fit.
 
-    Raises `UsageError` at once for a type that no JSON can be made into.
+    Raises `UsageError` for a type that JSON cannot be decoded to.
     """
     try:
         return _reader(cast("Hashable", type_))
-    except TypeError:  # it cannot be hashed; such types are rare, and made anew
+    except TypeError:  # the type cannot be hashed; such types are rare, and their decoders are not cached
         return _reader.__wrapped__(type_)
 
 
 def parts_of(type_: Any) -> Iterator[msgspec.inspect.Type]:
-    """Yield what msgspec knows of a type and of all it is made of, each once; pydantic's models are not looked into."""
+    """Yield msgspec's description of a type and of all its parts, each once; without the parts of pydantic's models."""
     seen: set[int] = set()
     left: list[object] = [msgspec.inspect.type_info(type_)]
     while left:
@@ -89,7 +89,7 @@ def _check(type_: object) -> None:
 
 
 def _nested(type_: type[Any], value: object) -> object:
-    """Make a pydantic model of a part of a value. Called by msgspec for types it does not know."""
+    """Decode a part of a value as a pydantic model. msgspec calls it for types it does not know."""
     if type_ is object:
         return value
     from pydantic import TypeAdapter
@@ -98,7 +98,7 @@ def _nested(type_: type[Any], value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    """Return what msgspec can write of a value it does not know."""
+    """Return a value of an unknown type in a form that msgspec can encode."""
     if _is_pydantic(type(value)):
         from pydantic import TypeAdapter
 
@@ -107,7 +107,7 @@ def _plain(value: object) -> object:
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong in one line; pydantic's own text takes several, and quotes the body."""
+    """Return the fault in one line; pydantic's own text has several, and quotes the body."""
     errors = getattr(error, "errors", None)  # pydantic's
     if errors is not None:
         places = [(".".join(map(str, each["loc"])), each["msg"]) for each in errors(include_url=False)]

@@ -1,4 +1,4 @@
-"""Loggers whose lines are bounded and printable, whatever strangers call their topics, groups and clients."""
+"""Loggers whose lines are bounded and printable, whatever names peers give to topics, groups and clients."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from pyromq.clock import Clock, SystemClock
 from pyromq.excerpt import excerpt
 
 PARTIAL_RESULTS = "pyromq.partial_results"  # logger: clients name the brokers that a result lacks
-MOST_LOGGED = 1000  # characters of one argument: errors of ours that give advice have half of it
+MOST_LOGGED = 1000  # characters of one argument: errors with advice have half as many
 _MOST_LINES = 200  # of a traceback; Python shows three levels of a recursion
-TRACEBACK_SECONDS = 3600.0  # a failure that goes on has its traceback in the log once an hour, however logs are rotated
-_MOST_KINDS = 100  # of failures that are counted; with more the oldest is forgotten
+TRACEBACK_SECONDS = (
+    3600.0  # a repeated failure has its traceback in the log once an hour, so that rotated logs have one too
+)
+_MOST_KINDS = 100  # of counted failures; beyond it the oldest is forgotten
 
 
 def logger_of(module: str) -> logging.Logger:
-    """Return a module's own logger: texts it is given are shortened, and escaped where a line or a terminal breaks.
+    """Return a module's own logger; it shortens long arguments and escapes unprintable ones.
 
-    So are tracebacks, which may end with a stranger's text: their lines are indented, and so none passes for a line of
-    the log's own.
+    It does the same with tracebacks, which may end with a peer's text, and indents their lines, so that none looks like
+    a line of the log.
     """
     logger = logging.getLogger(module)
     logger.addFilter(_make_printable)
@@ -28,9 +30,9 @@ def logger_of(module: str) -> logging.Logger:
 
 
 class Tracebacks:
-    """Counts what the application's code raises, and leaves out tracebacks that the log has already.
+    """Counts the errors of the application's code, and omits tracebacks that the log has already.
 
-    Two failures are of one kind when they have one type and were raised in the same line. May be used by any thread.
+    Two failures are of one kind if they have one type and were raised in the same line. Any thread may use it.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -39,7 +41,7 @@ class Tracebacks:
         self._logged: dict[tuple[object, ...], float] = {}  # when the traceback of a kind was logged, the oldest first
 
     def count(self, error: BaseException | None) -> tuple[str, BaseException | None]:
-        """Return what the log line of a failure ends with, and its `exc_info`: None where the log has it already."""
+        """Return the end of a failure's log line, and its `exc_info`; None if the log has the traceback already."""
         if error is None:
             return "", None
         kind, now = (type(error), *_raised_at(error.__traceback__)), self._clock.monotonic()
@@ -75,7 +77,7 @@ def _make_printable(record: logging.LogRecord) -> bool:
 
 
 def _printable(argument: object) -> object:
-    """Return what the argument's text is too long or not printable for; else itself, for handlers that look at it."""
+    """Return an excerpt of an argument that is too long or unprintable; otherwise the argument itself."""
     if argument is None or isinstance(argument, int | float):
         return argument
     text = str(argument)

@@ -23,7 +23,7 @@ from pyromq.compression import MAX_BODY_BYTES, check_compressed, decompress
 from pyromq.errors import IllegalMessage, UndecodableBody, UsageError
 from pyromq.json_body import encode_json, json_reader
 from pyromq.names import RETRY_PREFIX
-from pyromq.sys_flag import SysFlag as SysFlag  # for those who read records
+from pyromq.sys_flag import SysFlag as SysFlag  # public here, for readers of records
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class Property:
 
 RESERVED_PROPERTIES = frozenset(_reserved_names)
 
-# The properties by which a producer asks for a time of delivery.
+# The properties with which a producer sets a delivery time.
 TIMER_PROPERTIES = (Property.TIMER_DELAY_SECONDS, Property.TIMER_DELAY_MS, Property.TIMER_DELIVER_MS)
 
 
@@ -183,11 +183,11 @@ class Message:
 
     @property
     def is_timed(self) -> bool:
-        """Whether it asks for a time of delivery."""
+        """Whether the message has a delivery time."""
         return self.deliver_at is not None or self.delay is not None
 
     def _add_time(self, properties: dict[str, str]) -> None:
-        """Say when to deliver, in whole ms and never earlier than asked."""
+        """Add the delivery time in whole ms, rounded up."""
         ways = [f"{name}={getattr(self, name)!r}" for name in ("delay_level", "deliver_at", "delay")]
         if bool(self.delay_level) + (self.deliver_at is not None) + (self.delay is not None) > 1:
             raise IllegalMessage(f"give one of {', '.join(ways)}, not several")
@@ -220,7 +220,7 @@ def _duration_ms(duration: timedelta | float) -> int:
 
 
 def check_property(name: str, value: str) -> None:
-    """Raise `IllegalMessage` for what cannot be an application's property."""
+    """Raise `IllegalMessage` if this cannot be a property of an application."""
     if not isinstance(name, str) or not isinstance(value, str):
         raise IllegalMessage(f"property {name!r}={value!r}: name and value must be texts")
     if not name.strip() or not value.strip():
@@ -236,7 +236,7 @@ def _check_text(name: str, text: str) -> None:
 
 
 class StoredMessage(msgspec.Struct):
-    """A message as the log holds it: what a broker appends and what a consumer receives.
+    """A message of the log: a broker appends it, a consumer receives it.
 
     Times are ms since 1970. `born_address` and `store_address` are 4 or 16 bytes of IP and 4 of port. `stored_body`
     is as stored, maybe compressed; `body` is the application's, which has `max_body_bytes` at most. `queue_offset` is
@@ -264,7 +264,7 @@ class StoredMessage(msgspec.Struct):
     _properties: dict[str, str] | None = None
     max_body_bytes: int = MAX_BODY_BYTES
     _body: bytes | None = None  # unpacked ahead
-    value: Any = None  # of the body, where a listener asks for values of a type
+    value: Any = None  # decoded from the body, for listeners of a type
 
     @property
     def properties(self) -> dict[str, str]:
@@ -275,7 +275,7 @@ class StoredMessage(msgspec.Struct):
 
     @property
     def body(self) -> bytes:
-        """The application's bytes, unpacked where the record says compressed. Raises `UndecodableBody`."""
+        """The application's bytes, decompressed if the record is compressed. Raises `UndecodableBody`."""
         if not self.sys_flag & SysFlag.COMPRESSED:
             return self.stored_body
         if self._body is not None:
@@ -289,14 +289,14 @@ class StoredMessage(msgspec.Struct):
     def json(self, type: Any = Any) -> Any:
         """Return the body, which is JSON, as a value of a type: a dataclass, a `msgspec.Struct`, a pydantic model.
 
-        Without one: of Python's own types. Raises `UnfitBody` where it is no such JSON, `UndecodableBody`
-        where it cannot be unpacked.
+        Without a type, of Python's own types. Raises `UnfitBody` if the body does not fit the type, `UndecodableBody`
+        if it cannot be decompressed.
         """
         return json_reader(type)(self.body)
 
     @property
     def body_error(self) -> UndecodableBody | None:
-        """Why there is no `body`, only a `stored_body`; None where there is one. Unpacks it now, and keeps nothing."""
+        """The error that `body` raises; None if it raises none. Decompresses the body and keeps nothing."""
         if self.sys_flag & SysFlag.COMPRESSED:
             try:
                 check_compressed(self.stored_body, self.sys_flag, self.max_body_bytes)
@@ -360,7 +360,7 @@ class StoredMessage(msgspec.Struct):
 
 
 class SendStatus(Enum):
-    """What the broker confirmed. Every status but OK means: stored, and will be consumed, but less safely."""
+    """The broker's confirmation. Any status but OK: the message is stored, but less safely than configured."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"

@@ -21,7 +21,7 @@ from pyromq.message import format_address, pack_address
 from pyromq.plural import counted
 
 _BLOCK = 4096
-_MOST_IN_MS = 32_768  # ids of blocks that share a time; others may take as many
+_MOST_IN_MS = 32_768  # ids of blocks in one ms; single ids may use the other half of the counter
 
 
 _process = os.getpid()
@@ -32,11 +32,11 @@ def _note_process() -> None:
     _process = os.getpid()
 
 
-os.register_at_fork(after_in_child=_note_process)  # so that parent and child never share ids
+os.register_at_fork(after_in_child=_note_process)  # parent and child must not share ids
 
 
 class UniqueIds:
-    """Makes ids that no other process and no other call makes: address, process, time and a counter."""
+    """Makes ids that are unique among processes and calls, of address, process, time and a counter."""
 
     def __init__(self, address: str, clock: Clock) -> None:
         self._clock = clock
@@ -44,15 +44,15 @@ class UniqueIds:
         self._ip = pack_address(address, 0)[:-4]
         self.counter = count()
         self._month_ms = self._next_month_ms = 0
-        self._given_ms = self._given = 0  # time of the last block, and how many ids of blocks have it
-        self._head_of = (0, 0)  # process and time of what all ids of one ms begin with
+        self._given_ms = self._given = 0  # time of the last block, and the number of blocks' ids with it
+        self._head_of = (0, 0)  # process and time of `_head`
         self._head = ""
 
     def next(self) -> str:
         return f"{self.head(self._clock.now_ms())}{next(self.counter) & 0xFFFF:04X}"
 
     def head(self, now_ms: int) -> str:
-        """Return what all ids of this process and this ms begin with; four digits of `counter` follow."""
+        """Return the common beginning of all ids of this process and this ms; four digits of `counter` follow."""
         if self._head_of != (_process, now_ms):
             if not self._month_ms <= now_ms < self._next_month_ms:
                 self._start_month(now_ms)
@@ -62,9 +62,9 @@ class UniqueIds:
         return self._head
 
     def blocks(self, count: int) -> Iterator[tuple[str, range]]:
-        """Yield what that many ids are made of, for who makes very many at once: `head`s, and the numbers behind each.
+        """Yield the parts of `count` ids: a `head` and the numbers that follow it. For very many ids at once.
 
-        The counter tells 65,536 ids of one ms apart. Who asks for more gets some of a ms that is still to come.
+        The counter distinguishes 65,536 ids of one ms. More ids use the next ms ahead of time.
         """
         while count > 0:
             some = min(count, _BLOCK)
@@ -74,7 +74,7 @@ class UniqueIds:
             elif self._given >= _MOST_IN_MS:
                 self._given_ms, self._given = self._given_ms + 1, 0
             self._given += some
-            last = next(islice(self.counter, some - 1, None))  # in one go: no other thread's are between them
+            last = next(islice(self.counter, some - 1, None))  # in one call: no other thread's numbers are between them
             yield self.head(self._given_ms), range(last + 1 - some, last + 1)
             count -= some
 
@@ -86,14 +86,14 @@ class UniqueIds:
 
 
 class OffsetId(NamedTuple):
-    """A parsed offset id: the broker's address (`ip:port`) and the record's byte in its commit log."""
+    """A parsed offset id: the broker's address (`ip:port`) and the record's log offset."""
 
     address: str
     log_offset: int
 
 
 def parse_offset_id(text: str) -> OffsetId:
-    """Return where an offset id points. Raises `UsageError` for anything else, such as a producer's unique id."""
+    """Parse an offset id. Raises `UsageError` for any other text, such as a producer's unique id."""
     try:
         raw = bytes.fromhex(text)
     except ValueError as error:
@@ -110,7 +110,7 @@ def parse_offset_id(text: str) -> OffsetId:
 
 
 def is_offset_id(text: str) -> bool:
-    """Return whether a text can be an offset id; few unique ids, those of process 0, can be one too."""
+    """Return whether a text can be an offset id; so can the few unique ids of process 0."""
     try:
         parse_offset_id(text)
     except UsageError:

@@ -59,9 +59,9 @@ NOT_FOR_CLIENTS = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
-TOOLS_GROUP = "TOOLS_CONSUMER"  # RocketMQ's own tools read with it: every broker has it, and nobody's offsets are in it
+TOOLS_GROUP = "TOOLS_CONSUMER"  # of RocketMQ's own tools: every broker has it, and it commits no offsets
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"  # whose messages are others' copies and replies
-REPLY_SUFFIX = "_REPLY_TOPIC"  # behind a cluster's name: the topic where replies to requests go
+REPLY_SUFFIX = "_REPLY_TOPIC"  # after a cluster's name: the topic of replies to requests
 SYSTEM_GROUPS = frozenset(
     {
         DEFAULT_PRODUCER_GROUP,

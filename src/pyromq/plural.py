@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return `1 message` or `2 messages`; `many` is the other form where an s does not do."""
+    """Return `1 message` or `2 messages`; `many` is an irregular plural."""
     return f"{count} {one if count == 1 else many or one + 's'}"

@@ -103,7 +103,7 @@ _HEAD_SIZES = {flags: head.size for flags, head in _HEADS.items()}
 
 _decoder = RecordDecoder(StoredMessage) if speedups.is_active else None
 
-# For those who go from record to record: the first fields of the one at a position, as tuples.
+# For walks from record to record: the first fields of the record at a position, as tuples.
 unpack_size = _INT.unpack_from
 unpack_size_and_magic = _SIZE_AND_MAGIC.unpack_from
 
@@ -117,7 +117,7 @@ class BatchMember(NamedTuple):
 
 
 class RecordHead(NamedTuple):
-    """What an index needs of a record."""
+    """The fields of a record that an index needs."""
 
     size: int
     log_offset: int
@@ -198,7 +198,7 @@ def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> Sto
 
 
 def decode_plainly(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> StoredMessage:
-    """Do what `decode` does without the compiled parts; also for what is not to their taste."""
+    """Decode as `decode` does, in plain Python: without compiled parts, and for records that these leave."""
     try:
         unpack_head, body_at = _UNPACK_HEAD[_unpack_int(buffer, position + _SYS_FLAG_AT)[0] & _HOST_FLAGS]
         (
@@ -233,7 +233,7 @@ def decode_plainly(buffer: Buffer, position: int = 0, *, check_crc: bool = False
         raise StoreCorrupt(f"record at byte {position} is broken: {error}") from error
     if check_crc and _crc32(body) & 0x7FFFFFFF != crc:
         raise StoreCorrupt(f"record at byte {position}: body does not match its checksum")
-    return StoredMessage(  # by place, in the order of its fields: by name it takes a third more
+    return StoredMessage(  # by position: by name it takes a third longer
         topic,
         body,
         properties,
@@ -255,7 +255,7 @@ def decode_plainly(buffer: Buffer, position: int = 0, *, check_crc: bool = False
 
 
 def decode_labels(buffer: Buffer, position: int) -> RecordHead:
-    """Return by what the record at `position` is found again. Raises `StoreCorrupt` where it is plainly broken."""
+    """Return the record's head and texts for an index. Raises `StoreCorrupt` if lengths do not fit."""
     try:
         flags = _unpack_int(buffer, position + _SYS_FLAG_AT)[0]
         head = _HEADS[flags & _HOST_FLAGS]
@@ -312,7 +312,7 @@ def store_ms_of(record: Buffer) -> int:
 
 
 def prepared_offset_of(record: Buffer) -> int:
-    """Return what a record holds as log offset of its half message."""
+    """Return the log offset of its half message that a record holds."""
     head_size = _HEAD_SIZES[sys_flag_of(record) & _HOST_FLAGS]
     return int(_LONG.unpack_from(record, head_size - _INT.size - _LONG.size)[0])
 
@@ -320,7 +320,7 @@ def prepared_offset_of(record: Buffer) -> int:
 def texts_at(buffer: Buffer, position: int = 0) -> tuple[int, int]:
     """Return where topic and properties of the record at `position` begin; the topic ends 2 bytes before them.
 
-    Raises `StoreCorrupt` where the record is plainly broken.
+    Raises `StoreCorrupt` if lengths do not fit.
     """
     try:
         body_at = position + _HEAD_SIZES[_unpack_int(buffer, position + _SYS_FLAG_AT)[0] & _HOST_FLAGS]
@@ -331,20 +331,20 @@ def texts_at(buffer: Buffer, position: int = 0) -> tuple[int, int]:
 
 
 def properties_of(record: memoryview) -> memoryview:
-    """Return a record's properties as they are stored, of a view that ends with it or behind it."""
+    """Return a record's stored properties; the view begins with the record and may be longer."""
     at = texts_at(record)[1]
     return record[at : at + (record[at - 2] << 8 | record[at - 1])]
 
 
 def is_of_topic(record: Buffer, topic: bytes) -> bool:
-    """Whether a record, known to be sound, is of that topic. Costs a third of reading its labels."""
+    """Return whether a valid record is of that topic. Costs a third of `decode_labels`."""
     head_size = _HEAD_SIZES[record[_SYS_FLAG_AT + 3] & _HOST_FLAGS]
     topic_at = head_size + 1 + _unpack_int(record, head_size - 4)[0]
     return record[topic_at - 1] == len(topic) and record[topic_at : topic_at + len(topic)] == topic
 
 
 def decode_all(buffer: Buffer, *, check_crc: bool = False, broker_name: str = "") -> list[StoredMessage]:
-    """Return the records that lie back to back in `buffer`, as in the body of a pull answer of that broker."""
+    """Return the records that follow each other in `buffer`, as in the reply to a pull from that broker."""
     if _decoder is not None and (found := _decoder.decode_all(buffer, check_crc, broker_name)) is not None:
         return found
     messages = []
@@ -368,19 +368,19 @@ def encode_batch(members: list[BatchMember]) -> bytes:
 
 
 def decode_batch(body: Buffer) -> Iterator[BatchMember]:
-    """Yield the members of a batch. Raises `MessageRefused` where a length leads outside the body."""
+    """Yield the members of a batch. Raises `MessageRefused` for a length that exceeds the body."""
     for flag, start, end, text in _members(body):
         yield BatchMember(flag, bytes(body[start:end]), text)
 
 
 def batch_labels(body: Buffer) -> Iterator[tuple[int, str]]:
-    """Yield size of the body and property text of each member, for checks; raises as `decode_batch` does."""
+    """Yield body size and property text of each member, for checks. Raises as `decode_batch` does."""
     for _, start, end, text in _members(body):
         yield end - start, text
 
 
 def _members(body: Buffer) -> Iterator[tuple[int, int, int, str]]:
-    """Yield of each member flag, where its body begins and ends, and property text."""
+    """Yield flag, begin and end of the body, and property text of each member."""
     position, end = 0, len(body)
     unpack_head, unpack_short, head_size = MEMBER_HEAD.unpack_from, _SHORT.unpack_from, MEMBER_HEAD.size
     while position < end:

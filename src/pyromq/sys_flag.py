@@ -1,10 +1,10 @@
-"""Bits of a record's sysFlag. Source: RocketMQ 4.9.8, MessageSysFlag; the kinds of compression of RocketMQ 5."""
+"""Bits of a record's sysFlag. Source: RocketMQ 4.9.8, MessageSysFlag; kinds of compression: RocketMQ 5."""
 
 from __future__ import annotations
 
 
 class SysFlag:
-    """What a record's sysFlag says of it."""
+    """The bits of a record's sysFlag."""
 
     COMPRESSED = 0x1
     MULTI_TAGS = 0x2

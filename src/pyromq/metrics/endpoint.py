@@ -1,7 +1,7 @@
 """The port that Prometheus scrapes: /metrics, /healthz and /readyz over HTTP, GET and HEAD, one answer a connection.
 
-A request has a few kilobytes and seconds, an answer half a minute, and only so many connections are open at a time. One
-too many takes the place of the oldest: of those that have not asked yet, or of those that read their answers.
+Size and time of a request, time of an answer, and the number of connections are limited. A connection beyond the limit
+replaces the oldest one that has sent no request, or the oldest that reads its answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logger_of(__name__)
 
 T = TypeVar("T")
 
-SLICE_SECONDS = 0.001  # between two turns of the loop; one is as long where there is much to do
+SLICE_SECONDS = 0.001  # of work between two turns of the event loop
 
 SERIES = Family("pyromq_metrics_series", Kind.GAUGE, "How many series are told, this and the next ones left out.")
 LIMIT = Family("pyromq_metrics_series_limit", Kind.GAUGE, "How many may be told: the setting metricsSeriesLimit.")
@@ -50,8 +50,8 @@ SECONDS = Family(
 
 SCRAPE_FAMILIES = (SERIES, LIMIT, LEFT_OUT, SECONDS)
 
-MOST_ANSWERED = 16  # at a time: some Prometheus servers, and who looks whether all is well
-MOST_ASKING = 256  # connections that have not asked yet; more than the loop accepts in one turn
+MOST_ANSWERED = 16  # at a time: some Prometheus servers and health checks
+MOST_ASKING = 256  # connections without a request yet; more than the event loop accepts in one turn
 HEAD_BYTES = 8 << 10
 HEAD_SECONDS = 5.0
 ANSWER_SECONDS = 30.0  # Prometheus gives up after 10
@@ -91,7 +91,7 @@ class MetricsEndpoint:
 
     @property
     def address(self) -> str:
-        """Where it answers: `host:port`."""
+        """The address, `host:port`."""
         host = self.config.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
@@ -124,7 +124,7 @@ class MetricsEndpoint:
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, OSError, EOFError):
-            pass  # who is slow, or gone, is not answered
+            pass  # a slow or closed connection gets no answer
         finally:
             self._asking.pop(writer, None)
             self._answered.pop(writer, None)
@@ -162,7 +162,7 @@ class MetricsEndpoint:
 
 
 def _make_room(connections: _Connections, most: int) -> None:
-    """Close the oldest of these connections where one more would be too many."""
+    """Close the oldest connection if there is no room for one more."""
     if len(connections) >= most:
         oldest = next(iter(connections))
         connections.pop(oldest).cancel()
@@ -173,7 +173,7 @@ async def _head(reader: asyncio.StreamReader) -> bytes:
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
-        return b""  # answered as what cannot be read
+        return b""  # answered with status 400
 
 
 async def _write(writer: asyncio.StreamWriter, answer: _Answer, *, with_body: bool) -> None:
@@ -186,11 +186,11 @@ async def _write(writer: asyncio.StreamWriter, answer: _Answer, *, with_body: bo
         for first in range(0, len(chunk), WRITTEN_AT_ONCE):
             writer.write(chunk[first : first + WRITTEN_AT_ONCE])
             await writer.drain()
-            await asyncio.sleep(0)  # also where the socket takes all at once, others get their turn
+            await asyncio.sleep(0)  # other tasks run even if the socket takes all bytes at once
 
 
 class Scraping:
-    """Asks sources for their figures. Several that ask at once are answered one after the other."""
+    """Collects the figures of sources, for one scrape at a time."""
 
     def __init__(self, sources: Sequence[Source], series_limit: int) -> None:
         self._sources = (ProcessMetrics(), *sources)
@@ -199,11 +199,11 @@ class Scraping:
         self._was_left_out = False
 
     def faults(self) -> dict[str, str]:
-        """Return by condition of being ready why it is not fulfilled; "" where it is."""
+        """Return the fault of each condition of readiness; "" if the condition is fulfilled."""
         return {name: fault for source in self._sources for name, fault in source.faults().items()}
 
     async def text(self) -> list[bytes]:
-        """Return all figures as text, in pieces."""
+        """Return all figures as text, in chunks."""
         async with self._one_at_a_time:
             begun = time.monotonic()
             exposition = Exposition(self._series_limit)
@@ -247,7 +247,7 @@ async def in_slices(work: SlowWork[T]) -> T:
 
 
 class ProcessMetrics:
-    """This process. Where there is no /proc, some figures are not told."""
+    """The figures of this process. Some are missing without /proc."""
 
     async def tell(self, exposition: Exposition) -> None:
         self._tell(exposition)

@@ -32,9 +32,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """One metric: its name, what it means, and the labels of its samples behind those of the source.
+    """One metric: its name, its meaning, and the labels of its samples after those of the source.
 
-    `detail`: where there are too many series, these are left out first.
+    `detail`: if there are too many series, those of such families are left out first.
     """
 
     name: str
@@ -46,26 +46,26 @@ class Family:
 
 
 class Source(Protocol):
-    """Who has figures to tell: a broker, a name server."""
+    """A server whose figures are collected, for example a broker."""
 
     async def tell(self, exposition: Exposition) -> None:
-        """Add all samples. What they speak of may change meanwhile."""
+        """Add all samples. The server's state may change meanwhile."""
 
     def faults(self) -> dict[str, str]:
-        """Return by condition of being ready why it is not fulfilled; "" where it is."""
+        """Return the fault of each condition of readiness; "" if the condition is fulfilled."""
 
 
 class Exposition:
-    """The samples of one scrape, by family, `most` at most: details are the first that are left out."""
+    """The samples of one scrape, by family. Beyond `most` samples, details are left out first."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.left_out = False  # whether there are more
+        self.left_out = False  # whether samples were left out
         self._lines: dict[Family, list[str]] = {}
         self._count = self._details = 0
 
     def __len__(self) -> int:
-        """How many series are told."""
+        """Return the number of series, without those left out."""
         return min(self._count + self._details, self.most)
 
     @property
@@ -74,11 +74,11 @@ class Exposition:
 
     @property
     def wants_details(self) -> bool:
-        """Whether there is room for details, as far as is known."""
+        """Whether there is room for details so far."""
         return self._count + self._details < self.most
 
     def add(self, family: Family, labels: str, value: float, *, part: str = "") -> None:
-        """Add a sample; `labels` as `label_text` returns them, `part` is that of a histogram."""
+        """Add a sample; `labels` as `label_text` returns them, `part` is the suffix of a histogram's name."""
         if family.detail:
             if not self.wants_details:
                 self.left_out = True
@@ -96,7 +96,7 @@ class Exposition:
         lines.append(f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n")
 
     def add_details(self, family: Family, labels: str, name: str, values: Mapping[int, float]) -> None:
-        """Add a sample of a family of details for each value; its key is what the last label, `name`, says."""
+        """Add a sample of a family of details for each value; its key is the value of the last label, `name`."""
         room = max(0, self.most - self._count - self._details)
         self.left_out |= room < len(values)
         begin = f'{family.name}{{{labels},{name}="'
@@ -105,7 +105,7 @@ class Exposition:
         self._lines.setdefault(family, []).extend(lines)
 
     async def text(self) -> list[bytes]:
-        """Return the text in pieces."""
+        """Return the text in chunks."""
         room = self.most - self._count
         chunks: list[bytes] = []
         for family, lines in self._lines.items():
@@ -123,7 +123,7 @@ class Exposition:
 
 
 def label_text(**labels: str) -> str:
-    """Return labels as samples have them; names and values of strangers are written so that they stay values."""
+    """Return labels as text; values are escaped, as clients choose them."""
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
 
 
@@ -131,11 +131,11 @@ def _escaped(value: str) -> str:
     if value.isalnum():
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return escaped.encode(errors="replace").decode()  # half characters
+    return escaped.encode(errors="replace").decode()  # lone surrogates
 
 
 class Histogram:
-    """Counts values by ascending upper bounds, these included."""
+    """Counts values by ascending, inclusive upper bounds."""
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
         self._bounds = bounds
@@ -147,7 +147,7 @@ class Histogram:
         self._sum += value
 
     def tell(self, exposition: Exposition, family: Family, labels: str) -> None:
-        """Add its samples: one a bound, how many there were, and their sum."""
+        """Add one sample for each bound, the sum, and the number of values."""
         total = 0
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
             total += count
@@ -166,12 +166,12 @@ FAMILIES = (INFO, CONNECTIONS, REFUSED)
 
 
 def tell_info(exposition: Exposition, common: str) -> None:
-    """Add which version this is; `common` are the labels that say whose."""
+    """Add the version; `common` are the labels of the server."""
     exposition.add(INFO, f"{common},{label_text(version=VERSION_NAME, hot_path=speedups.hot_path)}", 1)
 
 
 def tell_server(exposition: Exposition, common: str, *, connections: int, refusals: RejectionLog) -> None:
-    """Add what a server has in common with others; `common` are the labels that say which it is."""
+    """Add the figures that every server has; `common` are the labels of the server."""
     tell_info(exposition, common)
     exposition.add(CONNECTIONS, common, connections)
     for reason, count in sorted(refusals.counts.items()):

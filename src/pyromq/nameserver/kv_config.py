@@ -23,9 +23,9 @@ class _Table(msgspec.Struct, rename="camel"):
 
 
 class KvTable:
-    """The settings. A change can be read at once, and is on disk when its future ends: a thread writes it.
+    """The settings. A change can be read at once; its future completes when a thread has written it to disk.
 
-    Without a file they live in memory only.
+    Without a file the settings are in memory only.
     """
 
     def __init__(self, file: JsonFile | None, *, most_bytes: int = 4 << 20) -> None:
@@ -37,7 +37,7 @@ class KvTable:
         self._namespaces: dict[str, dict[str, str]] = {}
 
     def load(self) -> None:
-        """Read the file. Raises `StoreCorrupt` naming it."""
+        """Read the file. Raises `StoreCorrupt` that names it."""
         stored = self._file.read(partial(msgspec.json.decode, type=_Table)) if self._file is not None else None
         if stored is not None:
             self._namespaces = stored.config_table
@@ -46,12 +46,12 @@ class KvTable:
             )
 
     def close(self) -> None:
-        """Return when what was changed is on disk, or refused."""
+        """Block until all changes are on disk or have failed."""
         if self._saving is not None:
             self._saving.close()
 
     def put(self, namespace: str, key: str, value: str) -> Future[None]:
-        """Set a value. Raises `LimitReached` where there are too many, or they are too long."""
+        """Set a value. Raises `LimitReached` if all values together would be too large."""
         before = self.find(namespace, key)
         more = _size(namespace, key, value) - (0 if before is None else _size(namespace, key, before))
         if more > 0 and self._size + more > self._most:
@@ -65,7 +65,7 @@ class KvTable:
         return self._namespaces.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> Future[None] | None:
-        """Forget a value; None if there is none."""
+        """Delete a value; None if there is none."""
         value = self._namespaces.get(namespace, {}).pop(key, None)
         if value is None:
             return None
@@ -73,7 +73,7 @@ class KvTable:
         return self._saved()
 
     def namespace(self, name: str) -> dict[str, str] | None:
-        """Return a copy of a namespace's entries; None where there is no such namespace."""
+        """Return a copy of a namespace's entries; None if there is no such namespace."""
         entries = self._namespaces.get(name)
         return None if entries is None else dict(entries)
 
@@ -90,7 +90,7 @@ class KvTable:
 
 
 def _size(namespace: str, key: str, value: str) -> int:
-    """Return what an entry counts: its texts, and what Python takes for it."""
+    """Return the size of an entry in memory: its texts and Python's objects."""
     return len(namespace) + len(key) + len(value) + 100
 
 

@@ -1,4 +1,4 @@
-"""One name server: puts its parts together, starts and stops them."""
+"""One name server: makes, starts and stops its parts."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ CHANGES = frozenset(
         RequestCode.ADD_WRITE_PERM_OF_BROKER,
         RequestCode.DELETE_TOPIC_IN_NAMESRV,
         RequestCode.UPDATE_NAMESRV_CONFIG,
-        RequestCode.QUERY_DATA_VERSION,  # counts as a sign of life of the broker that it names
+        RequestCode.QUERY_DATA_VERSION,  # counts as a heartbeat of the broker that it names
     }
 )
 
 
 LIVE = {name for name, setting in SETTINGS.items() if setting.change is Change.AT_ONCE}
-_MOST_BYTES = 64 << 10  # of a request: all settings there are have 1 kB
+_MOST_BYTES = 64 << 10  # of a request that changes settings; all settings together have 1 kB
 
 if TYPE_CHECKING:
     from pyromq.nameserver.name_server_metrics import NameServerMetrics
 
 logger = logger_of(__name__)
 
-DRAIN_SECONDS = 0.5  # answers wait for a table on disk at most
+DRAIN_SECONDS = 0.5  # at the end, for replies that wait for a table to be written
 
 
 class NameServer:
@@ -111,7 +111,7 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """What clients and brokers connect to: `host:port`."""
+        """The address for clients and brokers, `host:port`."""
         host = self.config.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
@@ -151,9 +151,9 @@ class NameServer:
 
 
 class NameServerSettingsProcessor:
-    """The settings, by the names of RocketMQ's configuration files.
+    """Shows and changes the settings by the names of RocketMQ's configuration files.
 
-    `file` keeps changes over a restart; None: nothing does.
+    `file` keeps changes over a restart; None: changes are lost.
     """
 
     def __init__(self, config: NameServerConfig, file: JsonFile | None) -> None:
@@ -161,7 +161,7 @@ class NameServerSettingsProcessor:
         self._file = file
 
     def load(self) -> None:
-        """Apply what was changed by request: that outranks what the server is started with. Raises `StoreError`."""
+        """Apply the stored changes, which override the settings of the start. Raises `StoreError`."""
         content = self._file.load() if self._file is not None else None
         if content is not None:
             kept = parse_properties(content.decode())
@@ -198,7 +198,7 @@ class NameServerSettingsProcessor:
 
 
 class ChangeGuard:
-    """Asked for every request of a name server that has accounts."""
+    """Judges every request of a name server that has accounts."""
 
     reads_fields = True
     is_compiled = False

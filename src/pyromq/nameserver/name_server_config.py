@@ -27,7 +27,7 @@ class NameServerConfig:
     kv_path: Path | None = setting(None, "kvConfigPath", read=parse_path)
     # A broker that is silent for longer is removed.
     broker_timeout_ms: int = setting(120_000, range=(1_000, 86_400_000))
-    # How often silent brokers are looked for.
+    # Time between two searches for silent brokers.
     scan_interval_ms: int = setting(5_000, "scanNotActiveBrokerInterval", range=(100, 600_000))
     # Send clients the fixed queue order of order topics.
     order_message_enabled: bool = setting(False, "orderMessageEnable", change=Change.AT_ONCE)
@@ -36,8 +36,8 @@ class NameServerConfig:
     max_brokers: int = setting(MOST_BROKERS, "maxRegisteredBrokers", range=_COUNT)  # registered at a time, by address
     # Of key-value settings; they are written whole after each change.
     max_kv_bytes: int = setting(4 << 20, "maxKvConfigBytes", range=_COUNT)
-    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS  # of what connections may make it keep and do
-    # Folder of plain_acl.yml and acl/: changes need an account. None: they need none.
+    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS
+    # Folder of plain_acl.yml and acl/: changes then need an account. None: no accounts.
     permissions_path: Path | None = setting(None, "namesrvAclPath", read=parse_path)
     tls: ServerTlsConfig | None = None  # None: plain
     connections: ConnectionConfig = PLAIN  # hooks around calls

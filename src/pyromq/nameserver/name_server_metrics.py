@@ -15,7 +15,7 @@ FAMILIES = (BROKERS, TOPICS)
 
 
 class NameServerMetrics:
-    """One name server. It is ready as soon as it listens: brokers come by themselves."""
+    """The figures of one name server. It is ready as soon as it listens."""
 
     def __init__(self, address: str, routes: RouteTable, refusals: RejectionLog, sessions: Sized) -> None:
         self._common = label_text(node_type="nameserver", node_id=address)

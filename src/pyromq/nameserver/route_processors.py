@@ -55,7 +55,7 @@ from pyromq.slow_work import breathe, completed
 
 
 class RegistrationProcessor:
-    """Brokers: announcements, goodbyes, and the connection whose end is a goodbye too."""
+    """Registers brokers, and removes brokers that leave or whose connection closes."""
 
     def __init__(self, routes: RouteTable, kv: KvTable, clock: Clock) -> None:
         self.alarm = Alarm(clock)  # rings when `forget_some` has something to do
@@ -66,7 +66,7 @@ class RegistrationProcessor:
 
     @answers(RegisterBroker)
     async def register(self, header: RegisterBroker, call: Call) -> Reply:
-        """Take in registrations one at a time: a broker's older one must not replace its newer one."""
+        """Register brokers one at a time: an older registration of a broker must not replace a newer one."""
         if header.body_crc and zlib.crc32(call.body) & 0x7FFFFFFF != header.body_crc:
             raise BrokerError("crc32 not match")
         while self._registering is not None:
@@ -83,7 +83,7 @@ class RegistrationProcessor:
         registration = BrokerRegistration()
         if call.body:
             registration = await (read_compressed if header.compressed else read_plain)(call.body)
-            call.body = b""  # megabytes, and entering the topics takes its time
+            call.body = b""  # may have megabytes, and entering the topics takes time
         if broker.address not in self._routes.addresses():
             logger.info("broker %s (%s) registers", broker.address, broker.name)
         if call.peer.closed:
@@ -110,7 +110,7 @@ class RegistrationProcessor:
         self.alarm.ring_within(0)
 
     def forget_some(self) -> float | None:
-        """Go on with what brokers that are gone leave behind; return in how many seconds there is more."""
+        """Remove some topics of brokers that left; return the seconds until the next call, None if nothing is left."""
         if self._routes.is_leaving:
             self._routes.forget_some()
         return 0 if self._routes.is_leaving else None
@@ -132,7 +132,7 @@ class RegistrationProcessor:
 
 
 class RouteProcessor:
-    """Routes, clusters and names of topics; topics that go, write permissions that are taken and given back."""
+    """Returns routes, clusters and topic names; removes topics, removes and restores write permissions."""
 
     def __init__(self, routes: RouteTable, kv: KvTable, config: NameServerConfig) -> None:
         self._routes = routes

@@ -1,6 +1,6 @@
-"""Which brokers there are and which topics they hold: the name server's whole knowledge, a table in memory.
+"""The registered brokers and their topics: the name server's state, a table in memory.
 
-No sockets and no clock: times are passed in, in monotonic seconds, which no change of the wall clock moves.
+No sockets and no clock: times are passed in, in monotonic seconds.
 Source: RocketMQ 4.9.8, RouteInfoManager.
 """
 
@@ -39,12 +39,12 @@ _ALL_PERMISSIONS = Permission.INHERIT | Permission.WRITE | Permission.READ | Per
 KEEP_SECONDS = 86_400.0  # of topics of absent brokers: a daily job must notice a broker that left since its last run
 MOST_ABSENT_TOPICS = 100_000  # each counted at each absent broker: some 10 MB
 MOST_ABSENT_BROKERS = 100
-AT_ONCE = 200  # topics looked at between two turns of the loop: some 200 us
+AT_ONCE = 200  # topics per step: some 200 us
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """Who registers: one address of one broker name."""
+    """One address of a broker name, as it registers."""
 
     cluster: str
     name: str
@@ -54,7 +54,7 @@ class BrokerIdentity:
 
 @dataclass(slots=True)
 class _LiveBroker:
-    """A registered address: when it was heard last (monotonic), which topics it announced, by which connection."""
+    """A registered address: its latest heartbeat (monotonic), the version of its topics, and its connection."""
 
     identity: BrokerIdentity
     heard: float
@@ -64,10 +64,10 @@ class _LiveBroker:
 
 
 class RouteTable:
-    """The table. One address is one live broker; a broker name has a master (id 0) and slaves.
+    """Brokers and topics. One address is one live broker; a broker name has a master (id 0) and slaves.
 
-    It has room for `most_topics`, each counted at each broker, and `most_brokers`; a connection gets half of what the
-    others leave. What takes long is done by steps: `registering`, and `forget_some` while something `is_leaving`.
+    `most_topics`, each counted at each broker, and `most_brokers` limit the table; a connection may use half of what
+    the others leave. Long work is done in steps: `registering`, and `forget_some` while `is_leaving`.
     """
 
     def __init__(self, *, most_topics: int = MOST_TOPICS, most_brokers: int = MOST_BROKERS) -> None:
@@ -75,7 +75,7 @@ class RouteTable:
         self._most_brokers = most_brokers
         self._count = 0  # of topics, each at each broker
         self._held: dict[str, dict[str, None]] = {}  # topics by broker name
-        self._leaving: dict[str, list[str]] = {}  # by the name of a broker that is gone: topics that still name it
+        self._leaving: dict[str, list[str]] = {}  # topics that still name a broker that left, by its name
         self._live: dict[str, _LiveBroker] = {}
         self._brokers: dict[str, BrokerAddresses] = {}
         self._clusters: dict[str, set[str]] = {}
@@ -85,7 +85,7 @@ class RouteTable:
         self._absent = AbsentTopics()
 
     def __len__(self) -> int:
-        """How many topics there are."""
+        """Return the number of topics."""
         return len(self._topics)
 
     # -- brokers come and go
@@ -99,7 +99,7 @@ class RouteTable:
         ha_address: str | None = None,
         connection: object = None,
     ) -> None:
-        """Take in an announcement, at once."""
+        """Enter a registration in one step."""
         run_blocking(self.registering(broker, registration, now=now, ha_address=ha_address, connection=connection))
 
     async def registering(
@@ -111,13 +111,12 @@ class RouteTable:
         ha_address: str | None = None,
         connection: object = None,
     ) -> None:
-        """Take in an announcement. A master's topics replace its old ones when their version or its address is new.
+        """Enter a registration. A master's topics replace its old ones if their version or its address is new.
 
-        Topics missing from the announcement stay, as upstream. Topics missing here are entered in any case: a broker
-        may have announced one new topic alone, under the version of all, after we had forgotten the others. A topic
+        Topics missing from the registration stay, as upstream. Topics missing in the table are always entered: a broker
+        may have registered one new topic alone, under the version of all, after the table had lost the others. A topic
         with an absurd value is left out: many queues cost every client as many objects, and Java clients read no route
-        with a number of more than 32 bits. Raises
-        `LimitReached` before anything is changed.
+        with a number of more than 32 bits. Raises `LimitReached` before any change.
         """
         self._check_room(broker, registration, connection)
         while broker.name in self._leaving:
@@ -179,7 +178,7 @@ class RouteTable:
             raise LimitReached("maxRegisteredTopics", self._most_topics, f"{text} {self._count}; delete some")
 
     def _enter_address(self, broker: BrokerIdentity) -> bool:
-        """Return whether the name had another address, or none, under this id: another's topics went with it."""
+        """Enter the address. Return whether the name had another address, or none, under this id."""
         known = self._brokers.get(broker.name)
         addresses = dict(known.addresses) if known is not None else {}
         is_new = addresses.get(broker.broker_id) != broker.address
@@ -214,7 +213,7 @@ class RouteTable:
         self._topics[topic.name] = own if known is None or known.keys() == own.keys() else known | own
 
     def unregister(self, broker: BrokerIdentity) -> None:
-        """The broker says goodbye."""
+        """Remove a broker that leaves."""
         self._remove(broker.address, broker)
 
     def connection_closed(self, connection: object) -> list[str]:
@@ -233,7 +232,7 @@ class RouteTable:
         return gone
 
     def _remove(self, address: str, broker: BrokerIdentity | None = None) -> None:
-        """Forget an address; with a name's last address its topics go, with a cluster's last name the cluster."""
+        """Remove an address, the topics of a name without addresses, and a cluster without names."""
         live = self._live.pop(address, None)
         self._filter_servers.pop(address, None)
         identity = live.identity if live is not None else broker
@@ -258,11 +257,11 @@ class RouteTable:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether topics still name a broker that is gone; nobody is told of it."""
+        """Whether topics still name a broker that left; routes do not return it."""
         return bool(self._leaving)
 
     def forget_some(self, broker_name: str | None = None) -> None:
-        """Take a broker that is gone out of some topics that still name it; this one, or any."""
+        """Remove a broker that left from some topics that still name it: this broker, or any."""
         name = broker_name if broker_name is not None else next(iter(self._leaving))
         topics = self._leaving[name]
         for _ in range(min(AT_ONCE, len(topics))):
@@ -291,7 +290,7 @@ class RouteTable:
             del self._topics[topic]
 
     def version_of(self, address: str, now: float) -> DataVersion | None:
-        """Return the version of what the broker announced last; asking is a sign of life."""
+        """Return the version of the broker's topics; the request counts as a heartbeat."""
         live = self._live.get(address)
         if live is None:
             return None
@@ -299,7 +298,7 @@ class RouteTable:
         return live.version
 
     def master_of(self, broker_name: str) -> tuple[str | None, str | None]:
-        """Return a master's address and its replication address; None where there is no master."""
+        """Return a master's address and its replication address; None without a master."""
         known = self._brokers.get(broker_name)
         address = known.addresses.get(MASTER) if known is not None else None
         live = self._live.get(address) if address is not None else None
@@ -308,7 +307,7 @@ class RouteTable:
     # -- what clients ask
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return the brokers of a topic; None where no live broker holds it."""
+        """Return the brokers of a topic; None if no live broker has it."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -346,7 +345,7 @@ class RouteTable:
                 yield None
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the clusters' and brokers' own names, which are topics, and the address of some broker."""
+        """Return the names of clusters and brokers, which are topics, and the address of a broker."""
         names = [*self._clusters, *self._brokers]
         first = next(iter(self._brokers.values()), None)
         return names, next(iter(first.addresses.values())) if first is not None else None
@@ -354,7 +353,7 @@ class RouteTable:
     # -- what operators change
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Forget a topic, everywhere or at the brokers of one cluster."""
+        """Remove a topic everywhere, or at the brokers of one cluster."""
         self._absent.delete_topic(topic, cluster or None)
         names = self._clusters.get(cluster, set()) if cluster else set(self._topics.get(topic, ()))
         for name in names:
@@ -362,11 +361,11 @@ class RouteTable:
                 self._forget_topic_at(topic, name)
 
     async def wipe_write_permission(self, broker_name: str) -> int:
-        """Take the write bit from all topics of a broker, until it announces a change; return how many topics."""
+        """Remove the write bit from all topics of a broker until it registers a change; return their number."""
         return await self._change_permission(broker_name, lambda permission: permission & ~Permission.WRITE)
 
     async def add_write_permission(self, broker_name: str) -> int:
-        """Let all topics of a broker be read and written; return how many topics."""
+        """Make all topics of a broker readable and writable; return their number."""
         return await self._change_permission(broker_name, lambda _: Permission.READ | Permission.WRITE)
 
     async def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
@@ -387,7 +386,7 @@ class RouteTable:
 
 
 def _is_sound(topic: TopicConfig) -> bool:
-    """Return whether every client can read a route with these settings, and afford it."""
+    """Return whether every client can read a route with these settings at a reasonable cost."""
     return (
         0 <= topic.read_queues <= MAX_QUEUES
         and 0 <= topic.write_queues <= MAX_QUEUES
@@ -415,7 +414,7 @@ class AbsentTopics:
         self._brokers: dict[str, _Absence] = {}
 
     def note(self, broker_name: str, cluster: str, topics: Iterable[str], *, heard: float) -> None:
-        """Store the topics of a broker that left; `heard` is the time of its last sign of life."""
+        """Store the topics of a broker that left; `heard` is the time of its last heartbeat."""
         self._brokers.pop(broker_name, None)
         self._brokers[broker_name] = _Absence(cluster, heard, set(topics))
         while len(self._brokers) > MOST_ABSENT_BROKERS or self._count() > MOST_ABSENT_TOPICS:
@@ -428,7 +427,7 @@ class AbsentTopics:
         self._brokers.pop(broker_name, None)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Forget a topic, everywhere or at the brokers of one cluster."""
+        """Remove a topic everywhere, or at the brokers of one cluster."""
         for absence in self._brokers.values():
             if cluster is None or absence.cluster == cluster:
                 absence.topics.discard(topic)

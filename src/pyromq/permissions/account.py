@@ -1,6 +1,6 @@
-"""One account: its keys, where it may come from without a signature, and what it may do.
+"""One account: its keys, its rights, and the addresses from which it needs no signature.
 
-Rights on groups are kept under the names of their retry topics, as upstream keeps them.
+Rights on groups are stored under the names of their retry topics, as upstream.
 Source: RocketMQ 4.9.8, PlainAccessResource, Permission, PlainPermissionManager.checkPerm.
 """
 
@@ -13,7 +13,7 @@ from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
 from pyromq.permissions.address_patterns import AddressPattern
 
 DENY = 1
-ANY = 2  # only asked for: PUB or SUB
+ANY = 2  # only as a needed right: PUB or SUB
 PUB = 4
 SUB = 8
 
@@ -22,12 +22,12 @@ SHORTEST = 7  # characters of an access key or a secret key
 RIGHTS: Mapping[str, int] = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 _NAMES = {DENY: "DENY", ANY: "PUB or SUB", PUB: "PUB", SUB: "SUB", PUB | SUB: "PUB|SUB"}
 
-Need = tuple[str, int]  # a topic, or a group's retry topic, and the right that is needed
+Need = tuple[str, int]  # a topic, or a group's retry topic, and the needed right
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account as the files have it."""
+    """An account of the files."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -38,7 +38,7 @@ class Account:
     rights: Mapping[str, int] = field(default_factory=dict)
 
     def lacks(self, needs: list[Need]) -> Need | None:
-        """Return the first of the rights that the account does not have. An administrator without any has all."""
+        """Return the first missing right. An administrator without own rights has all."""
         if self.admin and not self.rights:
             return None
         return next((need for need in needs if not self._allows(*need)), None)
@@ -51,7 +51,7 @@ class Account:
         if resource.startswith(RETRY_PREFIX):
             return self.default_group_right
         if not self.admin and (resource in NOT_FOR_CLIENTS or resource.startswith(SYSTEM_TOPIC_PREFIX)):
-            return DENY  # others' messages are in there; unlike upstream the default does not reach them
+            return DENY  # these hold messages of others; unlike upstream the default does not apply
         return self.default_topic_right
 
     def _allows(self, resource: str, needed: int) -> bool:

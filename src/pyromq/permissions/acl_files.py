@@ -1,17 +1,17 @@
 """The files of accounts: `plain_acl.yml` in a folder, and all `.yml` and `.yaml` below `acl/` in it.
 
-    globalWhiteRemoteAddresses:          everybody there may do everything, without an account
+    globalWhiteRemoteAddresses:          addresses whose clients may do everything, without an account
     - 10.10.103.*
     accounts:
     - accessKey: orders-app              at least 7 characters, as the secret key
       secretKey: a-long-secret
       whiteRemoteAddress: 10.10.103.7    from there without a signature, and with all rights
-      admin: false                       all rights, where it has no others
-      defaultTopicPerm: DENY             DENY, PUB, SUB, PUB|SUB; DENY where there is none
+      admin: false                       true: all rights, unless it has own ones
+      defaultTopicPerm: DENY             DENY, PUB, SUB, PUB|SUB; absent: DENY
       defaultGroupPerm: SUB
       topicPerms: [orders=PUB|SUB]       instead of the default
       groupPerms: [billing=SUB]
-    dataVersion:                         counted by who writes changes
+    dataVersion:                         increased by each change
     - counter: 3
       timestamp: 1700000000000
 
@@ -43,12 +43,12 @@ _KEYS = {
     "groupPerms",
 }  # fmt: skip
 
-Raw = dict[str, Any]  # an account, or a file, as the file has it: what is unknown here stays there
+Raw = dict[str, Any]  # an account or a file, as decoded from YAML, with unknown entries
 
 
 @dataclass(frozen=True, slots=True)
 class AclFile:
-    """What a file says. `doubts` are what is read otherwise than it may be meant."""
+    """The content of a file. `doubts` name entries that may be meant otherwise."""
 
     path: Path
     raw: Raw
@@ -59,7 +59,7 @@ class AclFile:
 
 
 def parse_acl_file(path: Path, content: bytes) -> AclFile:
-    """Read a file; one without content has no accounts. Raises `UsageError` naming file, place and what is wrong."""
+    """Read a file; an empty one has no accounts. Raises `UsageError` with file, place and fault."""
     import yaml  # here, because importing it takes 20 ms of the start of each broker, with permissions or not
 
     try:
@@ -80,7 +80,7 @@ def parse_acl_file(path: Path, content: bytes) -> AclFile:
 
 
 def write_acl_file(raw: Raw) -> bytes:
-    """Return a file of this content."""
+    """Return the bytes of a file with this content."""
     import yaml
 
     text: str = yaml.safe_dump(raw, default_flow_style=False, sort_keys=False, allow_unicode=True)
@@ -88,7 +88,7 @@ def write_acl_file(raw: Raw) -> bytes:
 
 
 def parse_account(raw: Raw, number: int = 0, doubts: list[str] | None = None) -> Account:
-    """Read an account. Raises `UsageError` naming it, by its place where it has no name."""
+    """Read an account. Raises `UsageError` with its name, or its place if it has none."""
     name = f"account {raw['accessKey']!r}" if isinstance(raw.get("accessKey"), str) else f"account {number}"
     doubts = doubts if doubts is not None else []
     try:
@@ -133,7 +133,7 @@ def _list(raw: Raw, name: str) -> list[Any]:
 
 
 def _text(raw: Raw, name: str) -> str:
-    """Return a text; numbers that somebody wrote without quotes are what they look like."""
+    """Return a text; a number without quotes counts as its digits."""
     value = raw.get(name)
     if value is None:
         return ""
@@ -169,7 +169,7 @@ def _rights(raw: Raw, name: str, account: str, doubts: list[str], *, prefix: str
 
 
 def _right(text: str, what: str, doubts: list[str]) -> int:
-    """Return a right; what is none denies, as upstream has it."""
+    """Return a right; an unknown one is DENY, as upstream."""
     right = RIGHTS.get(text.strip())
     if right is None:
         if text:
@@ -188,28 +188,28 @@ def _version(raw: Raw) -> DataVersion:
         raise UsageError(f"{DATA_VERSION} is no list of counter and timestamp") from None
 
 
-Stamps = dict[Path, tuple[int, int, int]]  # what tells a changed file: when it changed, its size, its number
+Stamps = dict[Path, tuple[int, int, int]]  # of each file: time of change, size, inode; one differs if the file changed
 
 _OWNER_ONLY = 0o600
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the files said when their stamps were these."""
+    """The content of all files, with their stamps before reading."""
 
     stamps: Stamps
     files: tuple[AclFile, ...]
 
 
 class AclFolder:
-    """One folder of accounts' files; nothing of it need exist."""
+    """One folder of accounts' files; folder and files may be absent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.default_file = folder / "plain_acl.yml"
 
     def stamps(self) -> Stamps:
-        """Return which files there are, and as of when. Those below `acl/` come first, by name."""
+        """Return the stamps of all files. Files below `acl/` come first, by name."""
         stamps = {}
         for path in self._paths():
             try:
@@ -220,7 +220,7 @@ class AclFolder:
         return stamps
 
     def read(self) -> Reading:
-        """Read all files. Raises `UsageError` naming the one that cannot be read or understood, and why."""
+        """Read all files. Raises `UsageError` with the file that cannot be read, and the reason."""
         stamps = self.stamps()
         return Reading(stamps, tuple(parse_acl_file(path, _content(path)) for path in stamps))
 
@@ -229,7 +229,7 @@ class AclFolder:
         return path in set(self._paths())
 
     def write(self, path: Path, raw: Raw) -> None:
-        """Replace a file, whole or not at all; who could read it still can. Raises `StoreNotWritable`."""
+        """Replace a file atomically, with its permissions. Raises `StoreNotWritable`."""
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,15 +1,15 @@
 """Patterns of addresses in white lists.
 
     *  *.*.*.*  *:*:*:*:*:*:*:*          every address
-    192.168.0.5   2001:db8::5            one
-    192.168.0.{1,7}   2001:db8::{1,7}    those
-    192.168.0.1,192.168.1.7              those
-    192.168.*.*   192.168.1-20.*         one part but the first is any, or from 1 to 20; those behind it are any
-    2001:db8::1-2f   2001:db8::*         the last part, hexadecimal
-    2001:db8::1-2f:*                     the last but one
+    192.168.0.5   2001:db8::5            one address
+    192.168.0.{1,7}   2001:db8::{1,7}    two addresses
+    192.168.0.1,192.168.1.7              two addresses
+    192.168.*.*   192.168.1-20.*         a range of the second, third or fourth part; the parts after it are any
+    2001:db8::1-2f   2001:db8::*         a range of the last part, hexadecimal
+    2001:db8::1-2f:*                     a range of the part before the last
 
 Source: RocketMQ 4.9.8, RemoteAddressStrategyFactory; unlike there `::` in a pattern with `*` stands for as many zeros
-as an address lacks, and what could never match is refused.
+as an address lacks, and a pattern that can never match is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EVERY = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 
 @dataclass(frozen=True, slots=True)
 class AddressPattern:
-    """Which addresses a text of a white list names."""
+    """The addresses of one pattern."""
 
     text: str
     every: bool = False
@@ -37,7 +37,7 @@ class AddressPattern:
     version: int = 0  # of the range's addresses: 4 or 6
 
     def matches(self, address: Address) -> bool:
-        """Whether the pattern names this address."""
+        """Return whether the address is one of the pattern."""
         if self.every or address in self.addresses:
             return True
         if address.version != self.version:
@@ -48,7 +48,7 @@ class AddressPattern:
 
 
 def parse_pattern(text: str) -> AddressPattern:
-    """Read a pattern; a blank one matches nothing. Raises `UsageError` for what is no pattern."""
+    """Read a pattern; a blank one matches nothing. Raises `UsageError` for an invalid one."""
     plain = text.strip()
     if not plain:
         return AddressPattern(plain)
@@ -69,7 +69,7 @@ def parse_pattern(text: str) -> AddressPattern:
 
 
 def peer_address(text: str) -> Address | None:
-    """Return the address in `host:port` or `[host]:port`; an IPv4 address inside an IPv6 one as what it is."""
+    """Return the address in `host:port` or `[host]:port`; an IPv4-mapped IPv6 address as IPv4."""
     host = text.rpartition(":")[0].strip("[]").partition("%")[0]
     try:
         address = ip_address(host)

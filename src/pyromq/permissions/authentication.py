@@ -1,6 +1,5 @@
-"""Who asks, and whether it is they: by address, by account, by signature.
+"""Authenticates requests: the white list of addresses, then the account, its own addresses, and the signature.
 
-In this order, as upstream: the white list of addresses, the account, its own addresses, the signature.
 Source: RocketMQ 4.9.8, PlainPermissionManager.validate; the texts are ours.
 """
 
@@ -17,19 +16,19 @@ from pyromq.permissions.permissions import InForce, Permissions
 from pyromq.remoting.command import Call
 from pyromq.remoting.signer import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, UNSIGNED, signature
 
-REFUSED = "aclEnable"  # the setting that refuses, as refusals are counted
+REFUSED = "aclEnable"  # the setting by which refusals are counted
 _MOST_ADDRESSES = 10_000
 
 
 class Authentication:
-    """Tells the account of a request, by what is in force."""
+    """Finds the account of a request among the accounts in force."""
 
     def __init__(self, permissions: Permissions) -> None:
         self._permissions = permissions
         self._addresses: dict[str, Address | None] = {}
 
     def account_of(self, call: Call) -> Account | None:
-        """Return the account whose rights count; None for who may do everything. Raises `AccessDenied`."""
+        """Return the account whose rights apply; None if the request may do everything. Raises `AccessDenied`."""
         address = self._address(call.peer.address)
         in_force = self._permissions.in_force
         if in_force.trusts(address):
@@ -50,9 +49,9 @@ class Authentication:
 
 
 def is_signed_by(account: Account, fields: Mapping[str, Any], body: bytes) -> bool:
-    """Whether the signature in the fields is the account's, over the fields and the body.
+    """Return whether the signature in the fields is the account's, over the fields and the body.
 
-    Clients from 4.9.4 on sign the mark of queries by unique key, which upstream's brokers do not expect; either counts.
+    Clients from 4.9.4 on sign the mark of queries by unique key, older ones do not; both are accepted.
     """
     given = fields.get(SIGNATURE)
     if not isinstance(given, str):
@@ -66,7 +65,7 @@ def is_signed_by(account: Account, fields: Mapping[str, Any], body: bytes) -> bo
 
 
 def denied(reason: str) -> AccessDenied:
-    """Return the refusal as it is answered: with the name of Java's exception, which tells what kind it is."""
+    """Return the refusal with the name of Java's exception, by which clients recognize it."""
     return AccessDenied(f"{DENIED}{reason}")
 
 
@@ -85,7 +84,7 @@ def _content(fields: Mapping[str, Any], unsigned: frozenset[str]) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """Return a field's value as Java sees it: JSON's own values as text."""
+    """Return a field's value as Java reads it: JSON's values as text."""
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, bool):

@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """Accounts by access key, and who needs none. `version` counts what came into force."""
+    """Accounts by access key, and the addresses that need none. `version` counts changes."""
 
     version: int = 0
     accounts: Mapping[str, Account] = field(default_factory=dict)
@@ -33,11 +33,11 @@ class InForce:
     files: Mapping[Path, AclFile] = field(default_factory=dict)
 
     def trusts(self, address: Address | None) -> bool:
-        """Whether everybody at this address may do everything."""
+        """Return whether clients at this address may do everything."""
         return address is not None and any(pattern.matches(address) for pattern in self.white_list)
 
     def file_of(self, access_key: str) -> AclFile | None:
-        """Return the file whose account of this name counts."""
+        """Return the file whose account of this name is in force."""
         for file in self.files.values():
             if any(account.access_key == access_key for account in file.accounts):
                 return file
@@ -45,28 +45,28 @@ class InForce:
 
 
 class Permissions:
-    """Changed by the thread that reads the files, in one step; whoever judges looks at `in_force` once."""
+    """The permissions in force. The thread that reads files replaces `in_force`; a judgement reads it once."""
 
     def __init__(self) -> None:
         self.in_force = InForce()
-        self.fault: str | None = None  # why the files as they are now do not count
+        self.fault: str | None = None  # why the present files are not in force
 
     def lacks(self, access_key: str | None, needs: list[Need]) -> Need | None:
-        """Return the first of these rights that an account does not have now; None as key: who needs no account."""
+        """Return the first of these rights that an account lacks now. Without a key none is lacking."""
         if access_key is None:
             return None
         account = self.in_force.accounts.get(access_key)
         return needs[0] if account is None else account.lacks(needs)
 
     def may_see_client(self, access_key: str | None, owner: str | None) -> bool:
-        """Whether an account may be told of a client of the account `owner`: its own, or it is an administrator's."""
+        """Return whether an account may see a client of the account `owner`: its own, or any as administrator."""
         if access_key is None or access_key == owner:
             return True
         account = self.in_force.accounts.get(access_key)
         return account is not None and account.admin
 
     def take(self, files: tuple[AclFile, ...]) -> None:
-        """Put these files in force, in place of all others. The first account of a name counts."""
+        """Put these files in force instead of the previous ones. The first account of a name counts."""
         accounts: dict[str, Account] = {}
         for file in files:
             for account in file.accounts:
@@ -83,14 +83,14 @@ class Permissions:
         self.fault = None
 
     def complain(self, fault: str) -> None:
-        """Note that the files cannot be used; what is in force stays."""
+        """Note and log that the files are invalid; the permissions in force stay."""
         if fault != self.fault:
             logger.error("permissions stay as they were: %s", fault)
         self.fault = fault
 
 
 class AclWatch:
-    """Looks at a folder's files for one broker. All but `load` is done by the thread."""
+    """Watches a folder's files for one server. The thread does all but `load`."""
 
     def __init__(self, folder: AclFolder, permissions: Permissions, thread: Worker) -> None:
         self._folder = folder
@@ -101,7 +101,7 @@ class AclWatch:
         self._seen: Stamps = {}  # as of the last look
 
     def load(self) -> None:
-        """Read the files before anything else is done. Raises `UsageError` naming what is wrong."""
+        """Read the files for the first time. Raises `UsageError` with the fault."""
         self._take()
         if not self._permissions.in_force.accounts and not self._permissions.in_force.white_list:
             logger.warning(
@@ -110,15 +110,15 @@ class AclWatch:
             )
 
     def look(self) -> None:
-        """Have the thread look, if it has done so before."""
+        """Let the thread look, unless it is still looking."""
         if self._looking is not None:
             if not self._looking.done():
                 return
-            self._looking.result()  # raises what is a fault of ours
+            self._looking.result()  # raises an internal error
         self._looking = self._thread.submit(self._look)
 
     def change(self, edit: Callable[[], None]) -> Future[None]:
-        """Have the thread edit files; resolves when that is on disk and in force. Its errors are the future's."""
+        """Let the thread edit files; the future completes when the change is on disk and in force, or fails."""
 
         def edit_and_take() -> None:
             edit()
@@ -127,7 +127,7 @@ class AclWatch:
         return self._thread.submit(edit_and_take)
 
     def close(self) -> None:
-        """Return when the thread has ended."""
+        """Block until the thread has ended."""
         self._thread.shutdown()
 
     def _look(self) -> None:

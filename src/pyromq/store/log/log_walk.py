@@ -28,6 +28,7 @@ from pyromq.store.log.segment import Segment
 
 _SECTOR = 512  # bytes that every disk writes atomically
 _PIECE = 1 << 20  # bytes read at once by a search
+_ZEROS = bytes(_PIECE + len(MAGIC_BYTES))
 _MAGICS = re.compile(re.escape(MAGIC_BYTES) + b"|" + re.escape(BLANK_MAGIC_BYTES))
 
 
@@ -140,11 +141,13 @@ class LogWalk:
         is_empty = True
         for piece in range(start, min(start + self._searched_bytes, segment.size), _PIECE):
             [content] = segment.read([(piece, _PIECE + len(MAGIC_BYTES))])  # not mapped, which would allocate holes
+            if _ZEROS.startswith(content):
+                continue
             for found in _MAGICS.finditer(content):
                 position = piece + found.start() - MAGIC_AT
                 if position > start and self._is_sound(segment, position):
                     return position, is_empty and not content[: position - piece].strip(b"\0")
-            is_empty = is_empty and not content.strip(b"\0")
+            is_empty = False
         return None, is_empty
 
     def _is_sound(self, segment: Segment, position: int) -> bool:

@@ -24,8 +24,8 @@ from pyromq.record import decode_all
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import ListTimers, QueryMessage
 from pyromq.store.disk import LOCAL_DISK
-from pyromq.store.offline.checking import Checking
-from pyromq.store.offline.repairing import Repairing
+from pyromq.store.offline.store_check import StoreCheck
+from pyromq.store.offline.store_repair import StoreRepair
 from pyromq.testing import FakeClock
 
 from .test_damaged_folder import fill, settings
@@ -156,7 +156,7 @@ def play(sound, folder, seed):
     path, kind = damage(bad, random)
     what = f"seed {seed}: {kind} of {path.relative_to(bad)}"
     config = settings(bad).store_config
-    findings = [*Checking(config).run().findings, *_table_findings(bad)]
+    findings = [*StoreCheck(config).run().findings, *_table_findings(bad)]
     mended = shutil.copytree(bad, folder / f"{seed}-mended")
     outcome, records = asyncio.run(started(bad, now_ms))
     if traced := [record.getMessage() for record in records if record.exc_info]:
@@ -168,7 +168,7 @@ def play(sound, folder, seed):
         told = [str(each) for each in findings] + [record.getMessage() for record in records]
         if not any(name in line for line in told for name in names_of(path, bad)):
             return f"{what}: passed over: {expected - outcome} are missing, {outcome - expected} are new"
-    Repairing(settings(mended).store_config, lambda text: None).run()
+    StoreRepair(settings(mended).store_config, lambda text: None).run()
     again, records = asyncio.run(started(mended, now_ms))
     if traced := [record.getMessage() for record in records if record.exc_info]:
         return f"{what}: traceback after a repair: {traced}"

@@ -23,7 +23,7 @@ from pyromq.record import decode_all
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import CreateTopic, UpdateConsumerOffset
 from pyromq.store.config import StoreConfig
-from pyromq.store.offline.checking import Checking
+from pyromq.store.offline.store_check import StoreCheck
 from pyromq.testing import FakeClock
 
 from .headers import send_header
@@ -155,5 +155,5 @@ def test_a_check_never_fails(sound, tmp_path, kind):
         shutil.rmtree(bad, ignore_errors=True)
         shutil.copytree(folder, bad)
         damage(bad / path.relative_to(folder), kind, random)
-        findings = Checking(StoreConfig(bad)).run().findings
+        findings = StoreCheck(StoreConfig(bad)).run().findings
         assert all(Path(finding.path).is_relative_to(bad) for finding in findings)

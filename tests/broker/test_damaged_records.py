@@ -10,7 +10,7 @@ from tests.broker.transactions.transactions import COMMIT, ROLLBACK
 from pyromq.broker.broker import Broker
 from pyromq.broker.transactions.half_messages import GROUP
 from pyromq.names import HALF_TOPIC, LEDGER_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
-from pyromq.store.offline.repairing import Repairing
+from pyromq.store.offline.store_repair import StoreRepair
 from pyromq.testing.clock import settle
 
 BODY_AT = 88  # in a record with IPv4 addresses
@@ -28,7 +28,7 @@ def damage(config, log_offset, *, at=BODY_AT):
 
 
 def repair(config):
-    assert Repairing(config.store_config, lambda text: None).run().is_sound
+    assert StoreRepair(config.store_config, lambda text: None).run().is_sound
 
 
 def log_offset(broker, topic, offset=0, *, queue_id=0):

@@ -18,8 +18,8 @@ from pyromq.errors import StoreCorrupt
 from pyromq.slow_work import run_blocking
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
-from pyromq.store.offline.checking import Checking
 from pyromq.store.offline.stopped_store import Cure
+from pyromq.store.offline.store_check import StoreCheck
 
 from ..store.making import (
     NOON_MS,
@@ -349,7 +349,7 @@ def test_without_its_first_log_file_a_store_says_so(tmp_path: Path, caplog: pyte
         fill(store, 100)
     first = tmp_path / "commitlog" / f"{0:020}"
     first.rename(tmp_path / "kept")
-    [finding] = [each for each in Checking(StoreConfig(tmp_path)).run().findings if each.path == first]
+    [finding] = [each for each in StoreCheck(StoreConfig(tmp_path)).run().findings if each.path == first]
     assert finding.cure is Cure.BACKUP
     with opened(tmp_path) as store:
         assert store.min_offset(TOPIC, 0) > 0

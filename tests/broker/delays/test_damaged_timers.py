@@ -11,7 +11,7 @@ from pyromq.remoting.bodies import TimerList, decode_body
 from pyromq.remoting.headers import ListTimers
 from pyromq.slow_work import run_blocking
 from pyromq.store.json_file import verified
-from pyromq.store.offline.checking import Checking
+from pyromq.store.offline.store_check import StoreCheck
 
 HOUR_MS = 3_600_000
 COUNT = 60
@@ -128,7 +128,7 @@ def test_files_of_older_brokers_are_read_and_go_on(waiting):
     run.cancel(now + HOUR_MS + 1, "K01")
     run.stop()
     assert path.with_suffix(".done").read_bytes() == bytes((0, 0, 0, 0, 0, 0, 0, 1))
-    assert not Checking(config.store_config).run().findings
+    assert not StoreCheck(config.store_config).run().findings
     assert delivered(config, now) == KEYS[2:]
 
 

@@ -11,7 +11,7 @@ from tests.store.making import TOPIC, StoppedClock, fill, message, opened
 from pyromq.slow_work import run_blocking
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
-from pyromq.store.offline.checking import Checking
+from pyromq.store.offline.store_check import StoreCheck
 
 COUNT = 60  # messages, with 90 keys and as many ids
 
@@ -40,7 +40,7 @@ def test_a_file_of_garbage_is_made_again(tmp_path: Path, files: list[Path], seed
     random = Random(seed)
     path = random.choice(files)
     path.write_bytes(random.randbytes(path.stat().st_size))
-    assert any(finding.path == path for finding in Checking(StoreConfig(tmp_path)).run().findings)
+    assert any(finding.path == path for finding in StoreCheck(StoreConfig(tmp_path)).run().findings)
     with opened(tmp_path) as store:
         assert found(store) == COUNT
 
@@ -66,7 +66,7 @@ def test_a_last_file_missing_is_named_by_the_one_before(tmp_path: Path, caplog: 
             clock.ms += 10
     files = sorted((tmp_path / "index").iterdir())
     files[-1].unlink()
-    assert Checking(StoreConfig(tmp_path)).run().findings
+    assert StoreCheck(StoreConfig(tmp_path)).run().findings
     with opened(tmp_path, clock) as store:
         assert found(store) == COUNT
     assert f"{files[-2]}: the last index file is missing" in caplog.text
@@ -76,9 +76,9 @@ def test_the_only_file_missing_is_named_and_made_again(tmp_path: Path, caplog: p
     with opened(tmp_path, index_entries=1000) as store:
         fill(store, COUNT)
     (only,) = (tmp_path / "index").iterdir()
-    assert not Checking(StoreConfig(tmp_path, index_entries=1000)).run().findings
+    assert not StoreCheck(StoreConfig(tmp_path, index_entries=1000)).run().findings
     only.unlink()
-    (finding,) = Checking(StoreConfig(tmp_path, index_entries=1000)).run().findings
+    (finding,) = StoreCheck(StoreConfig(tmp_path, index_entries=1000)).run().findings
     assert (finding.path, finding.text) == (tmp_path / "index", "the last file is missing")
     with opened(tmp_path, index_entries=1000) as store:
         assert found(store) == COUNT
@@ -96,7 +96,7 @@ def test_a_flipped_bit_raises_nothing_and_is_found_by_a_check(tmp_path: Path, fi
     content = bytearray(path.read_bytes())
     content[random.choice([place for place, byte in enumerate(content) if byte])] ^= 1 << random.randrange(8)
     path.write_bytes(content)
-    told = any(finding.path == path for finding in Checking(StoreConfig(tmp_path)).run().findings)
+    told = any(finding.path == path for finding in StoreCheck(StoreConfig(tmp_path)).run().findings)
     with opened(tmp_path) as store:
         assert found(store) == COUNT or told
 

@@ -35,9 +35,9 @@ from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
 from pyromq.store.json_file import verified
 from pyromq.store.log.log_walk import Damage
-from pyromq.store.offline.checking import Checking, Report
-from pyromq.store.offline.repairing import Repairing
 from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore, check_stopped
+from pyromq.store.offline.store_check import Report, StoreCheck
+from pyromq.store.offline.store_repair import StoreRepair
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,7 +89,7 @@ def check(folder: Path, config_file: Path | None, output: str) -> int:
     check_stopped(folder)
     config = _config(folder, config_file)
     with _gibibytes_read(output) as show_progress:
-        report = Checking(config, show_progress).run()
+        report = StoreCheck(config, show_progress).run()
     report.findings += _table_findings(folder)
     return _show_report(report, output, config)
 
@@ -111,7 +111,7 @@ def repair(folder: Path, config_file: Path | None, output: str) -> int:
     try:
         acts: list[str] = []
         with _gibibytes_read(output) as show_progress:
-            report = Repairing(config, acts.append, show_progress).run()
+            report = StoreRepair(config, acts.append, show_progress).run()
         report.findings += _table_findings(folder)
     finally:
         directory.unlock()

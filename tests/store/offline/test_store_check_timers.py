@@ -10,8 +10,8 @@ from tests.store.making import NOON_MS, TOPIC, message, opened
 
 from pyromq.errors import StoreCorrupt
 from pyromq.store.config import StoreConfig
-from pyromq.store.offline.checking import Checking
 from pyromq.store.offline.stopped_store import Cure, Finding
+from pyromq.store.offline.store_check import StoreCheck
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 from pyromq.store.timers.timer_files import TimerFiles
 
@@ -43,7 +43,7 @@ def bucket(tmp_path: Path) -> TimerBucket:
 
 
 def found(root: Path) -> list[Finding]:
-    return [each for each in Checking(StoreConfig(root)).run().findings if each.path.parent.name == "timers"]
+    return [each for each in StoreCheck(StoreConfig(root)).run().findings if each.path.parent.name == "timers"]
 
 
 def cut(path: Path, size: int) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 from tests.store.making import TOPIC, crashed_copy, fill, message, opened
-from tests.store.offline.test_checking import opens_with, without
+from tests.store.offline.test_store_check import opens_with, without
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
 from pyromq.store.config import StoreConfig
-from pyromq.store.offline.checking import Report
-from pyromq.store.offline.repairing import Repairing
 from pyromq.store.offline.stopped_store import Cure, StoppedStore
+from pyromq.store.offline.store_check import Report
+from pyromq.store.offline.store_repair import StoreRepair
 
 COUNT = 100
 ONE_FILE = {"segment_bytes": 1 << 20}
@@ -35,7 +35,7 @@ def cut(root: Path, size: int) -> None:
 
 
 def repaired(root: Path, **changes: int) -> Report:
-    return Repairing(StoreConfig(root, **{"consume_queue_entries": 8, **changes}), lambda text: None).run()  # type: ignore[arg-type]
+    return StoreRepair(StoreConfig(root, **{"consume_queue_entries": 8, **changes}), lambda text: None).run()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [30, 7000, 8192])

@@ -55,7 +55,7 @@ class Report:
         return all(finding.cure is Cure.NOBODY for finding in self.findings)
 
 
-class Checking:
+class StoreCheck:
     """One check. `on_progress(done, total)` is called with bytes of the log from time to time."""
 
     def __init__(self, config: StoreConfig, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:

@@ -12,7 +12,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
-from pyromq.store.offline.checking import Checking
+from pyromq.store.offline.store_check import StoreCheck
 
 OTHER = "payments"
 
@@ -175,9 +175,9 @@ def test_a_check_names_a_missing_queue_and_the_start_mends_it(tmp_path: Path, ex
         assert not expired or store.retention.expire_now(0)
     missing = tmp_path / "consumequeue" / TOPIC / "1"
     shutil.rmtree(missing)
-    report = Checking(StoreConfig(tmp_path, **SMALL)).run()  # type: ignore[arg-type]
+    report = StoreCheck(StoreConfig(tmp_path, **SMALL)).run()  # type: ignore[arg-type]
     assert [finding.path for finding in report.findings] == [missing]
     assert not report.is_sound
     with opened(tmp_path, clock):
         pass
-    assert Checking(StoreConfig(tmp_path, **SMALL)).run().is_sound  # type: ignore[arg-type]
+    assert StoreCheck(StoreConfig(tmp_path, **SMALL)).run().is_sound  # type: ignore[arg-type]

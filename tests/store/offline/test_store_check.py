@@ -17,9 +17,9 @@ from pyromq.record import decode_all
 from pyromq.slow_work import run_blocking
 from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
-from pyromq.store.offline.checking import Checking, Report
-from pyromq.store.offline.repairing import Repairing
 from pyromq.store.offline.stopped_store import Cure, check_stopped
+from pyromq.store.offline.store_check import Report, StoreCheck
+from pyromq.store.offline.store_repair import StoreRepair
 
 COUNT = 100  # messages of the store that is damaged: five log files, seven files of each queue
 
@@ -34,11 +34,11 @@ def sent(tmp_path: Path) -> list[StoredMessage]:
 
 
 def checked(root: Path) -> Report:
-    return Checking(StoreConfig(root)).run()
+    return StoreCheck(StoreConfig(root)).run()
 
 
 def repaired(root: Path) -> Report:
-    return Repairing(StoreConfig(root, **SMALL), lambda text: None).run()  # type: ignore[arg-type]
+    return StoreRepair(StoreConfig(root, **SMALL), lambda text: None).run()  # type: ignore[arg-type]
 
 
 def place(root: Path, log_offset: int) -> tuple[Path, int]:
@@ -91,7 +91,7 @@ def test_a_sound_store_has_nothing_wrong_and_is_not_changed(tmp_path: Path, sent
 def test_stores_of_a_java_broker_can_be_checked(tmp_path: Path, name: str) -> None:
     root = unpack(name, tmp_path)
     before = files_below(root)
-    report = Checking(StoreConfig(root)).run()  # the sizes of its files are not those of the settings
+    report = StoreCheck(StoreConfig(root)).run()  # the sizes of its files are not those of the settings
     assert files_below(root) == before
     assert {finding.cure for finding in report.findings} == (set() if name == CLEAN else {Cure.START})
 
@@ -104,7 +104,7 @@ def test_a_flipped_bit_in_a_java_store_is_found_and_repaired(tmp_path: Path, nam
     flip(segment, 95)
     report = checked(root)
     assert report.findings[0].path == segment and report.findings[0].cure is Cure.REPAIR
-    mended = Repairing(StoreConfig(root, consume_queue_entries=30), lambda text: None).run()
+    mended = StoreRepair(StoreConfig(root, consume_queue_entries=30), lambda text: None).run()
     assert mended.records == sound  # one is lost, one stands in for it
     assert all(finding.cure in (Cure.NOBODY, Cure.START) for finding in mended.findings), mended.findings
 
@@ -307,7 +307,7 @@ def test_the_log_may_lie_elsewhere(tmp_path: Path) -> None:
     with opened(tmp_path / "root", commit_log_path=tmp_path / "log") as store:
         fill(store, 30)
     config = replace(StoreConfig(tmp_path / "root"), commit_log_path=tmp_path / "log")
-    assert Checking(config).run().records == 30
+    assert StoreCheck(config).run().records == 30
 
 
 @pytest.mark.parametrize("byte", [0, 1, 5, 6])
@@ -341,7 +341,7 @@ def test_a_queue_without_its_log_is_summed_up(tmp_path: Path, sent: list[StoredM
     assert f"entries {behind[0].queue_offset} to {COUNT // 2 - 1}: " in of_queues[0]
 
     acts: list[str] = []
-    Repairing(StoreConfig(tmp_path, **SMALL), acts.append).run()  # type: ignore[arg-type]
+    StoreRepair(StoreConfig(tmp_path, **SMALL), acts.append).run()  # type: ignore[arg-type]
     lost = [act for act in acts if "lost" in act]
     assert len(lost) == 2
     assert f"{len(behind) // 2} messages from {behind[0].queue_offset} to {COUNT // 2 - 1} are lost" in lost[0]

@@ -20,9 +20,9 @@ from pyromq.store.disk import LOCAL_DISK, opened
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_walk import Damage
 from pyromq.store.log.segment import Segment
-from pyromq.store.offline.checking import Checking, Report
 from pyromq.store.offline.queue_check import QueueCheck
 from pyromq.store.offline.stopped_store import StoppedStore
+from pyromq.store.offline.store_check import Report, StoreCheck
 from pyromq.store.queue.consume_queue import ENTRY_BYTES
 from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueEnds, QueueTable
@@ -35,7 +35,7 @@ _LEAST = FIXED_SIZE + 1  # bytes of a record with a topic of one character
 _MOST = 4 << 20  # bytes of a filler record: brokers read a record into memory
 
 
-class Repairing:
+class StoreRepair:
     """One repair of a store that the caller has locked. `on_act` is called with the text of each step, before it."""
 
     def __init__(
@@ -53,14 +53,14 @@ class Repairing:
         store = StoppedStore(self._config)
         self._begin_again(store)
         self._restore_sizes(store)
-        checking = Checking(self._config, self._on_progress)
-        report = checking.run()
+        check = StoreCheck(self._config, self._on_progress)
+        report = check.run()
         for damage in report.damages:
-            self._fill(checking.store, damage, known_end=checking.queues.lost_end)
-        self._rebuild(checking.store, checking.queues, report)
-        self._drop_index(checking.index.broken)
+            self._fill(check.store, damage, known_end=check.queues.lost_end)
+        self._rebuild(check.store, check.queues, report)
+        self._drop_index(check.index.broken)
         self._drop_checkpoint(report)
-        return Checking(self._config, self._on_progress).run()
+        return StoreCheck(self._config, self._on_progress).run()
 
     # -- the log
 

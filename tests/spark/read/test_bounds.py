@@ -4,7 +4,7 @@ import pytest
 
 from pyromq.errors import TopicNotFound, UsageError
 from pyromq.message import MessageQueue
-from pyromq.spark.read.bounds import DataLoss, plan_ranges
+from pyromq.spark.read.bounds import DataLoss, ReadBounds
 from pyromq.spark.read.read_options import read_options
 
 BEGAN = 10**12  # ms since 1970
@@ -40,7 +40,7 @@ class TwoQueues:
 
 
 def planned(**options):
-    return [(r.start, r.end) for r in plan_ranges(read_options({"subscribe": "x"} | options), TwoQueues())]
+    return [(r.start, r.end) for r in ReadBounds(read_options({"subscribe": "x"} | options), TwoQueues()).ranges()]
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_without_fail_on_data_loss_the_rest_is_read():
 def test_a_queue_that_does_not_exist_is_named():
     options = read_options({"assign": '{"x":{"b":[7]}}'})
     with pytest.raises(UsageError, match=r"queue 7 of topic x at b, which does not exist"):
-        plan_ranges(options, TwoQueues())
+        ReadBounds(options, TwoQueues()).ranges()
 
 
 def test_a_pattern_means_applications_topics_only():
-    ranges = plan_ranges(read_options({"subscribePattern": ".*x"}), TwoQueues())
+    ranges = ReadBounds(read_options({"subscribePattern": ".*x"}), TwoQueues()).ranges()
     assert {r.queue.topic for r in ranges} == {"x"}
 
 
 def test_a_pattern_that_matches_nothing_is_named():
     with pytest.raises(TopicNotFound, match=r"'y\.\*'"):
-        plan_ranges(read_options({"subscribePattern": "y.*"}), TwoQueues())
+        ReadBounds(read_options({"subscribePattern": "y.*"}), TwoQueues()).ranges()

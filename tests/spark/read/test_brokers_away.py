@@ -10,7 +10,7 @@ pytest.importorskip("pyarrow")
 from pyromq import Message
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import TopicNotFound, Unavailable
-from pyromq.spark.read.bounds import plan_ranges
+from pyromq.spark.read.bounds import ReadBounds
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_planning import StreamPlanning
 from pyromq.spark.worker_clients import with_retries
@@ -73,7 +73,7 @@ async def test_a_stream_that_goes_on_waits_for_a_broker(cluster, driver, caplog)
 
 async def test_a_batch_waits_for_a_broker(cluster, driver, caplog):
     options, client = driver
-    (found,) = await over_a_restart(cluster, caplog, options, partial(plan_ranges, options, client))
+    (found,) = await over_a_restart(cluster, caplog, options, ReadBounds(options, client).ranges)
     assert (found.start, found.end) == (0, 1)
 
 
@@ -82,12 +82,12 @@ async def test_a_broker_that_stays_away_is_told_when_the_deadline_is_over(cluste
     options = read_options({"namesrvAddr": cluster.namesrv, "subscribe": "orders", "deadlineMs": "300"})
     await cluster.stop_broker()
     with pytest.raises(Unavailable, match=r"broker-a is not registered at .*orders"):
-        await asyncio.to_thread(with_retries, options, partial(plan_ranges, options, client))
+        await asyncio.to_thread(with_retries, options, ReadBounds(options, client).ranges)
 
 
 async def test_a_topic_that_no_broker_has_is_told_at_once(cluster, driver, caplog):
     _, client = driver
     options = read_options({"namesrvAddr": cluster.namesrv, "subscribe": "ordres"})
     with pytest.raises(TopicNotFound, match="ordres"):
-        await asyncio.to_thread(with_retries, options, partial(plan_ranges, options, client))
+        await asyncio.to_thread(with_retries, options, ReadBounds(options, client).ranges)
     assert "trying again" not in caplog.text

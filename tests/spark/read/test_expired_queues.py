@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow")
 from pyromq import Message
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.message import MessageQueue
-from pyromq.spark.read.bounds import DataLoss, plan_ranges
+from pyromq.spark.read.bounds import DataLoss, ReadBounds
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import read_ranges
 from pyromq.spark.read.read_options import BATCH, STREAM, read_options
@@ -87,7 +87,7 @@ def starting_at(offset):
 def planned(given):
     options = read_options(given, BATCH)
     with QueueReader(options.group, options.namesrv) as client:
-        return [(each.start, each.end) for each in plan_ranges(options, client)]
+        return [(each.start, each.end) for each in ReadBounds(options, client).ranges()]
 
 
 def read(given, start, end):

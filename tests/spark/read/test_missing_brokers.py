@@ -11,7 +11,7 @@ from pyromq import Message
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import Unavailable
 from pyromq.message import MessageQueue
-from pyromq.spark.read.bounds import DataLoss, plan_ranges
+from pyromq.spark.read.bounds import DataLoss, ReadBounds
 from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import read_ranges
 from pyromq.spark.read.read_options import read_options
@@ -65,7 +65,7 @@ class Reads:
 
     async def batch(self, **given):
         options = self.options(startingOffsets="earliest", **given)
-        found = await self.with_client(lambda client: with_retries(options, lambda: plan_ranges(options, client)))
+        found = await self.with_client(lambda client: with_retries(options, ReadBounds(options, client).ranges))
         return {each.queue: (each.start, each.end) for each in found}
 
     async def with_client(self, call):

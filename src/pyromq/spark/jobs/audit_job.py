@@ -16,7 +16,7 @@ from pyromq.plural import counted
 from pyromq.spark.jobs.runner import Tell
 from pyromq.spark.jobs.session import copies_options, open_session, read_archive, read_copies
 from pyromq.spark.jobs.settings import Audit, Summary, pairs
-from pyromq.spark.read.bounds import check_absent, check_registered
+from pyromq.spark.read.bounds import ReadBounds
 from pyromq.spark.read.read_options import ReadOptions, read_options
 from pyromq.spark.worker_clients import queue_reader, with_retries
 
@@ -104,8 +104,9 @@ def _bounds(settings: Audit, namesrv: str, topics: list[str], counted: Collectio
 
 
 def _held(options: ReadOptions, reader: QueueReader, counted: Collection[MessageQueue]) -> Bounds:
-    check_registered(options, reader, options.required_brokers, "option requiredBrokers names it")
-    check_absent(options, reader)
+    queues = ReadBounds(options, reader)
+    queues.check_registered(options.required_brokers, "option requiredBrokers names it")
+    queues.check_absent()
     found: dict[MessageQueue, tuple[int, int]] = {}
     for topic in options.subscribe:
         try:
@@ -113,7 +114,7 @@ def _held(options: ReadOptions, reader: QueueReader, counted: Collection[Message
         except TopicNotFound:
             continue
     missing = {queue.broker_name for queue in counted if queue not in found}
-    check_registered(options, reader, missing, "the rows that are counted come from it")
+    queues.check_registered(missing, "the rows that are counted come from it")
     return found
 
 

@@ -27,7 +27,7 @@ from pyromq.spark.jobs.session import (
     source_options,
 )
 from pyromq.spark.jobs.settings import Mirror, Summary, pairs
-from pyromq.spark.read.bounds import check_absent, check_registered
+from pyromq.spark.read.bounds import ReadBounds
 from pyromq.spark.read.read_options import STREAM, ReadOptions, read_options
 from pyromq.spark.worker_clients import queue_reader, with_retries
 
@@ -84,7 +84,7 @@ def queue_columns(settings: Mirror, topics: Sequence[str]) -> list[Column]:
     copies = {topic: settings.to_topic or topic for topic in topics}
     target = _target(settings, copies.values())
     with queue_reader(READER, target.namesrv, target.connecting) as reader:
-        check_absent(target, reader)
+        ReadBounds(target, reader).check_absent()
         return same_queue(reader, copies)
 
 
@@ -123,8 +123,9 @@ def _stored(
     with Admin(options.namesrv, connections=options.connecting.connections()) as admin:
         known = {names.unwrap(group.name) for group in admin.groups()}
     with queue_reader(READER, options.namesrv, options.connecting) as reader:
-        with_retries(options, lambda: check_registered(options, reader, brokers, "the mirror has copied its messages"))
-        with_retries(options, lambda: check_absent(options, reader))
+        bounds = ReadBounds(options, reader)
+        with_retries(options, lambda: bounds.check_registered(brokers, "the mirror has copied its messages"))
+        with_retries(options, bounds.check_absent)
         queues = reader.queues(topic)
         for group in groups:
             offsets = reader.committed(queues, group)

@@ -16,7 +16,7 @@ from typing import Any
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import Unavailable, UsageError
 from pyromq.spark.micro_batch import DONE, HEADING, PLANNED, Checkpoint
-from pyromq.spark.read.bounds import beginnings
+from pyromq.spark.read.bounds import ReadBounds
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
 
@@ -98,7 +98,7 @@ def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
         if isinstance(options.starting_offsets, str):
             _check_brokers(checkpoint.done, reader, namesrv)
         bounds = reader.bounds(options.subscribe)
-        chosen = beginnings(options, reader, bounds, default="earliest")
+        chosen = ReadBounds(options, reader).beginnings(bounds, default="earliest")
     if isinstance(options.starting_offsets, dict):  # other queues are not reset
         chosen = {queue: chosen[queue] for queue in options.starting_offsets}
     # Without marks: topics may have been created again.

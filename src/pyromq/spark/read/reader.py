@@ -17,7 +17,7 @@ from pyromq.clock import SystemClock
 from pyromq.errors import MQError
 from pyromq.logs import logger_of
 from pyromq.spark.monitoring.lag_listener import LagFile
-from pyromq.spark.read.bounds import plan_ranges
+from pyromq.spark.read.bounds import ReadBounds
 from pyromq.spark.read.plan import QueueRange, partition
 from pyromq.spark.read.range_reader import client_of, read_ranges
 from pyromq.spark.read.read_options import ReadOptions
@@ -50,7 +50,7 @@ class RocketMQReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         client = client_of(options)  # an unreachable name server is an error at once, not after the deadline
-        return _partitions(options, with_retries(options, lambda: plan_ranges(options, client)))
+        return _partitions(options, with_retries(options, ReadBounds(options, client).ranges))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Yield the partition's messages as Arrow batches. Spark passes no partition if there is nothing to read."""

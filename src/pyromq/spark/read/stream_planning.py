@@ -13,17 +13,7 @@ from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, Unavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
-from pyromq.spark.read.bounds import (
-    Bounds,
-    Positions,
-    beginnings,
-    check_absent,
-    check_registered,
-    deletion,
-    queue_bounds,
-    queue_name,
-    report_loss,
-)
+from pyromq.spark.read.bounds import Bounds, Positions, ReadBounds, deletion, queue_name, report_loss
 from pyromq.spark.read.plan import QueueRange, share
 from pyromq.spark.read.read_options import ReadOptions
 from pyromq.spark.read.stream_offset import NO_MESSAGE, Mark, QueryStart, StreamOffset, TopicAtBroker
@@ -39,6 +29,7 @@ class StreamPlanning:
     def __init__(self, options: ReadOptions, client: QueueReader, clock: Clock) -> None:
         self._options = options
         self._client = client
+        self._queues = ReadBounds(options, client)
         self._clock = clock
         self._first: StreamOffset | None = None
         self._ends_here = False
@@ -55,9 +46,9 @@ class StreamPlanning:
         """Return the first offset of a query without a checkpoint; equal for every call of a run."""
         if self._first is None:
             began = QueryStart(self._clock.now_ms(), tuple(self._client.brokers()))
-            check_absent(self._options, self._client, required=self._ends_here)
-            bounds = self._client.live_bounds(queue_bounds(self._options, self._client))
-            positions = beginnings(self._options, self._client, bounds, default="latest")
+            self._queues.check_absent(required=self._ends_here)
+            bounds = self._client.live_bounds(self._queues.queue_bounds())
+            positions = self._queues.beginnings(bounds, default="latest")
             self._first = StreamOffset(
                 positions, self._marks(positions, bounds, {}), began, is_new=self._begins_at_ends
             )
@@ -83,8 +74,8 @@ class StreamPlanning:
 
     def _next(self, start: StreamOffset, limited: bool) -> StreamOffset:
         if self._ends_here and self._target is None:
-            check_absent(self._options, self._client, set(map(_place, start.positions)))
-        bounds = queue_bounds(self._options, self._client, start.positions)
+            self._queues.check_absent(set(map(_place, start.positions)))
+        bounds = self._queues.queue_bounds(start.positions)
         bounds |= self._client.live_bounds({queue: bounds[queue] for queue in bounds.keys() - start.positions.keys()})
         self._latest = {queue: most for queue, (_, most) in bounds.items()}
         made = self._look_for_losses(start, bounds)
@@ -199,7 +190,7 @@ class StreamPlanning:
         )
         if waited_for and (self._ends_here or not bounds):
             topic, broker = waited_for[0]
-            check_registered(self._options, self._client, [broker], f"topic {topic} was read from it before")
+            self._queues.check_registered([broker], f"topic {topic} was read from it before")
             raise Unavailable(f"broker {broker} does not permit reading topic {topic} now, which was read before")
         for topic, broker in sorted(away - self._away):
             state = (
@@ -284,7 +275,7 @@ class StreamPlanning:
             return self._client.first_since(queue, began.ms, bounds)
         if options.starting_times is not None or isinstance(options.starting_offsets, dict):
             return bounds[0]  # the table names other queues: the query waited for the brokers in it
-        return beginnings(options, self._client, {queue: bounds}, default="latest")[queue]
+        return self._queues.beginnings({queue: bounds}, default="latest")[queue]
 
     def _ends(self, begin: Positions, bounds: Mapping[MessageQueue, Bounds], limited: bool) -> Positions:
         ends = {queue: bounds[queue][1] for queue in begin}

@@ -44,19 +44,21 @@ Asked = tuple[int, int]  # a message of a topic: queue id and queue offset
 
 
 class ConsumeStatsProcessor:
-    """Answers with the figures of one topic, one group or all groups."""
+    """Answers with the figures of one topic, one group or all groups. Times are ms since 1970; 0 if unknown."""
 
     def __init__(self, state: SharedState) -> None:
-        self._reader = ConsumeStatsReader(state)
+        self._store = state.store
         self._topics = state.topics
         self._groups = state.groups
         self._offsets = state.offsets
         self._connections = state.connections
+        self._statistics = state.statistics
         self._config = state.config
+        self._clock = state.clock
 
     @answers(TopicStatistics)
     async def topic(self, header: TopicStatistics, call: Call) -> Reply:
-        return await in_pieces(await self._reader.of_topic(self._known(header.topic)))
+        return await in_pieces(await self._of_topic(self._known(header.topic)))
 
     @answers(ConsumeStatistics)
     async def group(self, header: ConsumeStatistics, call: Call) -> Reply:
@@ -64,7 +66,7 @@ class ConsumeStatsProcessor:
         names = {header.topic} if header.topic else self._offsets.topics_of(header.consumer_group)
         tps, queues = 0.0, {}
         for topic in self._consumed(header.consumer_group, names):
-            stats = await self._reader.of_group(header.consumer_group, topic)
+            stats = await self._of_group(header.consumer_group, topic)
             tps += stats.consume_tps
             queues.update(stats.queues)
         return await in_pieces(ConsumeStats(consume_tps=tps, queues=queues))
@@ -78,7 +80,7 @@ class ConsumeStatsProcessor:
             progress = []
             for topic in self._consumed(group.name, topics_by_group.get(group.name, set())):
                 if topic.order or not header.order:
-                    stats = await self._reader.of_group(group.name, topic)
+                    stats = await self._of_group(group.name, topic)
                     lag += sum(queue.broker_offset - queue.consumer_offset for queue in stats.queues.values())
                     progress.append(stats)
             listed.append({group.name: progress})
@@ -88,7 +90,7 @@ class ConsumeStatsProcessor:
 
     @answers(ConsumeTimeSpan)
     async def times(self, header: ConsumeTimeSpan, call: Call) -> Reply:
-        spans = await self._reader.times(header.group, self._known(header.topic))
+        spans = await self._spans(header.group, self._known(header.topic))
         return await in_pieces(ConsumeTimeSpans(spans=spans))
 
     @answers(TopicConsumers)
@@ -113,18 +115,7 @@ class ConsumeStatsProcessor:
             if topic is not None and self._connections.subscribes(group, name):
                 yield topic
 
-
-class ConsumeStatsReader:
-    """Reads queue bounds, stored offsets and store times of one broker. Times are ms since 1970; 0 if unknown."""
-
-    def __init__(self, state: SharedState) -> None:
-        self._store = state.store
-        self._offsets = state.offsets
-        self._statistics = state.statistics
-        self._broker_name = state.config.name
-        self._clock = state.clock
-
-    async def of_topic(self, topic: TopicConfig) -> TopicStats:
+    async def _of_topic(self, topic: TopicConfig) -> TopicStats:
         """Return bounds and last store time of the topic's write queues."""
         ends = {}
         for queue_id in range(topic.write_queues):
@@ -141,7 +132,7 @@ class ConsumeStatsReader:
             await breathe()
         return TopicStats(queues=queues)
 
-    async def of_group(self, group: str, topic: TopicConfig) -> ConsumeStats:
+    async def _of_group(self, group: str, topic: TopicConfig) -> ConsumeStats:
         """Return the group's offset and the end of each of the topic's read queues."""
         offsets = {}
         for queue_id in range(topic.read_queues):
@@ -158,11 +149,11 @@ class ConsumeStatsReader:
             await breathe()
         return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)
 
-    async def times(self, group: str, topic: TopicConfig) -> list[QueueTimeSpan]:
+    async def _spans(self, group: str, topic: TopicConfig) -> list[QueueTimeSpan]:
         """Return by queue the store times of its first, last consumed and last message, and the group's delay."""
-        return [await self._times(group, topic, queue_id) for queue_id in range(topic.write_queues)]
+        return [await self._span(group, topic, queue_id) for queue_id in range(topic.write_queues)]
 
-    async def _times(self, group: str, topic: TopicConfig, queue_id: int) -> QueueTimeSpan:
+    async def _span(self, group: str, topic: TopicConfig, queue_id: int) -> QueueTimeSpan:
         begin, end = self._store.min_offset(topic.name, queue_id), self._store.max_offset(topic.name, queue_id)
         offset = self._offsets.find(group, topic.name, queue_id) or 0
         asked = [(queue_id, each) for each in (begin, end - 1, offset - 1, offset)]
@@ -193,7 +184,7 @@ class ConsumeStatsReader:
         return found
 
     def _queue(self, topic: TopicConfig, queue_id: int) -> MessageQueue:
-        return MessageQueue(topic.name, self._broker_name, queue_id)
+        return MessageQueue(topic.name, self._config.name, queue_id)
 
 
 def _text(milliseconds: int) -> str:

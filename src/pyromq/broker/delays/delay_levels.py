@@ -107,7 +107,7 @@ class DelayLevels:
             begin, end = self._bounds(level)
             level.offset = min(max(stored.offsets.get(level.queue_id + 1, 0), begin), end)
         log_end = stored.log_end or 0
-        self._saved = DelayOffsetTable(self.offsets(), log_end if log_end <= self._store.max_log_offset else 0)
+        self._saved = DelayOffsetTable(self.offsets(), log_end if log_end <= self._store.confirmed_end else 0)
         self._find_delivered()
 
     def _level(self, queue_id: int, delay_ms: int) -> _Level:
@@ -279,7 +279,7 @@ class DelayLevels:
     @property
     def log_needed_from(self) -> int:
         """Log offset of the oldest undelivered record by the saved progress: retention must keep the log from there."""
-        needed = self._store.max_log_offset
+        needed = self._store.confirmed_end
         for level in self._levels:
             begin, _ = self._bounds(level)
             entry = self._entry(level, max(self._saved.offsets.get(level.queue_id + 1, 0), begin))
@@ -299,7 +299,7 @@ class DelayLevels:
         return partial(self._save, ready)
 
     def _progress(self) -> DelayOffsetTable:
-        return DelayOffsetTable(self.offsets(), self._store.max_log_offset)
+        return DelayOffsetTable(self.offsets(), self._store.confirmed_end)
 
     def _is_news(self, progress: DelayOffsetTable) -> bool:
         """Return whether `progress` differs from the saved one, or shortens the log that recovery must read."""

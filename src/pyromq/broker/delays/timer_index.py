@@ -162,8 +162,8 @@ class TimerIndex:
                 *(saved.moved, first, end),
             )
         start = max(saved.log_end, store.min_log_offset)
-        if (self.buckets or self.moved < end) and start < store.max_log_offset:
-            self._unchecked = delivered_timers(store.records_from(start), store.max_log_offset, self.buckets)
+        if (self.buckets or self.moved < end) and start < store.confirmed_end:
+            self._unchecked = delivered_timers(store.records_from(start), store.confirmed_end, self.buckets)
         self._moved_before = self.moved
         self._loaded = True
         store.follow(TIMER_TOPIC, self.apply)
@@ -422,7 +422,7 @@ class TimerIndex:
 
     def _taken(self) -> Snapshot:
         """Return a snapshot of the present state."""
-        now = self._store.max_log_offset
+        now = self._store.confirmed_end
         end = now if self._unchecked is None else self._files.saved.log_end
         self._news = False
         unmoved = self._store.entries(TIMER_TOPIC, 0, self.moved, 1)
@@ -438,11 +438,11 @@ class TimerIndex:
         """Log offset of the first record that a restart needs: retention must keep the log from there."""
         saved = self._files.saved
         is_unsaved = self._has_news or saved is not self._latest or self._unchecked is not None
-        return saved.needed_from if is_unsaved or saved.uncopied else self._store.max_log_offset
+        return saved.needed_from if is_unsaved or saved.uncopied else self._store.confirmed_end
 
     @property
     def _has_news(self) -> bool:
-        stale = self._store.max_log_offset - self._files.saved.log_end > REFRESH_BYTES
+        stale = self._store.confirmed_end - self._files.saved.log_end > REFRESH_BYTES
         unmoved = self.moved < self._store.max_offset(TIMER_TOPIC, 0)
         return self._news or unmoved or (stale and bool(self.buckets))
 
@@ -466,7 +466,7 @@ class TimerIndex:
         """Return whether records must be copied now: the broker is quiet, or they keep much of the log."""
         came, self._moved_before = self.moved - self._moved_before, self.moved
         needed = self._files.needed_from
-        return needed is not None and (came <= QUIET or self._store.max_log_offset - needed > COPY_BYTES)
+        return needed is not None and (came <= QUIET or self._store.confirmed_end - needed > COPY_BYTES)
 
     def persist(self) -> None:
         """Save everything. Called after the store is closed: the log is on disk. Raises `StoreNotWritable`."""

@@ -27,8 +27,9 @@ from pyromq.broker.admin.runtime_info_processor import RuntimeInfoProcessor
 from pyromq.broker.admin.settings_processor import SettingsProcessor
 from pyromq.broker.admin.topic_processor import TopicProcessor
 from pyromq.broker.batches.batch_transaction_processor import BatchTransactionProcessor
+from pyromq.broker.compiled_handlers import fast_pulls, fast_sends
 from pyromq.broker.consuming.offset_processor import OffsetProcessor
-from pyromq.broker.consuming.pull_processor import PullProcessor, fast_pulls
+from pyromq.broker.consuming.pull_processor import PullProcessor
 from pyromq.broker.consuming.queue_locks import QueueLockProcessor
 from pyromq.broker.consuming.send_back_processor import SendBackProcessor
 from pyromq.broker.delays.timer_processors import RecallMessageProcessor, TimerListProcessor
@@ -36,7 +37,7 @@ from pyromq.broker.members.heartbeat_processor import HeartbeatProcessor
 from pyromq.broker.permissions.account_processor import AccountProcessor
 from pyromq.broker.permissions.rules import PermissionGuard, Rules, topic_at
 from pyromq.broker.producing.reply_message_processor import ReplyMessageProcessor
-from pyromq.broker.producing.send_processor import SendProcessor, fast_sends
+from pyromq.broker.producing.send_processor import SendProcessor
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.transactions.end_transaction_processor import EndTransactionProcessor
 from pyromq.broker.transactions.transaction_checks import TransactionChecks

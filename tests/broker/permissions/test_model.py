@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyromq import speedups
-from pyromq.broker.permissions.rules import PermissionGuard, Rules, fast_acl_of
+from pyromq.broker.compiled_handlers import fast_acl_of
+from pyromq.broker.permissions.rules import PermissionGuard, Rules
 from pyromq.clock import SystemClock
 from pyromq.errors import AccessDenied, ProtocolError
 from pyromq.permissions.acl_files import parse_acl_file

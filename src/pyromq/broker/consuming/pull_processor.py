@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyromq import speedups
 from pyromq.broker.consuming.long_polls import LongPoll
-from pyromq.broker.permissions.rules import fast_acl_of
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import FAQ
 from pyromq.clock import Clock
@@ -22,7 +20,6 @@ from pyromq.errors import (
     TopicNotFound,
 )
 from pyromq.filter.filter import Filter, check_length, filter_of
-from pyromq.filter.tags import TagFilter
 from pyromq.logs import logger_of
 from pyromq.message import Message, MessageQueue, StoredMessage, encode_properties, pack_address
 from pyromq.names import OFFSET_MOVED_TOPIC, retry_topic
@@ -30,18 +27,12 @@ from pyromq.permissions.account import SUB, resource_name
 from pyromq.permissions.authentication import denied
 from pyromq.remoting.bodies import OffsetMoved, WireQueue, encode_body
 from pyromq.remoting.codes import Permission, PullFlag
-from pyromq.remoting.command import Call, Reply, ReplyTemplate
+from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Later, Peer, answers
-from pyromq.remoting.header import header_layout, wire_layout
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
-from pyromq.remoting.headers.message_headers import LitePullMessage
 from pyromq.slow_work import NotInMemory, PagesToLoad, SlowWork, when_loaded
 from pyromq.store.message_store import ReadResult, ReadStatus
 
-if TYPE_CHECKING or speedups.is_active:
-    from pyromq.speedups.codec import HeaderReader, ReplyWriter
-    from pyromq.speedups.fast_path import FastHandler
-    from pyromq.speedups.pulls import MOST_TAGS, PullPlan, Pulls
 if TYPE_CHECKING:
     from pyromq.broker.shared_state import SharedState
 
@@ -196,63 +187,6 @@ class PullProcessor:
             bounds = (self._store.min_offset(*queue), self._store.max_offset(*queue))
             found = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, header.queue_offset, *bounds, [], 0, 0)
         return self._reply(header, found)
-
-
-def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
-    """Return the compiled handlers of pulls that find messages; none without compiled parts."""
-    if not speedups.is_active:
-        return []
-
-    topics, groups, connections, statistics = state.topics, state.groups, state.connections, state.statistics
-    names = [field.attribute for field in wire_layout(PullMessage)]
-
-    def plan_for(values: list[Any]) -> PullPlan | None:
-        header = PullMessage(**dict(zip(names, values, strict=True)))
-        try:
-            pulling.check(header)
-            wanted = pulling.subscription(header)
-        except MQError:
-            return None  # the plain path refuses it
-        queue = state.store.queue_tail(header.topic, header.queue_id)
-        counter = statistics.gets_of(header.topic, header.consumer_group)
-        if queue is None or counter is None or not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
-            return None
-        facts = []
-        if not header.sys_flag & PullFlag.SUBSCRIPTION:
-            group = groups.find(header.consumer_group)
-            if group is None or not group.broadcast_enabled:
-                return None
-            facts = connections.facts(header.consumer_group, header.topic)
-        return PullPlan(
-            header.consumer_group,
-            header.topic,
-            header.queue_id,
-            queue,
-            codes=wanted.codes or None,
-            counter=counter,
-            facts=facts,
-        )
-
-    variables = ("next_offset", "min_offset", "max_offset")
-    template = ReplyTemplate(
-        PullMessageResponse, variables, remark=ReadStatus.FOUND.name, suggested_broker_id=SUGGESTED_BROKER_ID
-    )
-    return [
-        Pulls(
-            HeaderReader(int(request.code), header_layout(request)),
-            state.store.log_tail,
-            plan_for=plan_for,
-            version=lambda: (topics.version, groups.version, state.config.permission),
-            commit=state.offsets.commit,
-            is_loaded=state.store.reading.residency.covers,
-            segment_of=state.store.reading.segment_of,
-            total=statistics.get_total,
-            writer=ReplyWriter(template.line, template.binary()),
-            **state.store.reading.limits_in_memory(),
-            guard=fast_acl_of(state, request),
-        )
-        for request in (PullMessage, LitePullMessage)
-    ]
 
 
 class OffsetMovedEvents:

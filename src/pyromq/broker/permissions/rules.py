@@ -7,7 +7,6 @@ needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.parse, Perm
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 from pyromq import speedups
@@ -22,16 +21,13 @@ from pyromq.remoting import headers
 from pyromq.remoting.bodies import REQUEST, HeartbeatBody, QueueLock, decode_body
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import Call
-from pyromq.remoting.header import Header, header_layout, request_headers, wire_layout
+from pyromq.remoting.header import Header, request_headers
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.slow_work import NotInMemory
 from pyromq.store.message_store import MessageStore
 
-if TYPE_CHECKING or speedups.is_active:
-    from pyromq.speedups.codec import HeaderReader
-    from pyromq.speedups.fast_acl import FastAcl
 if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
+    pass
 
 UndecidedBy = Callable[[str], Undecided | None]  # by a batch transaction's name
 
@@ -278,30 +274,3 @@ def _is_queued(message: StoredMessage, store: MessageStore) -> bool:
     if to_load := queue.entry_to_load(queue_offset):
         raise NotInMemory(to_load)
     return store.reading.log_offset_of(place) == message.log_offset
-
-
-def fast_acl_of(state: SharedState, request: type[Header]) -> FastAcl | None:
-    """Return the compiled check of the rights of sends or pulls with this header; None if permissions are off."""
-    if not state.config.permissions:
-        return None
-    permissions = state.permissions
-    names = [field.attribute for field in wire_layout(request)]
-
-    def secret_of(access_key: str) -> str | None:
-        account = permissions.in_force.accounts.get(access_key)
-        return None if account is None else account.secret_key
-
-    def may(access_key: str, topic: str, group: str | None) -> bool:
-        needs: list[Need] = [(topic, PUB)] if group is None else [(topic, SUB), (retry_topic(group), SUB)]
-        account = permissions.in_force.accounts.get(access_key)
-        return account is not None and (is_trace(needs) or account.lacks(needs) is None)
-
-    return FastAcl(
-        HeaderReader(int(request.code), header_layout(request)),
-        topic=names.index("topic"),
-        group=names.index("consumer_group") if "consumer_group" in names else -1,
-        in_force=lambda: permissions.in_force,
-        secret_of=secret_of,
-        may=may,
-        trusts=lambda packed: permissions.in_force.trusts(IPv4Address(packed)),
-    )

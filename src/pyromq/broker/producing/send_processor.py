@@ -5,33 +5,22 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from pyromq import speedups
 from pyromq.broker.internal_topics import DELAY, TIMER, TRANSACTION, waits_by
 from pyromq.broker.members.consumer_groups import max_tries
-from pyromq.broker.permissions.rules import fast_acl_of
 from pyromq.broker.put_message import is_half, is_too_long, too_large
 from pyromq.broker.topics import FAQ
 from pyromq.errors import GroupNotFound, MessageRefused, MQError
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
-from pyromq.names import DEAD_LETTER_PREFIX, NOT_FOR_CLIENTS, RETRY_PREFIX, TIMER_TOPIC, dead_letter_topic
+from pyromq.names import RETRY_PREFIX, dead_letter_topic
 from pyromq.record import decode_batch
 from pyromq.remoting.bodies import SINGLE_TAG, TopicConfig
-from pyromq.remoting.command import Call, Reply, ReplyTemplate
+from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers, refusal
-from pyromq.remoting.header import header_layout
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendRefusal
-from pyromq.remoting.headers.message_headers import SendMessageV2
 from pyromq.store.batch_appends import Shape, members_of
 
-if TYPE_CHECKING or speedups.is_active:
-    from pyromq.speedups.codec import HeaderReader, ReplyWriter
-    from pyromq.speedups.fast_path import FastHandler
-    from pyromq.speedups.records import Counter
-    from pyromq.speedups.sends import SendPlan, Sends
-    from pyromq.speedups.timed import TimedSends
 if TYPE_CHECKING:
     from pyromq.broker.shared_state import SharedState
-    from pyromq.store.queue.consume_queue import ConsumeQueue
 
 
 _WAIT = Property.WAIT + "\x01"
@@ -263,84 +252,3 @@ class SendProcessor:
     @property
     def _empty(self) -> str:
         return f"{self._illegal} The body is empty."
-
-
-def fast_sends(state: SharedState) -> list[FastHandler]:
-    """Return the compiled handlers of plain sends; none without compiled parts."""
-    if not speedups.is_active:
-        return []
-    topics, statistics, long_polls = state.topics, state.statistics, state.long_polls
-
-    def plan_for(name: str) -> SendPlan | None:
-        """Return the plan for plain sends to a topic; None if each needs the plain path."""
-        topic = topics.find(name)
-        if topic is None or topic.order or name.startswith(RETRY_PREFIX) or name in NOT_FOR_CLIENTS:
-            return None
-        queues, counter = state.store.queues_of(name), statistics.puts_of(name)
-        if queues is None or counter is None:  # nothing is stored there yet
-            queues = counter = None
-        more_flags = 0 if topic.filter_type == SINGLE_TAG else SysFlag.MULTI_TAGS
-        queue_count = max(topic.write_queues, topic.read_queues)
-        return SendPlan(
-            *(name, queues, queue_count),
-            more_flags=more_flags,
-            counter=counter,
-            takes_times=not name.startswith(DEAD_LETTER_PREFIX),
-        )
-
-    timed = _timed_sends(state)
-    return [
-        Sends(
-            HeaderReader(int(request.code), header_layout(request)),
-            state.store.log_tail,
-            plan_for=plan_for,
-            version=lambda: topics.version,
-            busy=topics.unsaved,
-            parked=long_polls.parked,
-            arrived=long_polls.came,
-            now_ms=state.clock.now_ms,
-            store=state.store,
-            writer_for=lambda: _reply_writer(state),
-            timed=timed,
-            cluster_pair=f"{Property.CLUSTER}\x01{state.config.cluster}",
-            max_message_bytes=state.config.max_message_bytes,
-            guard=fast_acl_of(state, request),
-            unconfirmed=state.confirmation.parked,
-        )
-        for request in (SendMessage, SendMessageV2)
-    ]
-
-
-def _timed_sends(state: SharedState) -> TimedSends:
-    """Return the compiled handler of sends with a delivery time."""
-    timers, config = state.timers, state.config
-
-    def find() -> tuple[ConsumeQueue, Counter] | None:
-        queues, counter = state.store.queues_of(TIMER_TOPIC), state.statistics.puts_of(TIMER_TOPIC)
-        return None if queues is None or counter is None or 0 not in queues else (queues[0], counter)
-
-    return TimedSends(
-        timers.intake,
-        TIMER_TOPIC,
-        find=find,
-        limit_ms=lambda: config.timer_max_delay_seconds * 1000,
-        hurry=timers.hurry,
-        file=timers.index.file_recent,
-        writer_for=lambda: _reply_writer(state, with_handle=True),
-        broker_name=config.name,
-    )
-
-
-def _reply_writer(state: SharedState, *, with_handle: bool = False) -> ReplyWriter:
-    """Return a writer of log offset, queue id, queue offset and, if asked for, a recall handle.
-
-    The store's address is known once the broker listens.
-    """
-    formats = {"message_id": state.store.store_address.hex().upper() + "%016X"}
-    variables: tuple[str, ...] = ("message_id", "queue_id", "queue_offset")
-    if with_handle:
-        formats["recall_handle"] = "%b"
-        variables += ("recall_handle",)
-    region = state.config.region
-    template = ReplyTemplate(SendMessageResponse, variables, formats=formats, region=region, trace_on="true")
-    return ReplyWriter(template.line, template.binary())

@@ -1,0 +1,202 @@
+"""The compiled handlers of a broker's sends and pulls, and of their rights: made from the tables of the plain path.
+
+Only here a broker chooses between compiled and plain handlers; without compiled parts it has none.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from typing import TYPE_CHECKING, Any
+
+from pyromq import speedups
+from pyromq.broker.consuming.pull_processor import SUGGESTED_BROKER_ID
+from pyromq.broker.permissions.rules import is_trace
+from pyromq.errors import MQError
+from pyromq.filter.tags import TagFilter
+from pyromq.message import Property, SysFlag
+from pyromq.names import DEAD_LETTER_PREFIX, NOT_FOR_CLIENTS, RETRY_PREFIX, TIMER_TOPIC, retry_topic
+from pyromq.permissions.account import PUB, SUB, Need
+from pyromq.remoting.bodies import SINGLE_TAG
+from pyromq.remoting.codes import PullFlag
+from pyromq.remoting.command import ReplyTemplate
+from pyromq.remoting.header import Header, header_layout, wire_layout
+from pyromq.remoting.headers import PullMessage, PullMessageResponse, SendMessage, SendMessageResponse
+from pyromq.remoting.headers.message_headers import LitePullMessage, SendMessageV2
+from pyromq.store.message_store import ReadStatus
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.codec import HeaderReader, ReplyWriter
+    from pyromq.speedups.fast_acl import FastAcl
+    from pyromq.speedups.pulls import MOST_TAGS, PullPlan, Pulls
+    from pyromq.speedups.sends import SendPlan, Sends
+    from pyromq.speedups.timed import TimedSends
+if TYPE_CHECKING:
+    from pyromq.broker.consuming.pull_processor import PullProcessor
+    from pyromq.broker.shared_state import SharedState
+    from pyromq.speedups.fast_path import FastHandler
+    from pyromq.speedups.records import Counter
+    from pyromq.store.queue.consume_queue import ConsumeQueue
+
+
+def fast_sends(state: SharedState) -> list[FastHandler]:
+    """Return the compiled handlers of plain sends; none without compiled parts."""
+    if not speedups.is_active:
+        return []
+    topics, statistics, long_polls = state.topics, state.statistics, state.long_polls
+
+    def plan_for(name: str) -> SendPlan | None:
+        """Return the plan for plain sends to a topic; None if each needs the plain path."""
+        topic = topics.find(name)
+        if topic is None or topic.order or name.startswith(RETRY_PREFIX) or name in NOT_FOR_CLIENTS:
+            return None
+        queues, counter = state.store.queues_of(name), statistics.puts_of(name)
+        if queues is None or counter is None:  # nothing is stored there yet
+            queues = counter = None
+        more_flags = 0 if topic.filter_type == SINGLE_TAG else SysFlag.MULTI_TAGS
+        queue_count = max(topic.write_queues, topic.read_queues)
+        return SendPlan(
+            *(name, queues, queue_count),
+            more_flags=more_flags,
+            counter=counter,
+            takes_times=not name.startswith(DEAD_LETTER_PREFIX),
+        )
+
+    timed = _timed_sends(state)
+    return [
+        Sends(
+            HeaderReader(int(request.code), header_layout(request)),
+            state.store.log_tail,
+            plan_for=plan_for,
+            version=lambda: topics.version,
+            busy=topics.unsaved,
+            parked=long_polls.parked,
+            arrived=long_polls.came,
+            now_ms=state.clock.now_ms,
+            store=state.store,
+            writer_for=lambda: _reply_writer(state),
+            timed=timed,
+            cluster_pair=f"{Property.CLUSTER}\x01{state.config.cluster}",
+            max_message_bytes=state.config.max_message_bytes,
+            guard=fast_acl_of(state, request),
+            unconfirmed=state.confirmation.parked,
+        )
+        for request in (SendMessage, SendMessageV2)
+    ]
+
+
+def _timed_sends(state: SharedState) -> TimedSends:
+    """Return the compiled handler of sends with a delivery time."""
+    timers, config = state.timers, state.config
+
+    def find() -> tuple[ConsumeQueue, Counter] | None:
+        queues, counter = state.store.queues_of(TIMER_TOPIC), state.statistics.puts_of(TIMER_TOPIC)
+        return None if queues is None or counter is None or 0 not in queues else (queues[0], counter)
+
+    return TimedSends(
+        timers.intake,
+        TIMER_TOPIC,
+        find=find,
+        limit_ms=lambda: config.timer_max_delay_seconds * 1000,
+        hurry=timers.hurry,
+        file=timers.index.file_recent,
+        writer_for=lambda: _reply_writer(state, with_handle=True),
+        broker_name=config.name,
+    )
+
+
+def _reply_writer(state: SharedState, *, with_handle: bool = False) -> ReplyWriter:
+    """Return a writer of log offset, queue id, queue offset and, if asked for, a recall handle.
+
+    The store's address is known once the broker listens.
+    """
+    formats = {"message_id": state.store.store_address.hex().upper() + "%016X"}
+    variables: tuple[str, ...] = ("message_id", "queue_id", "queue_offset")
+    if with_handle:
+        formats["recall_handle"] = "%b"
+        variables += ("recall_handle",)
+    region = state.config.region
+    template = ReplyTemplate(SendMessageResponse, variables, formats=formats, region=region, trace_on="true")
+    return ReplyWriter(template.line, template.binary())
+
+
+def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
+    """Return the compiled handlers of pulls that find messages; none without compiled parts."""
+    if not speedups.is_active:
+        return []
+    topics, groups, connections, statistics = state.topics, state.groups, state.connections, state.statistics
+    names = [field.attribute for field in wire_layout(PullMessage)]
+
+    def plan_for(values: list[Any]) -> PullPlan | None:
+        header = PullMessage(**dict(zip(names, values, strict=True)))
+        try:
+            pulling.check(header)
+            wanted = pulling.subscription(header)
+        except MQError:
+            return None  # the plain path refuses it
+        queue = state.store.queue_tail(header.topic, header.queue_id)
+        counter = statistics.gets_of(header.topic, header.consumer_group)
+        if queue is None or counter is None or not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
+            return None
+        facts = []
+        if not header.sys_flag & PullFlag.SUBSCRIPTION:
+            group = groups.find(header.consumer_group)
+            if group is None or not group.broadcast_enabled:
+                return None
+            facts = connections.facts(header.consumer_group, header.topic)
+        return PullPlan(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            queue,
+            codes=wanted.codes or None,
+            counter=counter,
+            facts=facts,
+        )
+
+    variables = ("next_offset", "min_offset", "max_offset")
+    template = ReplyTemplate(
+        PullMessageResponse, variables, remark=ReadStatus.FOUND.name, suggested_broker_id=SUGGESTED_BROKER_ID
+    )
+    return [
+        Pulls(
+            HeaderReader(int(request.code), header_layout(request)),
+            state.store.log_tail,
+            plan_for=plan_for,
+            version=lambda: (topics.version, groups.version, state.config.permission),
+            commit=state.offsets.commit,
+            is_loaded=state.store.reading.residency.covers,
+            segment_of=state.store.reading.segment_of,
+            total=statistics.get_total,
+            writer=ReplyWriter(template.line, template.binary()),
+            **state.store.reading.limits_in_memory(),
+            guard=fast_acl_of(state, request),
+        )
+        for request in (PullMessage, LitePullMessage)
+    ]
+
+
+def fast_acl_of(state: SharedState, request: type[Header]) -> FastAcl | None:
+    """Return the compiled check of the rights of sends or pulls with this header; None if permissions are off."""
+    if not state.config.permissions:
+        return None
+    permissions = state.permissions
+    names = [field.attribute for field in wire_layout(request)]
+
+    def secret_of(access_key: str) -> str | None:
+        account = permissions.in_force.accounts.get(access_key)
+        return None if account is None else account.secret_key
+
+    def may(access_key: str, topic: str, group: str | None) -> bool:
+        needs: list[Need] = [(topic, PUB)] if group is None else [(topic, SUB), (retry_topic(group), SUB)]
+        account = permissions.in_force.accounts.get(access_key)
+        return account is not None and (is_trace(needs) or account.lacks(needs) is None)
+
+    return FastAcl(
+        HeaderReader(int(request.code), header_layout(request)),
+        topic=names.index("topic"),
+        group=names.index("consumer_group") if "consumer_group" in names else -1,
+        in_force=lambda: permissions.in_force,
+        secret_of=secret_of,
+        may=may,
+        trusts=lambda packed: permissions.in_force.trusts(IPv4Address(packed)),
+    )

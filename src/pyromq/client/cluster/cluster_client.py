@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -21,7 +21,8 @@ from pyromq.client.cluster.topic_routes import MASTER, Route, Routes, read_route
 from pyromq.clock import Clock
 from pyromq.errors import DeadlineExceeded, MQError, NotRunning, ProtocolError, TopicNotFound, Unavailable
 from pyromq.logs import PARTIAL_RESULTS, logger_of
-from pyromq.message import MessageQueue
+from pyromq.message import MessageQueue, StoredMessage, SysFlag, encode_properties
+from pyromq.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP
 from pyromq.net.address_server import REFRESH_SECONDS
 from pyromq.net.channel import Channel, Pool
 from pyromq.net.connection_config import ConnectionConfig
@@ -30,7 +31,7 @@ from pyromq.remoting.bodies import ClusterTable, HeartbeatBody, TopicRoute
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.header import Filled, Header
-from pyromq.remoting.headers import Cluster, Heartbeat, RouteOfTopic, UnregisterClient
+from pyromq.remoting.headers import Cluster, Heartbeat, RouteOfTopic, SendMessageV2, UnregisterClient
 from pyromq.remoting.json_quirks import decode_body, encode_body
 
 logger = logger_of(__name__)
@@ -91,6 +92,7 @@ T = TypeVar("T")
 
 API_SECONDS = 3.0  # limit of heartbeats and route requests. Source: ClientConfig.mqClientApiTimeout
 OUT_OF_REACH_SECONDS = 10.0  # before a broker that did not answer is asked for the next partial result
+COPY_DROPS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6 | SysFlag.ROLLBACK  # flags that a copy does not have
 REFRESH_PAUSE = 0.2  # seconds between two refreshes of a route: failed sends of one topic share one
 
 
@@ -317,6 +319,47 @@ class ClusterClient:
                 if not await retry.pause():
                     raise
                 await self.refresh(queue.topic)
+
+    async def send_copy(
+        self,
+        queue: MessageQueue,
+        message: StoredMessage,
+        properties: Mapping[str, str],
+        *,
+        born_ms: int,
+        attempts: int,
+        most_attempts: int | None = None,
+        timeout: float,
+    ) -> Response:
+        """Store a copy of a message, with these properties and number of attempts, and return the broker's response.
+
+        Body, flag and sysFlag stay as stored. `most_attempts` is the number from which on the copy is a dead letter.
+        """
+        order = SendMessageV2(
+            producer_group=INNER_PRODUCER_GROUP,
+            topic=self.names.wrap(queue.topic),
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_count=4,
+            queue_id=queue.queue_id,
+            sys_flag=message.sys_flag & ~COPY_DROPS,
+            born_ms=born_ms,
+            flag=message.flag,
+            properties=encode_properties(properties),
+            reconsume_times=attempts,
+            unit_mode=False,
+            batch=False,
+            max_reconsume_times=most_attempts,
+        )
+        response = await self.ask(await self.master(queue), order, message.stored_body, timeout=timeout)
+        response.check()
+        return response
+
+    async def master(self, queue: MessageQueue) -> str:
+        """Return the address of the queue's master. Raises `Unavailable` if its route has none, `TopicNotFound`."""
+        address = (await self.route(queue.topic)).master(queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {queue.topic!r}")
+        return address
 
     async def masters(self) -> dict[str, str]:
         """Return the addresses of all masters by broker name, fetched from a name server now."""

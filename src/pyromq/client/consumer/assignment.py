@@ -21,7 +21,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.clock import Clock
-from pyromq.errors import MQError, Unavailable
+from pyromq.errors import MQError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.tasks import Tasks
@@ -258,11 +258,7 @@ class QueueLockClient:
 
     async def address(self, queue: MessageQueue) -> str:
         """Return the address of the queue's master, which keeps the lock. Raises `Unavailable`."""
-        route = await self._cluster.route(queue.topic)
-        address = route.master(queue.broker_name)
-        if address is None:
-            raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {queue.topic!r}")
-        return address
+        return await self._cluster.master(queue)
 
     async def _lock(self, queues: list[MessageQueue], timeout: float) -> dict[MessageQueue, bool]:
         try:

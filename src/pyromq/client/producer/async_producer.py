@@ -29,7 +29,7 @@ from pyromq.client.producer.pending_send import (
 )
 from pyromq.client.producer.produce_accumulator import ProduceAccumulator
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import NoReply, NotRunning, Unavailable, UsageError
+from pyromq.errors import NoReply, NotRunning, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import (
     Message,
@@ -476,13 +476,9 @@ async def recall(
         )
     cluster.check_running()
     handle = decode_handle(recall_handle)
-    route = await cluster.route(handle.topic)
-    if route.master(handle.broker_name) is None:
+    if (await cluster.route(handle.topic)).master(handle.broker_name) is None:
         await cluster.refresh(handle.topic)
-        route = await cluster.route(handle.topic)
-    address = route.master(handle.broker_name)
-    if address is None:
-        raise Unavailable(f"broker {handle.broker_name!r} is not in the route of topic {handle.topic!r}")
+    address = await cluster.master(MessageQueue(handle.topic, handle.broker_name, 0))
     order = RecallMessage(
         topic=handle.topic, recall_handle=recall_handle, producer_group=group, broker_name=handle.broker_name
     )

@@ -130,11 +130,8 @@ class BatchStream:
             await self._cluster.refresh(queue.topic)
 
     async def _ask_once(self, queue: MessageQueue, header: Header, body: bytes, seconds: float) -> Response:
-        route = await self._cluster.route(queue.topic)
-        address = route.master(queue.broker_name)
-        if address is None:
-            raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {queue.topic!r}")
-        return await self._cluster.ask(self._cluster.sending_address(address), header, body, timeout=seconds)
+        address = self._cluster.sending_address(await self._cluster.master(queue))
+        return await self._cluster.ask(address, header, body, timeout=seconds)
 
 
 class AsyncRunProducer(AsyncLifespan):

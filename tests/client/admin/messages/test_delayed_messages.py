@@ -139,7 +139,7 @@ async def test_a_batch_cannot_wait(producer, wish):
 
 async def test_a_half_message_cannot_wait_for_a_time(cluster):
     async with AsyncTransactionProducer("p", cluster.namesrv, check=lambda _: Decision.UNKNOWN) as producer:
-        with pytest.raises(IllegalMessage, match="have no time of delivery"):
+        with pytest.raises(IllegalMessage, match=r"half message .*deliver_at or delay"):
             await producer.send_half(Message("orders", b"1", delay=5))
 
 

@@ -20,11 +20,9 @@ from pyromq.client.consumer.pulling import PullRequest, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock
 from pyromq.errors import MQError, QueryNotFound, TopicNotFound, Unavailable, UsageError
-from pyromq.message import MessageQueue, Property, StoredMessage, SysFlag, encode_properties
+from pyromq.message import MessageQueue, Property, StoredMessage
 from pyromq.names import (
-    AUTO_CREATE_TOPIC,
     DEAD_LETTER_PREFIX,
-    INNER_PRODUCER_GROUP,
     TOOLS_GROUP,
     check_group,
     check_topic,
@@ -33,12 +31,11 @@ from pyromq.names import (
 )
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import TopicList, decode_body
-from pyromq.remoting.headers import SendMessage, SendMessageResponse, SendMessageV2, TopicNames
+from pyromq.remoting.headers import SendMessageResponse, TopicNames
 
 PULL_COUNT = 32  # messages per pull
 REDRIVEN_FROM = "REDRIVEN_FROM"  # property of a copy: the offset id of its dead letter
 ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"  # property set by RocketMQ 5
-HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 
 # Properties written by brokers and consumers before the message became a dead letter; a copy has none of them.
 _DROPPED_PROPERTIES = (
@@ -304,25 +301,22 @@ class AsyncDeadLetters(AdminClient):
         letter, destination = prepared.letter, prepared.destination
         assert destination is not None, "prepared to be sent"
         try:
-            queue, address = await self._place(destination)
-            order = _copy(letter, queue)
-            response = await self._cluster.ask(address, order, letter.message.stored_body, timeout=self._timeout)
-            stored = response.check().header(SendMessageResponse)
+            queue, message = await self._next_queue(destination), letter.message
+            response = await self._cluster.send_copy(
+                queue, message, _copied(letter, queue), born_ms=message.born_ms, attempts=0, timeout=self._timeout
+            )
+            stored = response.header(SendMessageResponse)
         except MQError as error:
             return Redriven(letter, Fate.FAILED, destination, error=error)
         stored_in = queue._replace(queue_id=stored.queue_id)
         return Redriven(letter, Fate.SENT, destination, stored_in, stored.queue_offset)
 
-    async def _place(self, topic: str) -> tuple[MessageQueue, str]:
-        """Return the next writable queue in turn, and its broker's address."""
+    async def _next_queue(self, topic: str) -> MessageQueue:
+        """Return the next writable queue in turn."""
         route = await self._cluster.route(topic)
         if not route.writable:
             raise Unavailable(f"no broker takes messages for topic {topic!r} now")
-        queue = route.writable[next(self._turns) % len(route.writable)]
-        address = route.master(queue.broker_name)
-        if address is None:
-            raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {topic!r}")
-        return queue, address
+        return route.writable[next(self._turns) % len(route.writable)]
 
 
 def _refuse_damaged(message: StoredMessage) -> None:
@@ -331,8 +325,8 @@ def _refuse_damaged(message: StoredMessage) -> None:
         raise UsageError(f"message {message.message_id} was damaged when it was made a dead letter: {what}")
 
 
-def _copy(letter: DeadLetter, queue: MessageQueue) -> SendMessage:
-    """Return the request that stores a copy: same id and born time, no attempts, property `REDRIVEN_FROM`."""
+def _copied(letter: DeadLetter, queue: MessageQueue) -> dict[str, str]:
+    """Return the properties of a copy: with its id, without attempts, with `REDRIVEN_FROM`."""
     message = letter.message
     properties = {name: value for name, value in message.properties.items() if name not in _DROPPED_PROPERTIES}
     properties[REDRIVEN_FROM] = message.offset_message_id
@@ -341,18 +335,4 @@ def _copy(letter: DeadLetter, queue: MessageQueue) -> SendMessage:
         properties.setdefault(Property.RETRY_TOPIC, letter.original_topic or "")
     else:
         properties.pop(Property.RETRY_TOPIC, None)
-    order: SendMessage = SendMessageV2(
-        producer_group=INNER_PRODUCER_GROUP,
-        topic=queue.topic,
-        default_topic=AUTO_CREATE_TOPIC,
-        default_topic_queue_count=4,
-        queue_id=queue.queue_id,
-        sys_flag=message.sys_flag & ~(HOST_FLAGS | SysFlag.ROLLBACK),
-        born_ms=message.born_ms,
-        flag=message.flag,
-        properties=encode_properties(properties),
-        reconsume_times=0,
-        unit_mode=False,
-        batch=False,
-    )
-    return order
+    return properties

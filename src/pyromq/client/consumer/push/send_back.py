@@ -13,16 +13,15 @@ from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS
 from pyromq.clock import Clock
 from pyromq.errors import MQError, Unavailable
 from pyromq.logs import logger_of
-from pyromq.message import MessageQueue, Property, StoredMessage, SysFlag, encode_properties
-from pyromq.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, retry_topic
-from pyromq.remoting.headers import SendMessageBack, SendMessageV2
+from pyromq.message import MessageQueue, Property, StoredMessage
+from pyromq.names import retry_topic
+from pyromq.remoting.headers import SendMessageBack
 
 logger = logger_of(__name__)
 
 SEND_BACK_SECONDS = 5.0
 MAX_RETRIES = 16  # unless the group's settings say otherwise. Source: DefaultMQPushConsumerImpl.getMaxReconsumeTimes
 FIRST_RETRY_LEVEL = 3  # 10 s; each further attempt waits one level longer
-HOST_FLAGS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 
 
 class SendBack:
@@ -65,10 +64,6 @@ class SendBack:
         await self._send_copy(message, max(message.reconsume_times, 1), TO_DEAD_LETTERS, reason)
 
     async def _ask_broker(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
-        route = await self._cluster.route(queue.topic)
-        address = route.master(queue.broker_name)
-        if address is None:
-            raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {queue.topic!r}")
         order = SendMessageBack(
             offset=message.log_offset,
             group=self._group,
@@ -79,7 +74,7 @@ class SendBack:
             broker_name=queue.broker_name,
             reason=reason or None,
         )
-        (await self._cluster.ask(address, order, timeout=SEND_BACK_SECONDS)).check()
+        (await self._cluster.ask(await self._cluster.master(queue), order, timeout=SEND_BACK_SECONDS)).check()
 
     async def _send_copy(self, message: StoredMessage, attempts: int, delay_level: int, reason: str) -> None:
         """Send a copy with its number of attempts to the retry topic: to be delayed there, or made a dead letter."""
@@ -88,32 +83,21 @@ class SendBack:
         if not route.writable:
             raise Unavailable(f"no broker takes messages for topic {topic!r} now")
         queue = random.choice(route.writable)  # any broker: the message's own one has just failed
-        address = route.master(queue.broker_name)
-        if address is None:
-            raise Unavailable(f"broker {queue.broker_name!r} has no master in the route of topic {topic!r}")
         properties = _copied_properties(message, delay_level, reason)
         properties[Property.RETRY_TOPIC] = self._cluster.names.wrap(message.original_topic)
         properties[Property.RECONSUME_TIME] = str(attempts)
         properties[Property.MAX_RECONSUME_TIMES] = str(self._most_retries)
         # The broker makes a message with this number of attempts a dead letter.
         most = attempts if delay_level == TO_DEAD_LETTERS else attempts + 1
-        order = SendMessageV2(
-            producer_group=INNER_PRODUCER_GROUP,
-            topic=self._cluster.names.wrap(topic),
-            default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_count=4,
-            queue_id=queue.queue_id,
-            sys_flag=message.sys_flag & ~(HOST_FLAGS | SysFlag.ROLLBACK),
+        await self._cluster.send_copy(
+            queue,
+            message,
+            properties,
             born_ms=self._clock.now_ms(),
-            flag=message.flag,
-            properties=encode_properties(properties),
-            reconsume_times=attempts,
-            unit_mode=False,
-            batch=False,
-            max_reconsume_times=most,
+            attempts=attempts,
+            most_attempts=most,
+            timeout=SEND_BACK_SECONDS,
         )
-        response = await self._cluster.ask(address, order, message.stored_body, timeout=SEND_BACK_SECONDS)
-        response.check()
 
 
 def _copied_properties(message: StoredMessage, delay_level: int, reason: str) -> dict[str, str]:

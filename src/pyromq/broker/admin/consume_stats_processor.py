@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from pyromq.broker.consuming.lags import look_at
+from pyromq.broker.shared_state import SharedState
 from pyromq.errors import TopicNotFound
 from pyromq.message import MessageQueue
 from pyromq.net.slow_replies import in_pieces
@@ -36,9 +36,6 @@ from pyromq.remoting.headers import (
 )
 from pyromq.slow_work import breathe
 from pyromq.store.queue.reading import Place
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 Asked = tuple[int, int]  # a message of a topic: queue id and queue offset
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyromq.broker.consuming.lags import Lag, Lags, StoreTimes
+from pyromq.broker.shared_state import SharedState
 from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import (
     ConsumedTopicFigures,
@@ -17,9 +16,6 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import BrokerFigures
 from pyromq.slow_work import breathe
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 
 class FiguresProcessor:

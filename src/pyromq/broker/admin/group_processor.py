@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
 
+from pyromq.broker.shared_state import SharedState
 from pyromq.errors import BrokerError
 from pyromq.logs import logger_of
 from pyromq.names import retry_topic
@@ -32,9 +32,6 @@ from pyromq.remoting.headers import (
 )
 from pyromq.slow_work import breathe
 from pyromq.store.table_file import when_saved
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 logger = logger_of(__name__)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pyromq.broker.members.connections import GroupMember
+from pyromq.broker.shared_state import SharedState
 from pyromq.errors import BrokerError, ConsumerNotOnline, ConsumeTimeout, DeadlineExceeded, MQError
 from pyromq.message import MessageQueue
 from pyromq.message_id import parse_offset_id
@@ -27,9 +27,6 @@ from pyromq.remoting.headers import (
     ResetOffset,
 )
 from pyromq.slow_work import breathe
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 RELAY_SECONDS = 10.0
 STATUS_SECONDS = 5.0

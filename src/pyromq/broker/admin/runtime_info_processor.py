@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from pyromq import speedups
 from pyromq.broker.confirmation import MAX_UNCONFIRMED
 from pyromq.broker.consuming.lags import stored_time
 from pyromq.broker.members.connections import GroupMember
+from pyromq.broker.shared_state import SharedState
 from pyromq.broker.statistics import Rates, Span
 from pyromq.errors import BrokerError, ConsumerNotOnline
 from pyromq.names import SCHEDULE_TOPIC
@@ -38,9 +38,6 @@ from pyromq.remoting.headers import (
 )
 from pyromq.slow_work import breathe
 from pyromq.store.retention import around
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 _MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 FALL_SIZE, FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"

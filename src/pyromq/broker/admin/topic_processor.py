@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
 
+from pyromq.broker.shared_state import SharedState
 from pyromq.broker.topics import check_changeable
 from pyromq.errors import BrokerError, TopicNotFound
 from pyromq.logs import logger_of
@@ -23,9 +23,6 @@ from pyromq.remoting.headers import (
 )
 from pyromq.slow_work import completed
 from pyromq.store.table_file import complete_when_saved
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 logger = logger_of(__name__)
 

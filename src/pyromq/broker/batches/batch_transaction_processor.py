@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
 
 from pyromq.broker.batches.commit_decisions import CommitDecision
 from pyromq.broker.batches.half_batches import HalfBatch, Undecided, batch_needs
 from pyromq.broker.internal_topics import DELAY, TIMER, TRANSACTION
 from pyromq.broker.put_message import is_too_long, too_large
+from pyromq.broker.shared_state import SharedState
 from pyromq.errors import MessageRefused, ProtocolError, QueryNotFound
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage
 from pyromq.names import RETRY_PREFIX, TRACE_TOPIC, check_topic
@@ -28,9 +28,6 @@ from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListBatches, RollBackBatch, SendHalfRun
 from pyromq.slow_work import breathe
 from pyromq.store.batch_appends import members_of
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of each run
 MOST_LISTED = 200

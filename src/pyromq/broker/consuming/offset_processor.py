@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyromq.broker.consuming.lags import look_at
+from pyromq.broker.shared_state import SharedState
 from pyromq.errors import BrokerError, QueryNotFound, TopicNotFound
 from pyromq.names import check_group
 from pyromq.net.slow_replies import in_pieces
@@ -23,9 +22,6 @@ from pyromq.remoting.headers import (
     UpdateConsumerOffset,
 )
 from pyromq.slow_work import breathe
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 
 class OffsetProcessor:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from pyromq.broker.consuming.long_polls import LongPoll
 from pyromq.broker.put_message import PutMessage
+from pyromq.broker.shared_state import SharedState
 from pyromq.broker.topics import FAQ
 from pyromq.clock import Clock
 from pyromq.errors import (
@@ -32,9 +32,6 @@ from pyromq.remoting.dispatch import Later, Peer, answers
 from pyromq.remoting.headers import PullMessage, PullMessageResponse
 from pyromq.slow_work import NotInMemory, PagesToLoad, SlowWork, when_loaded
 from pyromq.store.message_store import ReadResult, ReadStatus
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 logger = logger_of(__name__)
 

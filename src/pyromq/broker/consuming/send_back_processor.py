@@ -6,9 +6,9 @@ Source: RocketMQ 4.9.8, SendMessageProcessor.asyncConsumerSendMsgBack.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
 from pyromq.broker.members.consumer_groups import max_tries
+from pyromq.broker.shared_state import SharedState
 from pyromq.broker.topics import FAQ
 from pyromq.errors import BrokerError, GroupNotFound, MessageRefused, NoPermission, StoreError
 from pyromq.message import NAME_VALUE, PAIRS, Property, StoredMessage, encode_properties
@@ -19,9 +19,6 @@ from pyromq.remoting.codes import UNIT_SUBSCRIPTION, Permission
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Outcome, answers
 from pyromq.remoting.headers import SendMessageBack
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 FIRST_LEVEL = 3  # delay level of the first retry, 10 s; each further retry waits one level longer
 MAX_REASON = 1_000  # characters kept of a listener's reason for its failure

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyromq.broker.members.connections import ConsumerGroup, GroupMember, wanted
+from pyromq.broker.shared_state import SharedState
 from pyromq.errors import BrokerError, LimitReached
 from pyromq.filter.filter import TAG_TYPES, check_length, filter_of
 from pyromq.filter.subscription_differences import differences, in_words
@@ -15,9 +14,6 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import CheckClient, Heartbeat, UnregisterClient
 from pyromq.slow_work import breathe
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 logger = logger_of(__name__)
 

@@ -7,7 +7,7 @@ needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.parse, Perm
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyromq import speedups
 from pyromq.broker.batches.half_batches import Undecided, batch_needs
@@ -25,9 +25,6 @@ from pyromq.remoting.header import Header, request_headers
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.slow_work import NotInMemory
 from pyromq.store.message_store import MessageStore
-
-if TYPE_CHECKING:
-    pass
 
 UndecidedBy = Callable[[str], Undecided | None]  # by a batch transaction's name
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
 
+from pyromq.broker.shared_state import SharedState
 from pyromq.errors import BrokerError, MQError
 from pyromq.logs import logger_of
 from pyromq.message import Property, StoredMessage, SysFlag, decode_properties, encode_properties, format_address
@@ -18,9 +18,6 @@ from pyromq.remoting.bodies import TopicConfig
 from pyromq.remoting.command import Call, Reply, Response
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import PushReplyMessage, SendMessageResponse, SendReplyMessage
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 logger = logger_of(__name__)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
 
 from pyromq.broker.internal_topics import DELAY, TIMER, TRANSACTION, waits_by
 from pyromq.broker.members.consumer_groups import max_tries
 from pyromq.broker.put_message import is_half, is_too_long, too_large
+from pyromq.broker.shared_state import SharedState
 from pyromq.broker.topics import FAQ
 from pyromq.errors import GroupNotFound, MessageRefused, MQError
 from pyromq.message import PAIRS, Property, StoredMessage, SysFlag, decode_properties, encode_properties
@@ -18,10 +18,6 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers, refusal
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendRefusal
 from pyromq.store.batch_appends import Shape, members_of
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
-
 
 _WAIT = Property.WAIT + "\x01"
 

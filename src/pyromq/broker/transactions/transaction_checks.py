@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from pyromq.broker.cold_reads import Fetching
 from pyromq.broker.members.connections import GroupMember
+from pyromq.broker.shared_state import SharedState
 from pyromq.broker.transactions.half_messages import Half, half_copy, real_queue
 from pyromq.errors import MessageRefused, StoreCorrupt
 from pyromq.logs import logger_of
@@ -25,9 +25,6 @@ from pyromq.record import encode
 from pyromq.remoting.dispatch import Peer
 from pyromq.remoting.headers import CheckTransaction
 from pyromq.store.disk import readable
-
-if TYPE_CHECKING:
-    from pyromq.broker.shared_state import SharedState
 
 logger = logger_of(__name__)
 

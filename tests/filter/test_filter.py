@@ -3,9 +3,8 @@
 import pytest
 
 from pyromq.errors import BrokerError
-from pyromq.filter.filter import TAG_TYPES, filter_of
+from pyromq.filter.filter import TAG_TYPES, filter_of, parse_tags
 from pyromq.filter.sql import parse_sql
-from pyromq.filter.tags import parse_tags
 
 
 @pytest.mark.parametrize("expression_type", TAG_TYPES)

@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyromq.errors import SubscriptionParseFailed, UsageError
+from pyromq.filter.filter import parse_tags, wanted_by
 from pyromq.filter.sql import MOST_CHARACTERS, check_sql, parse_sql
 from pyromq.filter.sql_terms import MOST_LEVELS, MOST_TERMS, compare, compare_numbers, double
-from pyromq.filter.subscribed import wanted_by
-from pyromq.filter.tags import parse_tags
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.record import encode
 

@@ -24,8 +24,7 @@ from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.preallocation import KEPT_BEHIND
-from pyromq.store.log.segment import Segment, sync_all, sync_folders
-from pyromq.store.log.segmented_log import SegmentedLog
+from pyromq.store.log.segmented_log import Segment, SegmentedLog, sync_all, sync_folders
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
 

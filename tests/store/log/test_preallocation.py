@@ -14,7 +14,7 @@ from pyromq.message import StoredMessage
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK, LocalDisk
 from pyromq.store.log import preallocation as room_ahead
-from pyromq.store.log.segment import Segment
+from pyromq.store.log.segmented_log import Segment
 from pyromq.store.message_store import MessageStore
 from pyromq.testing import SimulatedDisk
 

@@ -22,8 +22,7 @@ from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import BrokerError, ResponseCode, StoreCorrupt, UndecodableBody
 from pyromq.excerpt import excerpt
-from pyromq.filter.subscribed import Wanted
-from pyromq.filter.tags import EVERYTHING
+from pyromq.filter.filter import EVERYTHING, Wanted
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, Property, StoredMessage, SysFlag
 from pyromq.record import (

@@ -16,7 +16,7 @@ from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import NoPermission, TopicNotFound
-from pyromq.filter.subscribed import wanted_by
+from pyromq.filter.filter import wanted_by
 from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC, retry_topic
 from pyromq.net.connection_config import ConnectionConfig

@@ -13,9 +13,8 @@ from typing import Generic, TypeVar
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.clock import Clock
 from pyromq.errors import MQError, UsageError
+from pyromq.filter.filter import EVERYTHING, TagFilter, Wanted
 from pyromq.filter.sql import SqlFilter
-from pyromq.filter.subscribed import Wanted
-from pyromq.filter.tags import EVERYTHING, TagFilter
 from pyromq.logs import logger_of
 from pyromq.names import retry_topic
 from pyromq.remoting.bodies import ClientCheck, Subscription, encode_body

@@ -20,7 +20,7 @@ from pyromq.client.cluster.namespace import Namespace
 from pyromq.clock import Clock
 from pyromq.compression import compress
 from pyromq.errors import IllegalMessage, IllegalName, MQError, ResponseCode, UsageError
-from pyromq.filter.tags import check_tag
+from pyromq.filter.filter import check_tag
 from pyromq.java_hash import java_hash
 from pyromq.message import (
     RESERVED_PROPERTIES,

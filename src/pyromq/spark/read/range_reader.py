@@ -13,7 +13,7 @@ from pyromq.client.blocking.consumers import QueueReader
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.consumer.pulling import PullResult, PullStatus
 from pyromq.errors import TopicNotFound
-from pyromq.filter.tags import parse_tags
+from pyromq.filter.filter import parse_tags
 from pyromq.message import MessageQueue
 from pyromq.record import queue_offset_of, unpack_size
 from pyromq.spark.read.bounds import deletion, queue_name, report_loss

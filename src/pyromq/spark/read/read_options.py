@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pyromq.compression import MAX_BODY_BYTES
 from pyromq.errors import UsageError
+from pyromq.filter.filter import check_tag_words, subscribed_tags
 from pyromq.filter.sql import check_sql
-from pyromq.filter.tags import check_tag_words, subscribed_tags
 from pyromq.message import MessageQueue
 from pyromq.names import check_group, check_topic
 from pyromq.spark import option_values as values

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from pyromq import speedups
 from pyromq.errors import IllegalMessage, UsageError
-from pyromq.filter.tags import check_tag
+from pyromq.filter.filter import check_tag
 from pyromq.logs import logger_of
 from pyromq.message import NAME_VALUE, PAIRS, Property
 from pyromq.record import MAX_PROPERTIES_SIZE, MEMBER_BYTES

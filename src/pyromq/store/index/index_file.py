@@ -35,7 +35,7 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.record import RecordHead
 from pyromq.slow_work import PagesToLoad
 from pyromq.store.disk import LOCAL_DISK, Disk
-from pyromq.store.log.segment import Segment
+from pyromq.store.log.segmented_log import Segment
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.indexing import IndexTail

@@ -24,7 +24,7 @@ from pyromq.slow_work import SlowWork, breathe, loaded
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.index.index_file import IndexFile, index_file_bytes, index_hash, joined_hash, keys_of
 from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.log.segment import Segment, sync_all
+from pyromq.store.log.segmented_log import Segment, sync_all
 
 _LOOKED_THROUGH = 10_000  # records without keys checked between two files, before all others count as such too
 

@@ -37,8 +37,7 @@ from pyromq.record import (
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
 from pyromq.store.log.log_walk import LogWalk
 from pyromq.store.log.preallocation import Preallocation
-from pyromq.store.log.segment import Segment, sync_all
-from pyromq.store.log.segmented_log import SegmentedLog
+from pyromq.store.log.segmented_log import Segment, SegmentedLog, sync_all
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.records import LogTail

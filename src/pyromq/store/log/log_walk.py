@@ -24,7 +24,7 @@ from pyromq.record import (
     texts_at,
     unpack_size_and_magic,
 )
-from pyromq.store.log.segment import Segment
+from pyromq.store.log.segmented_log import Segment
 
 _SECTOR = 512  # bytes that every disk writes atomically
 _PIECE = 1 << 20  # bytes read at once by a search

@@ -10,8 +10,7 @@ import contextlib
 from concurrent.futures import Future
 
 from pyromq.store.disk import Disk
-from pyromq.store.log.segment import Segment
-from pyromq.store.log.segmented_log import SegmentedLog
+from pyromq.store.log.segmented_log import Segment, SegmentedLog
 from pyromq.store.worker import worker
 
 FIRST_STRETCH = 256 << 10  # bytes allocated first: small, as most stores write little

@@ -20,7 +20,7 @@ from pyromq.record import BLANK_MAGIC_BYTES, MAGIC_AT, decode, unpack_size_and_m
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.log.log_walk import LogWalk
-from pyromq.store.log.segment import Segment
+from pyromq.store.log.segmented_log import Segment
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Mappings
 from pyromq.store.queue.queue_table import MOST_MAPPED, is_folder_name
 

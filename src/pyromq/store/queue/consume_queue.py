@@ -23,8 +23,7 @@ from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.slow_work import PagesToLoad
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
-from pyromq.store.log.segment import Segment
-from pyromq.store.log.segmented_log import SegmentedLog
+from pyromq.store.log.segmented_log import Segment, SegmentedLog
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.records import QueueTail

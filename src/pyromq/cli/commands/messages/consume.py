@@ -37,8 +37,7 @@ from pyromq.client.consumer.pulling import DamagedMessage, MessageDamaged, PullR
 from pyromq.clock import local_time
 from pyromq.errors import SubscriptionParseFailed, UndecodableBody, UsageError
 from pyromq.excerpt import escaped
-from pyromq.filter.subscribed import wanted_by
-from pyromq.filter.tags import check_tag_words, looks_like_sql
+from pyromq.filter.filter import check_tag_words, looks_like_sql, wanted_by
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import TOOLS_GROUP
 

@@ -25,7 +25,7 @@ from pyromq.cli.render import as_json, output_option
 from pyromq.cli.times import read_duration, read_moment
 from pyromq.errors import UnfitBody
 from pyromq.excerpt import escaped, excerpt
-from pyromq.filter.tags import check_tag
+from pyromq.filter.filter import check_tag
 from pyromq.json_body import encode_json
 from pyromq.message import RESERVED_PROPERTIES
 from pyromq.plural import counted

@@ -18,7 +18,7 @@ from pyromq.client.consumer.group_offsets import GroupOffsets
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock
 from pyromq.errors import MQError, TopicNotFound, UsageError
-from pyromq.filter.subscribed import Wanted
+from pyromq.filter.filter import Wanted
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage
 

@@ -26,7 +26,7 @@ from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.client.consumer.subscriptions import subscription
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, UsageError
-from pyromq.filter.subscribed import wanted_by
+from pyromq.filter.filter import wanted_by
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import check_consumer_group

@@ -20,7 +20,7 @@ from pyromq.client.consumer.rebalance import Rebalance
 from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.clock import Clock
 from pyromq.errors import MQError, UsageError
-from pyromq.filter.subscribed import Wanted
+from pyromq.filter.filter import Wanted
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.tasks import every

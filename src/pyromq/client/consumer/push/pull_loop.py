@@ -24,7 +24,7 @@ from pyromq.client.consumer.push.process_queue import ProcessQueue
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock
 from pyromq.errors import FlowControl, MQError, TopicNotFound
-from pyromq.filter.subscribed import Wanted
+from pyromq.filter.filter import Wanted
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import RETRY_PREFIX

@@ -38,7 +38,7 @@ from pyromq.client.consumer.subscriptions import Subscriptions
 from pyromq.client.producer.pending_send import check_body
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, NotRunning, Unavailable, UsageError
-from pyromq.filter.subscribed import wanted_by
+from pyromq.filter.filter import wanted_by
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, Property, StoredMessage, encode_properties
 from pyromq.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP, REPLY_SUFFIX, RETRY_PREFIX, check_consumer_group

@@ -12,7 +12,7 @@ from pyromq import speedups
 from pyromq.broker.consuming.pull_processor import SUGGESTED_BROKER_ID
 from pyromq.broker.permissions.rules import is_trace
 from pyromq.errors import MQError
-from pyromq.filter.tags import TagFilter
+from pyromq.filter.filter import TagFilter
 from pyromq.message import Property, SysFlag
 from pyromq.names import DEAD_LETTER_PREFIX, NOT_FOR_CLIENTS, RETRY_PREFIX, TIMER_TOPIC, retry_topic
 from pyromq.permissions.account import PUB, SUB, Need

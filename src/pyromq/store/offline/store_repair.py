@@ -19,7 +19,7 @@ from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK, opened
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_walk import Damage
-from pyromq.store.log.segment import Segment
+from pyromq.store.log.segmented_log import Segment
 from pyromq.store.offline.queue_check import QueueCheck
 from pyromq.store.offline.stopped_store import StoppedStore
 from pyromq.store.offline.store_check import Report, StoreCheck

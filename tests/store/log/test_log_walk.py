@@ -9,7 +9,7 @@ from tests.store.making import fill, opened
 
 from pyromq.message import StoredMessage
 from pyromq.store.log.log_walk import Damage, LogWalk
-from pyromq.store.log.segment import Segment
+from pyromq.store.log.segmented_log import Segment
 
 COUNT = 100
 FILE_BYTES = 4096

@@ -114,3 +114,14 @@ def test_a_damaged_queue_whose_records_are_gone_goes_on_counting(tmp_path: Path)
     repaired(tmp_path, segment_bytes=4096)
     with opened(tmp_path) as store:
         assert store.max_offset(TOPIC, 0) == COUNT // 2
+
+
+def test_an_empty_log_file_is_replaced_by_one_where_the_log_continues(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        end = fill(store, COUNT)[-1].log_offset
+    for path in (tmp_path / "commitlog").iterdir():
+        path.unlink()
+    log_file(tmp_path).touch()
+    assert {finding.cure for finding in repaired(tmp_path, segment_bytes=4096).findings} <= {Cure.START}
+    [path] = (tmp_path / "commitlog").iterdir()
+    assert int(path.name) > end

@@ -66,18 +66,19 @@ class StoppedQueue(NamedTuple):
 class StoppedStore:
     """The content of a store's folder. Raises `UsageError` if the folder is no store.
 
-    `segments` are the log files that are not empty; files may be missing between them, or short.
+    `log_rows` are begin and path of the log files. `segments` are those that are not empty; files may be missing
+    between them, or short.
     """
 
     def __init__(self, config: StoreConfig) -> None:
         self.root = config.root
         self.log_folder = config.log_folder
-        self._log_rows, self.foreign = _row(self.log_folder)
-        if not self._log_rows and not (self.root / "consumequeue").is_dir():
+        self.log_rows, self.foreign = _row(self.log_folder)
+        if not self.log_rows and not (self.root / "consumequeue").is_dir():
             raise UsageError(f"{self.root} is no data folder of a broker: there is no {self.log_folder.name} in it")
-        sizes = {base: path.stat().st_size for base, path in self._log_rows}
-        self.segments = [Segment(path, sizes[base], base) for base, path in self._log_rows if sizes[base]]
-        self.log_begin = self._log_rows[0][0] if self._log_rows else 0
+        sizes = {base: path.stat().st_size for base, path in self.log_rows}
+        self.segments = [Segment(path, sizes[base], base) for base, path in self.log_rows if sizes[base]]
+        self.log_begin = self.log_rows[0][0] if self.log_rows else 0
         self._consume_queue_entries = config.consume_queue_entries
         self._mappings = Mappings(MOST_MAPPED)
         self.segment_bytes = self._file_size(config.segment_bytes)
@@ -95,7 +96,7 @@ class StoppedStore:
 
     def wrong_log_files(self) -> Iterator[tuple[Path, str]]:
         """Yield log files that are missing or of another size."""
-        rows = self._log_rows
+        rows = self.log_rows
         if rows and rows[-1][1].stat().st_size == 0:  # a crash between creation and resizing
             rows = rows[:-1]
         yield from _wrong_files(self.log_folder, rows, self.segment_bytes)
@@ -198,7 +199,7 @@ class StoppedStore:
 
     def _file_size(self, configured: int) -> int:
         """Return the right size of log files. A single one has it unless it was cut."""
-        usual = _usual_size(path for _, path in self._log_rows)
+        usual = _usual_size(path for _, path in self.log_rows)
         if len(self.segments) != 1 or usual >= configured:
             return usual or configured
         return configured if self._is_cut(self.segments[0], configured) else usual

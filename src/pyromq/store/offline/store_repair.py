@@ -74,8 +74,8 @@ class StoreRepair:
             return
         path = store.log_path(known + -known % store.segment_bytes)
         self._on_act(f"{store.log_folder}: nothing is left of the log; {path.name} is created, where it continues")
-        for file, _ in store.wrong_log_files():
-            file.unlink(missing_ok=True)
+        for _, empty in store.log_rows:
+            empty.unlink()
         LOCAL_DISK.make_folder(path.parent)
         _resize(path, store.segment_bytes)
 

@@ -59,7 +59,7 @@ class Bystander:
 @pytest.fixture
 async def bystander(cluster, server):
     channel = await connect(server.address, Dispatcher(), SystemClock())
-    question = MaxOffset(topic="t", queue_id=0) if isinstance(server, Broker) else headers.Cluster()
+    question = MaxOffset(topic="t", queue_id=0) if isinstance(server, Broker) else headers.BrokerClusterInfo()
     bystander = Bystander(channel, question)
     assert await bystander.is_served()
     yield bystander

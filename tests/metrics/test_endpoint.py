@@ -9,13 +9,13 @@ import pytest
 from pyromq.errors import UsageError
 from pyromq.metrics import endpoint as endpoints
 from pyromq.metrics.endpoint import MetricsEndpoint
-from pyromq.metrics.exposition import CONTENT_TYPE, Family, Kind
+from pyromq.metrics.exposition import CONTENT_TYPE, Family, MetricKind
 from pyromq.metrics.metrics_config import MetricsConfig
 from pyromq.slow_work import breathe
 
 from .scrape import ask, get, samples
 
-COUNT = Family("count", Kind.GAUGE, "Something.", ("n",))
+COUNT = Family("count", MetricKind.GAUGE, "Something.", ("n",))
 
 
 class Source:

@@ -3,11 +3,11 @@
 import pytest
 from tests.slow_work import steps_of
 
-from pyromq.metrics.exposition import Exposition, Family, Histogram, Kind, label_text
+from pyromq.metrics.exposition import Exposition, Family, Histogram, MetricKind, label_text
 from pyromq.slow_work import run_blocking
 
-SENT = Family("sent_total", Kind.COUNTER, "Messages sent.", ("topic",))
-QUEUED = Family("queued", Kind.GAUGE, "Messages in a queue.", ("queue_id",), detail=True)
+SENT = Family("sent_total", MetricKind.COUNTER, "Messages sent.", ("topic",))
+QUEUED = Family("queued", MetricKind.GAUGE, "Messages in a queue.", ("queue_id",), detail=True)
 
 
 def text_of(exposition):
@@ -29,7 +29,7 @@ def test_families_are_told_in_one_piece_with_what_they_mean():
 
 
 def test_a_histogram_counts_up_to_each_bound_and_sums():
-    seconds = Family("wait_seconds", Kind.HISTOGRAM, "How long.", ("page",))
+    seconds = Family("wait_seconds", MetricKind.HISTOGRAM, "How long.", ("page",))
     histogram = Histogram((0.1, 1))
     for value in (0.05, 0.1, 0.5, 7):
         histogram.observe(value)

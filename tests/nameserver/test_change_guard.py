@@ -62,7 +62,9 @@ async def test_changes_want_an_administrator(name_server, connections, code, rea
     assert reason in str(from_response(code, answer.remark)) if reason else answer.remark is None
 
 
-@pytest.mark.parametrize("header", [headers.Cluster(), headers.TopicNames(), headers.NamesrvSettings()], ids=repr)
+@pytest.mark.parametrize(
+    "header", [headers.BrokerClusterInfo(), headers.TopicNames(), headers.NamesrvSettings()], ids=repr
+)
 async def test_questions_are_open(name_server, header):
     assert (await code_of(name_server, STRANGER, header)).code == 0
 

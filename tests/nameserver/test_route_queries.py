@@ -10,7 +10,7 @@ from pyromq.remoting.command import BINARY
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import (
     AddWritePermission,
-    Cluster,
+    BrokerClusterInfo,
     DeleteTopicName,
     PutKv,
     RouteOfTopic,
@@ -48,7 +48,7 @@ async def test_binary_headers_are_answered_with_binary_headers(name_server, brok
 async def test_clusters_are_answered_with_all_brokers(broker, client):
     await broker.register(announcement())
     await broker.register(announcement(), name="b", address="10.0.0.3:10911")
-    table = await client.body(Cluster())
+    table = await client.body(BrokerClusterInfo())
     assert table.clusters == {"c": ["a", "b"]}
     assert table.brokers["b"].addresses == {0: "10.0.0.3:10911"}
 

@@ -13,8 +13,8 @@ from pyromq.clock import SystemClock
 from pyromq.errors import AnotherServer, ConnectionLost
 from pyromq.net.channel import connect
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.headers import Cluster
-from pyromq.testing import Cluster as Servers
+from pyromq.remoting.headers import BrokerClusterInfo
+from pyromq.testing import BrokerClusterInfo as Servers
 
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 
@@ -71,9 +71,9 @@ async def test_a_call_fails_with_what_is_there(saying, answer, text):
     address = await saying(answer)
     channel = await connect(address, Dispatcher(), SystemClock())
     with pytest.raises(AnotherServer, match=f"{address} {text}"):
-        await channel.call(Cluster(), timeout=30)
+        await channel.call(BrokerClusterInfo(), timeout=30)
     with pytest.raises(AnotherServer, match=text):
-        await channel.call(Cluster(), timeout=30)
+        await channel.call(BrokerClusterInfo(), timeout=30)
     await channel.close()
 
 
@@ -83,14 +83,14 @@ async def test_who_speaks_first_is_told_too(saying):
         while not channel.closed:
             await asyncio.sleep(0.001)
     with pytest.raises(AnotherServer, match=r"answers .SSH-2\.0-OpenSSH_9\.2."):
-        await channel.call(Cluster(), timeout=30)
+        await channel.call(BrokerClusterInfo(), timeout=30)
     await channel.close()
 
 
 async def test_bytes_that_say_nothing_are_no_other_server(saying):
     channel = await connect(await saying(b"\xff\xff\xff\xff\x00\x00"), Dispatcher(), SystemClock())
     with pytest.raises(ConnectionLost) as raised:
-        await channel.call(Cluster(), timeout=30)
+        await channel.call(BrokerClusterInfo(), timeout=30)
     assert type(raised.value) is ConnectionLost
     await channel.close()
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from tests.store.making import StoppedClock
 
-from pyromq.store.recovery import ProgressLine
+from pyromq.store.recovery import RecoveryProgress
 
 
 def walk(clock: StoppedClock, seconds: int) -> None:
     """Pass over 4 GiB of records in so many seconds, the second half of them in no time."""
-    line = ProgressLine(clock, 0, 4 << 30)
+    line = RecoveryProgress(clock, 0, 4 << 30)
     for record in range(1 << 17):
         clock.ms = int(1_700_000_000_000 + 1000 * seconds * record / (1 << 17))
         line.count(record << 15)

@@ -11,13 +11,13 @@ from collections.abc import Sized
 
 from pyromq.broker.consuming.lags import Lag, Lags, StoreTimes, in_steps, stored_time
 from pyromq.broker.shared_state import SharedState
-from pyromq.metrics.exposition import Exposition, Family, Kind, label_text, tell_server
+from pyromq.metrics.exposition import Exposition, Family, MetricKind, label_text, tell_server
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_group, is_system_topic
 from pyromq.remoting.codes import version_name
 from pyromq.slow_work import breathe
 from pyromq.store.retention import around
 
-_COUNTER, _GAUGE = Kind.COUNTER, Kind.GAUGE
+_COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
 _READ = ("consumer_group", "topic", "is_retry", "is_system")
 _QUEUE = ("consumer_group", "topic", "queue_id")
 _MEMBER = ("language", "version", "protocol_type")

@@ -18,7 +18,7 @@ from pyromq.names import check_topic
 T = TypeVar("T")
 
 
-class Kind(NamedTuple):
+class ArgumentKind(NamedTuple):
     """A type of argument: its words for errors, and its test."""
 
     words: str
@@ -81,14 +81,14 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked_first
 
 
-def _check(name: str, value: object, kind: Kind) -> None:
+def _check(name: str, value: object, kind: ArgumentKind) -> None:
     if not kind.fits(value):
         what = "no number" if isinstance(value, float) and value != value else type(value).__name__
         raise UsageError(f"{name}={value!r:.80} is {what}; it must be {kind.words}")
 
 
 @cache
-def _kinds(target: Callable[..., Any]) -> dict[str, Kind]:
+def _kinds(target: Callable[..., Any]) -> dict[str, ArgumentKind]:
     hints = {name: hint for name, hint in get_type_hints(target).items() if name != "return"}
     return {name: kind for name, hint in hints.items() if (kind := _kind(hint)) is not None}
 
@@ -97,21 +97,21 @@ def _is_queue(value: object) -> bool:
     return isinstance(value, MessageQueue) and [type(each) for each in value] == [str, str, int]
 
 
-_PLAIN: dict[object, Kind] = {
-    NoneType: Kind("None", lambda value: value is None),
-    bool: Kind("True or False", lambda value: isinstance(value, bool)),
-    str: Kind("a text", lambda value: isinstance(value, str)),
-    bytes: Kind("bytes", lambda value: isinstance(value, bytes)),
-    int: Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
-    float: Kind(
+_PLAIN: dict[object, ArgumentKind] = {
+    NoneType: ArgumentKind("None", lambda value: value is None),
+    bool: ArgumentKind("True or False", lambda value: isinstance(value, bool)),
+    str: ArgumentKind("a text", lambda value: isinstance(value, str)),
+    bytes: ArgumentKind("bytes", lambda value: isinstance(value, bytes)),
+    int: ArgumentKind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
+    float: ArgumentKind(
         "a number", lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value == value
     ),
-    MessageQueue: Kind("a MessageQueue", _is_queue),
+    MessageQueue: ArgumentKind("a MessageQueue", _is_queue),
 }
 
 
-def _kind(hint: Any) -> Kind | None:
-    """Return the `Kind` of an annotation; None if every value is allowed."""
+def _kind(hint: Any) -> ArgumentKind | None:
+    """Return the `ArgumentKind` of an annotation; None if every value is allowed."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, inner = get_origin(hint), get_args(hint)
@@ -119,36 +119,36 @@ def _kind(hint: Any) -> Kind | None:
         kinds = [_kind(each) for each in inner]
         return None if None in kinds else _any_of([kind for kind in kinds if kind is not None])
     if origin is Callable:
-        return Kind("a function", callable)
+        return ArgumentKind("a function", callable)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _table(_kind(inner[0]), _kind(inner[1]))
     if isinstance(origin, type) and issubclass(origin, Iterable):
         return _several(_kind(inner[0]))
     if isinstance(hint, type) and hint not in (object, Any) and not getattr(hint, "_is_protocol", False):
-        return Kind(f"a {hint.__name__}", lambda value: isinstance(value, hint))
+        return ArgumentKind(f"a {hint.__name__}", lambda value: isinstance(value, hint))
     return None
 
 
-def _any_of(kinds: list[Kind]) -> Kind:
+def _any_of(kinds: list[ArgumentKind]) -> ArgumentKind:
     words = dict.fromkeys(kind.words for kind in kinds)
-    return Kind(" or ".join(words), lambda value: any(kind.fits(value) for kind in kinds))
+    return ArgumentKind(" or ".join(words), lambda value: any(kind.fits(value) for kind in kinds))
 
 
-def _several(item: Kind | None) -> Kind:
+def _several(item: ArgumentKind | None) -> ArgumentKind:
     def fits(value: Any) -> bool:
         if isinstance(value, str | bytes | MessageQueue) or not isinstance(value, Iterable):
             return False
         # An iterator is not consumed here.
         return item is None or isinstance(value, Iterator) or all(map(item.fits, value))
 
-    return Kind("several" if item is None else f"several, each {item.words}", fits)
+    return ArgumentKind("several" if item is None else f"several, each {item.words}", fits)
 
 
-def _table(key: Kind | None, entry: Kind | None) -> Kind:
+def _table(key: ArgumentKind | None, entry: ArgumentKind | None) -> ArgumentKind:
     def fits(value: Any) -> bool:
         return isinstance(value, Mapping) and all(
             (key is None or key.fits(name)) and (entry is None or entry.fits(each)) for name, each in value.items()
         )
 
     words = " to ".join(kind.words for kind in (key, entry) if kind is not None)
-    return Kind(f"a dict of {words}", fits)
+    return ArgumentKind(f"a dict of {words}", fits)

@@ -8,31 +8,33 @@ from contextlib import contextmanager
 from enum import Enum
 
 from pyromq.console.cluster.cluster_history import ClusterHistory
-from pyromq.metrics.exposition import Exposition, Family, Histogram, Kind, label_text, tell_info
+from pyromq.metrics.exposition import Exposition, Family, Histogram, MetricKind, label_text, tell_info
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.slow_work import breathe
 
 REQUESTS = Family(
     "pyromq_console_requests_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Requests of browsers, by page and status; 499: the browser did not wait for the answer.",
     ("page", "status"),
 )
 SECONDS = Family(
     "pyromq_console_request_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "How long it took until an answer began, by page.",
     ("page",),
     unit="seconds",
 )
-REFUSED = Family("pyromq_console_sign_ins_refused_total", Kind.COUNTER, "Sign-ins that were refused.", ("reason",))
+REFUSED = Family(
+    "pyromq_console_sign_ins_refused_total", MetricKind.COUNTER, "Sign-ins that were refused.", ("reason",)
+)
 CUT = Family(
     "pyromq_console_requests_refused_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Requests that failed or could not be read, and connections that were closed, by reason.",
     ("reason",),
 )
-SEARCHES = Family("pyromq_console_searches_running", Kind.GAUGE, "Searches that read messages now.")
+SEARCHES = Family("pyromq_console_searches_running", MetricKind.GAUGE, "Searches that read messages now.")
 
 FAMILIES = (REQUESTS, SECONDS, REFUSED, CUT, SEARCHES)
 

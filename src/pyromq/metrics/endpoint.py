@@ -16,7 +16,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
-from pyromq.metrics.exposition import CONTENT_TYPE, Exposition, Family, Kind, Source
+from pyromq.metrics.exposition import CONTENT_TYPE, Exposition, Family, MetricKind, Source
 from pyromq.metrics.metrics_config import MetricsConfig
 from pyromq.net.listening import listen_failure
 from pyromq.net.tasks import Tasks
@@ -24,12 +24,12 @@ from pyromq.slow_work import SlowWork
 from pyromq.store.disk import LOCAL_DISK
 
 CPU = Family(
-    "process_cpu_seconds_total", Kind.COUNTER, "Time of the processor that this process has used.", unit="seconds"
+    "process_cpu_seconds_total", MetricKind.COUNTER, "Time of the processor that this process has used.", unit="seconds"
 )
-MEMORY = Family("process_resident_memory_bytes", Kind.GAUGE, "Memory of this process, in use.", unit="bytes")
-DESCRIPTORS = Family("process_open_fds", Kind.GAUGE, "Open descriptors: connections and files.")
-MOST_DESCRIPTORS = Family("process_max_fds", Kind.GAUGE, "How many descriptors may be open.")
-STARTED = Family("process_start_time_seconds", Kind.GAUGE, "When this process began, since 1970.", unit="seconds")
+MEMORY = Family("process_resident_memory_bytes", MetricKind.GAUGE, "Memory of this process, in use.", unit="bytes")
+DESCRIPTORS = Family("process_open_fds", MetricKind.GAUGE, "Open descriptors: connections and files.")
+MOST_DESCRIPTORS = Family("process_max_fds", MetricKind.GAUGE, "How many descriptors may be open.")
+STARTED = Family("process_start_time_seconds", MetricKind.GAUGE, "When this process began, since 1970.", unit="seconds")
 
 PROCESS_FAMILIES = (CPU, MEMORY, DESCRIPTORS, MOST_DESCRIPTORS, STARTED)
 
@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 SLICE_SECONDS = 0.001  # of work between two turns of the event loop
 
-SERIES = Family("pyromq_metrics_series", Kind.GAUGE, "How many series are told, this and the next ones left out.")
-LIMIT = Family("pyromq_metrics_series_limit", Kind.GAUGE, "How many may be told: the setting metricsSeriesLimit.")
+SERIES = Family("pyromq_metrics_series", MetricKind.GAUGE, "How many series are told, this and the next ones left out.")
+LIMIT = Family("pyromq_metrics_series_limit", MetricKind.GAUGE, "How many may be told: the setting metricsSeriesLimit.")
 LEFT_OUT = Family(
-    "pyromq_metrics_series_left_out", Kind.GAUGE, "1 while there are more series than may be told, else 0."
+    "pyromq_metrics_series_left_out", MetricKind.GAUGE, "1 while there are more series than may be told, else 0."
 )
 SECONDS = Family(
-    "pyromq_metrics_scrape_seconds", Kind.GAUGE, "How long it took to work these figures out.", unit="seconds"
+    "pyromq_metrics_scrape_seconds", MetricKind.GAUGE, "How long it took to work these figures out.", unit="seconds"
 )
 
 SCRAPE_FAMILIES = (SERIES, LIMIT, LEFT_OUT, SECONDS)

@@ -24,7 +24,7 @@ _CHUNK_LINES = 1_000  # joined at once
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # bounds of a histogram
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -38,7 +38,7 @@ class Family:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     meaning: str
     labels: tuple[str, ...] = ()
     unit: str = ""
@@ -156,10 +156,15 @@ class Histogram:
         exposition.add(family, labels, total, part="_count")
 
 
-INFO = Family("pyromq_info", Kind.GAUGE, "1, with the version and how requests are answered.", ("version", "hot_path"))
-CONNECTIONS = Family("pyromq_connections", Kind.GAUGE, "Open connections.")
+INFO = Family(
+    "pyromq_info", MetricKind.GAUGE, "1, with the version and how requests are answered.", ("version", "hot_path")
+)
+CONNECTIONS = Family("pyromq_connections", MetricKind.GAUGE, "Open connections.")
 REFUSED = Family(
-    "pyromq_refused_total", Kind.COUNTER, "What was refused, by the setting that limits it, or the reason.", ("reason",)
+    "pyromq_refused_total",
+    MetricKind.COUNTER,
+    "What was refused, by the setting that limits it, or the reason.",
+    ("reason",),
 )
 
 FAMILIES = (INFO, CONNECTIONS, REFUSED)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
-from pyromq.metrics.exposition import Exposition, Family, Kind, label_text, tell_server
+from pyromq.metrics.exposition import Exposition, Family, MetricKind, label_text, tell_server
 from pyromq.nameserver.routes import RouteTable
 from pyromq.remoting.rejection_log import RejectionLog
 
-BROKERS = Family("pyromq_namesrv_brokers", Kind.GAUGE, "Brokers that are registered, by address.")
-TOPICS = Family("pyromq_namesrv_topics", Kind.GAUGE, "Topics that brokers have registered.")
+BROKERS = Family("pyromq_namesrv_brokers", MetricKind.GAUGE, "Brokers that are registered, by address.")
+TOPICS = Family("pyromq_namesrv_topics", MetricKind.GAUGE, "Topics that brokers have registered.")
 
 FAMILIES = (BROKERS, TOPICS)
 

@@ -34,7 +34,7 @@ from pyromq.remoting.dispatch import Peer, answers
 from pyromq.remoting.headers import (
     AddWritePermission,
     AddWritePermissionResponse,
-    Cluster,
+    BrokerClusterInfo,
     DeleteTopicName,
     QueryDataVersion,
     QueryDataVersionResponse,
@@ -151,8 +151,8 @@ class RouteProcessor:
             route = msgspec.structs.replace(route, order_conf=self._kv.find(ORDER_TOPICS, header.topic))
         return Reply(body=encode_body(route))
 
-    @answers(Cluster)
-    async def cluster(self, header: Cluster, call: Call) -> Reply:
+    @answers(BrokerClusterInfo)
+    async def cluster(self, header: BrokerClusterInfo, call: Call) -> Reply:
         return await in_pieces(self._routes.cluster_table())
 
     @answers(TopicNames)

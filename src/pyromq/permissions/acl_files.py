@@ -194,7 +194,7 @@ _OWNER_ONLY = 0o600
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AclReading:
     """The content of all files, with their stamps before reading."""
 
     stamps: Stamps
@@ -219,10 +219,10 @@ class AclFolder:
             stamps[path] = status.st_mtime_ns, status.st_size, status.st_ino
         return stamps
 
-    def read(self) -> Reading:
+    def read(self) -> AclReading:
         """Read all files. Raises `UsageError` with the file that cannot be read, and the reason."""
         stamps = self.stamps()
-        return Reading(stamps, tuple(parse_acl_file(path, _content(path)) for path in stamps))
+        return AclReading(stamps, tuple(parse_acl_file(path, _content(path)) for path in stamps))
 
     def holds(self, path: Path) -> bool:
         """Whether this is one of the folder's files."""

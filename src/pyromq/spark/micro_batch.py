@@ -76,7 +76,7 @@ def open_root(location: str) -> Root:
     return Root(files, path.rstrip("/"))
 
 
-class Checkpoint:
+class StreamCheckpoint:
     """The checkpoint of a streaming query, on any file system that pyarrow opens."""
 
     def __init__(self, location: str) -> None:
@@ -147,7 +147,7 @@ class StreamBatch:
         if checkpoint is None:
             return None
         try:
-            found = Checkpoint(checkpoint)
+            found = StreamCheckpoint(checkpoint)
             if found.query != self.query:
                 raise UsageError(f"it belongs to query {found.query}")
             return found.content(self.batch)
@@ -161,7 +161,7 @@ def planned_batch(checkpoint: str | None) -> tuple[int, str] | None:
     if checkpoint is None:
         return None
     try:
-        found = Checkpoint(checkpoint)
+        found = StreamCheckpoint(checkpoint)
         newest = max(found.batches(PLANNED), default=None)
         return None if newest is None else (newest, found.content(newest))
     except _UNREADABLE as error:

@@ -154,7 +154,7 @@ class Recovery:
         """
         self._dispatcher.begin_replay(start)
         walk = self._log.walk(start, check_crc=self._check_crc, may_be_torn=True)
-        progress = ProgressLine(self._clock, start, self._log.files.capacity_end)
+        progress = RecoveryProgress(self._clock, start, self._log.files.capacity_end)
         last_store_ms, following, end = 0, None, None
         records = iter(walk)
         for found in records:
@@ -290,7 +290,7 @@ def _entries_before(queue: ConsumeQueue, count: int, log_offset: int) -> int:
     return count
 
 
-class ProgressLine:
+class RecoveryProgress:
     """Logs the progress of a walk over the log from `start` to about `end`."""
 
     def __init__(self, clock: Clock, start: int, end: int) -> None:

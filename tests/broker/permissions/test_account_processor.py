@@ -1,4 +1,4 @@
-"""Accounts over the wire: listed without secrets, changed in their files and in force when that is answered."""
+"""ListAccounts over the wire: listed without secrets, changed in their files and in force when that is answered."""
 
 import json
 import stat
@@ -8,11 +8,11 @@ import pytest
 from pyromq.broker.broker import Broker
 from pyromq.permissions.acl_files import parse_acl_file
 from pyromq.remoting.headers import (
-    Accounts,
     AccountsVersion,
     AccountsVersionResponse,
     BrokerState,
     DeleteAccount,
+    ListAccounts,
     SaveAccount,
     SaveWhiteList,
 )
@@ -33,7 +33,7 @@ async def test_messages_go_through_a_guarded_broker(account):
     await writer.send("orders", b"hello")
     assert await reader.bodies() == [b"hello"]
     assert (await writer.pull()).code == 1
-    refused = await reader.channel.call_soon(Accounts(), timeout=30)
+    refused = await reader.channel.call_soon(ListAccounts(), timeout=30)
     assert "account reader-1 is no administrator" in refused.remark
 
 
@@ -65,7 +65,14 @@ async def test_a_burst_of_which_some_is_refused(account):
 
 async def test_a_stranger_gets_nothing(account):
     stranger = await account()
-    for header in (Accounts(), AccountsVersion(), BrokerState(), NEW, DeleteAccount("writer-1"), SaveWhiteList("*")):
+    for header in (
+        ListAccounts(),
+        AccountsVersion(),
+        BrokerState(),
+        NEW,
+        DeleteAccount("writer-1"),
+        SaveWhiteList("*"),
+    ):
         answer = await stranger.ask(header, code=1)
         assert "the request names no account" in answer.remark
 
@@ -74,7 +81,7 @@ async def test_accounts_are_listed_without_their_secrets(account, acl_file):
     acl_file.write_text(acl_file.read_text() + "globalWhiteRemoteAddresses: [10.9.9.*]\n")
     admin = await account("admin-1")
     await admin.ask(SaveWhiteList("10.8.8.8,10.7.*.*"))
-    table = await admin.body(Accounts())
+    table = await admin.body(ListAccounts())
     assert [(entry.access_key, entry.secret_key, entry.admin) for entry in table.accounts] == [
         ("admin-1", "********", True),
         ("writer-1", "********", False),

@@ -163,7 +163,7 @@ EVERYBODY = ("writer-1", "reader-1", "both-12", "admin-1", "admin-2", "nobody-1"
         (headers.SaveBrokerSettings(), "admin-1 admin-2"),
         (headers.ResetOffset("orders", "readers", 0), "admin-1 admin-2"),
         (headers.SaveAccount("another-1"), "admin-1 admin-2"),
-        (headers.Accounts(), "admin-1 admin-2"),
+        (headers.ListAccounts(), "admin-1 admin-2"),
         (headers.ConsumeDirectly("readers"), "admin-1 admin-2"),
     ],
     ids=str,

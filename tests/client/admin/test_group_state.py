@@ -4,12 +4,12 @@ from pyromq.client.admin.cluster_groups import put_together
 from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.message import MessageQueue
-from pyromq.remoting.bodies import Connection, ConsumerConnection, LockHolder, Subscription, WireQueue
+from pyromq.remoting.bodies import ClientConnection, ConsumerConnection, LockHolder, Subscription, WireQueue
 
 
 def answer(*members, locks=(), topic="orders"):
     return ConsumerConnection(
-        connections=[Connection(client_id=name, subscriptions=wanted) for name, wanted in members],
+        connections=[ClientConnection(client_id=name, subscriptions=wanted) for name, wanted in members],
         subscriptions={topic: Subscription(topic=topic)},
         locks=[LockHolder(WireQueue(topic, broker, 0), client_id, 1500) for broker, client_id in locks],
     )
@@ -32,7 +32,7 @@ def test_answers_of_several_brokers_are_put_together():
 
 
 def test_a_broker_that_does_not_tell_leaves_it_open():
-    state = put_together("g", [ConsumerConnection(connections=[Connection(client_id="one")])])
+    state = put_together("g", [ConsumerConnection(connections=[ClientConnection(client_id="one")])])
     assert (state.locks, state.members[0].subscriptions, state.differences) == (None, None, {})
 
 

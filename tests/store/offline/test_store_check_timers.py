@@ -10,7 +10,7 @@ from tests.store.making import NOON_MS, TOPIC, message, opened
 
 from pyromq.errors import StoreCorrupt
 from pyromq.store.config import StoreConfig
-from pyromq.store.offline.stopped_store import Cure, Finding
+from pyromq.store.offline.stopped_store import Cure, StoreFault
 from pyromq.store.offline.store_check import StoreCheck
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 from pyromq.store.timers.timer_files import TimerFiles
@@ -42,7 +42,7 @@ def bucket(tmp_path: Path) -> TimerBucket:
     return bucket
 
 
-def found(root: Path) -> list[Finding]:
+def found(root: Path) -> list[StoreFault]:
     return [each for each in StoreCheck(StoreConfig(root)).run().findings if each.path.parent.name == "timers"]
 
 

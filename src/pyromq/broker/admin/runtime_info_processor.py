@@ -15,7 +15,7 @@ from pyromq.names import SCHEDULE_TOPIC
 from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import (
     BrokerStats,
-    Connection,
+    ClientConnection,
     ConsumerConnection,
     KeyValues,
     LockHolder,
@@ -250,8 +250,8 @@ def _item(span: Span) -> StatsItem:
     return StatsItem(sum=span.total, tps=span.per_second, average=span.per_event)
 
 
-def _connection(member: GroupMember, subscriptions: dict[str, str] | None = None) -> Connection:
-    return Connection(
+def _connection(member: GroupMember, subscriptions: dict[str, str] | None = None) -> ClientConnection:
+    return ClientConnection(
         client_id=member.client_id,
         client_address=member.session.address,
         language=member.language,

@@ -40,7 +40,7 @@ class LongPoll(msgspec.Struct, gc=False, eq=False):
         return 1 + self.wanted.weight
 
 
-class _Waiting:
+class _QueuePolls:
     """The pulls waiting at one queue, by filter: most have the same one, which is called once for each arrival."""
 
     __slots__ = ("asked", "by_code", "polls")
@@ -109,7 +109,7 @@ class LongPolls:
         self._clock = clock
         self._record_at = record_at
         self._quota: Quota[Peer] = Quota("maxWaitingPulls", most)  # of their weights
-        self.parked: dict[tuple[str, int], _Waiting] = {}
+        self.parked: dict[tuple[str, int], _QueuePolls] = {}
         self._due: dict[int, dict[LongPoll, None]] = {}  # by tick, in order of arrival
         self._of_peer: dict[Peer, set[LongPoll]] = {}  # all that wait, until they are answered
         self._ready: deque[deque[LongPoll]] = deque()  # to be answered, unless their connection closes before
@@ -135,7 +135,7 @@ class LongPolls:
         key = poll.topic, poll.queue_id
         waiting = self.parked.get(key)
         if waiting is None:
-            waiting = self.parked[key] = _Waiting()
+            waiting = self.parked[key] = _QueuePolls()
         waiting.add(poll)
         self._due.setdefault(poll.due, {})[poll] = None
         polls.add(poll)

@@ -16,7 +16,7 @@ from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotA
 from pyromq.logs import logger_of
 from pyromq.message import Property
 from pyromq.net.slow_replies import in_pieces
-from pyromq.remoting.bodies import TimerCount, TimerCounts, TimerEntry, TimerList, encode_body
+from pyromq.remoting.bodies import ListedTimer, TimerCount, TimerCounts, TimerList, encode_body
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import Outcome, answers
@@ -105,7 +105,7 @@ class TimerListProcessor:
         await index.catch_up()
         wanted = min(max(header.count, 1), MOST_LISTED)
         place = (header.begin_ms, header.after)
-        found: list[TimerEntry] = []
+        found: list[ListedTimer] = []
         looked_through = 0
         for hour in sorted(each for each in index.buckets if each >= header.begin_ms // HOUR_MS):
             bucket = index.buckets.get(hour)
@@ -141,7 +141,7 @@ class TimerListProcessor:
                 return []
         return first
 
-    async def _looked_up(self, bucket: TimerBucket, number: int, topic: str) -> TimerEntry | None:
+    async def _looked_up(self, bucket: TimerBucket, number: int, topic: str) -> ListedTimer | None:
         """Return the list entry of a message; None if it is of another topic, damaged or finished."""
         for _ in range(MAX_ROUNDS):
             try:
@@ -153,7 +153,7 @@ class TimerListProcessor:
                 return None
         return self._entry(bucket, number, topic, wait=True)
 
-    def _entry(self, bucket: TimerBucket, number: int, topic: str, *, wait: bool) -> TimerEntry | None:
+    def _entry(self, bucket: TimerBucket, number: int, topic: str, *, wait: bool) -> ListedTimer | None:
         try:
             message = self._index.message(bucket, number, wait=wait)
         except StoreCorrupt as error:
@@ -163,7 +163,7 @@ class TimerListProcessor:
         if properties.get(Property.REAL_TOPIC) != topic:
             return None
         key, due_ms = properties.get(Property.UNIQUE_KEY), int(properties[Property.TIMER_OUT_MS])
-        return TimerEntry(
+        return ListedTimer(
             topic,
             int(properties.get(Property.REAL_QUEUE_ID, "0")),
             due_ms,
@@ -177,6 +177,6 @@ class TimerListProcessor:
         )
 
 
-def _page(timers: list[TimerEntry], after: tuple[int, int] | None) -> Reply:
+def _page(timers: list[ListedTimer], after: tuple[int, int] | None) -> Reply:
     body = TimerList(timers) if after is None else TimerList(timers, *after)
     return Reply(body=encode_body(body))

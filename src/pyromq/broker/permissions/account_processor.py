@@ -26,10 +26,10 @@ from pyromq.remoting.bodies import AccountEntry, AccountTable, DataVersion, enco
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import (
-    Accounts,
     AccountsVersion,
     AccountsVersionResponse,
     DeleteAccount,
+    ListAccounts,
     SaveAccount,
     SaveWhiteList,
 )
@@ -92,8 +92,8 @@ class AccountProcessor:
             )
         )
 
-    @answers(Accounts)
-    def accounts(self, header: Accounts, call: Call) -> Reply:
+    @answers(ListAccounts)
+    def accounts(self, header: ListAccounts, call: Call) -> Reply:
         """Return all accounts in the spelling of their files, with hidden secret keys."""
         in_force = self._permissions.in_force
         entries = [

@@ -44,7 +44,7 @@ FOR_ADMINISTRATORS = (
     headers.SaveAccount,
     headers.DeleteAccount,
     headers.SaveWhiteList,
-    headers.Accounts,
+    headers.ListAccounts,
     headers.CleanQueues,
     headers.CleanTopics,
     headers.CloneGroupOffset,

@@ -17,7 +17,7 @@ from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.prompts import confirm, yes_option
 from pyromq.cli.render import as_json, one_line, output_option, show_record, show_rows
 from pyromq.cli.times import read_duration
-from pyromq.client.admin.cluster_groups import GroupMember, LockedQueue
+from pyromq.client.admin.cluster_groups import LockedQueue, OnlineMember
 from pyromq.client.admin.cluster_offsets import QueueProgress
 from pyromq.client.admin.overviews import GroupOverview
 from pyromq.clock import local_time
@@ -263,7 +263,7 @@ _TITLES = {
 }
 
 
-def _member_row(member: GroupMember) -> dict[str, Any]:
+def _member_row(member: OnlineMember) -> dict[str, Any]:
     return {
         "client_id": member.client_id,
         "address": member.address,

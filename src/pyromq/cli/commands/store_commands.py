@@ -35,7 +35,7 @@ from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
 from pyromq.store.json_file import verified
 from pyromq.store.log.log_walk import Damage
-from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore, check_stopped
+from pyromq.store.offline.stopped_store import Cure, StoppedStore, StoreFault, check_stopped
 from pyromq.store.offline.store_check import Report, StoreCheck
 from pyromq.store.offline.store_repair import StoreRepair
 
@@ -208,13 +208,13 @@ def _show_report(report: Report, output: str, config: StoreConfig, *, acts: list
     return 1 if bad else 0
 
 
-def _verdict(report: Report, bad: list[Finding]) -> str:
+def _verdict(report: Report, bad: list[StoreFault]) -> str:
     if bad:
         return f"{counted(len(bad), 'problem')} found"
     return "no repair needed" if report.findings else "no problems found"
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: StoreFault) -> dict[str, Any]:
     return {
         "file": str(finding.path),
         "byte": finding.position,
@@ -223,7 +223,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _table_findings(folder: Path) -> Iterator[Finding]:
+def _table_findings(folder: Path) -> Iterator[StoreFault]:
     """Check the tables of topics, groups and offsets. A broker replaces a damaged table by its `.bak`."""
     for name, table in _TABLES.items():
         path = folder / "config" / name
@@ -239,7 +239,7 @@ def _table_findings(folder: Path) -> Iterator[Finding]:
         for each, fault in faults.items():
             only = len(faults) == 2 or not path.with_name(f"{name}.bak").exists()
             cure = Cure.BACKUP if each == path and only else Cure.START if each == path else Cure.NOBODY
-            yield Finding(each, None, f"it is damaged: {fault}", cure)
+            yield StoreFault(each, None, f"it is damaged: {fault}", cure)
 
 
 @contextmanager

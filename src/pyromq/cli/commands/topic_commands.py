@@ -20,7 +20,7 @@ from pyromq.errors import TopicNotFound
 from pyromq.excerpt import escaped
 from pyromq.names import REPLY_SUFFIX, is_system_topic
 from pyromq.plural import counted
-from pyromq.remoting.bodies import Connection, TopicConfig
+from pyromq.remoting.bodies import ClientConnection, TopicConfig
 from pyromq.remoting.codes import Permission
 
 
@@ -328,7 +328,7 @@ def producers(name: str, group: str, namesrv: str, output: str) -> None:
     show_rows([_connection_row(each) for each in found.connections], output)
 
 
-def _connection_row(connection: Connection) -> dict[str, Any]:
+def _connection_row(connection: ClientConnection) -> dict[str, Any]:
     return {
         "client_id": connection.client_id,
         "address": connection.client_address,

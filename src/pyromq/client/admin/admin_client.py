@@ -17,7 +17,7 @@ from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, decode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
-from pyromq.remoting.headers import Cluster
+from pyromq.remoting.headers import BrokerClusterInfo
 
 
 @checked
@@ -59,7 +59,7 @@ class ClusterBrokers:
 
     async def table(self) -> ClusterTable:
         """Return all registered brokers by name, and the broker names of each cluster."""
-        return await self.name_server(Cluster(), ClusterTable)
+        return await self.name_server(BrokerClusterInfo(), ClusterTable)
 
     async def masters(self, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
         """Return the masters' addresses by broker name. Raises `UsageError` or `Unavailable` if there is none."""

@@ -16,7 +16,7 @@ from pyromq.client.admin.cluster_offsets import ClusterOffsets
 from pyromq.client.admin.cluster_topics import ClusterTopics
 from pyromq.client.admin.exports import Exports
 from pyromq.client.admin.members import Members
-from pyromq.client.admin.messages.delayed_messages import DelayLevels
+from pyromq.client.admin.messages.delayed_messages import ClusterDelayLevels
 from pyromq.client.admin.messages.message_life import LifeEvent, life_of
 from pyromq.client.admin.messages.message_search import find_at, find_by_key, find_message
 from pyromq.client.admin.overviews import Overviews
@@ -97,7 +97,7 @@ class AsyncAdmin(AdminClient):
         self.servers = Servers(self._cluster, self._brokers, clock=clock)
         self.overviews = Overviews(self._brokers, self.servers)
         self.accounts = Accounts(self._brokers)
-        self.delay_levels = DelayLevels(self._cluster, self._brokers, timeout=timeout)
+        self.delay_levels = ClusterDelayLevels(self._cluster, self._brokers, timeout=timeout)
         self.exports = Exports(self._cluster, self._brokers, self.servers)
 
     create_topic = forwarded("_topics", ClusterTopics.create_topic)

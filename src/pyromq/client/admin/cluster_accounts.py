@@ -12,8 +12,7 @@ from pyromq.client.admin.admin_client import ClusterBrokers
 from pyromq.client.arguments import checked
 from pyromq.errors import CodeNotSupported, UsageError
 from pyromq.remoting.bodies import AccountEntry, AccountTable, decode_body
-from pyromq.remoting.headers import Accounts as ListAccounts
-from pyromq.remoting.headers import DeleteAccount, SaveAccount, SaveWhiteList
+from pyromq.remoting.headers import DeleteAccount, ListAccounts, SaveAccount, SaveWhiteList
 
 RIGHTS = ("DENY", "PUB", "SUB", "PUB|SUB")
 

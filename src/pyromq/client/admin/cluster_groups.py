@@ -15,7 +15,7 @@ from pyromq.filter.subscription_differences import Differences, differences
 from pyromq.message import MessageQueue
 from pyromq.names import check_group, dead_letter_topic, retry_topic
 from pyromq.remoting.bodies import (
-    Connection,
+    ClientConnection,
     ConsumerConnection,
     GroupConfig,
     GroupConfigTable,
@@ -28,7 +28,7 @@ from pyromq.remoting.headers import AllGroups, ConsumerConnections, DeleteGroup,
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class OnlineMember:
     """One member. `subscriptions` are expressions by topic; {} for a consumer with `assign`, None: unknown."""
 
     client_id: str
@@ -58,7 +58,7 @@ class GroupState:
     consume_type: str | None
     message_model: str | None
     subscriptions: dict[str, str]
-    members: list[GroupMember]
+    members: list[OnlineMember]
     locks: list[LockedQueue] | None
 
     @property
@@ -72,7 +72,7 @@ def put_together(group: str, answers: Iterable[ConsumerConnection]) -> GroupStat
     answers = list(answers)
     online = next((answer for answer in answers if answer.connections), None)
     told = [answer.locks for answer in answers if answer.locks is not None]
-    members: dict[str, GroupMember] = {}
+    members: dict[str, OnlineMember] = {}
     for answer in answers:
         for connection in answer.connections:
             members[connection.client_id] = _member(connection, members.get(connection.client_id))
@@ -86,12 +86,12 @@ def put_together(group: str, answers: Iterable[ConsumerConnection]) -> GroupStat
     )
 
 
-def _member(connection: Connection, known: GroupMember | None) -> GroupMember:
+def _member(connection: ClientConnection, known: OnlineMember | None) -> OnlineMember:
     """Return a member with one more broker's data."""
     subscriptions = connection.subscriptions
     if known is not None and known.subscriptions is not None:
         subscriptions = known.subscriptions | (subscriptions or {})
-    return GroupMember(
+    return OnlineMember(
         connection.client_id, connection.client_address, connection.language, connection.version, subscriptions
     )
 

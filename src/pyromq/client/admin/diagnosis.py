@@ -32,7 +32,7 @@ from pyromq.net.tls.first_bytes import REFUSED
 from pyromq.plural import counted
 from pyromq.remoting.bodies import ClusterTable, KeyValues, TopicRoute, decode_body
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.headers import BrokerState, Cluster, RouteOfTopic
+from pyromq.remoting.headers import BrokerClusterInfo, BrokerState, RouteOfTopic
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ async def _check_name_server(cluster: ClusterClient, address: str, clock: Clock)
     name = f"name server {address}"
     try:
         await cluster.start()
-        response = await cluster.name_servers.ask(Cluster())
+        response = await cluster.name_servers.ask(BrokerClusterInfo())
         table = decode_body(ClusterTable, response.check().body)
     except Unavailable as error:
         reason = error.__cause__ or error

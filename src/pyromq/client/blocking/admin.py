@@ -7,7 +7,7 @@ from pyromq.client.admin.cluster_accounts import Accounts
 from pyromq.client.admin.diagnosis import Finding, diagnose
 from pyromq.client.admin.exports import Exports
 from pyromq.client.admin.members import Members
-from pyromq.client.admin.messages.delayed_messages import DelayLevels
+from pyromq.client.admin.messages.delayed_messages import ClusterDelayLevels
 from pyromq.client.admin.overviews import Overviews
 from pyromq.client.admin.servers import Servers
 from pyromq.client.blocking.blocking_client import Blocking, BlockingClient, BlockingRunner, blocking
@@ -143,11 +143,11 @@ class BlockingOverviews(Blocking[Overviews]):
     figures = blocking(Overviews.figures)
 
 
-class BlockingDelayLevels(Blocking[DelayLevels]):
-    """`admin.delay_levels`; see `DelayLevels`."""
+class BlockingDelayLevels(Blocking[ClusterDelayLevels]):
+    """`admin.delay_levels`; see `ClusterDelayLevels`."""
 
-    all = blocking(DelayLevels.all)
-    waiting = blocking(DelayLevels.waiting)
+    all = blocking(ClusterDelayLevels.all)
+    waiting = blocking(ClusterDelayLevels.waiting)
 
 
 class BlockingExports(Blocking[Exports]):

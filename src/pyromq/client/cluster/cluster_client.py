@@ -31,7 +31,7 @@ from pyromq.remoting.bodies import ClusterTable, HeartbeatBody, TopicRoute
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.header import Filled, Header
-from pyromq.remoting.headers import Cluster, Heartbeat, RouteOfTopic, SendMessageV2, UnregisterClient
+from pyromq.remoting.headers import BrokerClusterInfo, Heartbeat, RouteOfTopic, SendMessageV2, UnregisterClient
 from pyromq.remoting.json_quirks import decode_body, encode_body
 
 logger = logger_of(__name__)
@@ -368,13 +368,13 @@ class ClusterClient:
 
     async def cluster_table(self) -> ClusterTable:
         """Return what a name server knows of the brokers now."""
-        response = await self.name_servers.ask(Cluster())
+        response = await self.name_servers.ask(BrokerClusterInfo())
         return decode_body(ClusterTable, response.check().body)
 
     async def absent_topics(self) -> dict[str, list[str]]:
         """Return the topics of each broker that left, by broker name, as any name server remembers them."""
         found: dict[str, set[str]] = {}
-        for response in await self.name_servers.ask_reachable(Cluster()):
+        for response in await self.name_servers.ask_reachable(BrokerClusterInfo()):
             for broker, topics in (decode_body(ClusterTable, response.check().body).absent or {}).items():
                 found.setdefault(broker, set()).update(topics)
         return {broker: sorted(topics) for broker, topics in found.items()}

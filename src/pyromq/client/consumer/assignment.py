@@ -44,7 +44,7 @@ class Assigned(Protocol):
 Q = TypeVar("Q", bound=Assigned)
 
 
-class Work(Protocol[Q]):
+class QueueWork(Protocol[Q]):
     """How one kind of consumer starts and ends work on a queue."""
 
     async def begin(self, queue: MessageQueue) -> Q | None:
@@ -79,7 +79,7 @@ class Assignment(Generic[Q]):
         self,
         group: str,
         clock: Clock,
-        work: Work[Q],
+        work: QueueWork[Q],
         *,
         locks: QueueLockClient | None,
         strict: bool = False,

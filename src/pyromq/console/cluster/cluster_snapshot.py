@@ -218,7 +218,7 @@ def _join(snapshot: ClusterSnapshot) -> None:
         snapshot.groups[name].dead_letters = letters.messages if letters is not None else 0
 
 
-class BrokerFigures:
+class RuntimeFigures:
     """A broker's figures; None for absent ones. `runtime` is the broker's report, by default its master's."""
 
     def __init__(self, broker: BrokerView, runtime: Mapping[str, str] | None = None) -> None:

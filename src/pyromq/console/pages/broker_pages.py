@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.console.cluster.cluster_clients import ClusterClients
-from pyromq.console.cluster.cluster_snapshot import MASTER, BrokerFigures, BrokerView
+from pyromq.console.cluster.cluster_snapshot import MASTER, BrokerView, RuntimeFigures
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, view
@@ -26,7 +26,7 @@ class Replica:
 
     broker_id: int
     address: str
-    line: BrokerFigures | None
+    line: RuntimeFigures | None
     error: str = ""
 
 
@@ -34,7 +34,7 @@ async def broker(context: RequestContext) -> Response:
     clients = context.clients()
     admin, found = await clients.admin(), await _find(clients, context.path["name"])
     replicas = await asyncio.gather(*(_replica(admin, found, each) for each in found.addresses))
-    line = next((each.line for each in replicas if each.line is not None), BrokerFigures(found))
+    line = next((each.line for each in replicas if each.line is not None), RuntimeFigures(found))
     table = None
     figures = await or_error(admin.overviews.figures(found.address or "")) if found.address else None
     if figures is not None and not isinstance(figures, MQError):
@@ -134,11 +134,11 @@ def _value(config: dict[str, str], name: str, broker: BrokerView) -> str:
 async def _replica(admin: AsyncAdmin, broker: BrokerView, broker_id: int) -> Replica:
     at = broker.addresses[broker_id]
     if broker_id == MASTER:  # the snapshot has its figures
-        line = BrokerFigures(broker) if broker.runtime else None
+        line = RuntimeFigures(broker) if broker.runtime else None
         return Replica(broker_id, at, line, broker.error or "")
     try:
         async with asyncio.timeout(REPLICA_SECONDS):
-            return Replica(broker_id, at, BrokerFigures(broker, await admin.broker_runtime(at)))
+            return Replica(broker_id, at, RuntimeFigures(broker, await admin.broker_runtime(at)))
     except TimeoutError:
         error: MQError = Unavailable(f"{at} does not answer within {REPLICA_SECONDS:g} s")
     except MQError as failure:
@@ -148,8 +148,8 @@ async def _replica(admin: AsyncAdmin, broker: BrokerView, broker_id: int) -> Rep
 
 async def brokers(context: RequestContext) -> Response:
     snapshot = await context.clients().snapshot()
-    table = Table[BrokerFigures](
-        [BrokerFigures(each) for each in snapshot.brokers.values()],
+    table = Table[RuntimeFigures](
+        [RuntimeFigures(each) for each in snapshot.brokers.values()],
         context.query,
         columns={
             "name": lambda each: each.broker.name.casefold(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from pyromq.client.admin.diagnosis import Finding, diagnose
-from pyromq.console.cluster.cluster_snapshot import BrokerFigures, ClusterSnapshot, GroupView
+from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot, GroupView, RuntimeFigures
 from pyromq.console.view.chart import ChartLine
 from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import view
@@ -25,7 +25,7 @@ async def overview(context: RequestContext) -> Response:
     return context.show(
         "overview.html",
         snapshot=snapshot,
-        brokers=[BrokerFigures(each) for each in snapshot.brokers.values()],
+        brokers=[RuntimeFigures(each) for each in snapshot.brokers.values()],
         problems=_problems(snapshot),
         topics=topics,
         busiest=busiest[:SHOWN],
@@ -61,7 +61,7 @@ def _problems(snapshot: ClusterSnapshot) -> list[tuple[str, str, str]]:
     """Return the problems, worst first: severity, text, and address."""
     found = [("bad", f"Broker {each.name}: {each.error}", "/doctor") for each in snapshot.silent]
     for broker in snapshot.brokers.values():
-        line = BrokerFigures(broker)
+        line = RuntimeFigures(broker)
         if line.refusal:
             found.append(("bad", f"Broker {broker.name} takes no messages: {line.refusal}", "/doctor"))
         elif line.disk is not None and line.disk >= DISK_WARNING:

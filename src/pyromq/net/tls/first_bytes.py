@@ -39,7 +39,7 @@ REFUSED = "this port takes TLS connections only (tls.server.mode=enforcing): con
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingClient:
     """A connection whose first bytes have not arrived."""
 
     accepted: socket.socket
@@ -94,7 +94,7 @@ class FirstBytes:
         self._factory = factory
         self._serve = serve
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, _Waiting] = {}  # by descriptor, in order of arrival
+        self._waiting: dict[int, _WaitingClient] = {}  # by descriptor, in order of arrival
         self._ready: deque[socket.socket] = deque()
         self._shaking: dict[TlsLayer, tuple[str, float]] = {}  # address and deadline, oldest first
         self._refused: deque[_Refused] = deque()  # in order of deadlines
@@ -112,7 +112,7 @@ class FirstBytes:
         if len(self._waiting) >= MOST_WAITING:
             self._drop(next(iter(self._waiting.values())))
         number = accepted.fileno()
-        self._waiting[number] = _Waiting(accepted, self._clock.monotonic() + SILENT_SECONDS)
+        self._waiting[number] = _WaitingClient(accepted, self._clock.monotonic() + SILENT_SECONDS)
         self._loop.add_reader(number, self._look, number)
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class FirstBytes:
             self._forget(waiting)
             self._begin_soon(waiting.accepted)
 
-    def _wait_for(self, waiting: _Waiting, needed: int) -> None:
+    def _wait_for(self, waiting: _WaitingClient, needed: int) -> None:
         """Look again when `needed` bytes have arrived; until then the kernel reports no event."""
         if waiting.needed == 1:
             waiting.deadline = self._clock.monotonic() + self._context.config.handshake_seconds
@@ -221,12 +221,12 @@ class FirstBytes:
         for layer in [layer for layer, (_, deadline) in self._shaking.items() if deadline <= now]:
             self._cut(layer)
 
-    def _forget(self, waiting: _Waiting) -> None:
+    def _forget(self, waiting: _WaitingClient) -> None:
         number = waiting.accepted.fileno()
         self._loop.remove_reader(number)
         del self._waiting[number]
 
-    def _drop(self, waiting: _Waiting) -> None:
+    def _drop(self, waiting: _WaitingClient) -> None:
         self._forget(waiting)
         waiting.accepted.close()
 

@@ -63,7 +63,7 @@ class ConsumerIds(Body):
     client_ids: list[str] = field(name="consumerIdList", default_factory=list)
 
 
-class Connection(Body):
+class ClientConnection(Body):
     """One connected client."""
 
     client_id: str
@@ -76,7 +76,7 @@ class Connection(Body):
 class ConsumerConnection(Body):
     """A group's members and subscriptions; for our tools also each member's subscriptions and the queue locks."""
 
-    connections: list[Connection] = field(name="connectionSet", default_factory=list)
+    connections: list[ClientConnection] = field(name="connectionSet", default_factory=list)
     subscriptions: dict[str, Subscription] = field(name="subscriptionTable", default_factory=dict)
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
@@ -87,7 +87,7 @@ class ConsumerConnection(Body):
 class ProducerConnection(Body):
     """A producer group's clients."""
 
-    connections: list[Connection] = field(name="connectionSet", default_factory=list)
+    connections: list[ClientConnection] = field(name="connectionSet", default_factory=list)
 
 
 class ProducerClient(Body):

@@ -113,7 +113,7 @@ class TimerCounts(Body):
     data_version: DataVersion | None = None
 
 
-class TimerEntry(Body):
+class ListedTimer(Body):
     """A scheduled message; times in ms."""
 
     topic: str
@@ -131,6 +131,6 @@ class TimerEntry(Body):
 class TimerList(Body):
     """One page, and the beginning of the next page; `next_ms` is None on the last page."""
 
-    timers: list[TimerEntry] = field(default_factory=list)
+    timers: list[ListedTimer] = field(default_factory=list)
     next_ms: int | None = None
     next_after: int = -1

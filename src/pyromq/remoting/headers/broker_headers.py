@@ -120,7 +120,7 @@ class SaveWhiteList(Header):
     file: str = field(name="aclFileFullPath", default="")
 
 
-class Accounts(Header):
+class ListAccounts(Header):
     """All accounts and white lists."""
 
     code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG

@@ -68,7 +68,7 @@ class RouteOfTopic(Header):
     standard_json_only: bool | None = field(name="acceptStandardJsonOnly", default=None)
 
 
-class Cluster(Header):
+class BrokerClusterInfo(Header):
     """All brokers by cluster."""
 
     code = RequestCode.GET_BROKER_CLUSTER_INFO

@@ -15,7 +15,7 @@ from pyromq.logs import logger_of
 from pyromq.spark.jobs.runner import Tell, run_stream
 from pyromq.spark.jobs.session import open_session, open_stream
 from pyromq.spark.jobs.settings import Metrics, Summary, spark_interval
-from pyromq.spark.micro_batch import PLANNED, Checkpoint, open_root
+from pyromq.spark.micro_batch import PLANNED, StreamCheckpoint, open_root
 from pyromq.spark.monitoring.lag_listener import family_text, replace_text
 
 logger = logger_of(__name__)
@@ -70,7 +70,7 @@ def check_newer(checkpoint: str, folder: str) -> None:
     """
     try:
         done = max(open_root(folder).numbers("_spark_metadata"), default=-1)
-        planned = max(Checkpoint(checkpoint).batches(PLANNED), default=-1)
+        planned = max(StreamCheckpoint(checkpoint).batches(PLANNED), default=-1)
     except (OSError, UsageError) as error:
         logger.warning("whether checkpoint %s belongs to %s is not checked: %s", checkpoint, folder, error)
         return

@@ -21,7 +21,7 @@ from pyromq.spark.archive.sink import ArchiveSink
 from pyromq.spark.archive.tables import holds_delta
 from pyromq.spark.columns import ORIGIN
 from pyromq.spark.jobs.settings import GROUP_PREFIX, SessionSettings, StreamSettings, options_of, pairs
-from pyromq.spark.micro_batch import PLANNED, Checkpoint
+from pyromq.spark.micro_batch import PLANNED, StreamCheckpoint
 from pyromq.spark.options import split
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset
@@ -93,7 +93,7 @@ def beginning(job: str, settings: StreamJobSettings) -> StreamOffset:
     With a checkpoint it is not needed, and the topics may have been deleted: return an empty offset.
     """
     with suppress(OSError, UsageError):  # Spark may know file systems that pyarrow does not
-        if Checkpoint(settings.stream.checkpoint).batches(PLANNED):
+        if StreamCheckpoint(settings.stream.checkpoint).batches(PLANNED):
             return StreamOffset({})
     options = read_options(source_options(job, settings), STREAM)
     with queue_reader(options.group, options.namesrv, options.connecting) as reader:

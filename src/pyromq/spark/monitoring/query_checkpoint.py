@@ -15,7 +15,7 @@ from typing import Any
 
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.errors import Unavailable, UsageError
-from pyromq.spark.micro_batch import DONE, HEADING, PLANNED, Checkpoint
+from pyromq.spark.micro_batch import DONE, HEADING, PLANNED, StreamCheckpoint
 from pyromq.spark.read.bounds import ReadBounds
 from pyromq.spark.read.read_options import STREAM, read_options
 from pyromq.spark.read.stream_offset import StreamOffset, read_stream_offset
@@ -41,7 +41,7 @@ def read_checkpoint(folder: Path) -> QueryCheckpoint:
     """Return the query's offsets. Raises `UsageError` if this is no checkpoint of a query over one rocketmq source."""
     if not (folder / PLANNED).is_dir():
         raise UsageError(f"{folder} is no checkpoint of a streaming query: it has no folder `offsets`")
-    checkpoint = Checkpoint(str(folder))
+    checkpoint = StreamCheckpoint(str(folder))
     planned, committed = checkpoint.batches(PLANNED), checkpoint.batches(DONE)
     batch = max(committed & planned, default=None)
     waiting = max(planned, default=None)
@@ -103,7 +103,7 @@ def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
         chosen = {queue: chosen[queue] for queue in options.starting_offsets}
     # Without marks: topics may have been created again.
     offset = StreamOffset(checkpoint.done.positions | chosen, began=checkpoint.done.began)
-    newest = max(Checkpoint(str(folder)).batches(PLANNED))
+    newest = max(StreamCheckpoint(str(folder)).batches(PLANNED))
     if newest != checkpoint.batch and (folder / "state").is_dir():
         for number in range(checkpoint.batch + 1, newest + 1):
             _remove(folder / PLANNED / str(number))

@@ -11,7 +11,7 @@ from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import TIMER_TOPIC
 from pyromq.store.index.index_file import ENTRY, HEADER, SLOT, index_file_bytes, key_hashes, key_of_entry
-from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore
+from pyromq.store.offline.stopped_store import Cure, StoppedStore, StoreFault
 
 
 class _File:
@@ -62,8 +62,8 @@ class IndexCheck:
     """Takes every sound record of the log in order, then yields `findings`. `broken`: the first fault of each file."""
 
     def __init__(self, store: StoppedStore) -> None:
-        self.broken: dict[Path, Finding] = {}
-        self._harmless: list[Finding] = []
+        self.broken: dict[Path, StoreFault] = {}
+        self._harmless: list[StoreFault] = []
         self._store = store
         self._files: list[_File] = []
         folder = store.root / "index"
@@ -79,9 +79,9 @@ class IndexCheck:
 
     def _open(self, path: Path) -> None:
         if len(path.name) != 17 or not path.name.isdecimal() or not path.is_file():
-            self._harmless.append(Finding(path, None, "it is no index file", Cure.NOBODY))
+            self._harmless.append(StoreFault(path, None, "it is no index file", Cure.NOBODY))
         elif path.stat().st_size == 0:
-            self._harmless.append(Finding(path, None, "the file is empty", Cure.START))
+            self._harmless.append(StoreFault(path, None, "the file is empty", Cure.START))
         else:
             try:
                 self._files.append(_File(path))
@@ -113,7 +113,7 @@ class IndexCheck:
                 self._note(file.path, None, str(error))
 
     def _note(self, path: Path, position: int | None, text: str) -> None:
-        self.broken.setdefault(path, Finding(path, position, text, Cure.REPAIR))
+        self.broken.setdefault(path, StoreFault(path, position, text, Cure.REPAIR))
 
     def _check_chains(self, file: _File) -> None:
         """Follow a file's entries in order: each names the previous one of its slot, the slot names the last one."""
@@ -182,7 +182,7 @@ class IndexCheck:
                 self._note(path, position, f"an entry leads to log offset {at}: no record is there")
             self._next = next(self._entries, None)
 
-    def findings(self, log_end: int) -> Iterator[Finding]:
+    def findings(self, log_end: int) -> Iterator[StoreFault]:
         """Yield the faults. After a crash entries may lead behind the log's end."""
         self._skip_before(log_end if self._store.crashed else 1 << 63)
         yield from (*self._harmless, *self.broken.values())

@@ -10,7 +10,7 @@ from pyromq.names import SCHEDULE_TOPIC, is_system_topic
 from pyromq.plural import counted
 from pyromq.record import FIELD_AT
 from pyromq.store.log.log_walk import Damage
-from pyromq.store.offline.stopped_store import Cure, Finding, StoppedQueue, StoppedStore, usual
+from pyromq.store.offline.stopped_store import Cure, StoppedQueue, StoppedStore, StoreFault, usual
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, QueueEntry
 from pyromq.store.queue.queue_table import QueueEndsFile, is_folder_name
 from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
@@ -100,14 +100,14 @@ class QueueCheck:
         else:
             self._dispatcher.replay(message, queue, complete=True)
 
-    def findings(self, log_end: int, damages: list[Damage]) -> Iterator[Finding]:
+    def findings(self, log_end: int, damages: list[Damage]) -> Iterator[StoreFault]:
         """Yield the faults, queue by queue."""
         self._dispatcher.end_replay(complete=True)
         for log_offset, queue_offset in self._dispatcher.damaged_heads:
             place = self._store.place_of(log_offset)
             assert place is not None  # it was read there
             text = f"the head of the record is damaged: its queue offset, {queue_offset}, does not fit its queue"
-            yield Finding(place[0].path, place[1] + FIELD_AT["queue_offset"], text, Cure.BACKUP)
+            yield StoreFault(place[0].path, place[1] + FIELD_AT["queue_offset"], text, Cure.BACKUP)
         for stored, (key, queue) in zip(self._stored, self._queues.items(), strict=True):
             found = [*self._of_files(stored), *self._of_wrong(queue), *self._of_lost(queue, log_end, damages)]
             if any(finding.cure in (Cure.REPAIR, Cure.BACKUP) for finding in found):
@@ -119,22 +119,22 @@ class QueueCheck:
             yield from found
         yield from self._of_missing()
 
-    def _of_files(self, queue: StoppedQueue) -> Iterator[Finding]:
+    def _of_files(self, queue: StoppedQueue) -> Iterator[StoreFault]:
         for path in queue.foreign:
-            yield Finding(path, None, "it is no file of a consume queue", Cure.NOBODY)
+            yield StoreFault(path, None, "it is no file of a consume queue", Cure.NOBODY)
         for path, text in queue.wrong_files:
-            yield Finding(path, None, text, Cure.REPAIR)
+            yield StoreFault(path, None, text, Cure.REPAIR)
         if queue.file_bytes not in (0, self.file_bytes):
             text = f"its files have {queue.file_bytes} bytes, those of other queues {self.file_bytes}"
-            yield Finding(queue.entries.files.folder, None, text, Cure.START)
+            yield StoreFault(queue.entries.files.folder, None, text, Cure.START)
 
-    def _of_wrong(self, queue: ComparedQueue) -> Iterator[Finding]:
+    def _of_wrong(self, queue: ComparedQueue) -> Iterator[StoreFault]:
         for offsets in queue.wrong:
             # Entries that a crash kept from the disk are at the queue's end.
             cure = Cure.START if self._store.crashed and offsets[0] >= queue.stored.max_offset else Cure.REPAIR
-            yield Finding(*queue.place_of(offsets[0]), f"{_numbers(offsets)}: missing or not as in the log", cure)
+            yield StoreFault(*queue.place_of(offsets[0]), f"{_numbers(offsets)}: missing or not as in the log", cure)
 
-    def _of_lost(self, queue: ComparedQueue, log_end: int, damages: list[Damage]) -> Iterator[Finding]:
+    def _of_lost(self, queue: ComparedQueue, log_end: int, damages: list[Damage]) -> Iterator[StoreFault]:
         """Yield entries without records, one finding for consecutive entries with the same cure."""
         runs: list[tuple[Cure, range]] = []
         for offset, entry in queue.without_record(self._store.log_begin):
@@ -159,23 +159,23 @@ class QueueCheck:
             assert first is not None
             assert last is not None
             text = f"{_numbers(offsets)}: no records at log offsets {first.log_offset} to {last.log_offset}"
-            yield Finding(*queue.place_of(offsets[0]), text, cure)
+            yield StoreFault(*queue.place_of(offsets[0]), text, cure)
 
-    def _of_missing(self) -> Iterator[Finding]:
+    def _of_missing(self) -> Iterator[StoreFault]:
         """Yield queues without any file, and those that end before their saved end."""
         for key, count in self._unknown.items():
             if key in self._saved or self._is_known(key[0]):
                 self.broken.add(key)
                 text = f"the queue is missing, the log has {counted(count, 'message')} of it"
-                yield Finding(self._path_of(*key), None, text, Cure.REPAIR)
+                yield StoreFault(self._path_of(*key), None, text, Cure.REPAIR)
             else:
                 text = f"the log has {counted(count, 'message')} of a topic that is deleted"
-                yield Finding(self._path_of(*key), None, text, Cure.NOBODY)
+                yield StoreFault(self._path_of(*key), None, text, Cure.NOBODY)
         for key, saved_end in self._saved.items():
             end = self._queues[key].stored.max_offset if key in self._queues else 0
             if end < saved_end and key not in self.broken:
                 text = f"the queue had {counted(saved_end, 'entry', 'entries')}, its files end at entry {end}"
-                yield Finding(self._path_of(*key), None, text, Cure.START)
+                yield StoreFault(self._path_of(*key), None, text, Cure.START)
             self.ends[key] = max(self.ends.get(key, 0), saved_end)
 
     def _path_of(self, topic: str, queue_id: int) -> Path:

@@ -41,7 +41,7 @@ class Cure(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StoreFault:
     """A fault of a file, at a byte of it; None if it concerns the file as a whole."""
 
     path: Path

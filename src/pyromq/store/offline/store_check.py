@@ -20,7 +20,7 @@ from pyromq.store.json_file import verified
 from pyromq.store.log.log_walk import Damage
 from pyromq.store.offline.index_check import IndexCheck
 from pyromq.store.offline.queue_check import QueueCheck
-from pyromq.store.offline.stopped_store import Cure, Finding, StoppedStore
+from pyromq.store.offline.stopped_store import Cure, StoppedStore, StoreFault
 from pyromq.store.timers.timer_bucket import (
     ENTRY_BYTES,
     MISFIT,
@@ -47,7 +47,7 @@ class Report:
     log_end: int = 0
     newest_ms: int = 0
     segment_bytes: int = 0  # of a log file, by the files
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[StoreFault] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
 
     @property
@@ -68,8 +68,8 @@ class StoreCheck:
         """Check all files. Raises `OSError` if a file cannot be read."""
         store = self.store
         report = Report(log_begin=store.log_begin, segment_bytes=store.segment_bytes)
-        report.findings += [Finding(path, None, "it is no log file", Cure.NOBODY) for path in store.foreign]
-        report.findings += [Finding(path, None, text, Cure.REPAIR) for path, text in store.wrong_log_files()]
+        report.findings += [StoreFault(path, None, "it is no log file", Cure.NOBODY) for path in store.foreign]
+        report.findings += [StoreFault(path, None, text, Cure.REPAIR) for path, text in store.wrong_log_files()]
         self._walk(report)
         of_queues = list(self.queues.findings(report.log_end, report.damages))
         report.findings += [self._of_damage(damage) for damage in report.damages]
@@ -93,17 +93,17 @@ class StoreCheck:
                 self._on_progress(found.log_offset - report.log_begin, total)
         report.log_end, report.newest_ms = walk.position, walk.last_store_ms
 
-    def _of_damage(self, damage: Damage) -> Finding:
+    def _of_damage(self, damage: Damage) -> StoreFault:
         text = f"{damage.reason}; up to byte {damage.end - damage.base} (log offset {damage.end}) no record is sound"
         # The next start truncates incomplete records of a crash; elsewhere only a repair keeps later records.
         torn = damage.is_tail and (self.store.power_cut or self.queues.lost_end <= damage.start)
         cure = Cure.START if torn and self.store.crashed else Cure.REPAIR
-        return Finding(damage.path, damage.start - damage.base, text, cure)
+        return StoreFault(damage.path, damage.start - damage.base, text, cure)
 
-    def _of_checkpoint(self, report: Report) -> Iterator[Finding]:
+    def _of_checkpoint(self, report: Report) -> Iterator[StoreFault]:
         path = self.store.root / "checkpoint"
         if not path.exists():
-            yield Finding(path, None, "the file is missing: after a crash the whole log would be read", Cure.START)
+            yield StoreFault(path, None, "the file is missing: after a crash the whole log would be read", Cure.START)
             return
         content = path.read_bytes()
         checkpoint = Checkpoint(path)
@@ -112,19 +112,19 @@ class StoreCheck:
         # After a crash the first files may just have expired, and index files may be incomplete.
         if not self.store.crashed and began is not None and began < self.store.log_begin:
             text = f"the file is missing, and all up to log offset {self.store.log_begin}"
-            yield Finding(self.store.log_path(began), None, text, Cure.BACKUP)
+            yield StoreFault(self.store.log_path(began), None, text, Cure.BACKUP)
         is_short = self.index.end_ms < min(checkpoint.index_ms, report.newest_ms)
         if is_short and not (self.store.crashed or self.index.broken):
-            yield Finding(self.store.root / "index", None, "the last file is missing", Cure.START)
+            yield StoreFault(self.store.root / "index", None, "the last file is missing", Cure.START)
         if len(content) != CHECKPOINT_BYTES:
-            yield Finding(path, None, f"the file has {len(content)} bytes, not {CHECKPOINT_BYTES}", Cure.START)
+            yield StoreFault(path, None, f"the file has {len(content)} bytes, not {CHECKPOINT_BYTES}", Cure.START)
         if len(content) >= TIMES.size:
             for number, time_ms in enumerate(TIMES.unpack_from(content)):
                 if time_ms > report.newest_ms + _CHECKPOINT_SLACK_MS or time_ms < 0:
                     text = f"its time {time_ms} is after that of the newest record, {report.newest_ms}"
-                    yield Finding(path, 8 * number, text, Cure.REPAIR)
+                    yield StoreFault(path, 8 * number, text, Cure.REPAIR)
 
-    def _of_timers(self) -> Iterator[Finding]:
+    def _of_timers(self) -> Iterator[StoreFault]:
         """Check the files of scheduled messages; a store of a Java broker has none."""
         path = self.store.root / "timers" / "checkpoint.json"
         if not path.exists():
@@ -138,7 +138,7 @@ class StoreCheck:
                 if beside.exists()
                 else self._cure_of_timers(each.stem for each in path.parent.glob("*.entries"))
             )
-            yield Finding(path, None, f"it is damaged: {error}", cure)
+            yield StoreFault(path, None, f"it is damaged: {error}", cure)
             return
         cure = self._cure_of_timers(checkpoint.buckets)
         for name, sizes in checkpoint.buckets.items():
@@ -148,7 +148,7 @@ class StoreCheck:
                 file = path.with_name(f"{name}.{suffix}")
                 on_disk = file.stat().st_size if file.exists() else 0
                 if on_disk < size:
-                    yield Finding(file, None, f"the file has {on_disk} bytes, {size} belong to it", cure)
+                    yield StoreFault(file, None, f"the file has {on_disk} bytes, {size} belong to it", cure)
             yield from self._of_bucket(path.with_name(f"{name}.entries"), sizes, cure)
             yield from self._of_finished(done, sizes, cure)
 
@@ -162,7 +162,7 @@ class StoreCheck:
                 return Cure.BACKUP
         return Cure.AWAY
 
-    def _of_bucket(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[Finding]:
+    def _of_bucket(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[StoreFault]:
         records_path = path.with_suffix(".records")
         if not path.exists() or (sizes.records and not records_path.exists()):
             return
@@ -177,18 +177,18 @@ class StoreCheck:
                 continue
             text = f"message {number} is damaged: {fault}"
             if len(records) >= sizes.records and self._log_has_timer(entry):
-                yield Finding(path, number * ENTRY_BYTES, f"{text}; it will be taken from the log", Cure.NOBODY)
+                yield StoreFault(path, number * ENTRY_BYTES, f"{text}; it will be taken from the log", Cure.NOBODY)
             else:
-                yield Finding(path, number * ENTRY_BYTES, text, cure)
+                yield StoreFault(path, number * ENTRY_BYTES, text, cure)
 
     def _log_has_timer(self, entry: TimerEntry) -> bool:
         return not _timer_fault(self.store.record_at(entry.log_offset, max(entry.size, 0)), entry)
 
-    def _of_finished(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[Finding]:
+    def _of_finished(self, path: Path, sizes: BucketSizes, cure: Cure) -> Iterator[StoreFault]:
         content = path.read_bytes()[: sizes.done] if path.exists() else b""
         for place, _, fault in read_finished(content, sizes.entries // ENTRY_BYTES, is_old=path.suffix == ".done"):
             if fault:
-                yield Finding(path, place, fault, cure)
+                yield StoreFault(path, place, fault, cure)
 
 
 def _timer_fault(record: Buffer, entry: TimerEntry) -> str:

@@ -1,7 +1,7 @@
 """Scheduled messages: count, list and cancel them.
 
-Messages in delay levels are shown, too (`DelayLevels`). A level is a queue of the schedule topic: arrival order is
-delivery order. Every broker of RocketMQ 4.9 supports these requests. No request cancels a message in a level.
+`ClusterDelayLevels` shows the messages in delay levels. A level is a queue of the schedule topic, so they are in
+order of delivery. Every broker of RocketMQ 4.9 supports these requests. No request cancels a message in a level.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyromq.client.producer.async_producer import recall
 from pyromq.errors import CodeNotSupported, RecallRefused
 from pyromq.message import MessageQueue, Property, StoredMessage
 from pyromq.names import SCHEDULE_TOPIC, TOOLS_GROUP
-from pyromq.remoting.bodies import DelayOffsetTable, TimerCounts, TimerEntry, TimerList, TopicStats, decode_body
+from pyromq.remoting.bodies import DelayOffsetTable, ListedTimer, TimerCounts, TimerList, TopicStats, decode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.headers import AllDelayOffsets, BrokerSettings, CountTimers, ListTimers, TopicStatistics
 from pyromq.remoting.properties import parse_properties
@@ -175,7 +175,7 @@ async def _ask(
         raise CodeNotSupported(f"broker {name} at {address} does not {what} messages that wait") from error
 
 
-def _delayed(broker_name: str, entry: TimerEntry) -> DelayedMessage:
+def _delayed(broker_name: str, entry: ListedTimer) -> DelayedMessage:
     return DelayedMessage(
         entry.topic,
         broker_name,
@@ -220,7 +220,7 @@ class _Queue:
 
 
 @checked
-class DelayLevels:
+class ClusterDelayLevels:
     """`admin.delay_levels`: delay levels of all masters."""
 
     def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, *, timeout: float) -> None:

@@ -16,7 +16,7 @@ from pyromq.message_id import is_offset_id, parse_offset_id
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, TOOLS_GROUP
 from pyromq.record import decode, decode_all
 from pyromq.remoting.bodies import ClusterTable, TopicList, decode_body
-from pyromq.remoting.headers import Cluster, QueryMessage, TopicNames, ViewMessage
+from pyromq.remoting.headers import BrokerClusterInfo, QueryMessage, TopicNames, ViewMessage
 from pyromq.remoting.recall_handle import decode_handle, is_recall_handle
 
 logger = logger_of(__name__)
@@ -112,7 +112,7 @@ async def find_copies(
 
 async def _find_in_all_topics(cluster: ClusterClient, message_id: str, *, timeout: float) -> list[StoredMessage]:
     """Return all messages with a unique id. If none is found, raises the first refusal of a broker."""
-    table = decode_body(ClusterTable, (await cluster.name_servers.ask(Cluster())).check().body)
+    table = decode_body(ClusterTable, (await cluster.name_servers.ask(BrokerClusterInfo())).check().body)
     topics = decode_body(TopicList, (await cluster.name_servers.ask(TopicNames())).check().body).topics
     brokers = [(name, min(each.addresses.items())[1]) for name, each in sorted(table.brokers.items()) if each.addresses]
     refused: list[MQError] = []

@@ -21,7 +21,7 @@ FAST_PIECES = 10  # pieces in that time from which on further threads would only
 TURN_SECONDS = 0.002  # longest time that listeners which never wait block the event loop
 
 
-class Work(Protocol):
+class ListenerWork(Protocol):
     """A piece of work. Both methods return False if no listener was called."""
 
     @property
@@ -32,7 +32,7 @@ class Work(Protocol):
     async def run_in_task(self) -> bool: ...
 
 
-W = TypeVar("W", bound=Work)
+W = TypeVar("W", bound=ListenerWork)
 _in_task = attrgetter("in_task")
 
 

@@ -12,8 +12,8 @@ from enum import Enum
 from typing import TypeVar
 
 from pyromq.errors import UsageError
+from pyromq.net.connection_config import TlsConfig
 from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
-from pyromq.net.tls.tls_config import TlsConfig
 
 Choice = TypeVar("Choice", bound=Enum)
 

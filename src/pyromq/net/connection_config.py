@@ -1,14 +1,19 @@
-"""The configuration shared by all connections of one client or server."""
+"""The configuration of all connections of one client or server: TLS, signing, hooks, serialization."""
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 
 from pyromq.errors import UsageError
-from pyromq.net.tls.tls_config import TlsConfig
+from pyromq.logs import logger_of
 from pyromq.remoting.command import JSON
 from pyromq.remoting.hooks import RemotingHook
 from pyromq.remoting.signer import AccessKeySigner, Signer
+
+logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +38,93 @@ class ConnectionConfig:
 
 
 PLAIN = ConnectionConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """How a client encrypts and verifies servers.
+
+    Files are PEM. They are read when a connection is opened, and again after they change.
+    """
+
+    authority: Path | str | None = None  # file of trusted certificates; None: those of the system
+    certificate: Path | str | None = None  # the client's own, for servers that require one
+    key: Path | str | None = None  # of the client's certificate; None: in the certificate's file
+    password: str | None = field(default=None, repr=False)  # of the key; None: it has none
+    # False: any peer can act as the server, read and change everything. Only for trials with self-signed certificates.
+    verify: bool = True
+    # False: any certificate signed by the authority is accepted, whatever host it names. For brokers whose advertised
+    # addresses their certificates do not name; the owner of one broker's key can then act as any of them.
+    check_host: bool = True
+    server_name: str | None = None  # host that certificates must name; None: the host of the address
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context, the same one for equal settings. Raises `UsageError` that names a bad file."""
+        return _context(self, versions_of(self.authority, self.certificate, self.key))
+
+
+@lru_cache(maxsize=32)
+def _context(config: TlsConfig, _: object) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    # A certificate in the authority's file is trusted itself, even if it is no authority's.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = config.verify and config.check_host
+    if not config.verify:
+        context.verify_mode = ssl.CERT_NONE
+        _warn_unverified()
+    files = {"authority": config.authority, "certificate": config.certificate, "key": config.key}
+    load_files(context, **files, password=config.password)
+    return context
+
+
+@lru_cache(maxsize=1)
+def _warn_unverified() -> None:
+    logger.warning("TLS without verification (verify=False): any host in between can read and change everything")
+
+
+def versions_of(*files: Path | str | None) -> tuple[object, ...]:
+    """Return a value that changes when one of the files changes."""
+    return tuple(_version(Path(file)) for file in files if file is not None)
+
+
+def _version(file: Path) -> object:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def load_files(
+    context: ssl.SSLContext,
+    *,
+    authority: Path | str | None,
+    certificate: Path | str | None,
+    key: Path | str | None,
+    password: str | None,
+) -> None:
+    """Load PEM files into a context. Raises `UsageError` that names the file and the reason."""
+    try:
+        if authority is not None:
+            context.load_verify_locations(authority)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"TLS authority {authority} cannot be used: {_reason(error)}") from error
+    try:
+        if certificate is not None:
+            context.load_cert_chain(certificate, key, password or _no_password)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        files = f"{certificate}" + (f" with key {key}" if key else "")
+        raise UsageError(f"TLS certificate {files} cannot be used: {_reason(error, bool(password))}") from error
+
+
+def _no_password() -> str:
+    """Keep OpenSSL from asking for it on the terminal."""
+    raise ValueError("the key has a password, and none is given")
+
+
+def _reason(error: Exception, has_password: bool = False) -> str:
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return "the key is not this certificate's"
+    if isinstance(error, ssl.SSLError):  # OpenSSL does not distinguish the two
+        return "no PEM file" + (", or the password of the key is wrong" if has_password else "")
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Signatures and rights of hot requests: what `broker.permissions.permission_guard` says of those that pass.
+"""Checks signatures and rights of sends and pulls, and signs the requests of clients.
 
-Who does not pass here is judged there: it is refused, or has come in a form that is not read here.
+A request that does not pass is judged once more by `broker.permissions.rules`: it may have a form that is not read here.
 """
 
 import _hashlib
@@ -123,7 +123,7 @@ cdef bint _is_same_signature(const char* a, const char* b) noexcept nogil:
 
 
 cdef class FastAccount:
-    """An account as requests are judged by it: its key, prepared, and what is decided about topics and groups."""
+    """An account: its key, and the decisions on topics and groups."""
 
     cdef str access_key
     cdef bytes encoded
@@ -133,11 +133,11 @@ cdef class FastAccount:
 
 
 cdef class FastAcl(FastGuard):
-    """Judges requests of one kind. `topic` and `group` are the numbers of those fields; a group of -1: there is none.
+    """Permits requests of one code. `topic` and `group` are the numbers of these fields; -1: there is no group.
 
-    `in_force()` returns another object when accounts or rights have changed. `secret_of(access key)` returns a secret key,
-    None for an unknown account; `may(access key, topic, group)` whether an account has the rights; `trusts(four bytes)`
-    whether everybody at an IPv4 address may do everything.
+    `in_force()` returns another object once accounts or rights have changed. `secret_of(access key)` returns the secret key,
+    None for an unknown account. `may(access key, topic, group)` returns whether an account has the rights,
+    `trusts(four bytes)` whether an IPv4 address is on the white list.
     """
 
     cdef HeaderReader _reader
@@ -147,7 +147,7 @@ cdef class FastAcl(FastGuard):
     cdef FastAccount _last
     cdef bint _has_white_list
     cdef char* _content
-    # In which order values are signed, for the fields that came last.
+    # The order in which values are signed, for the fields of the previous request.
     cdef uint32_t _declared
     cdef int _other_count, _count, _access_key, _signature
     cdef char* _names
@@ -179,7 +179,7 @@ cdef class FastAcl(FastGuard):
         self._other_count = -1
 
     def judge(self, int serialization, bytes header, bytes body, bytes address):
-        """Whether a request passes; for tests."""
+        """Return whether a request passes; for tests."""
         cdef Frame frame
         cdef Header found
         cdef Passed passed
@@ -194,7 +194,7 @@ cdef class FastAcl(FastGuard):
         return self.passes(&frame, &found, PyBytes_AS_STRING(address), &passed)
 
     cdef bint begin(self) except -1:
-        """Forget what is decided by accounts that are not in force any more."""
+        """Drop the decisions if accounts or rights have changed."""
         in_force = self._in_force()
         if in_force is not self._seen:
             self._seen = in_force
@@ -236,7 +236,7 @@ cdef class FastAcl(FastGuard):
         return trusted
 
     cdef bint _arrange(self, const Header* header) noexcept:
-        """Find the order of the signed values, the account and the signature; False for fields of an unusual kind."""
+        """Find the order of the signed values, the account and the signature; False for unusual fields."""
         cdef uint32_t declared = header.declared
         cdef int number, place, count = 0
         cdef const char* names[MOST_SIGNED]
@@ -278,7 +278,8 @@ cdef class FastAcl(FastGuard):
                 names[spot], sizes[spot], self._order[spot] = names[spot - 1], sizes[spot - 1], self._order[spot - 1]
                 spot -= 1
             names[spot], sizes[spot], self._order[spot] = name, size, place
-            if spot and sizes[spot - 1] == size and memcmp(names[spot - 1], name, size) == 0:  # twice: the last one counts
+            # A field comes twice: the last one counts.
+            if spot and sizes[spot - 1] == size and memcmp(names[spot - 1], name, size) == 0:
                 return False
             count += 1
         self._count = count
@@ -288,7 +289,7 @@ cdef class FastAcl(FastGuard):
         return True
 
     cdef bint _is_as_before(self, const Header* header, uint32_t declared) noexcept:
-        """Whether the fields are those of the request before, as they nearly always are."""
+        """Whether the fields are those of the previous request, which is the usual case."""
         cdef int number
         cdef Py_ssize_t begin = 0
         if declared != self._declared or header.other_count != self._other_count:
@@ -302,7 +303,7 @@ cdef class FastAcl(FastGuard):
         return True
 
     cdef Py_ssize_t _write_signed(self, const Frame* frame, const Header* header, Passed* passed) noexcept:
-        """Write what a request's signature is made of, in the order that was found; return its size, -1: no room."""
+        """Write the signed content of a request; return its size, -1 if it does not fit."""
         cdef const Field* field
         cdef const char* header_end = frame.header + frame.header_size
         cdef char* at = self._content
@@ -317,7 +318,7 @@ cdef class FastAcl(FastGuard):
             if field.size + SHORT > room - (at - self._content):
                 return -1
             if field.size <= SHORT and not field.is_escaped and header_end - field.at >= SHORT:
-                memcpy(at, field.at, SHORT)  # a fixed size takes no call; what is too much is written over
+                memcpy(at, field.at, SHORT)  # a fixed size needs no call; the next value overwrites the excess
                 at += field.size
                 continue
             size = copy_text(field, at)
@@ -328,7 +329,7 @@ cdef class FastAcl(FastGuard):
         return at + frame.body_size - self._content
 
     cdef FastAccount _account(self, const Field* name):
-        """Return what is known of an account; None for an unknown one."""
+        """Return an account; None for an unknown one."""
         cdef FastAccount account = self._last
         cdef PyObject* found
         if account is not None and PyBytes_GET_SIZE(account.encoded) == name.size and is_same(
@@ -344,7 +345,7 @@ cdef class FastAcl(FastGuard):
         else:
             access_key = key.decode("utf-8")
             secret = self._secret_of(access_key)
-            if secret is None:  # not remembered: a stranger could fill the memory with names
+            if secret is None:  # not kept: clients could fill the memory with names
                 return None
             encoded = (<str> secret).encode()
             account = FastAccount()
@@ -358,7 +359,7 @@ cdef class FastAcl(FastGuard):
         return account
 
     cdef bint _has_right(self, FastAccount account, const Header* header) except -1:
-        """Whether the account may do this to topic and group; asked of Python once for both."""
+        """Whether an account has the rights on topic and group. Python is asked once for each pair."""
         cdef const Field* topic = &header.fields[self._topic]
         cdef const Field* group = NULL
         cdef char name[MOST_NAME]
@@ -370,7 +371,7 @@ cdef class FastAcl(FastGuard):
             PyBytes_AS_STRING(account.last) + 2, topic.at, topic.size
         ):
             return True
-        put_u16(name, <uint16_t> topic.size)  # so that no two pairs of names are one text
+        put_u16(name, <uint16_t> topic.size)  # so that different pairs have different keys
         memcpy(name + 2, topic.at, topic.size)
         if self._group >= 0:
             group = &header.fields[self._group]
@@ -400,7 +401,7 @@ cdef inline bint _is_before(const char* a, Py_ssize_t a_size, const char* b, Py_
 
 
 cdef class FrameSigner:
-    """Signs frames of ours as an account, as `remoting.signer` does: `added` are the fields to add but the signature."""
+    """Signs request frames as `remoting.signer` does. `added`: the fields to add, without the signature."""
 
     cdef Key _key
     cdef bytes _added
@@ -408,7 +409,7 @@ cdef class FrameSigner:
     cdef int _own_count, _seen_count
     cdef Field _own_names[MOST_OWN]
     cdef Field _own_values[MOST_OWN]
-    # In which order values are signed, for the names that came last.
+    # The order in which values are signed, for the names of the previous frame.
     cdef char _seen[MOST_NAMES]
     cdef Py_ssize_t _seen_ends[MOST_SIGNED]
     cdef int _order[MOST_SIGNED]
@@ -426,7 +427,7 @@ cdef class FrameSigner:
         self._seen_count = -1
 
     def sign(self, bytes frame):
-        """Return a request's frame with the account and the signature; None for a header of an unusual form."""
+        """Return a frame with account and signature added; None for an unusual header."""
         cdef const char* start = PyBytes_AS_STRING(frame)
         cdef const char* end
         cdef const char* p = start + 16
@@ -462,7 +463,7 @@ cdef class FrameSigner:
         return self._signed(frame, p, values, count)
 
     cdef bint _is_as_before(self, const Field* names, int count) noexcept:
-        """Whether the fields are those of the frame before, as they nearly always are."""
+        """Whether the fields are those of the previous frame, which is the usual case."""
         cdef int number
         cdef Py_ssize_t begin = 0, size
         if count != self._seen_count:
@@ -475,7 +476,7 @@ cdef class FrameSigner:
         return True
 
     cdef int _arrange(self, const Field* names, int count) except -1:
-        """Find the order in which values are signed."""
+        """Sort the values by their names."""
         cdef int number, spot
         cdef Py_ssize_t used = 0
         cdef const Field* before
@@ -490,7 +491,7 @@ cdef class FrameSigner:
                 spot -= 1
             self._order[spot] = number
             if used + names[number].size > MOST_NAMES:
-                self._seen_count = -1  # too long to be remembered
+                self._seen_count = -1  # too long to be kept
                 continue
             memcpy(self._seen + used, names[number].at, names[number].size)
             used += names[number].size
@@ -506,7 +507,7 @@ cdef class FrameSigner:
         cdef bint is_first = start[head - 1] == c'{'
         cdef bytes signed
         cdef char* p
-        # No value is longer than it was, and those that are added are among what is written in front of the signature.
+        # Enough: unescaped values are not longer than in the frame, and `added` contains the added ones.
         cdef char* room = <char*> malloc(end - start + added)
         if room == NULL:
             raise MemoryError

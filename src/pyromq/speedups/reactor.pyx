@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Connections served from an epoll set of their own, nested in asyncio's loop: one turn reads, answers and writes many.
+"""Serves connections from an epoll set nested in asyncio's loop: one turn reads, answers and writes for many of them.
 
-A transport is to its protocol what asyncio's is. Bytes that begin a frame of a hot request go to who answers those;
-everything else goes to the protocol, in order, as if the rest had never been there. A turn of the loop ends after half a
-millisecond, and a connection's share of it after so many bytes, so that timers and other connections have theirs.
+A transport has the methods of asyncio's. A frame with a compiled handler goes to that handler; all other bytes go to the
+protocol, in order. A turn ends after half a millisecond, and a connection's part of it after a number of bytes, so that
+timers and other connections are served too.
 """
 
 import contextlib
@@ -45,21 +45,21 @@ cdef extern from "sys/socket.h" nogil:
     int MSG_NOSIGNAL
 
 cdef enum:
-    RECEIVED = 1 << 16  # bytes read from a connection at once, before others have their turn
-    KEPT = 1 << 16  # an unfinished frame beyond this goes to the protocol as it comes
-    KEPT_AT_LEAST = 1 << 12  # ... also when all connections together keep more than they may
-    FEW_ROOM = 1 << 16  # bytes for answers that every connection keeps between bursts
-    MOST_ROOM = 1 << 20  # ... that some keep, which had larger ones first
-    ROOMY = 64  # how many these are
-    UNTOLD = 1 << 24  # bytes of answers that are left unread, by all connections, before each tells of all of its own
-    TOLD = 1 << 18  # bytes that are left unread beyond those the protocol was told of, before it is told again
-    WRITTEN = 1 << 18  # bytes of answers that are sent before a burst has ended
-    SHARE = 1 << 20  # bytes of answers after which a connection waits for its next turn
-    EVENTS = 4  # taken at once; those that a turn has no time for come first in the next one
+    RECEIVED = 1 << 16  # bytes read from a connection at once, before others are served
+    KEPT = 1 << 16  # bytes of an incomplete frame that the transport keeps; larger frames go to the protocol as they come
+    KEPT_AT_LEAST = 1 << 12  # the same, once all connections together keep more than `kept_bytes`
+    FEW_ROOM = 1 << 16  # bytes of the reply buffer that every connection keeps between bursts
+    MOST_ROOM = 1 << 20  # bytes that the first connections with larger replies keep
+    ROOMY = 64  # the number of these connections
+    UNTOLD = 1 << 24  # unsent bytes of all connections, beyond which each calls `pause_writing` for any amount
+    TOLD = 1 << 18  # unsent bytes of one connection before `pause_writing`, and between two calls of it
+    WRITTEN = 1 << 18  # bytes of replies sent before a burst has ended
+    SHARE = 1 << 20  # bytes of replies after which a connection waits for its next turn
+    EVENTS = 4  # of epoll, taken at once; the next turn begins with those that this one has no time for
     TURN_NS = 500_000
-    LEAST_TURN_NS = 200_000  # where a timer is due, or the loop has something else to do
+    LEAST_TURN_NS = 200_000  # if a timer is due, or the event loop has other work
 
-cdef double PLAIN_SECONDS = 0.00025  # that the protocol of one connection may take before others have their turn
+cdef double PLAIN_SECONDS = 0.00025  # of the protocol of one connection, before others are served
 
 cdef inline int64_t now_ns() noexcept nogil:
     cdef timespec now
@@ -68,7 +68,7 @@ cdef inline int64_t now_ns() noexcept nogil:
 
 
 cdef inline int64_t frame_at(const char* p, Frame* frame) noexcept nogil:
-    """Return the length of the frame that begins here, of which 8 bytes have come at least; -1 where it is none."""
+    """Return the length of the frame that begins here with at least 8 bytes; -1 if these begin no frame."""
     cdef int64_t length = get_u32(p) + <int64_t> 4
     cdef uint32_t mark = get_u32(p + 4)
     if length > MAX_FRAME_BYTES or <int64_t> (mark & 0xFFFFFF) + 8 > length:
@@ -82,14 +82,14 @@ cdef inline int64_t frame_at(const char* p, Frame* frame) noexcept nogil:
 
 
 cdef class Transport(Channel):
-    """One connection, as asyncio's transports are to protocols. `heard` is when something last came; monotonic seconds."""
+    """One connection, with the methods of asyncio's transports. `heard`: when it last received; monotonic seconds."""
 
     cdef Reactor _reactor
     cdef object _socket, _protocol
     cdef int _fd, _broken
     cdef uint32_t _serial, _events
     cdef Output _output
-    cdef char* _kept  # of a frame that is not complete, or that waits for its turn
+    cdef char* _kept  # bytes of an incomplete frame, or of frames that wait for the connection's turn
     cdef Py_ssize_t _kept_size, _kept_room, _passing, _high, _low, _told, _unread
     cdef bint _is_in_burst, _is_reading, _is_closing, _is_closed, _is_paused, _is_behind, _is_queued, _is_roomy, _has_ended
     cdef bint _is_ipv4
@@ -121,7 +121,7 @@ cdef class Transport(Channel):
                 return self._socket.getpeername()
             if name == "sockname":
                 return self._socket.getsockname()
-        except OSError:  # it is gone already
+        except OSError:  # closed already
             return default
         return self._socket if name == "socket" else default
 
@@ -134,7 +134,7 @@ cdef class Transport(Channel):
 
     @property
     def is_within_frame(self):
-        """Whether more has to come of a frame that has begun, and that the protocol does not know of."""
+        """Whether an incomplete frame has been received that the protocol has not seen."""
         return self._kept_size > 0 and not self._is_behind
 
     def is_closing(self):
@@ -147,13 +147,13 @@ cdef class Transport(Channel):
         return self._protocol
 
     def set_address(self, bytes packed):
-        """Say what answers take for the peer's address: 8 bytes; another length: hot requests take the plain path."""
+        """Set the peer's address for handlers: 8 bytes. With another length the protocol gets all frames."""
         self._is_ipv4 = len(packed) == 8
         if self._is_ipv4:
             memcpy(self.address, PyBytes_AS_STRING(packed), 8)
 
     def write(self, data):
-        """Send bytes; what the peer does not take yet is kept. Within a burst all goes out together."""
+        """Send bytes; the unsent ones are kept. Within a burst all bytes are sent at its end."""
         cdef Py_buffer view
         cdef ssize_t sent = 0
         if self._is_closing:
@@ -195,13 +195,13 @@ cdef class Transport(Channel):
         return True
 
     def write_eof(self):
-        """Send what there is, then that no more comes; the peer may still send."""
+        """Send all bytes, then the end of the stream; the peer may still send."""
         self._has_ended = True
         if not self._is_in_burst:
             self._push()
 
     def close(self):
-        """Send what there is, then end."""
+        """Send all bytes, then end."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -236,7 +236,7 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _flush(self) except -1:
-        """Send what is ready as far as the peer takes it."""
+        """Send as many bytes as the socket takes."""
         cdef Output output = self._output
         cdef ssize_t sent
         while output.begin < output.end:
@@ -257,9 +257,9 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _hold_back(self) except -1:
-        """Tell the protocol when the peer leaves too much unread, whenever it is much more, and when it has read.
+        """Call `pause_writing` for too many unsent bytes, again when many are added, and `resume_writing` later.
 
-        Little is not told, as long as all connections together have little: most of it is taken a moment later.
+        A small amount is ignored while all connections together have few: the peer mostly reads it a moment later.
         """
         cdef Py_ssize_t size = self._output.end - self._output.begin
         self._reactor._unread += size - self._unread
@@ -275,13 +275,13 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _push(self) except -1:
-        """Send what is ready, and do what depends on how much the peer has taken."""
+        """Send unsent bytes, then pause, resume or end by how many are left."""
         self._flush()
         if self._is_closed:
             return 0
         if self._has_ended and self._output.begin == self._output.end:
             self._has_ended = False
-            with contextlib.suppress(OSError):  # the peer is gone
+            with contextlib.suppress(OSError):  # the peer has closed
                 self._socket.shutdown(socket.SHUT_WR)
         self._watch()
         self._hold_back()
@@ -308,7 +308,7 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _readable(self) except -1:
-        """Read once, and answer what has come."""
+        """Read once and answer the received frames."""
         cdef char* buffer = self._reactor._buffer
         cdef Py_ssize_t kept = self._kept_size
         cdef ssize_t size
@@ -328,7 +328,7 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _go_on(self) except -1:
-        """Answer what had to wait for its turn."""
+        """Answer the frames that waited for the connection's turn."""
         cdef char* buffer = self._reactor._buffer
         cdef Py_ssize_t kept = self._kept_size
         self._is_behind = False
@@ -341,12 +341,12 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _finish_reading(self) except -1:
-        """The peer sends no more: as asyncio's transports do, unless the protocol wants to go on."""
+        """Handle the end of the peer's stream: close, unless the protocol keeps the connection open."""
         cdef Py_ssize_t kept = self._kept_size
         if kept:
             unfinished = PyBytes_FromStringAndSize(self._kept, kept)
             self._keep_nothing()
-            self._protocol.data_received(unfinished)  # says what is missing
+            self._protocol.data_received(unfinished)  # the protocol logs the incomplete frame
         if self._is_closing:
             return 0
         if self._protocol.eof_received():
@@ -357,7 +357,7 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _burst(self, char* data, Py_ssize_t size) except -1:
-        """Answer the frames in `data`, and keep what is not complete, or has to wait."""
+        """Answer the frames in `data`; keep an incomplete one, and those that have to wait."""
         cdef Py_ssize_t used
         self._is_in_burst = True
         try:
@@ -374,17 +374,17 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _go_on_soon(self) except -1:
-        """Have what waits answered in the next turn; while the peer leaves answers unread, when it has read them."""
+        """Have waiting frames answered in the next turn, or once the peer has read its replies."""
         if self._is_behind and self._is_reading and self._output.begin == self._output.end:
             self._reactor._come_back(self)
         return 0
 
     cdef Py_ssize_t _answer(self, char* data, Py_ssize_t size) except -1:
-        """Return how many bytes are dealt with."""
+        """Return how many bytes are answered or given to the protocol."""
         cdef Py_ssize_t at = 0, plain = -1, written = 0
         cdef int64_t length
         cdef Frame frame
-        cdef double plain_since = 0  # when the protocol got the first part of it
+        cdef double plain_since = 0  # when the protocol got its first frames of this burst
         cdef FastHandler handler
         cdef Output output = self._output
         if not self._reactor._handlers or not self._is_ipv4:
@@ -395,14 +395,14 @@ cdef class Transport(Channel):
             self._passing -= at
             self._deliver(data, at)
         while size - at >= 8 and not self._is_closing:
-            if not self._is_ipv4:  # the protocol has said meanwhile that it takes all
+            if not self._is_ipv4:  # the protocol takes all frames from now on
                 self._deliver(data + at, size - at)
                 return size
             if not self._is_reading or written + output.end - output.begin > SHARE:
                 self._is_behind = True
                 break
             length = frame_at(data + at, &frame)
-            if length < 0:  # the protocol says what is wrong
+            if length < 0:  # the protocol logs the invalid bytes
                 if plain < 0:
                     plain = at
                 at = size
@@ -443,14 +443,14 @@ cdef class Transport(Channel):
             if plain < 0:
                 plain = at
             at += length
-        if at == 0 and 4 <= size < 8 and get_u32(data) + <int64_t> 4 > MAX_FRAME_BYTES:  # too large, whatever follows
+        if at == 0 and 4 <= size < 8 and get_u32(data) + <int64_t> 4 > MAX_FRAME_BYTES:  # too large already
             plain, at = 0, size
         if plain >= 0 and not self._is_closing:
             self._deliver(data + plain, at - plain)
         return at
 
     cdef int _deliver(self, const char* data, Py_ssize_t size) except -1:
-        self._reactor._number += 1  # what Python does may change what was decided
+        self._reactor._number += 1  # Python may change tables: handlers must begin again
         self._reactor._has_stirred = True
         self._protocol.data_received(PyBytes_FromStringAndSize(data, size))
         return 0
@@ -469,7 +469,7 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _keep_nothing(self) except -1:
-        """What was kept is dealt with; thousands of connections must not keep the room for it, too."""
+        """Forget the kept bytes, and free a large buffer: thousands of connections must not keep one each."""
         self._reactor._kept -= self._kept_size
         self._kept_size = 0
         if self._kept_room > KEPT_AT_LEAST:
@@ -479,7 +479,7 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _fail(self, int number) except -1:
-        """The peer is gone. What it had sent before is still dealt with; what it is answered goes nowhere."""
+        """Handle an error of the socket. Requests received before are still answered; their replies are dropped."""
         if self._is_in_burst:
             self._broken = number
             self._output.begin = self._output.end = 0
@@ -496,7 +496,7 @@ cdef class Transport(Channel):
         if self._kept_size:
             kept = PyBytes_FromStringAndSize(self._kept, self._kept_size)
             self._keep_nothing()
-            self._protocol.data_received(kept)  # says that a frame is incomplete; what it answers goes nowhere
+            self._protocol.data_received(kept)  # the protocol logs the incomplete frame; its replies are dropped
         self._reactor._unread -= self._unread
         self._unread = 0
         self._reactor._roomy -= self._is_roomy
@@ -504,13 +504,12 @@ cdef class Transport(Channel):
         self._reactor._remove(self)
         self._reactor._has_stirred = True
         self._reactor._loop.call_soon(self._protocol.connection_lost, error)
-        self._protocol = None  # which knows this transport: both are gone when nobody else knows them
+        self._protocol = None  # breaks the cycle of references between protocol and transport
         return 0
 
 
 cdef class Reactor:
-    """The connections of a server. `fast_path` answers hot requests; `busy_poll_us`: how long to ask for more before sleeping.
-    """
+    """The connections of a server. `fast_path`: the handlers; `busy_poll_us`: how long to poll before sleeping."""
 
     cdef object _loop, _monotonic
     cdef int _epoll
@@ -522,18 +521,18 @@ cdef class Reactor:
     cdef list _handlers
     cdef list _behind
     cdef bint _is_called
-    cdef epoll_event _left[EVENTS]  # told by the epoll set, not served yet
+    cdef epoll_event _left[EVENTS]  # events not served yet
     cdef int _left_count
-    cdef bint _has_stirred  # whether this turn may have given the loop something to do
+    cdef bint _has_stirred  # whether this turn may have given the event loop work
     cdef int64_t _busy_ns, _deadline  # of this turn
-    cdef int _roomy  # connections that keep much room for answers
-    cdef Py_ssize_t _unread  # bytes that were not sent yet, of all connections
+    cdef int _roomy  # connections that keep a large reply buffer
+    cdef Py_ssize_t _unread  # unsent bytes of all connections
     cdef Py_ssize_t _kept, _most_kept  # bytes of frames and bursts, of all connections
     cdef object _selector
 
     def __cinit__(self):
         self._epoll = -1
-        # Room for what is kept of a frame and what is read behind it; a reader may look 16 bytes at a time.
+        # Room for kept bytes and a read behind them; header readers may load 16 bytes at once.
         self._buffer = <char*> malloc(2 * (RECEIVED + KEPT) + 64)
         if self._buffer == NULL:
             raise MemoryError
@@ -558,7 +557,7 @@ cdef class Reactor:
             selector.reactors[self._epoll] = self
 
     def add(self, sock, protocol):
-        """Serve a connection: the socket must not block."""
+        """Serve a connection. The socket must be non-blocking."""
         cdef epoll_event event
         cdef Transport transport
         self._serial += 1
@@ -575,7 +574,7 @@ cdef class Reactor:
         return transport
 
     def close(self):
-        """End what is left."""
+        """Abort the open connections, then close."""
         for transport in list(self._by_fd):
             if transport is not None:
                 transport.abort()
@@ -591,11 +590,11 @@ cdef class Reactor:
         self.poll()
 
     def poll(self):
-        """Serve who has sent something, for as long as a turn may take."""
+        """Serve ready connections for one turn."""
         self._take_turn(True, TURN_NS)
 
     cdef int _take_turn(self, bint is_patient, int64_t turn_ns) except -1:
-        """Serve who has sent something; `is_patient`: look again for others, since sleeping and waking takes long."""
+        """Serve ready connections; `is_patient`: poll again before the turn ends, because sleeping and waking is slow."""
         cdef epoll_event events[EVENTS]
         cdef int64_t started = now_ns()
         cdef int64_t deadline = started + turn_ns
@@ -638,7 +637,7 @@ cdef class Reactor:
         return 0
 
     cdef int _serve_behind(self) except -1:
-        """Serve those whose turn has come, for half of it: others are served in the next one."""
+        """Serve the connections that waited for this turn, for half of it; the rest waits for the next."""
         cdef Py_ssize_t number = 0
         cdef Transport transport
         behind, self._behind = self._behind, []
@@ -685,7 +684,7 @@ cdef class Reactor:
         return None
 
     cdef int _come_back(self, Transport transport) except -1:
-        """Let a transport go on in the next turn, before it reads."""
+        """Answer a connection's kept frames in the next turn, before it is read again."""
         transport._is_behind = True
         if not transport._is_queued:
             transport._is_queued = True
@@ -695,7 +694,7 @@ cdef class Reactor:
 
     cdef int _call_again(self) except -1:
         self._has_stirred = True
-        if not self._is_called:  # once, or each of these would call for another one
+        if not self._is_called:  # otherwise each call would schedule another one
             self._is_called = True
             self._loop.call_soon(self._poll_again)
         return 0
@@ -709,9 +708,9 @@ cdef class Reactor:
 
 
 class ServingSelector(selectors.EpollSelector):
-    """The selector of an asyncio loop that serves the connections of reactors while it waits.
+    """The selector of an event loop: serves the connections of reactors while the loop waits.
 
-    As long as nobody but them has something to do, the loop is not woken: its turn costs as much as a few requests.
+    The loop is not woken while only reactors have work: its turn costs as much as a few requests.
     """
 
     def __init__(self):
@@ -725,7 +724,7 @@ class ServingSelector(selectors.EpollSelector):
 
 
 cdef bint _serve(int epoll, dict reactors, double seconds) except -1:
-    """Wait and serve; True when others than reactors are ready, False when the time is up or the loop has work."""
+    """Wait and serve reactors. Return True if other descriptors are ready, False at the deadline or if the loop has work."""
     cdef epoll_event events[EVENTS]
     cdef int64_t deadline = -1 if seconds < 0 else now_ns() + <int64_t> (seconds * 1e9)
     cdef int64_t left, turn_ns
@@ -738,10 +737,10 @@ cdef bint _serve(int epoll, dict reactors, double seconds) except -1:
         if deadline >= 0:
             left = deadline - now_ns()
             turn_ns = min(max(left, LEAST_TURN_NS), TURN_NS)
-            # Rounded up, as asyncio's own selector does: a timer must not find the loop too early.
+            # Rounded up, as asyncio's selector does: the loop must not wake before a timer is due.
             milliseconds = 0 if left <= 0 else <int> min((left + 999_999) // 1_000_000, 1_000_000)
         count = epoll_wait(epoll, events, EVENTS, 0)
-        if count == 0 and milliseconds != 0:  # only who really waits lets other threads run
+        if count == 0 and milliseconds != 0:  # releasing the GIL is slow: only before sleeping
             with nogil:
                 count = epoll_wait(epoll, events, EVENTS, milliseconds)
         if count < 0:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Plain sends, from the frame to the answer: what `broker.producing.sending` does with a message that asks for nothing.
+"""Sends from the frame to the reply, as `broker.producing.send_processor` stores and answers them.
 
-One that asks for a time is parked by `timed`. A message that waits for a level or a decision, a topic that is new, for
-retries or ordered, an unusual header, a file that is full: all that is left to the plain path.
+`timed` stores messages with a delivery time. The plain path answers delayed and half messages, new topics, retry topics,
+ordered topics, unusual headers, and sends that need another file.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -21,10 +21,10 @@ from pyromq.speedups.timed cimport TimedSends
 
 
 cdef class SendPlan:
-    """How plain sends to one topic are stored, as Python has decided it.
+    """How sends to one topic are stored, as Python has decided it.
 
-    `queues` are the topic's in the store, which finds there those that are made later; ids are below `queue_count`.
-    Without them, before the first message, only what waits is stored. `takes_times`: messages may ask for a time.
+    `queues`: the topic's queues, in the table that the store fills; their ids are below `queue_count`. None before the
+    topic's first message: then only scheduled messages are stored. `takes_times`: messages may have a delivery time.
     """
 
     def __init__(
@@ -43,10 +43,9 @@ cdef class SendPlan:
 cdef class Sends(FastHandler):
     """Stores the sends of one request code.
 
-    `plan_for(topic)` returns a plan, or None where the plain path is to answer. It is asked again when `version()` returns
-    another object. While `busy` holds anything, the plain path answers everything. `arrived(topic, queue id, log offset,
-    tags code)` hears of every message while `parked` holds anything. With `unconfirmed`, replies to requests that wait for
-    the disk are parked there.
+    `plan_for(topic)` returns a plan, or None if the plain path has to answer; plans hold while `version()` returns the same
+    object. While `busy` has entries, the plain path answers all sends. While `parked` has entries, `arrived(topic, queue id,
+    log offset, tags code)` is called for every message. With `unconfirmed`, replies that wait for the disk are parked there.
     """
 
     cdef HeaderReader _reader
@@ -65,10 +64,10 @@ cdef class Sends(FastHandler):
     cdef char _text[MOST_TEXT + 1]
     cdef Header _header
     cdef Passed _passed
-    cdef FastGuard _guard  # None: everybody may
+    cdef FastGuard _guard  # None: permissions are off
     cdef TimedSends _timed
     cdef ParkedReplies _unconfirmed  # None: replies leave at once
-    cdef char* _wish  # behind the name of the property that asks for a time; NULL without one
+    cdef char* _wish  # end of the name of the property with the delivery time; NULL without one
     cdef bint _waits  # whether the reply waits for the disk
 
     def __init__(
@@ -163,7 +162,7 @@ cdef class Sends(FastHandler):
         return True
 
     cdef bint _file(self, SendPlan plan, Record* record, const Header* header, Channel channel, Output output) except -1:
-        """Store a message that is to wait for its time."""
+        """Store a scheduled message."""
         cdef TimedSends timed = self._timed
         if not timed.put(self._log, record, self._wish, plan.topic, self._now):
             return False
@@ -191,7 +190,7 @@ cdef class Sends(FastHandler):
         values[0] = record.log_offset
         values[1] = header.fields[SEND_QUEUE_ID].number
         values[2] = record.queue_offset
-        values[3] = <int64_t> &self._timed.handle  # for a writer that knows of handles
+        values[3] = <int64_t> &self._timed.handle  # for the writer of replies with a recall handle
         if is_parked:
             output = self._unconfirmed.replies
         if not header.flag & ONE_WAY:
@@ -203,10 +202,10 @@ cdef class Sends(FastHandler):
         return 0
 
     cdef QueueTail _queue(self, SendPlan plan, int64_t queue_id):
-        """Return a topic's queue; None for one that is not there yet."""
+        """Return a topic's queue; None if it does not exist yet."""
         cdef QueueTail queue = plan.tails[queue_id]
         if queue is None:
-            if plan.queues is None:  # the plain path makes them, and then there is another plan
+            if plan.queues is None:  # the plain path makes them; the next send gets a new plan
                 del self._plans[plan.encoded]
                 self._last = None
                 return None
@@ -215,7 +214,7 @@ cdef class Sends(FastHandler):
         return queue
 
     cdef SendPlan _plan(self, const char* topic, Py_ssize_t size):
-        """Return the plan of a topic; None for what the plain path answers."""
+        """Return the plan of a topic; None if the plain path has to answer."""
         cdef SendPlan last = self._last
         if last is not None and PyBytes_GET_SIZE(last.encoded) == size and is_same(
             PyBytes_AS_STRING(last.encoded), topic, size
@@ -227,14 +226,14 @@ cdef class Sends(FastHandler):
             plan = <object> found
         else:
             plan = self._plan_for(name.decode("utf-8"))
-            if plan is None:  # not remembered: a stranger could fill the memory with names
+            if plan is None:  # not kept: clients could fill the memory with names
                 return None
             self._plans[name] = plan
         self._last = plan
         return plan
 
     cdef bint _fill(self, Record* record, Header* header, const Passed* passed) noexcept:
-        """Read what the message says of itself; False where the plain path has to."""
+        """Fill a record from a header; False if the plain path has to answer."""
         cdef int64_t number
         number = header.fields[SEND_SYS_FLAG].number
         record.sys_flag = <int32_t> number
@@ -264,11 +263,11 @@ cdef class Sends(FastHandler):
         return self._read_properties(record)
 
     cdef bint _read_properties(self, Record* record) noexcept:
-        """Cut WAIT out and apply it; find the tags and the wish for a time.
+        """Remove and apply WAIT; find the tags and the delivery time.
 
-        False where the text asks for anything else, or says a thing in an unusual way.
+        Return False for other properties with a meaning, and for unusual forms.
         """
-        cdef char* text = <char*> record.properties  # ours, in either case
+        cdef char* text = <char*> record.properties  # a copy that may be changed
         cdef char* end = text + record.properties_size
         cdef char* p = text
         cdef char* q
@@ -324,5 +323,5 @@ cdef class Sends(FastHandler):
 
 
 cdef inline bint is_true(const char* text, const char* end) noexcept nogil:
-    """Whether the value of WAIT asks to wait, as all values but `true` do not."""
+    """Whether a value of WAIT means to wait for the disk: only an empty one and `true` do."""
     return text == end or (end - text == 4 and strncasecmp(text, b"true", 4) == 0)

@@ -14,7 +14,6 @@ from pyromq.message import StoredMessage
 from pyromq.store.message_store import MessageStore, QueueEntry
 
 T = TypeVar("T")
-Place = tuple[str, int, int]  # topic, queue id, queue offset
 
 
 class FlushedProgress(Generic[T]):
@@ -62,20 +61,20 @@ class InternalQueues:
     def follow(
         self,
         apply: Callable[[StoredMessage], None],
-        read: Callable[[Place, QueueEntry], StoredMessage | None] | None = None,
+        read: Callable[[QueueEntry, str, int, int], StoredMessage | None] | None = None,
     ) -> None:
         """Apply the records behind the saved progress, and from now on each new one before its append returns.
 
-        `read` returns the record at a place; None for a record to skip. By default it reads all of the record.
+        `read` replaces `MessageStore.message_of`, for tables that do not need all of a record.
         """
+        read = read or self._store.message_of
         for entry, place in merge(*(self._entries(*queue) for queue in self._queues)):
-            record = self._store.message(*place) if read is None else read(place, entry)
-            if record is not None:
+            if (record := read(entry, *place)) is not None:
                 apply(record)
         for topic in dict(self._queues):
             self._store.follow(topic, apply)
 
-    def _entries(self, topic: str, queue_id: int) -> Iterator[tuple[QueueEntry, Place]]:
+    def _entries(self, topic: str, queue_id: int) -> Iterator[tuple[QueueEntry, tuple[str, int, int]]]:
         first = self.stored(topic, queue_id)
         for queue_offset in range(first, self._store.max_offset(topic, queue_id)):
             for entry in self._store.entries(topic, queue_id, queue_offset, 1):

@@ -322,15 +322,19 @@ class MessageStore:
 
     def message(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
         """Return one message of a queue; None if it does not exist. A lost or damaged one is logged, and None too."""
-        for entry in self.entries(topic, queue_id, queue_offset, 1):
-            if entry.size == FILLER_SIZE:
-                logger.error("queue %s %d: message %d is lost by damage of the log", topic, queue_id, queue_offset)
-                return None
-            try:
-                return self.message_at(entry.log_offset)
-            except StoreCorrupt as error:
-                logger.warning("queue %s %d: message %d is lost: %s", topic, queue_id, queue_offset, error)
-        return None
+        entries = self.entries(topic, queue_id, queue_offset, 1)
+        return self.message_of(entries[0], topic, queue_id, queue_offset) if entries else None
+
+    def message_of(self, entry: QueueEntry, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
+        """Return the message of an entry as `message` does."""
+        if entry.size == FILLER_SIZE:
+            logger.error("queue %s %d: message %d is lost by damage of the log", topic, queue_id, queue_offset)
+            return None
+        try:
+            return self.message_at(entry.log_offset)
+        except StoreCorrupt as error:
+            logger.warning("queue %s %d: message %d is lost: %s", topic, queue_id, queue_offset, error)
+            return None
 
     def records(self, topic: str, queue_id: int, first: int, count: int) -> list[tuple[int, memoryview | None]]:
         """Return log offset and record of up to `count` messages from queue offset `first` on.

@@ -19,7 +19,7 @@ from pyromq.broker.batches.half_batches import ACCOUNT, HalfBatch, HalfBatches, 
 from pyromq.broker.cold_reads import ColdReads, Fetching
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
-from pyromq.broker.internal_queues import InternalQueues, Place
+from pyromq.broker.internal_queues import InternalQueues
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
@@ -112,11 +112,10 @@ class BatchCoordinator:
         else:
             self._runs.drop(note.transaction, note.tokens)
 
-    def _read(self, place: Place, entry: QueueEntry) -> StoredMessage | None:
+    def _read(self, entry: QueueEntry, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
         """Return a record of the ledger, or one of a run without its body: bodies are large."""
-        topic, queue_id, queue_offset = place
         if topic != HALF_RUN_TOPIC:
-            return self._store.message(*place)
+            return self._store.message_of(entry, topic, queue_id, queue_offset)
         labels = self._labels_at(entry)
         return StoredMessage(
             topic,

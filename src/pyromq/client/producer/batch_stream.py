@@ -231,13 +231,18 @@ class AsyncRunProducer(AsyncLifespan):
         return header
 
 
-def check_ledger(name: str | None, masters: dict[str, str]) -> str:
+async def find_ledger(cluster: ClusterClient, name: str | None) -> str:
     """Return the name of the broker that decides on batch transactions: `name`, else the first by name.
 
-    Raises `UsageError` if `name` is not registered, `Unavailable` if no broker is.
+    A broker that left counts, since it keeps the decisions: without it they would be made again by another broker.
+    Raises `UsageError` if `name` is not known, `Unavailable` if no broker is registered.
     """
+    masters = await cluster.masters()
     if not masters:
         raise Unavailable("the name server knows no broker")
-    if name is not None and name not in masters:
+    if name in masters:
+        return name
+    known = sorted({*masters, *await cluster.absent_topics()})
+    if name is not None and name not in known:
         raise UsageError(f"no broker {name!r} is registered to keep the ledger; there are {', '.join(masters)}")
-    return name or next(iter(masters))
+    return name or known[0]

@@ -16,7 +16,7 @@ from uuid import uuid4
 from pyromq.client.arguments import checked
 from pyromq.client.client_config import ProducerConfig
 from pyromq.client.cluster.cluster_client import AsyncLifespan, Retry
-from pyromq.client.producer.batch_stream import AsyncRunProducer, check_ledger
+from pyromq.client.producer.batch_stream import AsyncRunProducer, find_ledger
 from pyromq.client.producer.pending_send import OrderingKey, QueueSelection, each_message, prepare_batch, queue_for_key
 from pyromq.clock import SystemClock
 from pyromq.errors import CodeNotSupported, MQError, QueryNotFound, Unavailable, UsageError
@@ -179,10 +179,10 @@ class AsyncBatchTransactions(AsyncLifespan):
                 await attempt.send(messages)
             outcome = await batches.commit("etl:17", [attempt.result])
 
-    `ledger` names the broker that decides; None is the first by name. All clients of a transaction must use the same
-    ledger, so name it if brokers are added or removed. `timeout` (seconds) is the limit of any call, retries included;
-    `in_flight` is that of an attempt's unacknowledged runs. Undecided attempts are rolled back after the broker's
-    `batchTransactionTimeOut`.
+    `ledger` names the broker that decides. None is the first by name, registered or left in the last 24 hours. All
+    clients of a transaction must use the same ledger, so name it if brokers are added or removed. `timeout` (seconds)
+    is the limit of any call, retries included; `in_flight` is that of an attempt's unacknowledged runs. Undecided
+    attempts are rolled back after the broker's `batchTransactionTimeOut`.
     """
 
     @checked
@@ -205,7 +205,7 @@ class AsyncBatchTransactions(AsyncLifespan):
         """Connect. Raises `NoNameServer` at once if no name server can be reached, `UsageError` without the ledger."""
         await self.runs.start()
         try:
-            self.ledger = check_ledger(self._wanted_ledger, await self.runs.cluster.masters())
+            self.ledger = await find_ledger(self.runs.cluster, self._wanted_ledger)
         except BaseException:
             await self.runs.close()
             raise
@@ -308,7 +308,9 @@ class AsyncBatchTransactions(AsyncLifespan):
     async def _ask_once(self, broker: str, header: Header, body: bytes, seconds: float) -> Response:
         address = (await self.runs.cluster.masters()).get(broker)
         if address is None:
-            raise Unavailable(f"broker {broker!r} is not registered at the name server")
+            hint = "; it is the ledger: start it, or name another ledger if it will not return"
+            text = f"broker {broker!r} is not registered at the name server"
+            raise Unavailable(text + (hint if broker == self.ledger else ""))
         response = await self.runs.cluster.ask(address, header, body, timeout=seconds)
         return response.check()
 

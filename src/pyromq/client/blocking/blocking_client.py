@@ -251,6 +251,18 @@ def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Bloc
     return call
 
 
+def at_any_time(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[A], P], T]:
+    """Return a plain method that may be called before the start, too: in the calling thread then, later on the loop."""
+
+    @wraps(method)
+    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._runner.was_started:
+            return self._runner.call(method, self._async, *args, **kwargs)
+        return method(self._async, *args, **kwargs)
+
+    return call
+
+
 class BlockingClient(Blocking[C]):
     """A blocking client: started when a `with` block is entered, closed when it is left."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from pyromq.client.application_code import check_takes
 from pyromq.client.arguments import checked
-from pyromq.client.blocking.blocking_client import BlockingClient, blocking, on_loop, refuse_running_loop
+from pyromq.client.blocking.blocking_client import BlockingClient, at_any_time, blocking, on_loop, refuse_running_loop
 from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
@@ -55,6 +54,8 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
     seek_to_begin = blocking(AsyncPullConsumer.seek_to_begin)
     seek_to_end = blocking(AsyncPullConsumer.seek_to_end)
     seek_to_time = blocking(AsyncPullConsumer.seek_to_time)
+    unsubscribe = at_any_time(AsyncPullConsumer.unsubscribe)
+    _subscribe = at_any_time(AsyncPullConsumer.subscribe)
     pause = on_loop(AsyncPullConsumer.pause)
     resume = on_loop(AsyncPullConsumer.resume)
     poll = blocking(AsyncPullConsumer.poll)
@@ -92,17 +93,7 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
         The listener is called in a thread of its own.
         """
         tell = None if listener is None else _in_thread(listener)
-        if self._runner.was_started:
-            self._runner.call(self._async.subscribe, topic, tags=tags, sql=sql, listener=tell)
-        else:
-            self._async.subscribe(topic, tags=tags, sql=sql, listener=tell)
-
-    def unsubscribe(self, topic: str) -> None:
-        """Stop pulling the topic; its queues are released soon."""
-        if self._runner.was_started:
-            self._runner.call(self._async.unsubscribe, topic)
-        else:
-            self._async.unsubscribe(topic)
+        self._subscribe(topic, tags=tags, sql=sql, listener=tell)
 
     def __iter__(self) -> Self:
         return self
@@ -156,6 +147,8 @@ class Consumer(BlockingClient[AsyncConsumer]):
         self._terminated = False  # SIGTERM came, perhaps before `start` returned
 
     reply = blocking(AsyncConsumer.reply)
+    unsubscribe = at_any_time(AsyncConsumer.unsubscribe)
+    _subscribe = at_any_time(AsyncConsumer.subscribe)
     pause = on_loop(AsyncConsumer.pause)
     resume = on_loop(AsyncConsumer.resume)
 
@@ -210,24 +203,13 @@ class Consumer(BlockingClient[AsyncConsumer]):
         """
 
         def decorate(function: Any) -> Any:
-            subscribe = partial(self._async.subscribe, topic, function, **how)
-            if self._runner.was_started:
-                self._runner.call(subscribe)
-            else:
-                subscribe()
+            self._subscribe(topic, function, **how)
             return function
 
         if listener is None:
             return decorate
         decorate(listener)
         return None
-
-    def unsubscribe(self, topic: str) -> None:
-        """Stop consuming the topic; soon its offsets are committed and its queues released."""
-        if self._runner.was_started:
-            self._runner.call(self._async.unsubscribe, topic)
-        else:
-            self._async.unsubscribe(topic)
 
     @property
     def client_id(self) -> str:

@@ -469,3 +469,17 @@ def test_a_queue_without_its_last_file_gets_it_again_after_a_clean_stop(tmp_path
         assert store.max_offset(TOPIC, 1) == 30
         assert store.topics() == [TOPIC]
     assert files_below(tmp_path / "consumequeue") == before
+
+
+def test_after_a_clean_stop_a_record_with_a_damaged_queue_id_comes_to_no_other_queue(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        for number in range(8):
+            store.append(message(number, queue_id=0))
+        for number in range(8):
+            store.append(last := message(number, queue_id=1))
+    path = tmp_path / "commitlog" / f"{0:020}"
+    content = bytearray(path.read_bytes())
+    content[last.log_offset - last.size + 15] ^= 1  # the queue id of the record before the last one
+    path.write_bytes(content)
+    with opened(tmp_path) as store:
+        assert bodies(store, 0) == [b"body %d" % number for number in range(8)]

@@ -54,7 +54,7 @@ class QueueDispatcher:
         self.damaged_heads: list[tuple[int, int]] = []
         self._delay_levels_ms = delay_levels_ms
         self._start = 0
-        self._ends: dict[RebuiltQueue, int] = {}  # `covered_to` of each queue before the replay
+        self._before: dict[RebuiltQueue, tuple[int, int]] = {}  # `covered_to` and `max_offset` before the replay
         self._unplaced: dict[RebuiltQueue, StoredMessage] = {}  # records that do not continue their queues
 
     def dispatch(self, message: StoredMessage, queue: ConsumeQueue) -> None:
@@ -94,7 +94,7 @@ class QueueDispatcher:
     def begin_replay(self, start: int) -> None:
         """Begin a walk over the log from `start`: its records are passed to `replay` in order."""
         self._start = start
-        self._ends.clear()
+        self._before.clear()
         self._unplaced.clear()
         self.damaged_heads.clear()
 
@@ -106,9 +106,9 @@ class QueueDispatcher:
         """
         if message.sys_flag & UNQUEUED:
             return True
-        if (end := self._ends.get(queue)) is None:
-            end = self._ends[queue] = queue.covered_to
-        if message.log_offset < end:
+        if (before := self._before.get(queue)) is None:
+            before = self._before[queue] = queue.covered_to, queue.max_offset
+        if message.log_offset < before[0]:
             return True  # it has its entry, or its topic was deleted and created again
         unplaced = self._unplaced.pop(queue, None)
         if unplaced is not None and not self._place(unplaced, queue, message.queue_offset, complete=complete):
@@ -136,6 +136,8 @@ class QueueDispatcher:
             is_right = offset == 0 and expected == 1
         else:
             is_right = following == offset + 1
+        if not is_right and offset == expected - 1 and expected == self._before[queue][1]:
+            return True  # the stored entry of this offset may be damaged: a read compares it with its record
         most_lost = (message.log_offset - queue.covered_to) // FIXED_SIZE
         where = f"queue {message.topic} {message.queue_id}"
         if is_right and offset < expected:

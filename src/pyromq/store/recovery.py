@@ -88,15 +88,15 @@ class Recovery:
         start = self._start_after_crash(safe_ms) if crashed else self._start_after_stop(known.log_end)
         if self._log.min_offset == 0:
             self._queues.drop_headless()
-        entered_to, complete = saved_ends.log_end, self._queues.is_incomplete
+        complete = self._queues.is_incomplete
+        entered_to = settled_to = 0 if crashed or complete else known.log_end
+        entered_to = max(entered_to, saved_ends.log_end)
         if complete:
             start = self._log.min_offset
-        elif not crashed:
-            entered_to = max(entered_to, known.log_end)
         ends = {queue: queue.max_offset for queue in self._queues}
-        while (walked := self._walk(start, entered_to, complete=complete)) is None:
+        while (walked := self._walk(start, entered_to, settled_to, complete=complete)) is None:
             logger.warning("queue entries are missing: reading the whole log")
-            start, complete = self._log.min_offset, True
+            start, settled_to, complete = self._log.min_offset, 0, True
             for queue in self._queues:
                 queue.cut_at(ends.get(queue, 0))  # one that was empty may have begun after older messages
         self._check_cut(walked, known, trusted_ms=safe_ms if power_cut else None)
@@ -146,11 +146,11 @@ class Recovery:
         saved_ends = self._queues.ends_file.load()
         return saved_ends if saved_ends.log_end <= self._log.files.capacity_end else QueueEnds()
 
-    def _walk(self, start: int, entered_to: int, *, complete: bool) -> Walked | None:
+    def _walk(self, start: int, entered_to: int, settled_to: int, *, complete: bool) -> Walked | None:
         """Read the log from `start` to its end and write the missing entries of its records.
 
         Returns None if a queue lacks entries that may be found before `start`. Records before `entered_to` without a
-        queue are those of deleted topics.
+        queue are those of deleted topics. Existing queue offsets of records before `settled_to` are not in doubt.
         """
         self._dispatcher.begin_replay(start)
         walk = self._log.walk(start, check_crc=self._check_crc, may_be_torn=True)
@@ -166,7 +166,9 @@ class Recovery:
             last_store_ms = found.store_ms
             progress.count(found.log_offset)
             queue = self._queue_of(found, entered_to)
-            if queue is not None and not self._dispatcher.replay(found, queue, complete=complete):
+            if queue is None or (found.log_offset < settled_to and found.queue_offset < queue.max_offset):
+                continue
+            if not self._dispatcher.replay(found, queue, complete=complete):
                 return None
         if not self._dispatcher.end_replay(complete=complete):
             return None

@@ -82,6 +82,19 @@ def test_a_wiped_stretch_is_made_again(tmp_path: Path, sent: list[bytes]) -> Non
     assert (tmp_path / QUEUE).read_bytes() == before
 
 
+@pytest.mark.parametrize("back", [1, 100, 400, 10_000, 1 << 20])
+def test_a_last_entry_that_leads_too_far_back_costs_nothing(tmp_path: Path, sent: list[bytes], back: int) -> None:
+    before = (tmp_path / QUEUE).read_bytes()
+    content = bytearray(before)
+    (log_offset,) = struct.unpack_from(">q", content, 99 * ENTRY_BYTES)
+    struct.pack_into(">q", content, 99 * ENTRY_BYTES, max(log_offset - back, 0))
+    (tmp_path / QUEUE).write_bytes(content)
+    with opened(tmp_path, **BIG) as store:
+        assert store.max_offset(TOPIC, 0) == 100
+        assert [each.body for each in pulled(store)] == sent
+    assert (tmp_path / QUEUE).read_bytes() == before
+
+
 @pytest.mark.parametrize("count", [1, 32])
 def test_an_entry_of_a_negative_size_behind_the_log_costs_nothing(
     tmp_path: Path, sent: list[bytes], count: int

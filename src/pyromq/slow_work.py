@@ -24,12 +24,13 @@ SlowWork = Coroutine[Any, Any, T]
 
 
 class FilePiece(NamedTuple):
-    """A range of a file. If the file is mapped, `memory` is all of it."""
+    """A range of a file. If it is mapped, `memory` is all of the file. `ahead` bytes after it will be read soon."""
 
     path: Path
     position: int
     size: int
     memory: memoryview | None = None
+    ahead: int = 0
 
 
 PagesToLoad = list[FilePiece]

@@ -72,7 +72,7 @@ def test_what_is_mapped_for_reading_can_be_looked_at_loaded_and_let_go(tmp_path:
     LOCAL_DISK.close(descriptor)
     with pytest.raises(TypeError):
         memory[0] = 1
-    LOCAL_DISK.load([FilePiece(path, 10, 10, memory), FilePiece(path, 9000, 10)])
+    LOCAL_DISK.load([FilePiece(path, 10, 10), FilePiece(path, 9000, 10)])
     assert LOCAL_DISK.is_resident(memory, 10, 10)
     assert LOCAL_DISK.is_resident(memory, 9000, 10)
     LOCAL_DISK.drop_pages(memory, 0, 16384)

@@ -43,6 +43,7 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then
 _FAILED = ctypes.c_void_p(-1).value  # result of a failed mmap
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_ASKED_BYTES = 128 << 10  # the kernel may ignore what is asked for beyond this
 _PIECE = 1 << 20  # bytes read, copied or cleared at once
 _ZEROS = memoryview(bytes(_PIECE))
 _map = _libc.mmap
@@ -303,10 +304,9 @@ class LocalDisk:
         return bytes(content) if found == size else None
 
     def load(self, pages: Sequence[FilePiece]) -> None:
-        for path, position, size, memory in pages:
-            if memory is None or _advise(*_pages(memory, position, size), _MADV_POPULATE_READ) != 0:
-                with contextlib.suppress(OSError):  # the next read raises it
-                    _read_through(path, position, position + size)
+        for piece in pages:
+            with contextlib.suppress(OSError):  # the next read raises it
+                _load(piece)
 
     def lock(self, descriptor: int) -> None:
         # Bound to the open file instead of the process: two stores in one process exclude each other too.
@@ -414,11 +414,18 @@ def _next_data(descriptor: int, position: int) -> int:
         return 1 << 62
 
 
-def _read_through(path: Path, start: int, end: int) -> None:
+def _load(piece: FilePiece) -> None:
+    path, start, size, memory, ahead = piece
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        for position in range(start, end, _PIECE):
-            os.pread(descriptor, min(_PIECE, end - position), position)
+        # Not by the kernel's read-ahead: the first touch of a page at its end starts the next one, and takes 5 ms.
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        for position in range(start, start + size + ahead, _ASKED_BYTES):
+            asked = min(_ASKED_BYTES, start + size + ahead - position)
+            os.posix_fadvise(descriptor, position, asked, os.POSIX_FADV_WILLNEED)
+        if memory is None or _advise(*_pages(memory, start, size), _MADV_POPULATE_READ) != 0:
+            for position in range(start, start + size, _PIECE):
+                os.pread(descriptor, min(_PIECE, start + size - position), position)
     finally:
         os.close(descriptor)
 

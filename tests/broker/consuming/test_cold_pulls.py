@@ -9,7 +9,6 @@ from tests.broker.consuming.cold import forget
 from pyromq.broker.broker import Broker
 from pyromq.record import decode_all
 from pyromq.slow_work import FilePiece
-from pyromq.store import disk as page_cache
 from pyromq.store.disk import LOCAL_DISK, LocalDisk
 from pyromq.store.log import residency
 
@@ -80,11 +79,8 @@ def loads_of(monkeypatch):
     return loaded
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["", "before Linux 5.14"])
 @pytest.mark.parametrize("shared", [True, False], ids=["neighbours", "far apart"])
-def test_pages_are_in_memory_once_they_are_loaded(tmp_path, monkeypatch, shared, old):
-    if old:
-        monkeypatch.setattr(page_cache, "_MADV_POPULATE_READ", 9999)
+def test_pages_are_in_memory_once_they_are_loaded(tmp_path, shared):
     path = tmp_path / "file"
     path.write_bytes(os.urandom(1 << 20) * (1 if shared else 40))
     descriptor = LOCAL_DISK.open(path)
@@ -92,6 +88,6 @@ def test_pages_are_in_memory_once_they_are_loaded(tmp_path, monkeypatch, shared,
     memory = LOCAL_DISK.map(descriptor, size, scattered=False)
     LOCAL_DISK.close(descriptor)
     forget([path])
-    LOCAL_DISK.load([FilePiece(path, 5000, 4000, memory), FilePiece(path, size - 70_000, 70_000, memory)])
+    LOCAL_DISK.load([FilePiece(path, 5000, 4000), FilePiece(path, size - 70_000, 70_000)])
     assert LOCAL_DISK.is_resident(memory, 5000, 4000)
     assert LOCAL_DISK.is_resident(memory, size - 70_000, 70_000)

@@ -142,7 +142,7 @@ def test_an_opened_log_has_its_end_loaded(tmp_path, clock, monkeypatch):
     store = MessageStore(config, clock, store_address=bytes(8), disk=again)
     store.open()
     store.close()
-    pieces = [(int(path.name) + position, size) for path, position, size, _ in again.loaded]
+    pieces = [(int(path.name) + position, size) for path, position, size, *_ in again.loaded]
     assert pieces[0][0] == end - 6_000
     assert sum(size for _, size in pieces) == 6_000
     assert all(start + size == after for (start, size), (after, _) in pairwise(pieces))

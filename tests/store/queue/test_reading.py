@@ -14,6 +14,7 @@ from pyromq.slow_work import NotInMemory
 from pyromq.store.disk import LocalDisk
 from pyromq.store.log import residency
 from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
+from pyromq.store.queue.reading import AHEAD_BYTES
 
 
 def found_bodies(result: ReadResult) -> list[bytes]:
@@ -176,7 +177,8 @@ def test_records_that_a_filter_has_to_see_are_not_touched_before_they_are_in_mem
         monkeypatch.setattr(LocalDisk, "is_resident", lambda *_: False)
         with pytest.raises(NotInMemory) as lack:
             store.read(TOPIC, 0, 0, 10, wanted=wanted)
-        assert [(int(path.name) + at, size) for path, at, size, _ in lack.value.to_load] == [(0, store.max_log_offset)]
+        [(path, position, size, _, ahead)] = lack.value.to_load
+        assert (int(path.name) + position, size, ahead) == (0, store.max_log_offset, AHEAD_BYTES)
         assert asked == []
         monkeypatch.setattr(LocalDisk, "is_resident", lambda *_: True)
         result = store.read(TOPIC, 0, 0, 10, wanted=wanted)

@@ -27,6 +27,7 @@ from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueTable
 
 _NO_LIMIT = 1 << 62
+AHEAD_BYTES = 4 << 20  # after records that are not resident: a consumer mostly goes on there
 SCANNED_ENTRIES = 800  # least entries scanned by a read, so that a sparse filter makes progress. Source: 16,000 bytes
 
 
@@ -227,6 +228,7 @@ class Reading:
         scanned, status, starts, sizes, count, total = found
         is_resident = not count or self.residency.covers(starts[0], starts[-1] + sizes[-1])
         if not is_resident and (to_load := self.residency.to_load(zip(starts, sizes, strict=True))):
+            to_load[-1] = to_load[-1]._replace(ahead=AHEAD_BYTES)
             raise NotInMemory(to_load)
         low, high, after = queue.min_offset, queue.max_offset, queue_offset + scanned
         return ReadResult(status, after, low, high, self._log.views(starts, sizes), count, total)

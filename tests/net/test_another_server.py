@@ -14,7 +14,7 @@ from pyromq.errors import AnotherServer, ConnectionLost
 from pyromq.net.channel import connect
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerClusterInfo
-from pyromq.testing import BrokerClusterInfo as Servers
+from pyromq.testing import Cluster as Servers
 
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 

@@ -63,6 +63,7 @@ class Recovery:
         check_crc: bool,
         clock: Clock,
         log_began: int | None,
+        may_be_torn: bool = True,
     ) -> None:
         self._clock = clock
         self._verifier = verifier
@@ -71,6 +72,7 @@ class Recovery:
         self._dispatcher = dispatcher
         self._check_crc = check_crc
         self._log_began = log_began
+        self._may_be_torn = may_be_torn
 
     def run(self, *, crashed: bool, safe_ms: int, power_cut: bool = False) -> int:
         """Recover log and queues; return the log offset up to which all records are known to be on disk.
@@ -153,7 +155,7 @@ class Recovery:
         queue are those of deleted topics. Existing queue offsets of records before `settled_to` are not in doubt.
         """
         self._dispatcher.begin_replay(start)
-        walk = self._log.walk(start, check_crc=self._check_crc, may_be_torn=True)
+        walk = self._log.walk(start, check_crc=self._check_crc, may_be_torn=self._may_be_torn)
         progress = RecoveryProgress(self._clock, start, self._log.files.capacity_end)
         last_store_ms, following, end = 0, None, None
         records = iter(walk)

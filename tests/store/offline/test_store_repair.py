@@ -125,3 +125,17 @@ def test_an_empty_log_file_is_replaced_by_one_where_the_log_continues(tmp_path: 
     assert {finding.cure for finding in repaired(tmp_path, segment_bytes=4096).findings} <= {Cure.START}
     [path] = (tmp_path / "commitlog").iterdir()
     assert int(path.name) > end
+
+
+def test_a_repair_takes_a_record_with_zeros_in_its_properties_as_sound(tmp_path: Path) -> None:
+    """Whether a crash or a client has put them there, a start decides."""
+    with opened(tmp_path, **ONE_FILE) as store:
+        sent = fill(store, COUNT)
+    content = bytearray(log_file(tmp_path).read_bytes())
+    ends = (each.log_offset + each.size for each in sent)
+    sector_end = next(end - end % 512 for end in ends if 0 < end % 512 < 20)  # in the properties of a record
+    content[sector_end - 4 : sector_end] = bytes(4)
+    log_file(tmp_path).write_bytes(content)
+    (tmp_path / "consumequeue" / TOPIC / "1" / f"{0:020}").unlink()
+    repaired(tmp_path, **ONE_FILE)
+    assert {finding.cure for finding in repaired(tmp_path, **ONE_FILE).findings} <= {Cure.START}

@@ -19,7 +19,7 @@ from pyromq import errors
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.limits import BrokerLimits
 from pyromq.console.console_config import ConsoleConfig
-from pyromq.metrics.metrics_config import MetricsConfig
+from pyromq.metrics.config import MetricsConfig
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.tls.server import ServerTlsConfig
 from pyromq.remoting.connection_limits import ConnectionLimits

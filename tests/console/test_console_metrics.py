@@ -11,8 +11,8 @@ from tests.waiting import PATIENCE_SECONDS, until
 from pyromq.console.console_config import ConsoleConfig
 from pyromq.console.security.console_accounts import ConsoleAccounts
 from pyromq.message import Message
+from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
-from pyromq.metrics.metrics_config import MetricsConfig
 from pyromq.testing import Cluster
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from pyromq.errors import UsageError
 from pyromq.metrics import endpoint as endpoints
+from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
 from pyromq.metrics.exposition import CONTENT_TYPE, Family, MetricKind
-from pyromq.metrics.metrics_config import MetricsConfig
 from pyromq.slow_work import breathe
 
 from .scrape import ask, get, samples

@@ -31,7 +31,7 @@ from pyromq.net.listening import new_serving_loop
 from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
 
 if TYPE_CHECKING:
-    from pyromq.metrics.metrics_config import MetricsConfig
+    from pyromq.metrics.config import MetricsConfig
 
 NAMESRV_PORT = 9876  # default of clients
 EVERYWHERE = ("0.0.0.0", "::")

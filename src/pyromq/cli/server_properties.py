@@ -24,7 +24,7 @@ from pyromq.remoting.properties import parse_properties
 from pyromq.settings import read_settings
 
 if TYPE_CHECKING:
-    from pyromq.metrics.metrics_config import MetricsConfig
+    from pyromq.metrics.config import MetricsConfig
 
 logger = logger_of(__name__)
 
@@ -128,7 +128,7 @@ def metrics_config(properties: Mapping[str, str], *, port: int | None, host: str
         if host is not None:
             raise click.UsageError("--metrics-host is the address of the metrics port: give --metrics-port too")
         return None
-    from pyromq.metrics.metrics_config import (  # imported late: servers without metrics do not load it
+    from pyromq.metrics.config import (  # imported late: servers without metrics do not load it
         SETTINGS,
         MetricsConfig,
     )
@@ -140,7 +140,7 @@ def metrics_config(properties: Mapping[str, str], *, port: int | None, host: str
 
 
 def _check(properties: Mapping[str, str], names: Collection[str], source: Path) -> None:
-    from pyromq.metrics.metrics_config import (
+    from pyromq.metrics.config import (
         SETTINGS as METRICS,  # imported late: servers without a file do not load it
     )
 

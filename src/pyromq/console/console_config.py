@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyromq.console.security.client_address import check_networks
 from pyromq.errors import UsageError
-from pyromq.metrics.metrics_config import MetricsConfig
+from pyromq.metrics.config import MetricsConfig
 from pyromq.net.connection_config import ConnectionConfig
 
 PORT = 8876

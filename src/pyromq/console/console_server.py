@@ -16,8 +16,8 @@ from pyromq.console.browser_connections import BrowserConnections
 from pyromq.console.console import Console
 from pyromq.console.console_config import ConsoleConfig
 from pyromq.errors import UsageError
+from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
-from pyromq.metrics.metrics_config import MetricsConfig
 from pyromq.net.listening import HandingListener
 
 GRACE_SECONDS = 2  # for running responses; a response that follows messages never ends by itself

@@ -16,8 +16,8 @@ from typing import NamedTuple, Self, TypeVar
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
+from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.exposition import CONTENT_TYPE, Exposition, Family, MetricKind, Source
-from pyromq.metrics.metrics_config import MetricsConfig
 from pyromq.net.listening import listen_failure
 from pyromq.net.tasks import Tasks
 from pyromq.slow_work import SlowWork

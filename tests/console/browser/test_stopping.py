@@ -11,8 +11,8 @@ from tests.console.test_console_metrics import of
 from pyromq.console.console import Console
 from pyromq.console.console_config import ConsoleConfig
 from pyromq.message import Message
+from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
-from pyromq.metrics.metrics_config import MetricsConfig
 from pyromq.testing import Cluster
 
 # The page itself presses the button, a second later: the driver is not heard while another page is being loaded.

@@ -12,8 +12,8 @@ from tests.waiting import PATIENCE_SECONDS
 from pyromq.console.console import Console
 from pyromq.console.console_config import ConsoleConfig
 from pyromq.message import Message
+from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
-from pyromq.metrics.metrics_config import MetricsConfig
 from pyromq.testing import Cluster
 
 RUNNING = of("pyromq_console_searches_running")

@@ -19,7 +19,7 @@ from pyromq.extras import install_command
 
 if TYPE_CHECKING:
     from pyromq.console.security.console_accounts import ConsoleAccounts
-    from pyromq.metrics.metrics_config import MetricsConfig
+    from pyromq.metrics.config import MetricsConfig
 
 DEFAULT_DATA = Path("pyromq-console")
 
@@ -161,7 +161,7 @@ def _metrics(port: int | None, host: str | None) -> MetricsConfig | None:
         if host is not None:
             raise click.UsageError("--metrics-host is the address of the metrics port: give --metrics-port too")
         return None
-    from pyromq.metrics.metrics_config import MetricsConfig
+    from pyromq.metrics.config import MetricsConfig
 
     return MetricsConfig(port) if host is None else MetricsConfig(port, host)
 

@@ -31,7 +31,7 @@ from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
 from pyromq.settings import settings_of
 
 if TYPE_CHECKING:
-    from pyromq.metrics.metrics_config import MetricsConfig
+    from pyromq.metrics.config import MetricsConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 

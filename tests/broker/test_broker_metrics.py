@@ -8,7 +8,7 @@ from pyromq.broker.broker import Broker
 from pyromq.metrics.endpoint import Scraping
 from pyromq.metrics.exposition import Exposition
 from pyromq.slow_work import run_blocking
-from pyromq.store.log import residency
+from pyromq.store.log import commit_log
 
 COMMON = 'cluster="DefaultCluster",node_type="broker",node_id="broker-a"'
 
@@ -63,7 +63,7 @@ async def test_a_record_on_the_disk_is_read_by_a_thread_and_once(broker, orders,
     await orders.send("orders")
     await clock.advance(2.0)
     loaded = []
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     monkeypatch.setattr(type(broker.store.disk), "is_resident", lambda *_: False)
     monkeypatch.setattr(
         type(broker.store.disk),

@@ -27,8 +27,7 @@ from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.flusher import Flusher
 from pyromq.store.index.index_file import is_found_by
 from pyromq.store.index.key_index import KeyIndex, KeyMatches
-from pyromq.store.log.commit_log import CommitLog, LogTail
-from pyromq.store.log.residency import Residency
+from pyromq.store.log.commit_log import CommitLog, LogTail, Residency
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries
 from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueTable

@@ -8,7 +8,7 @@ from pyromq.broker.broker import Broker
 from pyromq.remoting.bodies import GroupConfig, encode_body
 from pyromq.remoting.headers import BrokerFigures, SaveGroup, UpdateConsumerOffset
 from pyromq.store.disk import LocalDisk
-from pyromq.store.log import residency
+from pyromq.store.log import commit_log
 
 
 async def figures(caller):
@@ -60,7 +60,7 @@ class ColdDisk(LocalDisk):
 @pytest.fixture
 async def cold(config, clock, caller_to, monkeypatch):
     """A caller of a broker that has all its messages on disk only, and its disk."""
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     disk = ColdDisk()
     async with Broker(config, clock, disk=disk) as broker:
         yield await caller_to(broker), disk

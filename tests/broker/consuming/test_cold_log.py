@@ -38,7 +38,7 @@ from pyromq.remoting.headers import (
     UpdateConsumerOffset,
     ViewMessage,
 )
-from pyromq.store.log import residency
+from pyromq.store.log import commit_log
 
 QUEUES, MESSAGES = 2, 16
 BODY = bytes(300_000)  # more than what comes from the disk along with a record's begin
@@ -71,7 +71,7 @@ async def sent(config, clock, caller_to):
 @pytest.fixture
 async def cold(config, clock, sent, caller_to, monkeypatch):
     """A caller of a broker that was started anew, with none of these messages in memory; it is a consumer, too."""
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker, Consumer())
         subscription = Subscription(topic="orders", expression="price > 7", expression_type="SQL92", version=1)

@@ -10,7 +10,7 @@ from pyromq.broker.broker import Broker
 from pyromq.record import decode_all
 from pyromq.slow_work import FilePiece
 from pyromq.store.disk import LOCAL_DISK, LocalDisk
-from pyromq.store.log import residency
+from pyromq.store.log import commit_log
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def config(config):
 
 
 async def test_what_is_on_disk_only_comes_all_the_same(config, clock, caller_to, monkeypatch):
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         await caller.create_topic("orders", queues=1)
@@ -36,7 +36,7 @@ async def test_what_is_on_disk_only_comes_all_the_same(config, clock, caller_to,
 
 
 async def test_a_damaged_entry_among_what_is_on_disk_only_is_rewritten(config, clock, caller_to, monkeypatch):
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         await caller.create_topic("orders", queues=1)
@@ -56,7 +56,7 @@ async def test_a_damaged_entry_among_what_is_on_disk_only_is_rewritten(config, c
 
 
 async def test_a_filter_of_records_sees_what_was_on_disk_only(config, clock, caller_to, monkeypatch):
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     async with Broker(config, clock) as broker:
         caller = await caller_to(broker)
         await caller.create_topic("orders", queues=1)

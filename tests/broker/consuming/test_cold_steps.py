@@ -10,7 +10,7 @@ from tests.waiting import until
 
 from pyromq.broker.broker import Broker
 from pyromq.remoting.headers import ListTimers
-from pyromq.store.log import residency
+from pyromq.store.log import commit_log
 
 from .cold import WatchedDisk, forget, forget_log
 from .test_cold_log import without_waiting
@@ -22,7 +22,7 @@ BODIES = [b"%02d" % number + BODY for number in range(COUNT)]
 
 @pytest.fixture
 def config(config, monkeypatch):
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     return replace(config, store=replace(config.store, segment_bytes=1 << 20, index_enabled=False))
 
 

@@ -6,7 +6,7 @@ from tests.slow_work import steps_of
 from pyromq.broker.consuming import lags
 from pyromq.broker.consuming.lags import StoreTimes
 from pyromq.slow_work import run_blocking
-from pyromq.store.log import residency
+from pyromq.store.log import commit_log
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ async def cold(broker, orders, monkeypatch):
     """A store with a message in each of four queues, none of which counts as being in memory."""
     for queue_id in range(4):
         await orders.send("orders", queue_id=queue_id)
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     monkeypatch.setattr(type(broker.store.disk), "is_resident", lambda *_: False)
     return broker.store
 

@@ -8,7 +8,7 @@ from pyromq.record import decode_all
 from pyromq.remoting.headers import SendMessageBack
 from pyromq.slow_work import MAX_ROUNDS
 from pyromq.store.disk import LocalDisk
-from pyromq.store.log import residency
+from pyromq.store.log import commit_log
 
 
 class FailingDisk(LocalDisk):
@@ -34,7 +34,7 @@ def disk():
 
 @pytest.fixture
 async def broker(config, clock, disk, monkeypatch):
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     async with Broker(config, clock, disk=disk) as broker:
         yield broker
 

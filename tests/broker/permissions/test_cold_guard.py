@@ -5,7 +5,7 @@ from tests.broker.consuming.cold import forget_log, waits_of_this_thread
 
 from pyromq.record import decode
 from pyromq.remoting.headers import ViewMessage
-from pyromq.store.log import residency
+from pyromq.store.log import commit_log
 
 BODY = bytes(300_000)  # more than what comes from the disk along with a record's begin
 
@@ -13,7 +13,7 @@ BODY = bytes(300_000)  # more than what comes from the disk along with a record'
 @pytest.fixture
 async def log_offset(guarded, account, monkeypatch):
     """Where a message lies that is on the disk only."""
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     writer = await account("writer-1")
     sent = [await writer.send("orders", BODY) for _ in range(12)]
     forget_log(guarded.store)

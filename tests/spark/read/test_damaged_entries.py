@@ -12,7 +12,7 @@ from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import read_ranges
 from pyromq.spark.read.read_options import BATCH, read_options
 from pyromq.store.disk import LocalDisk
-from pyromq.store.log import residency
+from pyromq.store.log import commit_log
 from pyromq.testing import Cluster
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -20,7 +20,7 @@ COUNT = 6
 
 
 async def test_a_task_reads_what_the_broker_has_just_mended(tmp_path, monkeypatch):
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     async with Cluster(data=tmp_path) as cluster:
         async with await cluster.admin() as admin:
             await admin.create_topic("orders", 1)

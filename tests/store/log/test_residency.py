@@ -8,9 +8,8 @@ import pytest
 from pyromq.message import StoredMessage
 from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK, LocalDisk
-from pyromq.store.log import residency as residency_module
-from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.log.residency import Residency
+from pyromq.store.log import commit_log as residency_module
+from pyromq.store.log.commit_log import CommitLog, Residency
 from pyromq.store.message_store import MessageStore
 from pyromq.testing.clock import FakeClock
 

@@ -12,7 +12,7 @@ from pyromq.java_hash import java_hash
 from pyromq.record import decode, decode_all
 from pyromq.slow_work import NotInMemory
 from pyromq.store.disk import LocalDisk
-from pyromq.store.log import residency
+from pyromq.store.log import commit_log
 from pyromq.store.message_store import MessageStore, ReadResult, ReadStatus
 from pyromq.store.queue.reading import AHEAD_BYTES
 
@@ -169,7 +169,7 @@ def test_reading_on_with_a_filter_of_records_meets_every_wanted_one_once(tmp_pat
 
 
 def test_records_that_a_filter_has_to_see_are_not_touched_before_they_are_in_memory(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(residency, "RECENT_BYTES", 0)
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
     with opened(tmp_path, consume_queue_entries=100) as store:
         bodies = [each.body for each in fill(store, 20, queues=1)]
         asked = []

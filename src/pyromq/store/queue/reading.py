@@ -14,8 +14,7 @@ import msgspec
 from pyromq.filter.filter import Filter
 from pyromq.slow_work import NotInMemory, PagesToLoad, loaded
 from pyromq.store.config import StoreConfig
-from pyromq.store.log.commit_log import CommitLog
-from pyromq.store.log.residency import RECENT_BYTES, Residency
+from pyromq.store.log.commit_log import RECENT_BYTES, CommitLog, Residency
 from pyromq.store.queue.consume_queue import (
     ENTRY_BYTES,
     FILLER_SIZE,

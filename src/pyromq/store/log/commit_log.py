@@ -1,6 +1,6 @@
-"""The commit log: the records of all topics in order of arrival. Knows no queues.
+"""The commit log: the records of all topics in order of arrival. This module does not know queues.
 
-A segment ends with a blank record if the next record did not fit:
+A segment (one file of the log) ends with a blank record if the next record did not fit:
 
     bytes   type   meaning
     4       int    bytes left in the segment, this field included
@@ -41,22 +41,23 @@ from pyromq.store.log.log_walk import LogWalk
 from pyromq.store.log.preallocation import Preallocation
 from pyromq.store.log.segmented_log import Segment, SegmentedLog, sync_all
 
-RECENT_BYTES = 64 << 20  # bytes at the log's end that count as resident: they were just written
+RECENT_BYTES = 64 << 20  # bytes at the log's end that count as resident, as these bytes were written recently
 _BLOCK_BYTES = 1 << 20
-_STRETCH_BYTES = 1 << 20  # neighbouring records are loaded together, with the bytes between them, up to this size
+_STRETCH_BYTES = 1 << 20  # limit of one load (bytes): neighbouring records are loaded together, with gaps
 _TRUSTED_SECONDS = 1.0
-_MOST_CHECKED = 64  # blocks checked for one read: a bulk read of one queue may span many
-_MOST_BLOCKS = 65_536  # blocks remembered: 64 GiB of log
+_MOST_CHECKED = 64  # limit of blocks checked per read: a bulk read of one queue may span many blocks
+_MOST_BLOCKS = 65_536  # limit of blocks remembered as resident: 64 GiB of log
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.records import LogTail
 else:
 
     class LogTail:
-        """The end of the log, to which plain and compiled code append.
+        """The end of the commit log, to which plain and compiled code append records.
 
-        `end` is the log offset after the last record. The segment being written begins at `base` and is mapped as
-        `memory`. An append that exceeds `limit` or `max_record_bytes` must call `CommitLog.ensure_capacity`.
+        `end` is the log offset after the last record. The segment being written begins at log offset `base` and is
+        mapped as `memory`. An append beyond log offset `limit`, or larger than `max_record_bytes`, must first call
+        `CommitLog.ensure_capacity`.
         """
 
         end = 0
@@ -71,14 +72,15 @@ __all__ = ["LogTail"]
 
 logger = logger_of(__name__)
 
-_SEARCHED_BYTES = 16 << 20  # bytes of a file searched after damage: three of the largest records
-_NO_APPENDS = -1  # a limit that every append exceeds
+_SEARCHED_BYTES = 16 << 20  # limit of bytes of a file searched for a sound record after damage: three large records
+_NO_APPENDS = -1  # value of `limit` that makes every append call `ensure_capacity`
 
 
 class CommitLog(LogTail):
-    """One writer. `end` is the log offset after the last record; readers may view all bytes before it.
+    """The commit log of a store. Only one thread may append.
 
-    Store times never decrease. Appends are refused before `resume` and after `refuse`.
+    Readers may view all bytes before `end`, the end of the last record. Store times never decrease. Appends are refused
+    before `resume` and after `refuse`.
     """
 
     def __init__(
@@ -106,14 +108,14 @@ class CommitLog(LogTail):
 
     @property
     def refusal(self) -> str:
-        """Reason why appends are refused; "" if they are accepted."""
+        """Reason why appends are refused; "" if appends are accepted."""
         return self._refusal or self._suspension
 
     def append(self, message: StoredMessage) -> None:
-        """Append the record of a message and set its log offset, store time and size. Does not flush.
+        """Append the record of a message and set the message's log offset, store time and size. Does not flush.
 
-        Queue offset and addresses must be set. Raises `MessageRefused` for a value that no record can hold, and
-        `StoreNotWritable`.
+        Queue offset and addresses must be set before. Raises `MessageRefused` for a value that no record can hold, and
+        `StoreNotWritable` if the log cannot grow or refuses appends.
         """
         now = self._now_ms()
         if now < self.last_store_ms:
@@ -128,7 +130,7 @@ class CommitLog(LogTail):
         end = start + len(record)
         if end > self.limit or len(record) > self.max_record_bytes:
             self.ensure_capacity(len(record))
-            if self.end != start:  # a new segment: the record holds its log offset
+            if self.end != start:  # in a new segment: encode again, as a record holds its log offset
                 start = message.log_offset = self.end
                 record = encode(message)
                 end = start + len(record)
@@ -138,7 +140,10 @@ class CommitLog(LogTail):
         self.last_store_ms = now
 
     def append_batch(self, messages: Sequence[StoredMessage]) -> None:
-        """Append records back to back in one segment, all with the same store time."""
+        """Append the records of messages back to back in one segment, all with the same store time.
+
+        Raises as `append` does.
+        """
         now = max(self._now_ms(), self.last_store_ms)
         start = self.end
         records = _encode_all(messages, start, now)
@@ -153,20 +158,20 @@ class CommitLog(LogTail):
         self.last_store_ms = now
 
     def refuse(self, reason: str) -> None:
-        """Refuse all appends from now on with `reason`. Thread-safe."""
+        """Refuse all further appends; `reason` is the text of their error. Thread-safe."""
         self._refusal = reason
         self.limit = _NO_APPENDS
 
     def suspend(self, reason: str) -> None:
-        """Refuse appends with `reason` until the next call; "" accepts them again."""
+        """Refuse appends, with `reason` as the text of their error, until `suspend` is called with ""."""
         if reason or self._suspension:
             self._suspension = reason
-            self.limit = _NO_APPENDS  # the next append sets it again, or is refused
+            self.limit = _NO_APPENDS  # the next append calls `ensure_capacity`, which sets the limit or refuses
 
     def ensure_capacity(self, size: int) -> None:
-        """Allocate `size` bytes at `end`, in a new segment if they do not fit into this one.
+        """Allocate `size` bytes at the log's end, in a new segment if the bytes do not fit into the current segment.
 
-        Raises `StoreNotWritable`, and `MessageRefused` for more bytes than a record may have.
+        Raises `StoreNotWritable`, and `MessageRefused` if `size` exceeds the limit of a record.
         """
         if self.refusal:
             raise StoreNotWritable(self.refusal)
@@ -206,7 +211,7 @@ class CommitLog(LogTail):
     # -- opening and closing
 
     def load(self) -> None:
-        """Find the files. All their bytes may be viewed until `resume`. Raises `StoreCorrupt`."""
+        """Find the files of the log. Until `resume`, all bytes of the files may be viewed. Raises `StoreCorrupt`."""
         self.files.load()
         self.end = self.files.capacity_end
 
@@ -218,16 +223,16 @@ class CommitLog(LogTail):
         self._refusal = ""
         segment = self.files.find(end)
         if segment is not None:
-            # Without a flush, a power loss could leave truncated records after new ones, or a file without a name.
+            # Without this flush, a power loss could restore truncated records after new ones, or lose the file's name.
             segment.is_fresh = True
             sync_all([segment], self._disk)
             self.memory = segment.memory
             self.base = segment.base
-            self.limit = self._allocated_end = end  # the first append allocates
+            self.limit = self._allocated_end = end  # the first append allocates disk space
             self._preallocation.begin(end)
 
     def close(self) -> None:
-        """Refuse appends and join the threads of preallocation. Views stay valid."""
+        """Refuse appends and join the threads of preallocation. Views of the log stay valid."""
         self.refuse("the store is closed")
         self._preallocation.close()
         self.memory = None
@@ -236,12 +241,15 @@ class CommitLog(LogTail):
     # -- reading
 
     def views(self, starts: Sequence[int], sizes: Sequence[int]) -> list[memoryview]:
-        """Return a view of each range. Starts must ascend; no range may cross `end` or a segment's end."""
+        """Return a memory view of each range. `starts` are ascending log offsets, `sizes` are in bytes.
+
+        No range may cross the log's end or a segment's end.
+        """
         if not starts:
             return []
         segment = self._segment_at(starts[0])
         memory, base = segment.memory, segment.base
-        if starts[-1] < base + segment.size:  # nearly always: one segment holds all
+        if starts[-1] < base + segment.size:  # the usual case: one segment holds all ranges
             return [memory[(place := start - base) : place + size] for start, size in zip(starts, sizes, strict=True)]
         views = []
         for start, size in zip(starts, sizes, strict=True):
@@ -250,7 +258,11 @@ class CommitLog(LogTail):
         return views
 
     def copies(self, starts: Sequence[int], sizes: Sequence[int], *, wait: bool) -> list[bytes]:
-        """Return a copy of each range, for many scattered records. Raises as `Segment.read` does."""
+        """Return a copy of each range, for many scattered records.
+
+        `starts` are ascending log offsets, `sizes` are in bytes. Without `wait`, raises `NotInMemory` if a range must
+        be read from the disk.
+        """
         copied: list[bytes] = []
         while len(copied) < len(starts):
             first = len(copied)
@@ -261,18 +273,19 @@ class CommitLog(LogTail):
         return copied
 
     def segment_of(self, offset: int) -> tuple[int, memoryview] | None:
-        """Return base and memory of the segment that holds an offset; None if it is deleted."""
+        """Return first log offset and mapped memory of the segment that holds `offset`; None without such a segment."""
         return None if (segment := self.files.find(offset)) is None else (segment.base, segment.memory)
 
     def _segment_at(self, offset: int) -> Segment:
         segment = self.files.find(offset)
-        assert segment is not None  # no file is missing from `min_offset` to `end`
+        assert segment is not None  # callers ask for offsets from `min_offset` to `end`, where no file is missing
         return segment
 
     def records_from(self, start: int) -> Iterator[tuple[int, memoryview]]:
-        """Yield log offset and record from `start`, where a record begins, to `end`. Logs and skips damaged bytes.
+        """Yield log offset and record of each record from `start`, where a record begins, to the log's end.
 
-        Only size and magic number of a record are checked: other fields, its log offset too, may be damaged.
+        Damaged bytes are logged and skipped. Only size and magic number of a record are checked: all other fields,
+        including the log offset in the record, may be damaged.
         """
         while start < self.end:
             segment = self._segment_at(start)
@@ -295,9 +308,10 @@ class CommitLog(LogTail):
         return self.end if following is None else min(following.log_offset, self.end)
 
     def message_at(self, log_offset: int, *, check_crc: bool) -> StoredMessage | None:
-        """Return the message whose record begins at a log offset; None if none does.
+        """Return the message whose record begins at a log offset; None if no record begins there.
 
-        Raises `StoreCorrupt` with file and byte of a damaged record.
+        Raises `StoreCorrupt` with file and byte if the record is damaged. The body's checksum is compared only with
+        `check_crc`.
         """
         if (record := self.record_at(log_offset)) is None:
             return None
@@ -310,12 +324,15 @@ class CommitLog(LogTail):
             ) from error
 
     def place_of(self, log_offset: int) -> str:
-        """Return file and byte of a log offset, as text for logs and errors."""
+        """Return the text "FILE byte N" for a log offset, for logs and errors."""
         base = log_offset - log_offset % self.files.segment_bytes
         return f"{self.files.path_of(base)} byte {log_offset - base}"
 
     def record_at(self, log_offset: int) -> memoryview | None:
-        """Return the record that begins at a log offset; None if none does. Accepts any offset."""
+        """Return the bytes of the record that begins at a log offset; None if no record begins there.
+
+        Accepts any integer.
+        """
         segment = self.files.find(log_offset)
         if segment is None or not self.min_offset <= log_offset <= self.end - FIXED_SIZE:
             return None
@@ -330,18 +347,21 @@ class CommitLog(LogTail):
         return memory[position : position + size]
 
     def store_ms_at(self, log_offset: int) -> int | None:
-        """Return the store time of the record that begins at a log offset; None if none does."""
+        """Return the store time (ms since 1970) of the record at a log offset; None if no record begins there."""
         record = self.record_at(log_offset)
         return None if record is None else store_ms_of(record)
 
     def is_intact(self, log_offset: int) -> bool:
-        """Whether a complete record with a correct checksum begins at a log offset."""
+        """Return True if a complete record with a correct checksum begins at a log offset."""
         segment = self.files.find(log_offset)
         walk = self.walk(log_offset, may_be_torn=True)
         return segment is not None and walk.has_record(segment, log_offset - segment.base)
 
     def walk(self, start: int, *, check_crc: bool = True, may_be_torn: bool = False) -> LogWalk:
-        """Return the messages and the damage from `start`, where a record begins. Searches after damage are bounded."""
+        """Return an iterator over the messages and the damage from `start`, where a record begins.
+
+        After damage, `_SEARCHED_BYTES` of a file are searched for the next sound record.
+        """
         return LogWalk(
             list(self.files.segments),
             self.files.segment_bytes,
@@ -373,17 +393,20 @@ def _refused(message: StoredMessage) -> MessageRefused:
 class Residency:
     """Tells which records of the log are resident in memory, and which pages a reader must load to avoid page faults.
 
-    The system call takes longer than a read of resident records. So a block found resident is not checked again for a
-    second; an eviction within that second costs one page fault.
+    The system call (mincore) takes longer than a read of resident records. So a block (1 MiB) found resident is not
+    checked again for a second. An eviction within that second costs one page fault.
     """
 
     def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
         self._monotonic = clock.monotonic
-        self._trusted_until: dict[int, float] = {}  # by number of the block in the log
+        self._trusted_until: dict[int, float] = {}  # block number (log offset / 1 MiB) -> time
 
     def recent(self) -> PagesToLoad:
-        """Return the end of the log as pieces of files, to be loaded at start: readers take it as resident."""
+        """Return the last `RECENT_BYTES` of the log as pieces of files.
+
+        A start must load them, as readers take them as resident.
+        """
         log = self._log
         start = max(log.end - RECENT_BYTES, log.min_offset)
         pieces: PagesToLoad = []
@@ -393,11 +416,14 @@ class Residency:
         return pieces
 
     def is_recent(self, log_offset: int) -> bool:
-        """Whether a log offset lies in the end of the log that counts as resident."""
+        """Return True if a log offset lies in the last `RECENT_BYTES` of the log, which count as resident."""
         return log_offset >= self._log.end - RECENT_BYTES
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether a range of the log is resident; False if it spans more than `_MOST_CHECKED` blocks."""
+        """Return True if the log is resident from log offset `start` to `end`.
+
+        False also if the range spans more than `_MOST_CHECKED` blocks.
+        """
         if start >= self._log.end - RECENT_BYTES:
             return True
         first, last = start // _BLOCK_BYTES, (end - 1) // _BLOCK_BYTES
@@ -408,7 +434,10 @@ class Residency:
         return is_short and all(self._is_resident(block, now) for block in range(first, last + 1))
 
     def to_load(self, places: Iterable[tuple[int, int]]) -> PagesToLoad:
-        """Return the ranges (log offset and size) that are not resident. Sizes may be damaged."""
+        """Return the pieces of files to load for ranges (log offset, size in bytes) that are not resident.
+
+        Sizes may be damaged.
+        """
         found: PagesToLoad = []
         recent, most = self._log.end - RECENT_BYTES, self._log.max_record_bytes
         first = last = -_STRETCH_BYTES  # none yet
@@ -423,13 +452,13 @@ class Residency:
         return found + self._range_to_load(first, last)
 
     def heads_to_load(self, log_offsets: Iterable[int]) -> PagesToLoad:
-        """Return the fixed-size heads of records that are not resident."""
+        """Return the pieces of files to load for the fixed-size heads of records; [] if all heads are resident."""
         return self.to_load((at, FIXED_SIZE) for at in log_offsets)
 
     def record_to_load(self, log_offset: int) -> PagesToLoad:
-        """Return the next pages of a record to load; [] once all of it is resident.
+        """Return the next pieces of files to load for a record; [] once the record is resident.
 
-        The head comes first, as it holds the size: call again after each load.
+        The record's head is loaded first, as the head holds the record's size. So call this again after each load.
         """
         if self.is_recent(log_offset) or log_offset < self._log.min_offset:
             return []
@@ -439,11 +468,14 @@ class Residency:
         return [] if record is None else self.to_load([(log_offset, len(record))])
 
     async def load_record(self, log_offset: int) -> None:
-        """Load the record that begins at a log offset. Raises `BrokerError` if repeated loads do not bring it."""
+        """Load the record that begins at a log offset into memory.
+
+        Raises `BrokerError` if repeated loads do not make the record resident.
+        """
         await when_loaded(self.record_to_load(log_offset), partial(self.need_record, log_offset))
 
     def need_record(self, log_offset: int) -> None:
-        """Raise `NotInMemory` unless the record that begins at a log offset is resident."""
+        """Raise `NotInMemory`, with the pages to load, unless the record that begins at a log offset is resident."""
         if to_load := self.record_to_load(log_offset):
             raise NotInMemory(to_load)
 

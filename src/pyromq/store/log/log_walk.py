@@ -1,7 +1,7 @@
-"""The records of a log, one after the other: the walk of recovery, of rebuilt queues and of the offline check.
+"""Reads the records of a commit log in order. Used by recovery, by the rebuild of queues, and by the offline check.
 
-A record is sound if its lengths fit each other, its body fits its checksum, and it holds its own log offset. After a
-damaged record the walk continues at the next sound one: a flipped bit costs one record.
+A record is sound if its lengths agree, its body matches its checksum, and it holds its own log offset. After a damaged
+record the walk continues at the next sound record, so a flipped bit costs one record.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from pyromq.record import (
 )
 from pyromq.store.log.segmented_log import Segment
 
-_SECTOR = 512  # bytes that every disk writes atomically
-_PIECE = 1 << 20  # bytes read at once by a search
+_SECTOR = 512  # bytes of a disk sector, the unit that every disk writes atomically
+_PIECE = 1 << 20  # bytes per read call while searching the next sound record after damage
 _ZEROS = bytes(_PIECE + len(MAGIC_BYTES))
 _MAGICS = re.compile(re.escape(MAGIC_BYTES) + b"|" + re.escape(BLANK_MAGIC_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Log offsets `start` to `end`, in one file, where no sound record begins. The file begins at `base`.
+    """A range of the log without a sound record, from log offset `start` to `end`.
 
-    `is_tail`: no sound record follows in the log. `is_empty`: all bytes are zero. `store_ms` is the store time of the
-    previous record, 0 without one.
+    The range lies in one file, which begins at log offset `base`. `is_tail`: no sound record follows this range in the
+    log. `is_empty`: all bytes of the range are zero. `store_ms` is the highest store time (ms since 1970) of the
+    earlier records, 0 without earlier records.
     """
 
     path: Path
@@ -51,11 +52,12 @@ class Damage:
 
 
 class LogWalk:
-    """Iterates over messages and damage from `start`, where a record begins. Zeros at the log's end are no damage.
+    """Iterates over the messages and `Damage` of a log from `start`, where a record begins.
 
-    `position` is the log offset after the last sound record, or of the next file after a blank record. Files may be
-    missing or short. After damage, `searched_bytes` of each file are searched for the next sound record. With
-    `may_be_torn`, zeros of a crash in topic or properties are damage: checksums cover bodies only.
+    Zeros at the log's end are no damage. `position` is the log offset after the last sound record, or of the next file
+    after a blank record (end mark of a file). Files may be missing or short. After damage, at most `searched_bytes` of
+    each file are searched for the next sound record. With `may_be_torn`, zeros in topic or properties that a crash left
+    count as damage, because the checksum covers only the body.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class LogWalk:
                 position = stop
 
     def _record(self, memory: memoryview, position: int, base: int) -> StoredMessage:
-        """Return the sound record at a position. Raises `StoreCorrupt` with the fault."""
+        """Return the sound record at a file position. Raises `StoreCorrupt` with the fault if there is none."""
         if position + BLANK_SIZE > len(memory):
             raise StoreCorrupt("the file is cut short")
         if unpack_size_and_magic(memory, position)[1] != MAGIC:
@@ -134,13 +136,13 @@ class LogWalk:
         return message
 
     def _search(self, segment: Segment, start: int) -> tuple[int | None, bool]:
-        """Return the position of the next sound or blank record after `start`, and whether all bytes up to it are zero.
+        """Return the file position of the next sound or blank record after `start`; None if none is found.
 
-        The position is None if the file has none.
+        Also return whether all bytes from `start` up to that position are zero.
         """
         is_empty = True
         for piece in range(start, min(start + self._searched_bytes, segment.size), _PIECE):
-            [content] = segment.read([(piece, _PIECE + len(MAGIC_BYTES))])  # not mapped, which would allocate holes
+            [content] = segment.read([(piece, _PIECE + len(MAGIC_BYTES))])  # read, not mapped: a map allocates holes
             if _ZEROS.startswith(content):
                 continue
             for found in _MAGICS.finditer(content):
@@ -157,7 +159,7 @@ class LogWalk:
         return self.has_record(segment, position)
 
     def has_record(self, segment: Segment, position: int) -> bool:
-        """Whether a sound record begins at a position of a file."""
+        """Return True if a sound record begins at this file position of a segment."""
         try:
             return self._record(segment.written(position), position, segment.base) is not None
         except StoreCorrupt:
@@ -169,9 +171,9 @@ def _is_blank(memory: memoryview, position: int) -> bool:
 
 
 def _check_torn(message: StoredMessage, memory: memoryview, position: int) -> None:
-    """Raise `StoreCorrupt` if zeros in topic or properties come from a crash: they then reach the end of a sector.
+    """Raise `StoreCorrupt` if a crash left zeros in topic or properties of a record.
 
-    Zeros that a client sent are followed by other bytes.
+    Zeros of a crash reach the end of a disk sector. Zeros that a client sent are followed by other bytes.
     """
     topic_at, properties_at = texts_at(memory, position)
     for begin, end in ((topic_at, properties_at - 2), (properties_at, position + message.size)):

@@ -1,7 +1,8 @@
-"""Allocates disk space and maps pages ahead of the writer, so that no append waits for the file system.
+"""Allocates disk space and maps pages ahead of the appends to a log, so that no append waits for the file system.
 
-The first write to a page of a sparse file can take 20 to 40 ms while it holds the interpreter's lock. A thread does it
-ahead of time. On a full disk such a write would kill the process, so the writer stays within allocated space.
+The first write to a page of a sparse file can take 20 to 40 ms, during which Python's interpreter lock (GIL) is held. A
+thread does such first writes before an append needs the page. On a full disk such a write would kill the process, so
+appends stay within allocated space.
 """
 
 from __future__ import annotations
@@ -13,30 +14,34 @@ from pyromq.store.disk import Disk
 from pyromq.store.log.segmented_log import Segment, SegmentedLog
 from pyromq.store.worker import worker
 
-FIRST_STRETCH = 256 << 10  # bytes allocated first: small, as most stores write little
-KEPT_BEHIND = 64 << 20  # bytes before the writer that stay mapped, for consumers that read new messages
-LAST_STRETCH = 32 << 20  # most bytes allocated at once: about 0.1 s of appends at full speed
+FIRST_STRETCH = 256 << 10  # bytes of the first allocation: small, as most stores write little
+KEPT_BEHIND = 64 << 20  # bytes before the log's end whose pages stay mapped, for consumers that read new messages
+LAST_STRETCH = 32 << 20  # limit of one allocation (bytes): about 0.1 s of appends at full speed
 
 
 class Preallocation:
-    """Allocates one step ahead of the writer of a log. Steps double with each use, up to `LAST_STRETCH`."""
+    """Allocates disk space for a log one step ahead of the appends.
+
+    The bytes of a step double with each allocation, up to `LAST_STRETCH`.
+    """
 
     def __init__(self, log: SegmentedLog, disk: Disk) -> None:
         self._log = log
         self._thread = worker(disk, "store-room")
-        self._file_thread = worker(disk, "store-next-file")  # separate, as it waits for flushes
+        self._file_thread = worker(disk, "store-next-file")  # a thread of its own: creating a file waits for flushes
         self._step_bytes = FIRST_STRETCH
-        self._allocated_end = 0  # a log offset
-        self._allocation: Future[None] | None = None  # of the next step
+        self._allocated_end = 0  # log offset before which disk space is allocated
+        self._allocation: Future[None] | None = None  # pending allocation of the next step
         self._next: Future[Segment] | None = None
 
     def extend(self, segment: Segment, needed: int) -> int:
-        """Allocate up to log offset `needed` in a file; return the end of allocated space. Raises `OSError`.
+        """Allocate disk space of a segment up to log offset `needed`; return the log offset where allocated space ends.
 
-        Threads then allocate the next step and, from the middle of a file on, create the next file.
+        Then start to allocate the next step in a thread. From the middle of a segment on, also start to create the next
+        segment. Raises `OSError`.
         """
         allocation, self._allocation = self._allocation, None
-        if allocation is not None and allocation.exception() is None:  # after an error, retried below
+        if allocation is not None and allocation.exception() is None:  # a failed step is allocated again below
             self._allocated_end += self._step_bytes
         if self._allocated_end < needed:
             self._prepare(segment, self._allocated_end, needed + FIRST_STRETCH)
@@ -51,12 +56,15 @@ class Preallocation:
         return min(self._allocated_end, end)
 
     def begin(self, offset: int) -> None:
-        """Start at log offset `offset`, with no space known to be allocated."""
+        """Continue at log offset `offset` of an opened log. No space after `offset` counts as allocated."""
         self._allocation = None
         self._allocated_end = offset
 
     def next_segment(self, base: int) -> Segment:
-        """Return the file at `base`, created now or ahead of time. Raises `OSError`."""
+        """Return the segment that begins at log offset `base`; create the segment if no thread has created it.
+
+        Raises `OSError`.
+        """
         prepared, self._next = self._next, None
         self._allocation = None
         if prepared is not None and prepared.exception() is None and prepared.result().base == base:
@@ -67,11 +75,11 @@ class Preallocation:
         return segment
 
     def close(self) -> None:
-        """Join the threads and delete the unused next file: a clean stop leaves none."""
+        """Join the threads and delete the unused next file, so that a clean stop leaves no unused file."""
         self._thread.shutdown()
         self._file_thread.shutdown()
         if self._next is not None:
-            with contextlib.suppress(OSError):  # it was not created
+            with contextlib.suppress(OSError):  # the file could not be created
                 self._next.result().delete()
             self._next = None
 

@@ -1,4 +1,4 @@
-"""Bytes in consecutive files of equal size, addressed by one offset. Knows no records."""
+"""Bytes in consecutive files of equal size, addressed by one offset. This module does not know records."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NAME_DIGITS = 20
 class Segment:
     """One file of fixed size, mapped into memory at first use.
 
-    `size` is in bytes; `base` is the offset of its first byte in the log that the file is part of.
-    `scattered` is for files with small writes at many places: otherwise the first write to a hole takes milliseconds,
-    as the file system allocates and clears up to 2 MiB. `levels` is the number of folders created with the file;
-    `is_fresh` means that a power loss may remove the names of file and folders.
+    `size` is the file's size in bytes; `base` is the offset of the file's first byte in the log. `scattered` is for
+    files with small writes at many places: without `scattered` the first write to a hole takes milliseconds, as the
+    file system allocates and clears up to 2 MiB. `levels` is the number of folders created with the file. `is_fresh`
+    means that a power loss may remove the names of the file and of these folders.
 
-    A deleted segment is unlinked at once. It stays mapped as long as this object or a view exists.
+    `delete` unlinks the file immediately. The memory stays mapped as long as this object or a view exists.
     """
 
     __slots__ = ("_disk", "_levels", "_memory", "base", "is_fresh", "path", "scattered", "size")
@@ -51,7 +51,7 @@ class Segment:
 
     @property
     def memory(self) -> memoryview:
-        """The mapped file; read-only if the file system refuses writes."""
+        """The mapped file; a read-only view if the file system refuses writes."""
         if self._memory is None:
             try:
                 self._memory = self._mapped(write=True)
@@ -70,9 +70,9 @@ class Segment:
                 raise
 
     def written(self, start: int) -> memoryview:
-        """Return the mapped file up to the first hole after `start`.
+        """Return the mapped file up to the first hole (unallocated range) after file position `start`.
 
-        Reading a hole of a mapped file allocates a page: without free space that kills the process.
+        Reading a hole of a mapped file allocates a page, which kills the process if the disk is full.
         """
         with opened(self._disk, self.path, write=False) as descriptor:
             return self.memory[: self._disk.hole_behind(descriptor, start)]
@@ -82,36 +82,39 @@ class Segment:
         return self._memory is not None
 
     def changed_ms(self) -> int:
-        """Return the file's modification time. Raises `OSError`."""
+        """Return the modification time of the file in ms since 1970. Raises `OSError`."""
         return self._disk.changed_ms(self.path)
 
     def create(self) -> None:
-        """Create the file: sparse, all zeros."""
+        """Create the file: sparse, all zeros. Until a flush of the folder, a power loss may remove the file."""
         self.is_fresh = True
         with opened(self._disk, self.path, create=True) as descriptor:
             self._disk.resize(descriptor, self.size)
 
     def sync(self) -> None:
-        """Flush the file; blocks. Does nothing if the file is deleted."""
+        """Flush the file to disk; blocks. Does nothing if the file is deleted."""
         with contextlib.suppress(FileNotFoundError), opened(self._disk, self.path) as descriptor:
             self._disk.sync(descriptor)
 
     def write_out(self, start: int) -> None:
-        """Start writing the bytes from log offset `start` to disk, in small steps, before `sync`."""
+        """Start writing the bytes after log offset `start` to disk, in small steps.
+
+        A following `sync` then takes less time.
+        """
         position = max(start - self.base, 0)
         with contextlib.suppress(FileNotFoundError), opened(self._disk, self.path) as descriptor:
             self._disk.write_out(descriptor, position, self.size - position)
 
     def allocate(self, start: int, end: int) -> None:
-        """Allocate disk space for a range of file positions. Raises `OSError`."""
+        """Allocate disk space for file positions `start` to `end`. Raises `OSError`."""
         with opened(self._disk, self.path) as descriptor:
             self._disk.allocate(descriptor, start, min(end, self.size) - start)
 
     def prepare(self, start: int, end: int) -> None:
-        """Allocate disk space and writable pages for a range of file positions. Raises `OSError`.
+        """Allocate disk space and writable pages for file positions `start` to `end`. Raises `OSError`.
 
-        Allocated space is not enough: a file system may need more at the first write to a page, and the process is
-        killed if there is none. Takes up to 1 ms per MiB: large ranges belong in a thread.
+        Allocated space alone does not suffice: a file system may need more space at the first write to a page, and the
+        process is killed if the disk is full. Takes up to 1 ms per MiB, so a large range must be prepared in a thread.
         """
         end = min(end, self.size)
         if start < end:
@@ -119,10 +122,11 @@ class Segment:
             self._disk.populate(self.memory, start, end - start)
 
     def prepare_unwritten(self, start: int, end: int) -> None:
-        """Do the work of `prepare`, with pauses, for a range that nothing was or is written to.
+        """Prepare as `prepare` does, with pauses.
 
-        Pages that are written and then mapped took 0.3 s of processor time per GiB, on a virtual machine whose host
-        allocates memory on demand. Pages that are mapped first took 1 to 2 s.
+        The file positions must never have been written, nor be written meanwhile. Pages that are written first and
+        mapped afterwards took 0.3 s of processor time per GiB, on a virtual machine whose host allocates memory on
+        demand. Pages that are mapped first took 1 to 2 s.
         """
         end = min(end, self.size)
         if start < end:
@@ -130,9 +134,9 @@ class Segment:
                 self._disk.make_ready(descriptor, self.memory, start, end - start)
 
     def read(self, pieces: Iterable[tuple[int, int]], *, wait: bool = True) -> list[bytes]:
-        """Return copies of pieces of the file, given as position and size. Unlike views, they map no pages.
+        """Return copies of ranges of the file; each piece is a file position and a size in bytes.
 
-        Without `wait`, raises `NotInMemory` if a piece must be read from the disk.
+        Maps no pages, unlike views. Without `wait`, raises `NotInMemory` if a piece must be read from the disk.
         """
         with opened(self._disk, self.path, write=False) as descriptor:
             if wait:
@@ -146,38 +150,38 @@ class Segment:
         return resident
 
     def to_load(self, start: int, end: int) -> PagesToLoad:
-        """Return a range of file positions, clipped to the file, if it is not resident."""
+        """Return the part of the file from position `start` to `end` as a piece to load; [] if the part is resident."""
         start, end = max(start, 0), min(end, self.size)
         is_resident = self._disk.is_resident(self.memory, start, end - start)
         return [] if is_resident else [FilePiece(self.path, start, end - start, self.memory)]
 
     def drop_pages(self, start: int, end: int) -> None:
-        """Unmap the pages of a range that is rarely read; the next read maps them again."""
+        """Unmap the pages of a range of file positions that is rarely read. The next read maps the pages again."""
         memory = self._memory
         if memory is not None:
             self._disk.drop_pages(memory, start, min(end, self.size) - start)
 
     def clear_from(self, position: int) -> None:
-        """Fill the file with zeros from `position` on."""
+        """Fill the file with zeros from file position `position` to the end."""
         with opened(self._disk, self.path) as descriptor:
             self._disk.clear(descriptor, position, self.size)
 
     def rewrite(self, start: int, end: int) -> None:
-        """Make the next `sync` write a range of log offsets: after a crash it may not be on disk."""
+        """Make the next `sync` write a range of log offsets, which after a crash may be missing on the disk."""
         rewrite(self._disk, self.path, max(start - self.base, 0), min(end - self.base, self.size))
 
     def release(self) -> None:
-        """Unmap the file; the next use maps it again."""
+        """Unmap the file. The next use maps the file again."""
         self._memory = None
 
     def delete(self) -> None:
-        """Delete the file durably: it does not come back after a power loss."""
-        with contextlib.suppress(FileNotFoundError):  # deleted before, perhaps with its folder
+        """Delete the file durably: a power loss does not restore the file. A missing file is no error."""
+        with contextlib.suppress(FileNotFoundError):  # the file was deleted earlier, perhaps with its folder
             self._disk.remove(self.path)
             self._disk.sync_folder(self.path.parent)
 
     def take_folders(self) -> list[Path]:
-        """Return the folders to sync so that the file's name is durable; [] at the next call."""
+        """Return the folders that must be synced to make the file's name durable. The next call returns []."""
         if not self.is_fresh:
             return []
         self.is_fresh = False
@@ -185,12 +189,12 @@ class Segment:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders created with the file, its own first."""
+        """The folders created with the file, the innermost folder first."""
         return list(self.path.parents[: self._levels])
 
 
 def sync_all(segments: Iterable[Segment], disk: Disk, *, between: Callable[[], None] = lambda: None) -> None:
-    """Flush files and their names; `between` is called before each flush."""
+    """Flush the files and their names to disk; blocks. `between` is called before each flush."""
     folders: dict[Path, None] = {}
     for segment in segments:
         between()
@@ -202,14 +206,15 @@ def sync_all(segments: Iterable[Segment], disk: Disk, *, between: Callable[[], N
 def sync_folders(folders: Iterable[Path], disk: Disk, *, between: Callable[[], None] = lambda: None) -> None:
     for folder in folders:
         between()
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the folder was deleted meanwhile
             disk.sync_folder(folder)
 
 
 class SegmentedLog:
-    """Files of a folder, named by the offset of their first byte. The first file creates the folder.
+    """The files of a log in one folder; a file's name is the offset of its first byte.
 
-    `setting` is the name of the file size in error texts; other parameters are those of `Segment`.
+    Creating the first file creates the folder. `setting` is the name of the file size option in error texts. The other
+    parameters are passed to each `Segment`.
     """
 
     __slots__ = (
@@ -239,14 +244,14 @@ class SegmentedLog:
         self._scattered = scattered
         self._levels = levels
         self._disk = disk
-        self._is_folder_durable = False  # whether this process has flushed the names of the folders
+        self._is_folder_durable = False  # True once this process has flushed the names of the log's folders
         self.segments: list[Segment] = []
 
     def load(self, *, remade: bool = False) -> bool:
-        """Find the files. Raises `StoreCorrupt` with the file that is missing or has another size.
+        """Find the files of the log. Raises `StoreCorrupt` with the name of a file that is missing or has another size.
 
-        `remade` is for a log that recovery rebuilds after a crash: files after an empty or missing one are deleted.
-        Return False if a file was missing: the amount of lost bytes is then unknown.
+        `remade` is for a log that recovery rebuilds after a crash: files after an empty or missing file are deleted.
+        Return False if a file was missing, so that the number of lost bytes is unknown; otherwise True.
         """
         self.segments = []
         for name in self._disk.names(self.folder):
@@ -270,7 +275,7 @@ class SegmentedLog:
         return True
 
     def _remove_unfinished(self) -> None:
-        # A crash between creation and resizing of a file leaves an empty one, always the last.
+        # A crash between creation and resizing of a file leaves an empty file, always the last file.
         if self.segments and self._disk.size(self.segments[-1].path) == 0:
             self.segments.pop().delete()
 
@@ -295,16 +300,16 @@ class SegmentedLog:
 
     @property
     def base(self) -> int:
-        """Offset of the first byte; 0 without files."""
+        """Offset of the first byte of the log; 0 without files."""
         return self.segments[0].base if self.segments else 0
 
     @property
     def capacity_end(self) -> int:
-        """Offset after the last file."""
+        """Offset after the last byte of the last file; 0 without files."""
         return self.segments[-1].base + self.segment_bytes if self.segments else 0
 
     def find(self, offset: int) -> Segment | None:
-        """Return the file that holds the byte at `offset`; None if there is none."""
+        """Return the file that holds the byte at `offset`; None if no file holds that byte."""
         segments = self.segments
         if not segments:
             return None
@@ -312,24 +317,31 @@ class SegmentedLog:
         return segments[index] if 0 <= index < len(segments) else None
 
     def between(self, start: int, end: int) -> list[Segment]:
-        """Return the files that hold bytes of `[start, end)`. Thread-safe."""
+        """Return the files that hold bytes from offset `start` up to, not including, `end`. Thread-safe."""
         return [
             segment for segment in list(self.segments) if segment.base < end and segment.base + segment.size > start
         ]
 
     def fresh(self) -> list[Segment]:
-        """Return the last file if its name may not be on disk. Names of earlier files are."""
+        """Return a list of the last file if its name may not be on disk; otherwise [].
+
+        Names of earlier files are on disk.
+        """
         return [segment for segment in self.segments[-1:] if segment.is_fresh]
 
     def create(self, base: int) -> Segment:
-        """Create the file at `base`; `add` must be called for it. Thread-safe."""
+        """Create the file that begins at offset `base`. The caller must then pass the file to `add`. Thread-safe."""
         self._disk.make_folder(self.folder)
         segment = self._segment(base)
         segment.create()
         return segment
 
     def create_lasting(self, base: int) -> Segment:
-        """Create the file at `base` durably: after a power loss no later file may exist without it."""
+        """Create the file that begins at offset `base` and flush its name.
+
+        A power loss then leaves no gap before later files. Blocks. Raises `OSError` and deletes the file if a flush
+        fails.
+        """
         if not self._is_folder_durable:
             make_lasting_folder(self._disk, self.folder)
             self._is_folder_durable = True
@@ -340,12 +352,13 @@ class SegmentedLog:
             segment.is_fresh = False
         except OSError:
             with contextlib.suppress(OSError):
-                segment.delete()  # the next attempt needs a new file: this one may seem flushed without being so
+                # The next attempt needs a new file: the kernel may report this file as flushed although it is not.
+                segment.delete()
             raise
         return segment
 
     def path_of(self, base: int) -> Path:
-        """Return the path of the file at `base`, which need not exist."""
+        """Return the path of the file that begins at offset `base`. The file need not exist."""
         return self.folder / f"{base:0{_NAME_DIGITS}}"
 
     def _segment(self, base: int) -> Segment:
@@ -353,39 +366,47 @@ class SegmentedLog:
         return Segment(path, self.segment_bytes, base, scattered=self._scattered, levels=self._levels, disk=self._disk)
 
     def add(self, segment: Segment) -> None:
-        assert not self.segments or segment.base == self.capacity_end  # `find` computes positions
+        assert not self.segments or segment.base == self.capacity_end  # `find` needs files without gaps
         for full in self.segments[-1:]:
             full.drop_pages(0, full.size)
         self.segments.append(segment)
 
     def drop_pages_before(self, offset: int) -> None:
-        """Unmap the pages before `offset`. Thread-safe."""
+        """Unmap the pages of all bytes before `offset`. The next read maps the pages again. Thread-safe."""
         for segment in self.between(0, offset):
             segment.drop_pages(0, offset - segment.base)
 
     def drop_first(self) -> Segment:
-        """Remove the oldest file from the log and return it; the caller must delete it. Views of it stay valid."""
+        """Remove the oldest file from the log and return the file, which the caller must delete.
+
+        Views of the file stay valid.
+        """
         return self.segments.pop(0)
 
     def mark_dirty(self, start: int, end: int) -> None:
-        """Make the next flush write `[start, end)` and its file names: after a crash they may not be on disk."""
+        """Make the next flush write the bytes from offset `start` to `end` and the names of their files.
+
+        Used after a crash, when these bytes may be missing on the disk.
+        """
         for segment in self.between(start, end):
             segment.rewrite(start, end)
             segment.is_fresh = True
 
     def cut(self, offset: int) -> None:
-        """Truncate at `offset`: delete later files and fill the rest of its own with zeros."""
+        """Truncate the log at `offset`: delete later files, and fill the file that holds `offset` with zeros from
+        there.
+        """
         while self.segments and self.segments[-1].base > offset:
             self.segments.pop().delete()
         if self.segments and offset < self.capacity_end:
             self.segments[-1].clear_from(offset - self.segments[-1].base)
 
     def release(self) -> None:
-        """Unmap all files; the next use maps them again."""
+        """Unmap all files of the log. The next use of a file maps the file again."""
         for segment in self.segments:
             segment.release()
 
     def delete(self) -> None:
-        """Delete all files. Views of them stay valid."""
+        """Delete all files of the log. Views of the files stay valid."""
         while self.segments:
             self.segments.pop().delete()

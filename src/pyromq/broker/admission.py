@@ -1,4 +1,7 @@
-"""Checks whether a sender may write to a topic, and chooses the queue. All processors that store messages use it."""
+"""Checks whether a sender may write to a topic, and chooses the queue.
+
+All processors that store clients' messages use this module.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,20 @@ from pyromq.store.table_file import R, when_saved
 
 
 class Admission:
-    """Admits senders. A missing topic is created here, if that is allowed."""
+    """Admits messages of senders to topics. A missing topic is created, if that is allowed."""
 
     def __init__(self, topics: Topics, config: BrokerConfig) -> None:
-        self.unsaved = topics.unsaved  # topics with changes that are not on disk: replies to their senders wait
+        self.unsaved = topics.unsaved  # topics whose settings are not on disk yet: replies to their senders wait
         self._topics = topics
         self._config = config
         self._find_topic = topics.find
         self._checked_topics: set[str] = set()
 
     def topic_for(self, header: SendMessage | SendReplyMessage | SendHalfRun, call: Call) -> TopicConfig:
-        """Check the topic in upstream's order and return its settings; create it if that is allowed."""
+        """Return the settings of the request's topic, created if allowed.
+
+        Raises the error that refuses the send; checks run in upstream's order.
+        """
         name = header.topic
         topic = self._find_topic(name)
         if topic is not None and topic.order:
@@ -36,7 +42,7 @@ class Admission:
             check_topic(name)
             if name in NOT_FOR_CLIENTS:
                 raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
-            if topic is not None:  # only names of existing topics, so that the set stays as small as the table
+            if topic is not None:  # only existing topics, so that the set stays small
                 self._checked_topics.add(name)
         if topic is None:
             topic = self._new_topic(header, call)
@@ -47,7 +53,10 @@ class Admission:
         return topic
 
     def check_writable(self) -> None:
-        """Raise `NoPermission` if this broker is not writable. Upstream checks ordered topics and retries only."""
+        """Raise `NoPermission` if this broker is not writable.
+
+        As upstream, called for ordered topics and retries only.
+        """
         if not self._config.permission & Permission.WRITE:
             raise NoPermission(f"the broker[{self._config.advertised_ip}] sending message is forbidden")
 
@@ -57,18 +66,24 @@ class Admission:
             raise NoPermission(f"the broker[{self._config.advertised_ip}] sending transaction message is forbidden")
 
     def any_queue(self, topic: TopicConfig) -> int:
-        """Return a random queue, for a message whose sender names none."""
+        """Return a random write queue's id, for a message whose sender names no queue.
+
+        Raises `BrokerError` if there is none.
+        """
         if topic.write_queues < 1:
             raise BrokerError(f"there is no queue to write to, {describe(topic)}; give it one")
         return random.randrange(topic.write_queues)
 
     def when_saved(self, topic: str, reply: R | Future[R]) -> R | Future[R]:
-        """Let a reply wait until a topic that was just created is on disk."""
+        """Return the reply, or a future of the reply that waits until the settings of a new topic are on disk."""
         saved = self._topics.saved(topic)
         return reply if saved is None else when_saved(saved, reply)
 
     def _new_topic(self, header: SendMessage | SendReplyMessage | SendHalfRun, call: Call) -> TopicConfig:
-        """Create the topic after its pattern; a retry topic also without one."""
+        """Create the topic with the settings of the sender's default topic.
+
+        A retry topic is created without one too.
+        """
         is_retry = header.topic.startswith(RETRY_PREFIX)
         sys_flag = (UNIT_SUBSCRIPTION if is_retry else UNIT) if header.unit_mode else 0
         try:

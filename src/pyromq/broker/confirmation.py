@@ -1,8 +1,8 @@
-"""Decides when a reply may confirm a request: once the log is confirmed up to the request's records.
+"""Decides when a reply may confirm a request: once the commit log is confirmed up to the request's records.
 
-With SYNC_FLUSH that is after the flush that covers them. The replies of all processors wait here, those of compiled
-sends in `ParkedReplies`, so one count and one rule decide on overload. Some replies also wait for a table
-(`store/table_file.py`).
+With SYNC_FLUSH a record is confirmed by the flush that covers the record. The replies of all processors wait here;
+replies to compiled sends wait in `ParkedReplies`. One count and one rule decide on overload for both. Some replies also
+wait until a table is saved (`store/table_file.py`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from pyromq.store.message_store import MessageStore
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.fast_path import ParkedReplies
 
-MAX_UNCONFIRMED = 10_000  # replies that wait; upstream's send queue has this length
-STUCK_SECONDS = 1.0  # nothing confirmed for this long: refuse instead of queueing (osPageCacheBusyTimeOutMills)
+MAX_UNCONFIRMED = 10_000  # limit of waiting replies before sends are refused: the length of upstream's send queue
+STUCK_SECONDS = 1.0  # longest time without a confirmed reply before sends are refused: osPageCacheBusyTimeOutMills
 
 
 class Confirmation:
-    """Holds replies until their records are confirmed. `is_needed`: whether replies wait at all.
+    """Holds replies until their records are confirmed. `is_needed` is False if replies are sent without waiting.
 
-    `parked` holds those of compiled sends; None if replies do not wait, or without compiled parts. `len` counts all.
+    `parked` holds the replies to compiled sends; None if replies do not wait, or without compiled parts. `len` counts
+    all waiting replies.
     """
 
     def __init__(self, store: MessageStore, clock: Clock, limits: BrokerLimits = DEFAULT_LIMITS) -> None:
@@ -47,7 +48,7 @@ class Confirmation:
             )
         self._limits = limits
         self._last_progress = 0.0
-        self._end = -1  # log offset of the latest wait
+        self._end = -1  # log offset up to which the latest caller waits
         self._safe: Future[bool] = Future()
 
     def __len__(self) -> int:
@@ -55,18 +56,21 @@ class Confirmation:
 
     @property
     def oldest_seconds(self) -> float:
-        """How long the first reply has been waiting; 0.0 if none waits."""
+        """How long the oldest waiting reply has waited, in seconds; 0.0 if no reply waits."""
         oldest = self._waiting.oldest_seconds
         since = None if self.parked is None else self.parked.oldest_since
         return oldest if since is None else max(oldest, self._clock.monotonic() - since)
 
     def refuse_if_overloaded(self) -> None:
-        """Raise `SystemBusy` if too many replies wait, or none was confirmed for too long. Call it before storing."""
+        """Raise `SystemBusy` if too many replies wait or none was confirmed for too long.
+
+        Must be called before storing.
+        """
         if reason := self._overload():
             raise SystemBusy(reason)
 
     def _overload(self) -> str:
-        """Return why requests are refused; "" if they are accepted."""
+        """Return the reason why sends are refused now, as upstream words it; "" if they are accepted."""
         waiting = len(self)
         if not waiting:
             return ""
@@ -83,24 +87,24 @@ class Confirmation:
         return ""
 
     def _free_room(self) -> int:
-        """Return how many replies may be parked in this turn of the event loop."""
+        """Return how many more replies may be parked in this iteration of the event loop; 0 under overload."""
         if not self:
             self._last_progress = self._clock.monotonic()
         return 0 if self._overload() else MAX_UNCONFIRMED - len(self)
 
     def wait(self, end: int) -> Future[bool]:
-        """Resolve to True once the log before `end` is confirmed, to False after the timeout; in any thread.
+        """Return a future that resolves to True once the log before `end` is confirmed, to False after the timeout.
 
-        Callers with the same end, such as the replies of a burst, share one future.
+        Any thread may complete the future. Callers with the same end, such as the replies of a burst, share one future.
         """
         if end != self._end or self._safe.done():
             self._end, self._safe = end, self._store.wait_flushed(end)
         return self._safe
 
     def when_safe(self, reply: Reply) -> Reply | Future[Reply]:
-        """Return a reply that leaves when the present log is confirmed.
+        """Return the reply itself, or a future that completes with the reply when the present commit log is confirmed.
 
-        After a timeout its code is FLUSH_DISK_TIMEOUT; the request has been carried out all the same.
+        After a timeout the reply's code is FLUSH_DISK_TIMEOUT; the request has been carried out nevertheless.
         """
         if not self.is_needed:
             return reply
@@ -109,7 +113,7 @@ class Confirmation:
         return answered
 
     def complete(self, reply: Reply, answered: Future[Reply]) -> None:
-        """Complete the future of a reply, as `when_safe` does."""
+        """Complete `answered` with the reply when the present commit log is confirmed, as `when_safe` does."""
         if not self.is_needed:
             answered.set_result(reply)
             return
@@ -123,14 +127,14 @@ class Confirmation:
         answered.set_result(reply if safe.result() else _unconfirmed(reply))
 
     def tick(self) -> None:
-        """End expired waits. Must be called about once a second."""
+        """Complete the replies whose wait timed out, with FLUSH_DISK_TIMEOUT. Must be called about once a second."""
         self._store.tick()
         if self.parked:
             since = self._clock.monotonic() - self._store.config.sync_flush_timeout_ms / 1000
             self.parked.fail(-1, since, _unconfirmed_frame)
 
     def _confirm_parked(self) -> None:
-        """Wait for the log's end; then release the parked replies, and wait again for those parked meanwhile."""
+        """Release the parked replies when the present log is confirmed; repeat for replies parked meanwhile."""
         assert self.parked is not None
         end, run_soon = self._store.max_log_offset, soon_in_this_loop()
         self.wait(end).add_done_callback(lambda safe: run_soon(partial(self._release, end, safe)))
@@ -147,7 +151,7 @@ class Confirmation:
 
 
 def _unconfirmed(reply: Reply) -> Reply:
-    """Return the reply with the code for "stored, but perhaps not on disk"."""
+    """Set the reply's code to FLUSH_DISK_TIMEOUT (stored, but perhaps not on disk) and return the reply."""
     reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
     return reply
 
@@ -160,14 +164,17 @@ T = TypeVar("T")
 
 
 class PendingReplies:
-    """Futures in the order in which they began to wait. Any thread may complete them; the event loop does the rest."""
+    """Counts futures until they are done, in the order of `add`.
+
+    Any thread may complete a future; all else runs in the event loop.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._begun: deque[tuple[float, Future[object]]] = deque()
 
     def add(self, future: Future[T]) -> Future[T]:
-        """Count a future until it is done."""
+        """Count a future until the future is done; return the same future."""
         self._drop_done()
         self._begun.append((self._clock.monotonic(), future))  # type: ignore[arg-type]  # the result is not used
         return future
@@ -178,11 +185,11 @@ class PendingReplies:
 
     @property
     def oldest_seconds(self) -> float:
-        """How long the first future has been waiting; 0.0 if none waits."""
+        """How long the oldest pending future has waited, in seconds; 0.0 if none is pending."""
         self._drop_done()
         return self._clock.monotonic() - self._begun[0][0] if self._begun else 0.0
 
     def _drop_done(self) -> None:
-        """Drop completed futures from the front. Those behind one that waits still count."""
+        """Drop completed futures from the front. Completed futures behind a pending one still count."""
         while self._begun and self._begun[0][1].done():
             self._begun.popleft()

@@ -1,6 +1,6 @@
-"""Internal queues and the tables that follow them; progress that is saved only after its commit log is on disk.
+"""Internal queues and the tables that follow them. Progress is saved only after its part of the commit log is on disk.
 
-Progress that survives a power loss while its log does not would lose delivered or decided messages.
+Saved progress that survives a power loss, while its log does not, would lose delivered or decided messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class FlushedProgress(Generic[T]):
-    """Holds one state of progress until the commit log of that moment is on disk."""
+    """Holds one state of progress until the commit log, as long as it was at that moment, is on disk."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -29,12 +29,12 @@ class FlushedProgress(Generic[T]):
         return self._held is None
 
     def hold(self, progress: T) -> None:
-        """Hold the progress of this moment, unless an older state is still held."""
+        """Hold the present progress; do nothing if an older state is still held."""
         if self._held is None:
             self._held, self._log_end = progress, self._store.confirmed_end
 
     def take(self) -> T | None:
-        """Return the held progress, once, if its log is on disk; else None."""
+        """Return the held progress and forget it, if its log is on disk; None if not, or if nothing is held."""
         if self._log_end > self._store.flushed_to:
             return None
         progress, self._held = self._held, None
@@ -42,10 +42,10 @@ class FlushedProgress(Generic[T]):
 
 
 class InternalQueues:
-    """The internal queues that a table follows, and how far it has worked through them.
+    """The internal queues that a table in memory follows, and the progress of the table through them.
 
-    A table has one method that applies a record. It gets each record once, in log order: at the start those behind the
-    saved progress, then each one when it is appended. The progress is stored as the consumer offsets of a group.
+    The table has one method that applies a record. It is called once for each record, in log order: at the start for
+    the records behind the saved progress, later for each appended record. Progress is stored as the offsets of `group`.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class InternalQueues:
         apply: Callable[[StoredMessage], None],
         read: Callable[[QueueEntry, str, int, int], StoredMessage | None] | None = None,
     ) -> None:
-        """Apply the records behind the saved progress, and from now on each new one before its append returns.
+        """Apply the records behind the saved progress now, and each new record before its append returns.
 
-        `read` replaces `MessageStore.message_of`, for tables that do not need all of a record.
+        `read` replaces `MessageStore.message_of`, for tables that do not need all of a record; None skips the record.
         """
         read = read or self._store.message_of
         for entry, place in merge(*(self._entries(*queue) for queue in self._queues)):
@@ -86,7 +86,10 @@ class InternalQueues:
         return min(max(offset, self._store.min_offset(topic, queue_id)), self._store.max_offset(topic, queue_id))
 
     def save(self, now: Mapping[tuple[str, int], int], *, closed: bool) -> None:
-        """Commit the last progress whose log is on disk, and hold `now`. `closed`: all of the log is on disk."""
+        """Commit the latest held progress whose log is on disk, and hold `now`.
+
+        With `closed`, commit `now`: all of the log is on disk.
+        """
         ready = now if closed else self._flushed.take()
         self._flushed.hold(now)
         if ready is not None and any(offset != self.saved.get(queue, 0) for queue, offset in ready.items()):
@@ -95,7 +98,9 @@ class InternalQueues:
                 self._offsets.commit(self._group, topic, queue_id, offset)
 
     def log_needed_from(self, topic: str) -> int:
-        """Return the log offset of the first record of queue 0 behind the saved progress; without one the log's end."""
+        """Return the log offset of the first record of queue 0 behind the saved progress; the log's end if there is
+        none.
+        """
         first = max(self.saved.get((topic, 0), 0), self._store.min_offset(topic, 0))
         entries = self._store.entries(topic, 0, first, 1)
         return entries[0].log_offset if entries else self._store.confirmed_end

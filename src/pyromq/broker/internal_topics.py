@@ -1,6 +1,7 @@
-"""Diverts messages to internal topics, where they wait: half messages, delay levels, delivery times.
+"""Diverts messages that must wait to internal topics: half messages, delay levels, delivery times.
 
-The properties of a message say what it waits for. It knows neither requests nor replies, and appends nothing.
+The properties of a message say what the message waits for. This module knows no requests or replies, and appends
+nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pyromq.errors import MessageRefused, StoreError
 from pyromq.message import TIMER_PROPERTIES, Property, StoredMessage
 from pyromq.names import DEAD_LETTER_PREFIX
 
-# A property text without any of these asks for nothing.
+# A message whose property text contains none of these three does not wait.
 DELAY = Property.DELAY + "\x01"
 TRANSACTION = Property.TRANSACTION + "\x01"
-TIMER = "TIMER_D"  # every property that asks for a delivery time begins with it
+TIMER = "TIMER_D"  # the names of all properties that ask for a delivery time begin with this text
 
-# What transaction checks add to the properties; a half message without room for it could not be checked.
+# Text that transaction checks add to the properties. A half message without room for this text is refused.
 _ADDED_BY_CHECKS = f"\x02{Property.TRANSACTION_CHECK_TIMES}\x01{1 << 31}"
 
 
@@ -45,10 +46,11 @@ class InternalTopics:
         self._config = config
 
     def divert(self, message: StoredMessage, properties: dict[str, str] | None = None) -> bytes | None:
-        """Turn a client's message that must wait, before its append, into one of an internal topic.
+        """Turn a client's message that must wait into a message of an internal topic, before the append.
 
-        `properties` are None if the text asks for a delivery time at most. Dead letters do not wait. Returns the recall
-        handle of a message with a delivery time. Raises `MessageRefused`, `LimitReached`, `StoreNotWritable`.
+        Returns the recall handle of a message with a delivery time; None for other messages. `properties` are None if
+        the property text asks for a delivery time at most. Dead letters do not wait. Raises `MessageRefused`,
+        `LimitReached`, `StoreNotWritable`.
         """
         if message.topic.startswith(DEAD_LETTER_PREFIX):
             return None
@@ -63,7 +65,10 @@ class InternalTopics:
         return handle
 
     def _asks_for_time(self, message: StoredMessage, properties: dict[str, str]) -> bool:
-        """Divert to a delay level, which comes before a delivery time; return whether only a time is asked for."""
+        """Divert the message to its delay level, if it has one; otherwise return whether it asks for a delivery time.
+
+        Removes the properties of delivery times.
+        """
         times = [name for name in TIMER_PROPERTIES if properties.pop(name, None) is not None]
         return not self._delay_levels.divert(message, properties) and bool(times)
 
@@ -76,7 +81,10 @@ class InternalTopics:
 
 
 def waits_by(properties: Mapping[str, str]) -> str:
-    """Return the property that asks for a delay, a time or a transaction; "" if none does. No member of a batch may."""
+    """Return the name of the property that asks for a delay level, delivery time or transaction; "" if there is none.
+
+    Members of a batch may have none.
+    """
     if properties.get(Property.DELAY, "0") != "0":
         return Property.DELAY
     if is_half(properties):

@@ -1,6 +1,7 @@
 """Limits of the memory and the waiting requests that any client at the port can cause.
 
-A limit that all connections share is a `Quota`: one connection gets at most a tenth of what the others leave.
+A limit that all connections use together is a `Quota`: unless stated otherwise, one connection gets at most a tenth of
+what the others leave.
 """
 
 from __future__ import annotations
@@ -15,34 +16,37 @@ _COUNT = (1, 1 << 31)
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """Limits that ten thousand ordinary clients do not reach, with their cost in memory."""
+    """The limits of one broker, and what each entry costs in memory.
 
-    # Pulls held for a message, as upstream's queue of pulls; about a kilobyte each.
+    Ten thousand ordinary clients do not reach them.
+    """
+
+    # Limit of long polls (waiting pulls): as long as upstream's queue of pulls. A pull takes about a kilobyte.
     waiting_pulls: int = setting(100_000, "maxWaitingPulls", range=_COUNT)
-    # Their table is written whole after each change. Groups have room for two topics more each.
+    # Limit of topics: their table is written as a whole after each change. Topics of groups do not count.
     topics: int = setting(50_000, "maxTopics", range=_COUNT)
-    groups: int = setting(20_000, "maxGroups", range=_COUNT)  # of consumers
-    # Entries of producers and consumers by group; about 400 bytes each.
+    groups: int = setting(20_000, "maxGroups", range=_COUNT)  # limit of consumer groups
+    # Limit of group members: each producer and consumer counts once per group. A member takes about 400 bytes.
     members: int = setting(200_000, "maxMembers", range=_COUNT)
-    # Of consumers by group, topic and queue; about 100 bytes each.
+    # Limit of stored consumer offsets, one per group, topic and queue. An offset takes about 100 bytes.
     offsets: int = setting(1_000_000, "maxOffsets", range=_COUNT)
-    # Queues locked for orderly consumers; about 300 bytes each.
+    # Limit of queues locked for orderly consumers. A lock takes about 300 bytes.
     queue_locks: int = setting(100_000, "maxQueueLocks", range=_COUNT)
-    # Of batch transactions; 1,300 bytes each at most, and their messages in the log.
+    # Limit of undecided runs (requests with a batch transaction's messages of one queue): at most 1,300 bytes each.
     undecided_runs: int = setting(200_000, "maxUndecidedRuns", range=_COUNT)
-    # On batch transactions, kept for `batchTransactionLedgerTime`; about 800 bytes each. One connection's share has
-    # room for a stream of a batch each second: 259,200 in 72 hours.
+    # Limit of decisions on batch transactions, kept for `batchTransactionLedgerTime`: about 800 bytes each. The half
+    # that one account or connection may use has room for a stream with one batch each second: 259,200 in 72 hours.
     batch_decisions: int = setting(600_000, "maxBatchDecisions", range=_COUNT)
-    # Characters of an expression: some hundred tags, each compared for each message.
+    # Limit of a subscription's expression (characters): some hundred tags, each compared with each message.
     subscription_length: int = setting(8_192, "maxSubscriptionLength", range=_COUNT)
-    # Undecided messages of transactions of single messages; about 600 bytes each.
+    # Limit of half messages (of single-message transactions) that are not decided: about 600 bytes each.
     half_messages: int = setting(200_000, "maxHalfMessages", range=_COUNT)
-    # Of records in the answer to a query by key; clients read frames of 16 MiB at most.
+    # Limit of the records in the reply to a query by key (bytes): clients accept frames of 16 MiB at most.
     query_bytes: int = setting(8 << 20, "maxQueryBytes", range=_COUNT)
-    # Whether sends are refused while one waits for the disk for `send_wait_ms`. Off, unlike upstream: sends wait
-    # behind the store here, not in front of it, so a refused message could be stored, and is duplicated by a retry.
+    # Whether sends are refused while another send has waited for the disk for `send_wait_ms`. Off, unlike upstream:
+    # sends wait after they are stored here, so a refused message may be stored, and a retry duplicates the message.
     fast_failure: bool = setting(False, "brokerFastFailureEnable")
-    send_wait_ms: int = setting(200, "waitTimeMillsInSendQueue", range=_COUNT)  # upstream's
+    send_wait_ms: int = setting(200, "waitTimeMillsInSendQueue", range=_COUNT)  # as upstream's
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -142,8 +142,8 @@ async def test_a_deleted_account_is_refused(account, acl_file):
         (SaveAccount("another-1", "1234567", white_remote_address="x"), 209, "'x' is no address"),
         (DeleteAccount("another-1"), 210, "account 'another-1' does not exist"),
         (SaveWhiteList("x"), 211, "'x' is no address"),
-        (SaveWhiteList("*", "/etc/passwd"), 211, "is no file of accounts"),
-        (SaveWhiteList("*", "plain_acl.yml"), 211, "is no file of accounts"),
+        (SaveWhiteList("*", "/etc/passwd"), 211, "is no accounts file"),
+        (SaveWhiteList("*", "plain_acl.yml"), 211, "is no accounts file"),
     ],
 )
 async def test_what_cannot_be_is_refused_and_changes_nothing(account, acl_file, header, code, complaint):

@@ -1,1 +1,1 @@
-"""Requests of consumers: pulls, offsets, locks, and messages sent back."""
+"""Answers requests of consumers: pulls, offsets, locks of orderly consumers, and messages sent back for a retry."""

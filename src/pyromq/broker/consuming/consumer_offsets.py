@@ -1,6 +1,6 @@
-"""The committed offsets of each group by queue, and their table on disk.
+"""The committed offsets of each consumer group by queue, and their table on disk.
 
-Any offset is stored, also a lower one, and also of an unknown group. A deleted topic has no offsets.
+Any offset is stored: also one lower than before, and offsets of unknown groups. A deleted topic has no offsets.
 Source: RocketMQ 4.9.8, ConsumerOffsetManager.
 """
 
@@ -19,25 +19,28 @@ from pyromq.remoting.bodies import ConsumerOffsetTable, decode_body
 from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import give_way
 
-_AT = "@"  # between topic and group; neither may contain it
-_PART = 500  # keys encoded at once: about 300 us, for which the event loop may have to wait
+_AT = "@"  # separates topic and group in a key of the table; names of topics and groups never contain it
+_PART = 500  # keys encoded without a pause: takes about 300 us, for which the event loop may have to wait
 
 
 class ConsumerOffsets:
-    """The table topic and group -> queue id -> next offset, of at most `most` queues. `persist` writes it to disk."""
+    """The table (topic, group) -> queue id -> next queue offset to consume.
+
+    `most` limits the queues, over all groups.
+    """
 
     def __init__(self, file: JsonFile, *, most: int = DEFAULT_LIMITS.offsets) -> None:
         self._file = file
         self._most = most
         self._table: dict[str, dict[int, int]] = {}
-        self._count = 0  # of queues
-        self._groups: dict[str, dict[str, None]] = {}  # by topic; `_topics` is by group
+        self._count = 0  # stored offsets: one for each queue of each group
+        self._groups: dict[str, dict[str, None]] = {}  # topic -> its groups; `_topics`: group -> its topics
         self._topics: dict[str, dict[str, None]] = {}
         self._dirty = False
         self._saved = 0
 
     def load(self) -> None:
-        """Read the table from disk. Raises `StoreCorrupt` naming the file."""
+        """Read the table from disk; a missing file is an empty table. Raises `StoreCorrupt` naming the file."""
         stored = self._file.read(partial(decode_body, ConsumerOffsetTable))
         if stored is not None:
             for key, queues in stored.offsets.items():
@@ -45,14 +48,15 @@ class ConsumerOffsets:
                 self._enter(group, topic, queues)
 
     def persist(self) -> None:
-        """Write the table to disk if it changed since the last time."""
+        """Write the table to disk if an offset changed since the last write. Blocks."""
         if (save := self.unsaved()) is not None:
             save()
 
     def unsaved(self) -> Callable[[], None] | None:
-        """Return a function, for any thread, that writes the table once; None if nothing has changed.
+        """Return a function that writes the table to disk, once, in any thread; None if no offset has changed.
 
-        The broker's own progress is written as of now, since its offsets depend on each other; the rest as of then.
+        Offsets of the broker's internal groups are written as of this call, since they depend on each other. Offsets of
+        clients' groups are written as of the moment when the function runs.
         """
         if not self._dirty:
             return None
@@ -67,7 +71,10 @@ class ConsumerOffsets:
         return self._file.saving(partial(self._encoded, own), failed=self._lost, order=self._saved)
 
     def _encoded(self, own: dict[str, dict[int, int]]) -> bytes:
-        """Return the content of the file. Called in a thread: each read of a shared dict is one atomic step."""
+        """Return the file's content as JSON.
+
+        Runs in a thread of its own: each read of a shared dict is one atomic step.
+        """
         keys = iter(list(self._table))
         parts = []
         while names := list(islice(keys, _PART)):
@@ -80,18 +87,18 @@ class ConsumerOffsets:
         self._dirty = True
 
     def table(self) -> ConsumerOffsetTable:
-        """Return all offsets, as request 43 does."""
+        """Return a copy of all offsets, in the form of the reply to request 43."""
         return ConsumerOffsetTable(offsets={key: dict(queues) for key, queues in self._table.items()})
 
     def keys(self) -> list[str]:
-        """Return the keys of the table of request 43, for `queues_at`."""
+        """Return the table's keys (`topic@group`, as in request 43), each an argument for `queues_at`."""
         return list(self._table)
 
     def queues_at(self, key: str) -> dict[int, int]:
         return dict(self._table.get(key, {}))
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Store an offset; return False if the table is full. Called for every pull that carries an offset."""
+        """Store an offset; return False if the table is full. Called for every pull that carries a committed offset."""
         queues = self._table.get(topic + _AT + group)
         if queues is None or queue_id not in queues:
             if not self._has_room(group):
@@ -107,28 +114,28 @@ class ConsumerOffsets:
         return self._count < self._most or group.startswith(SYSTEM_GROUP_PREFIX)
 
     def too_many(self, group: str) -> LimitReached:
-        """Return the error for an offset that exceeds the limit."""
+        """Return the error for an offset of a group that was refused because the table is full (`maxOffsets`)."""
         text = f"no offset of group {group} is stored, there are {self._count}: delete groups or topics"
         return LimitReached("maxOffsets", self._most, text)
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the stored offset; None if there is none."""
+        """Return the group's stored offset of a queue; None if the group has none."""
         return self._table.get(topic + _AT + group, {}).get(queue_id)
 
     def of_topic(self, group: str, topic: str) -> dict[int, int]:
-        """Return the group's stored offsets of a topic by queue id."""
+        """Return the group's stored offsets in a topic: queue id -> offset."""
         return self.queues_at(topic + _AT + group)
 
     def topics_of(self, group: str) -> set[str]:
-        """Return the topics that the group has offsets of."""
+        """Return the topics in which the group has stored offsets."""
         return set(self._topics.get(group, ()))
 
     def topics_by_group(self) -> dict[str, set[str]]:
-        """Return by group the topics that it has offsets of."""
+        """Return for each group the topics in which the group has stored offsets."""
         return {group: set(topics) for group, topics in self._topics.items()}
 
     def groups_of(self, topic: str) -> set[str]:
-        """Return the groups that have offsets of the topic."""
+        """Return the groups that have stored offsets in the topic."""
         return set(self._groups.get(topic, ()))
 
     def remove_group(self, group: str) -> None:
@@ -137,14 +144,14 @@ class ConsumerOffsets:
             self._remove(group, topic)
 
     def remove_topic(self, topic: str) -> None:
-        """Remove the offsets of all groups in a topic."""
+        """Remove the offsets of all groups in the topic."""
         for group in self.groups_of(topic):
             self._remove(group, topic)
 
     def clone(self, source: str, destination: str, topic: str) -> None:
-        """Replace the offsets of `destination` in a topic by those of `source`, if it has any.
+        """Replace the offsets of group `destination` in a topic by those of group `source`, if `source` has any.
 
-        Raises `LimitReached`.
+        Raises `LimitReached` if the table is full.
         """
         queues = self._table.get(topic + _AT + source)
         if queues is not None:
@@ -155,7 +162,7 @@ class ConsumerOffsets:
             self._dirty = True
 
     def lowest_except(self, topic: str, groups: set[str]) -> dict[int, int]:
-        """Return by queue id the lowest offset of the groups other than these."""
+        """Return for each queue id of a topic the lowest offset of all groups except `groups`."""
         lowest: dict[int, int] = {}
         for group in self.groups_of(topic) - groups:
             for queue_id, offset in self._table[topic + _AT + group].items():

@@ -1,6 +1,6 @@
-"""How far groups are behind, in messages and in time, and when messages were stored.
+"""Computes how far consumer groups are behind, in messages and in time, and reads when messages were stored.
 
-Store times are read from records; a thread loads records that are not resident.
+Store times are read from records; a thread loads records that are not resident in memory.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pyromq.slow_work import PagesToLoad, breathe, loaded
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue.reading import Place
 
-STEP = 64  # queues between two pauses
-MOST_COLD = 2_000  # records that one round reads from the disk; the next rounds read the others
+STEP = 64  # queues read between two pauses, in which the event loop serves other connections
+MOST_COLD = 2_000  # limit of records that one round reads from the disk; the following rounds read the others
 
 K = TypeVar("K")
 
 
 async def stored_time(store: MessageStore, log_offset: int) -> int | None:
-    """Return the store time (ms) of the record at a log offset; None if none begins there."""
+    """Return the store time (ms since 1970) of the record at a log offset; None if no record begins there."""
     await loaded(store.residency.heads_to_load((log_offset,)))
     record = store.record_at(log_offset)
     return None if record is None else store_ms_of(record)
@@ -32,9 +32,10 @@ async def stored_time(store: MessageStore, log_offset: int) -> int | None:
 async def look_at(
     store: MessageStore, places: Mapping[K, Place], found: dict[K, int], *, most_cold: int = sys.maxsize
 ) -> int:
-    """Enter the store times (ms) of these messages in `found`; return how many records were read from the disk.
+    """Enter the store times (ms) of the messages at `places` in `found`; return the number of records read from disk.
 
-    At most `most_cold` are read. The other messages on disk, and those that do not exist, are omitted.
+    At most `most_cold` records are read from disk. The other messages on disk, and missing ones, are omitted in
+    `found`.
     """
     unread: PagesToLoad = []
     for number, (queue, offset) in enumerate(places.values()):
@@ -63,23 +64,23 @@ async def look_at(
 
 
 class StoreTimes:
-    """Store times by message, remembered from one round to the next: a record that is asked for is read once."""
+    """Reads store times of messages, and remembers them from one round to the next. Each record is thus read once."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._known: dict[Place, int] = {}  # ms
-        self._before: dict[Place, int] = {}  # of the last round
-        self._left = MOST_COLD
+        self._known: dict[Place, int] = {}  # message's place -> store time (ms) read or reused in this round
+        self._before: dict[Place, int] = {}  # the same of the previous round
+        self._left = MOST_COLD  # records that this round may still read from the disk
 
     def begin_round(self) -> None:
-        """Forget messages for which the last round did not ask."""
+        """Begin a new round, and forget the messages that were not looked up in the round before."""
         self._known, self._before = {}, self._known
         self._left = MOST_COLD
 
     async def look(self, topic: str, offsets: Mapping[int, int], found: dict[int, int]) -> None:
-        """Enter in `found`, by queue, the store time (ms) of the first message from each queue offset on.
+        """Enter in `found`, by queue id, the store time (ms) of the first message at or after each queue's offset.
 
-        Unknown ones are omitted.
+        Queues without such a message, or whose store time is not known in this round, are omitted.
         """
         unknown: dict[int, Place] = {}
         for number, (queue_id, offset) in enumerate(offsets.items()):
@@ -94,21 +95,21 @@ class StoreTimes:
             else:
                 self._known[place] = found[queue_id] = stored_ms
         read = await look_at(self._store, unknown, found, most_cold=self._left)
-        self._left -= read  # subtracted here: other calls may have read meanwhile
+        self._left -= read  # subtracted, not assigned: other calls may have read records meanwhile
         for queue_id, place in unknown.items():
             if queue_id in found:
                 self._known[place] = found[queue_id]
 
 
 def in_steps(queues: int) -> Iterator[range]:
-    """Yield the ids of this many queues in steps."""
+    """Yield the queue ids from 0 to `queues` - 1 in ranges of at most `STEP`."""
     for first in range(0, queues, STEP):
         yield range(first, min(first + STEP, queues))
 
 
 @dataclass(slots=True)
 class Lag:
-    """The lag of a group in a topic by queue: messages not consumed, and the store time (ms) of the first of them."""
+    """The lag of a group in a topic, by queue id: messages not consumed, and store time (ms) of the first of them."""
 
     group: str
     topic: str
@@ -120,12 +121,12 @@ class Lag:
         return sum(self.counts.values())
 
     def age_ms(self, now_ms: int) -> int:
-        """Return the age of the oldest message that is not consumed; 0 if there is none or it is unknown."""
+        """Return the age (ms) of the oldest message that the group has not consumed; 0 if none is known."""
         return max(0, now_ms - min(self.stored_ms.values(), default=now_ms))
 
 
 class Lags:
-    """Reads the lags of groups of one broker. Each caller that reads repeatedly has its own."""
+    """Reads the lags of groups of one broker. Callers that read repeatedly each need a `Lags` of their own."""
 
     def __init__(self, store: MessageStore, offsets: ConsumerOffsets, times: StoreTimes) -> None:
         self._store = store
@@ -133,7 +134,7 @@ class Lags:
         self._times = times
 
     async def look(self, lag: Lag, queues: int) -> None:
-        """Fill in a lag for this many queues; a queue without a stored offset is consumed from its begin."""
+        """Fill in `lag` for the first `queues` queues. For a queue without a stored offset every message counts."""
         behind = {}
         consumed = self._offsets.of_topic(lag.group, lag.topic)
         for queue_ids in in_steps(queues):

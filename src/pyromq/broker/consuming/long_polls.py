@@ -1,4 +1,4 @@
-"""Pulls that found nothing and wait for a message that their filter accepts, or until they expire."""
+"""Keeps pulls that found no message, until a message arrives that their filter accepts, or until they expire."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from pyromq.quota import Quota
 from pyromq.remoting.command import Reply
 from pyromq.remoting.dispatch import Later, Peer
 
-LONGEST_SECONDS = 90.0  # a reply must come before an idle connection is closed, after 120 s
-SLICE_SECONDS = 0.001  # of replies between two iterations of the event loop: other connections wait as long
-_TICK_SECONDS = 0.0625  # pulls that expire within it are answered together
-_MOST_CODES = 16  # of a filter that is indexed by code; other filters are called
+LONGEST_SECONDS = 90.0  # longest wait of a pull: a connection idle for 120 s is closed, so the reply must come earlier
+SLICE_SECONDS = 0.001  # longest time spent on replies before other connections are served
+_TICK_SECONDS = 0.0625  # pulls that expire within the same tick are answered together
+_MOST_CODES = 16  # limit of tags codes of a filter in the index by code; other filters are called for each message
 
 
 class LongPoll(msgspec.Struct, gc=False, eq=False):
-    """A waiting pull of `peer`. `wanted` is its filter; `resume` reads again and returns the final reply."""
+    """A waiting pull of the connection `peer`.
+
+    `wanted` is the pull's filter; `resume` reads the queue again and returns the final reply.
+    """
 
     topic: str
     queue_id: int
@@ -32,23 +35,26 @@ class LongPoll(msgspec.Struct, gc=False, eq=False):
     resume: Callable[[], Reply]
     future: Later
     peer: Peer
-    due: int = 0  # the tick in which it expires
+    due: int = 0  # number of the tick in which the pull expires
 
     @property
     def weight(self) -> int:
-        """The number of pulls that it counts as: its filter takes memory too."""
+        """The number of pulls as which this pull counts against the limit: a large filter takes memory too."""
         return 1 + self.wanted.weight
 
 
 class _QueuePolls:
-    """The pulls waiting at one queue, by filter: most have the same one, which is called once for each arrival."""
+    """The pulls waiting at one queue, grouped by filter.
+
+    Most pulls have the same filter, which is called once per message.
+    """
 
     __slots__ = ("asked", "by_code", "polls")
 
     def __init__(self) -> None:
         self.polls: dict[Filter, dict[LongPoll, None]] = {}
-        self.by_code: dict[int, dict[Filter, None]] = {}  # filters that accept only a few codes
-        self.asked: dict[Filter, None] = {}  # all others
+        self.by_code: dict[int, dict[Filter, None]] = {}  # tags code -> filters that accept it
+        self.asked: dict[Filter, None] = {}  # all other filters: each is called for every message
 
     def add(self, poll: LongPoll) -> None:
         polls = self.polls.get(poll.wanted)
@@ -65,7 +71,7 @@ class _QueuePolls:
             self.take(poll.wanted)
 
     def take(self, wanted: Filter) -> Iterable[LongPoll]:
-        """Remove and return all pulls with this filter."""
+        """Remove and return all pulls with this filter; () if there are none."""
         polls = self.polls.pop(wanted, None)
         if polls is None:
             return ()
@@ -77,7 +83,7 @@ class _QueuePolls:
         return polls
 
     def that_accept(self, tags_code: int) -> list[Filter]:
-        """Return the filters that accept this code."""
+        """Return the filters that accept this tags code, or that cannot decide by the code alone."""
         found = [each for each in self.asked if (accepts := each.accepts_code) is None or accepts(tags_code)]
         return [*found, *self.by_code.get(tags_code, ())]
 
@@ -91,10 +97,10 @@ class _QueuePolls:
 
 
 class LongPolls:
-    """The waiting pulls. Each connection has its share of `most`; a pull that is answered or closed leaves it at once.
+    """The waiting pulls of all connections. `most` limits their weights; one connection may use a part of that limit.
 
-    Arrivals are noted at once and answered after the current iteration of the event loop, by `run_soon`, so that a
-    burst of messages comes in one reply.
+    A message's arrival only marks pulls as ready. They are answered after the current iteration of the event loop, by
+    `run_soon`, so that one reply carries a whole burst of messages.
     """
 
     def __init__(
@@ -108,12 +114,12 @@ class LongPolls:
         self._run_soon = run_soon
         self._clock = clock
         self._record_at = record_at
-        self._quota: Quota[Peer] = Quota("maxWaitingPulls", most)  # of their weights
-        self.parked: dict[tuple[str, int], _QueuePolls] = {}
-        self._due: dict[int, dict[LongPoll, None]] = {}  # by tick, in order of arrival
-        self._of_peer: dict[Peer, set[LongPoll]] = {}  # all that wait, until they are answered
-        self._ready: deque[deque[LongPoll]] = deque()  # to be answered, unless their connection closes before
-        self._gone: deque[set[LongPoll]] = deque()  # of closed connections, still in the tables
+        self._quota: Quota[Peer] = Quota("maxWaitingPulls", most)  # counts the weights of pulls
+        self.parked: dict[tuple[str, int], _QueuePolls] = {}  # topic, queue id -> pulls that wait there
+        self._due: dict[int, dict[LongPoll, None]] = {}  # tick -> pulls that expire in the tick, in order of arrival
+        self._of_peer: dict[Peer, set[LongPoll]] = {}  # the unanswered pulls of each connection
+        self._ready: deque[deque[LongPoll]] = deque()  # pulls to be answered, if their connection is still open
+        self._gone: deque[set[LongPoll]] = deque()  # pulls of closed connections, still to be removed from the tables
         self._is_going_on = False
         self._stopping = False
 
@@ -121,15 +127,15 @@ class LongPolls:
         return sum(map(len, self._of_peer.values()))
 
     def park(self, poll: LongPoll, seconds: float) -> Later:
-        """Keep a pull for at most `seconds`, and at most `LONGEST_SECONDS`.
+        """Keep a pull for at most `seconds`, and at most `LONGEST_SECONDS`; return the future of the pull's reply.
 
-        Raises `LimitReached` if its connection exceeds its share.
+        Raises `LimitReached` if the connection exceeds its part of the limit.
         """
         if self._stopping:  # consumers pull again as soon as `answer_all` has answered them
             _resume(poll)
             return poll.future
         polls = self._watched(poll.peer)
-        text = f"[OVERLOAD]{len(polls)} pulls of this connection wait, which is its share; ask less at a time"
+        text = f"[OVERLOAD]{len(polls)} pulls of this connection wait, which is its share; send fewer pulls at a time"
         self._quota.take(poll.peer, poll.weight, text=text)
         poll.due = math.ceil((self._clock.monotonic() + min(seconds, LONGEST_SECONDS)) / _TICK_SECONDS)
         key = poll.topic, poll.queue_id
@@ -142,18 +148,24 @@ class LongPolls:
         return poll.future
 
     def arrived(self, message: StoredMessage, tags_code: int) -> None:
-        """Wake the pulls that accept a message just appended. Called for every message."""
+        """Mark as ready the pulls that accept a message just appended. Called for every message."""
         if self.parked:
             self.came(message.topic, message.queue_id, message.log_offset, tags_code)
 
     def came_together(self, topic: str, queue_id: int, arrivals: Callable[[], Iterable[tuple[int, int]]]) -> None:
-        """Wake the pulls for messages appended to one queue; `arrivals` returns log offset and tags code of each."""
+        """Mark pulls as ready for messages appended to one queue.
+
+        `arrivals` yields log offset and tags code of each message.
+        """
         if (topic, queue_id) in self.parked:
             for log_offset, tags_code in arrivals():
                 self.came(topic, queue_id, log_offset, tags_code)
 
     def came(self, topic: str, queue_id: int, log_offset: int, tags_code: int) -> None:
-        """Wake as `arrived` does, without a message object. Compiled sends call it while any pull is `parked`."""
+        """Mark pulls as ready, as `arrived` does, without a message object.
+
+        Compiled sends call this if any pull is `parked`.
+        """
         key = topic, queue_id
         waiting = self.parked.get(key)
         if waiting is None:
@@ -165,18 +177,21 @@ class LongPolls:
             self.parked.pop(key, None)
 
     def expire(self) -> None:
-        """Answer the pulls that have expired; each reads once more."""
+        """Mark the expired pulls as ready. Each reads its queue once more before the reply."""
         now = math.floor(self._clock.monotonic() / _TICK_SECONDS)
         for tick in [tick for tick in self._due if tick <= now]:
             self._make_ready(self._due.pop(tick))
 
     def go_on(self) -> None:
-        """Answer pulls that are ready and forget those of closed connections; the rest in the next iteration."""
+        """Answer ready pulls, then remove those of closed connections.
+
+        After `SLICE_SECONDS`, the next iteration continues.
+        """
         self._is_going_on = False
         end = self._clock.monotonic() + SLICE_SECONDS
         while self._ready:
             polls = self._ready[0]
-            while polls:  # each is freed when it is answered: 100,000 at once would take 50 ms
+            while polls:  # each pull is freed when answered: freeing 100,000 together would take 50 ms
                 self._answer(polls.popleft())
                 if self._clock.monotonic() >= end:
                     self._go_on_soon()
@@ -191,7 +206,7 @@ class LongPolls:
             self._gone.popleft()
 
     def answer_all(self) -> None:
-        """Answer all pulls at once, and new ones too: the broker stops."""
+        """Answer all pulls immediately, and every later pull without waiting: the broker stops."""
         self._stopping = True
         for poll in [poll for polls in self._of_peer.values() for poll in polls]:
             self._answer(poll)
@@ -201,7 +216,7 @@ class LongPolls:
         return record is not None and accepts(record)
 
     def _watched(self, peer: Peer) -> set[LongPoll]:
-        """Return the waiting pulls of a connection, which leave when it is closed."""
+        """Return the set of a connection's waiting pulls, which is dropped when the connection closes."""
         polls = self._of_peer.get(peer)
         if polls is None:
             polls = self._of_peer[peer] = set()
@@ -219,7 +234,7 @@ class LongPolls:
 
     def _answer(self, poll: LongPoll) -> None:
         polls = self._of_peer.get(poll.peer, set())
-        if poll in polls:  # otherwise its connection was closed meanwhile
+        if poll in polls:  # otherwise the pull's connection was closed meanwhile
             polls.remove(poll)
             self._quota.give(poll.peer, poll.weight)
             self._leave(poll)
@@ -231,7 +246,7 @@ class LongPolls:
         self._go_on_soon()
 
     def _leave(self, poll: LongPoll) -> None:
-        """Remove a pull from the tables in which it still is."""
+        """Remove a pull from the tables by tick and by queue, if it is still in them."""
         due = self._due.get(poll.due, {})
         due.pop(poll, None)
         if not due:

@@ -1,4 +1,4 @@
-"""Answers consumers' requests about stored offsets, queue bounds, offsets by time, and members of their group."""
+"""Answers consumers' requests about stored offsets, bounds of queues, offsets at a time, and members of groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from pyromq.slow_work import breathe
 
 
 class OffsetProcessor:
-    """Answers with offsets and members. A queue that does not exist is empty: 0 to 0."""
+    """Answers requests about offsets and group members.
+
+    A queue that does not exist counts as empty: its bounds are 0 and 0.
+    """
 
     def __init__(self, state: SharedState) -> None:
         self._store = state.store
@@ -35,9 +38,11 @@ class OffsetProcessor:
 
     @answers(QueryConsumerOffset)
     def offset(self, header: QueryConsumerOffset, call: Call) -> Reply:
-        """Return the stored offset; without one 0, if the queue still has its first message and it is recent.
+        """Return the group's stored offset of a queue.
 
-        `setZeroIfNotFound` is RocketMQ 5's. Source: RocketMQ 5, ConsumerManageProcessor.queryConsumerOffset.
+        Without one, return 0 if the queue still has its first message and that message is recent. Raises
+        `QueryNotFound` otherwise. The field `setZeroIfNotFound` is RocketMQ 5's. Source: RocketMQ 5,
+        ConsumerManageProcessor.queryConsumerOffset.
         """
         offset = self._offsets.find(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
@@ -55,9 +60,11 @@ class OffsetProcessor:
 
     @answers(UpdateConsumerOffset)
     def commit(self, header: UpdateConsumerOffset, call: Call) -> Reply:
-        """Store an offset of an existing topic: a later topic of that name would be consumed from this offset on.
+        """Store a group's offset in an existing topic.
 
-        RocketMQ 5 does the same; 4.9.8 stores offsets of unknown topics. Its clients do not wait for the reply.
+        Raises `TopicNotFound`, `LimitReached`, or `BrokerError` for a bad queue id. An offset of an unknown topic would
+        apply to a later topic of that name. RocketMQ 5 refuses it too; 4.9.8 stores it. Clients of 4.9.8 do not wait
+        for the reply.
         """
         group = header.consumer_group
         if self._topics.find(header.topic) is None:
@@ -84,7 +91,7 @@ class OffsetProcessor:
 
     @answers(EarliestStoreTime)
     async def earliest_store_time(self, header: EarliestStoreTime, call: Call) -> Reply:
-        """Return the store time of the queue's first message; -1 if it has none."""
+        """Return the store time (ms since 1970) of the queue's first message; -1 if the queue is empty."""
         first = self._store.reading.first_from(header.topic, header.queue_id, 0)
         found: dict[str, int] = {}
         if first is not None:

@@ -1,4 +1,4 @@
-"""Answers pulls: at once, when a message arrives, or when the long poll expires."""
+"""Answers pulls: immediately, or when a message arrives, or when the long poll expires."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from pyromq.store.message_store import ReadResult, ReadStatus
 
 logger = logger_of(__name__)
 
-EVENT_SECONDS = 1.0  # between two events of a group and queue
-MOST_REMEMBERED = 10_000  # queues and groups with events; with more, all are forgotten
+EVENT_SECONDS = 1.0  # shortest time between two OFFSET_MOVED_EVENT messages of one group and queue
+MOST_REMEMBERED = 10_000  # limit of remembered events (by group and queue); beyond it, all are forgotten
 _CODES = {
     ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
     ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -47,15 +47,15 @@ _CODES = {
     ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
-# An empty or missing queue has nothing at 0 yet; any other offset there is wrong.
+# In these states of a queue only offset 0 is right: the first message may still come. Other offsets have moved.
 _NEVER_WRITTEN = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
 
-# The broker for a consumer's next pull after one that found messages: the master, as there are no replicas.
+# Id of the broker that a reply suggests for the next pull: the master, as there are no replicas.
 SUGGESTED_BROKER_ID = 0
 
 
 class PullProcessor:
-    """Reads queues for consumers, and keeps pulls that find nothing and may wait as long polls."""
+    """Reads queues for consumers. Pulls that find no message, and may wait, are kept as long polls."""
 
     def __init__(self, state: SharedState) -> None:
         self._store = state.store
@@ -93,7 +93,7 @@ class PullProcessor:
         return self._reply(header, found)
 
     def check(self, header: PullMessage, peer: Peer | None = None) -> None:
-        """Raise the error that refuses a pull. Without a peer nothing is created automatically."""
+        """Raise the error that refuses a pull. Without a `peer`, no group is created automatically."""
         if not self._config.permission & Permission.READ:
             raise NoPermission(f"the broker[{self._config.advertised_ip}] pulling message is forbidden")
         group = self._groups.find(header.consumer_group, peer)
@@ -113,7 +113,10 @@ class PullProcessor:
             )
 
     def subscription(self, header: PullMessage) -> Filter:
-        """Return the filter of a pull, from the request itself or from the group's heartbeats."""
+        """Return the filter of a pull: from the request itself, or from the group's heartbeats.
+
+        Raises `SubscriptionNotFound`, `SubscriptionNotLatest`, `NoPermission`.
+        """
         if header.sys_flag & PullFlag.SUBSCRIPTION:
             check_length(header.subscription, self._config.limits.subscription_length)
             return self._filter(header.expression_type, header.subscription)
@@ -172,14 +175,17 @@ class PullProcessor:
         return self._long_polls.park(poll, suspend_ms / 1000)
 
     def _read_again(self, header: PullMessage, wanted: Filter, call: Call) -> Reply:
-        """Return the reply to a long poll. Topics, permissions and the account's rights are checked again."""
+        """Read the queue again and return the reply to a long poll.
+
+        Topic, group and the account's rights are checked again.
+        """
         self.check(header, call.peer)
         needs = [(header.topic, SUB), (retry_topic(header.consumer_group), SUB)]
         if (lacking := self._permissions.lacks(call.account, needs)) is not None:
             raise denied(f"account {call.account} has no SUB on {resource_name(lacking[0])} any more")
         try:
             found = self._find(header, wanted)
-        except NotInMemory:  # the next pull has them loaded
+        except NotInMemory:  # the reply is empty; the consumer's next pull loads the pages
             queue = (header.topic, header.queue_id)
             bounds = (self._store.min_offset(*queue), self._store.max_offset(*queue))
             found = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, header.queue_offset, *bounds, [], 0, 0)
@@ -187,9 +193,9 @@ class PullProcessor:
 
 
 class OffsetMovedEvents:
-    """Stores a message in topic OFFSET_MOVED_EVENT for a pull at an offset where its queue has no messages.
+    """Stores a message in topic OFFSET_MOVED_EVENT for each pull at an offset where the queue has no messages.
 
-    A group gets one a second and queue: repeated pulls must not fill the log.
+    At most one event per second is stored for a group and queue, so that repeated pulls do not fill the log.
     Source: RocketMQ 4.9.8, PullMessageProcessor.generateOffsetMovedEvent.
     """
 
@@ -200,7 +206,7 @@ class OffsetMovedEvents:
         self._told: dict[tuple[str, str, int], float] = {}
 
     def tell(self, header: PullMessage, new_offset: int) -> None:
-        """Store the event of a group that must resume at `new_offset`. An error is only logged."""
+        """Store the event that a group's pull must resume at queue offset `new_offset`. An error is only logged."""
         key, now = (header.consumer_group, header.topic, header.queue_id), self._clock.monotonic()
         if now - self._told.get(key, -EVENT_SECONDS) < EVENT_SECONDS:
             return

@@ -1,11 +1,11 @@
-"""Locks of orderly consumers: which client of a group consumes which queue. In memory only; advisory.
+"""Locks of orderly consumers: which client of a group consumes which queue. Kept in memory only, and advisory.
 
-A lock ends when its holder releases it, or does not renew it for 60 s. A lock may also be tied to its connection: if
-the connection closes, the holder has half a second to lock again over another connection, and starts no listener
-meanwhile. So the queues of a killed holder move within a second, and a holder that reconnects keeps them. Locks that
-are not tied, such as those of Java clients, outlast their connection.
+A lock ends when the client that holds the lock (the holder) releases it, or does not renew it for 60 s. A lock may be
+tied to the holder's connection. If that connection closes, the holder has half a second to lock again over another
+connection, and starts no listener meanwhile. So the queues of a killed holder move within a second, and a holder that
+reconnects keeps its queues. Locks that are not tied, such as those of Java clients, outlast their connection.
 
-Members that were refused a queue are notified when it is free: Java clients ask again only every 20 s.
+Clients that were refused a queue are notified when the queue is free: Java clients ask again only every 20 s.
 Source: RocketMQ 4.9.8, RebalanceLockManager; tied locks are ours.
 """
 
@@ -26,32 +26,35 @@ from pyromq.remoting.dispatch import Peer, answers
 from pyromq.remoting.headers import ConsumerIdsChanged, LockQueues, UnlockQueues
 from pyromq.slow_work import breathe
 
-AT_ONCE = 100  # queues between two pauses
+AT_ONCE = 100  # queues locked or unlocked between two pauses, in which other connections are served
 
-LOCK_SECONDS = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
-GRACE_SECONDS = 0.5  # for a holder to reconnect: many times what connecting takes; its listener may be running
-_JUST_AFTER = 0.001  # a lock still holds at the moment when it ends
+LOCK_SECONDS = 60.0  # life of a lock that is not renewed: rocketmq.broker.rebalance.lockMaxLiveTime
+GRACE_SECONDS = 0.5  # time for a holder to reconnect before its tied locks end: connecting takes far less
+_JUST_AFTER = 0.001  # added to the wait for a lock's end: at that very moment the lock still holds
 
 
 @dataclass(slots=True)
 class _Lock:
     client_id: str
     since: float  # monotonic seconds
-    ends: float  # monotonic seconds; each request of the holder moves it, and the end of `connection` too
-    connection: Peer | None  # to which it is tied
+    ends: float  # monotonic seconds; moved by each lock request of the holder, and by the end of `connection`
+    connection: Peer | None  # connection to which the lock is tied; None if not tied
 
 
 class QueueLocks:
-    """The locks by group and queue. `alarm` rings when `tell_refused` must run earlier than it returned."""
+    """The locks by group and queue.
+
+    `alarm` rings when `tell_refused` must be called earlier than its last return value said.
+    """
 
     def __init__(self, clock: Clock, *, most: int = DEFAULT_LIMITS.queue_locks) -> None:
         self._clock = clock
         self._most_refused = most
-        self._quota: Quota[str] = Quota("maxQueueLocks", most, is_hard=True)  # by group
+        self._quota: Quota[str] = Quota("maxQueueLocks", most, is_hard=True)  # each group may use a part of the limit
         self._count_refused = 0
         self.alarm = Alarm(clock)
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
-        # The groups of which each connection holds or held locks: its end looks through these only.
+        # The groups in which each connection holds or held tied locks: searched when the connection closes.
         self._groups_of: dict[Peer, set[str]] = {}
         self._refused: dict[tuple[str, MessageQueue], set[Peer]] = {}
 
@@ -64,10 +67,10 @@ class QueueLocks:
         asker: Peer | None = None,
         tied: bool = False,
     ) -> list[MessageQueue]:
-        """Lock the queues that are free, expired or the client's own; return them in the order asked.
+        """Lock those `queues` that are free, expired or the client's own; return these queues in the order asked.
 
-        The connection `asker` is notified when the others are free. `tied` locks end soon after it. Raises
-        `LimitReached` if the group exceeds its share.
+        The connection `asker` is notified when the other queues are free. `tied` locks end soon after this connection.
+        Raises `LimitReached` if the group exceeds its part of the limit.
         """
         tied_to = asker if tied else None
         now = self._clock.monotonic()
@@ -105,7 +108,10 @@ class QueueLocks:
             self._locks.pop(group, None)
 
     def tell_refused(self) -> float | None:
-        """Notify members that were refused a queue which is free now; return the seconds until the next may be free."""
+        """Notify the clients that were refused a queue which is free now.
+
+        Return the seconds until the next queue may be free; None if no client waits.
+        """
         now = self._clock.monotonic()
         told: set[tuple[str, Peer]] = set()
         waits = []
@@ -134,7 +140,7 @@ class QueueLocks:
                 del self._locks[group]
 
     def holders(self, group: str) -> dict[MessageQueue, tuple[str, float]]:
-        """Return the client id and the age in seconds of each lock of a group."""
+        """Return for each locked queue of a group the holder's client id and the lock's age in seconds."""
         now = self._clock.monotonic()
         locks = self._locks.get(group, {})
         return {queue: (lock.client_id, now - lock.since) for queue, lock in locks.items() if now <= lock.ends}
@@ -147,7 +153,10 @@ class QueueLocks:
         groups.add(group)
 
     def _free(self, connection: Peer) -> None:
-        """End the locks tied to a closed connection soon. Locks renewed over another connection stay."""
+        """Let the locks tied to a closed connection end after `GRACE_SECONDS`.
+
+        Locks renewed over another connection stay.
+        """
         ends = self._clock.monotonic() + GRACE_SECONDS
         for group in self._groups_of.pop(connection, ()):
             for lock in self._locks.get(group, {}).values():
@@ -158,7 +167,7 @@ class QueueLocks:
 
 
 class QueueLockProcessor:
-    """Answers requests to lock and unlock queues."""
+    """Answers requests of orderly consumers to lock and unlock queues."""
 
     def __init__(self, queue_locks: QueueLocks) -> None:
         self._queue_locks = queue_locks

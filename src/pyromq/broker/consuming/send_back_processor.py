@@ -1,4 +1,4 @@
-"""Answers consumers that send a message back: it is redelivered later, and becomes a dead letter in the end.
+"""Answers consumers that send a message back: the message is redelivered later, and finally becomes a dead letter.
 
 Source: RocketMQ 4.9.8, SendMessageProcessor.asyncConsumerSendMsgBack.
 """
@@ -21,12 +21,12 @@ from pyromq.remoting.dispatch import Outcome, answers
 from pyromq.remoting.headers import SendMessageBack
 
 FIRST_LEVEL = 3  # delay level of the first retry, 10 s; each further retry waits one level longer
-MAX_REASON = 1_000  # characters kept of a listener's reason for its failure
+MAX_REASON = 1_000  # limit of a failed listener's reason (characters), stored with the message
 _NO_SEPARATORS = str.maketrans({NAME_VALUE: " ", PAIRS: " "})
 
 
 class SendBackProcessor:
-    """Stores copies of messages for another delivery."""
+    """Stores copies of messages that a consumer sends back: in the group's retry topic, or as dead letters."""
 
     def __init__(self, state: SharedState) -> None:
         self._put_message = state.put_message
@@ -40,9 +40,10 @@ class SendBackProcessor:
 
     @answers(SendMessageBack)
     def send_back(self, header: SendMessageBack, call: Call) -> Outcome:
-        """Store the message again for the group. Without retry queues the group wants no retries: nothing is stored.
+        """Store a copy of the message, to be redelivered to the group.
 
-        Unlike upstream, the reply is confirmed like that to a send: the consumer commits past the message.
+        Nothing is stored for a group without retry queues: it wants no retries. Unlike upstream, the reply waits for
+        the flush like the reply to a send, since the consumer commits past the message.
         """
         group = self._group(header, call)
         if group.retry_queues <= 0:
@@ -50,7 +51,7 @@ class SendBackProcessor:
         self._check_retry_topic(header, group)
         self._confirmation.refuse_if_overloaded()
         self._store.residency.need_record(header.offset)
-        message = self._store.message_at(header.offset, check_crc=False)  # the copy has the same bytes
+        message = self._store.message_at(header.offset, check_crc=False)  # no CRC check: the copy has the same bytes
         if message is None:
             raise BrokerError(f"look message by offset failed, {header.offset}")
         if message.reconsume_times >= max_tries(group, header, call) or header.delay_level < 0:
@@ -80,7 +81,7 @@ class SendBackProcessor:
             raise NoPermission(f"the topic[{topic.name}] sending message is forbidden")
 
     def _append(self, message: StoredMessage, properties: dict[str, str]) -> None:
-        """Store the copy, delayed if it has a level. Every error has code 1, which consumers expect."""
+        """Store the copy, delayed if it has a delay level. Raises only `BrokerError`: consumers expect code 1."""
         try:
             message.property_text = encode_properties(properties)
             self._delay_levels.divert(message, properties)
@@ -92,13 +93,13 @@ class SendBackProcessor:
 
 
 def _properties(header: SendMessageBack, message: StoredMessage, level: int) -> dict[str, str]:
-    """Return the copy's properties: the message's own, its origin, and its delay level."""
+    """Return the copy's properties: the message's own, its original topic and id, its delay level, the reason."""
     properties = dict(message.properties)
     properties.setdefault(Property.RETRY_TOPIC, message.topic)
     properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.offset_message_id)
     properties[Property.WAIT] = "false"
     properties[Property.DELAY] = str(level)
-    room = len(message.property_text) < MAX_PROPERTIES_SIZE // 8  # so small that no reason exceeds the limit
+    room = len(message.property_text) < MAX_PROPERTIES_SIZE // 8  # with any reason added, still below the limit
     if header.reason and room and (reason := header.reason.translate(_NO_SEPARATORS).strip()):
         properties[Property.RETRY_REASON] = reason[:MAX_REASON]
     return properties

@@ -1,8 +1,8 @@
 """Answers administrators' requests to list and change accounts and white lists.
 
-Changes are written to the files as upstream does: an account to its file, a new one to the default file. Other content
-stays, except comments. The reply leaves when a change is on disk and in force.
-Source: RocketMQ 4.9.8, AdminBrokerProcessor, PlainPermissionManager. Unlike upstream, secret keys are not sent.
+As upstream, a changed account is written to the file that holds the account, a new account to the default file. The
+other content of a file stays, except comments. The reply leaves when the change is on disk and in force.
+Source: RocketMQ 4.9.8, AdminBrokerProcessor, PlainPermissionManager. Unlike upstream, replies contain no secret keys.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from pyromq.remoting.headers import (
 
 logger = logger_of(__name__)
 
-HIDDEN = "********"  # replaces a secret key in replies; in a request it keeps the present key
+HIDDEN = "********"  # replaces a secret key in replies; a request with this text keeps the account's present key
 
-# Header field -> key in the file, for texts; an absent field changes nothing.
+# Header field -> key in the accounts file. A field that is absent in the request leaves its key unchanged.
 _TEXTS = {
     "white_remote_address": "whiteRemoteAddress",
     "default_topic_perm": "defaultTopicPerm",
@@ -61,19 +61,25 @@ class AccountProcessor:
 
     @answers(SaveAccount)
     def save(self, header: SaveAccount, call: Call) -> Future[Reply]:
-        """Create or change an account. Without a secret key an existing account keeps its key (ours)."""
+        """Create or change an account; reply when the change is in force.
+
+        Ours: without a secret key, an existing account keeps its own. Fails with ACL_UPDATE_FAILED.
+        """
         logger.info("account %s is saved by %s", header.access_key, call.peer.address)
         return self._changed(partial(self._save, header), ResponseCode.ACL_UPDATE_FAILED)
 
     @answers(DeleteAccount)
     def delete(self, header: DeleteAccount, call: Call) -> Future[Reply]:
-        """Delete an account; its later requests are refused."""
+        """Delete an account; reply when the broker refuses the account's requests. Fails with ACL_DELETE_FAILED."""
         logger.info("account %s is deleted by %s", header.access_key, call.peer.address)
         return self._changed(partial(self._delete, header.access_key), ResponseCode.ACL_DELETE_FAILED)
 
     @answers(SaveWhiteList)
     def save_white_list(self, header: SaveWhiteList, call: Call) -> Future[Reply]:
-        """Replace the addresses of one file that need no account."""
+        """Replace the white list of one accounts file: addresses that need no account.
+
+        Fails with ACL_WHITE_LIST_FAILED.
+        """
         logger.info("the white list is set to %s by %s", header.addresses, call.peer.address)
         return self._changed(partial(self._save_white_list, header), ResponseCode.ACL_WHITE_LIST_FAILED)
 
@@ -94,7 +100,7 @@ class AccountProcessor:
 
     @answers(ListAccounts)
     def accounts(self, header: ListAccounts, call: Call) -> Reply:
-        """Return all accounts in the spelling of their files, with hidden secret keys."""
+        """Return all accounts, spelled as in their files, with hidden secret keys, and the white list of addresses."""
         in_force = self._permissions.in_force
         entries = [
             _entry(raw)
@@ -146,13 +152,13 @@ class AccountProcessor:
         patterns = [parse_pattern(text).text for text in header.addresses.split(",") if text.strip()]
         path = Path(header.file) if header.file else self._folder.default_file
         if path != self._folder.default_file and not self._folder.holds(path):
-            raise UsageError(f"{header.file!r} is no file of accounts of this broker")
+            raise UsageError(f"{header.file!r} is no accounts file of this broker; omit the file for the default one")
         raw = self._raw(path)
         raw[WHITE_LIST] = patterns
         self._write(path, raw)
 
     def _file_with(self, access_key: str) -> tuple[Path, Raw, list[Raw]]:
-        """Return the file of the account, or the default file for a new one, its content, and its accounts."""
+        """Return the path of the account's file (the default file for a new account), its content and its accounts."""
         reading = self._folder.read()
         holding = (file.path for file in reading.files if any(a.access_key == access_key for a in file.accounts))
         path = next(holding, self._folder.default_file)
@@ -163,7 +169,10 @@ class AccountProcessor:
         return next((file.raw for file in self._folder.read().files if file.path == path), {})
 
     def _write(self, path: Path, raw: Raw) -> None:
-        """Write the file with the next version. Source: PlainPermissionManager.updateAclConfigFileVersion."""
+        """Write an accounts file with the next version number.
+
+        Source: PlainPermissionManager.updateAclConfigFileVersion.
+        """
         versions = raw.get(DATA_VERSION) or [{}]
         counter = int(versions[0].get("counter", 0)) + 1
         raw[DATA_VERSION] = [{"counter": counter, "timestamp": self._clock.now_ms()}]
@@ -175,7 +184,7 @@ def _found(accounts: list[Raw], access_key: str) -> Raw | None:
 
 
 def _given(header: SaveAccount) -> Raw:
-    """Return the account of a request in the spelling of files."""
+    """Return the account that a request contains, spelled as in accounts files; absent fields are omitted."""
     given: Raw = {"accessKey": header.access_key, "admin": header.admin}
     if header.secret_key and header.secret_key != HIDDEN:
         given["secretKey"] = header.secret_key
@@ -191,7 +200,10 @@ def _given(header: SaveAccount) -> Raw:
 
 
 def _refuse_unknown_rights(account: Raw) -> None:
-    """Raise `UsageError` for an unknown right: files may contain one, which denies; a request must not."""
+    """Raise `UsageError` for an unknown right.
+
+    An unknown right in an accounts file only denies; in a request it is refused.
+    """
     texts = [account.get(key) for key in ("defaultTopicPerm", "defaultGroupPerm")]
     lists = (account.get(key) or [] for key in _LISTS.values())
     texts += [str(each).rpartition("=")[2] for rights in lists for each in rights]

@@ -1,7 +1,7 @@
-"""The rights that a request needs: an administrator's, rights on topics and groups, or only a signature.
+"""Decides which rights a request needs: an administrator's, rights on topics and groups, or only a signature.
 
-It is upstream's table, with stricter rules (marked "ours") that clients of 4.9 do not notice. A request in no list
-needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.parse, Permission.ADMIN_CODE.
+The table is upstream's, with stricter rules (marked "ours") that clients of 4.9 do not notice. A request that no list
+names needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.parse, Permission.ADMIN_CODE.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.slow_work import NotInMemory
 from pyromq.store.message_store import MessageStore
 
-UndecidedBy = Callable[[str], Undecided | None]  # by a batch transaction's name
+UndecidedBy = Callable[[str], Undecided | None]  # name of a batch transaction -> its undecided state, or None
 
-TopicAt = Callable[[int], str | None]  # by log offset
+TopicAt = Callable[[int], str | None]  # log offset -> topic of the record there, or None
 
-# In place of the topic of a record that is no message: the body of a message may contain bytes that look like a record.
+# Topic name returned for bytes that look like a record but are none, for example inside the body of a message.
 NO_QUEUE = f"{SYSTEM_TOPIC_PREFIX}no_queue"
 
-# Requests for which upstream needs an administrator, and (ours) all others that change something or show secrets.
+# Requests that need an administrator: upstream's list, and (ours) all others that change something or show secrets.
 FOR_ADMINISTRATORS = (
     headers.CreateTopic,
     headers.DeleteTopic,
     headers.SaveBrokerSettings,
     headers.SaveGroup,
     headers.DeleteGroup,
-    # Ours: upstream needs only a signature.
+    # Ours, from here to the end: upstream needs only a signature.
     headers.SaveAccount,
     headers.DeleteAccount,
     headers.SaveWhiteList,
@@ -54,8 +54,9 @@ FOR_ADMINISTRATORS = (
     headers.ResumeHalfMessage,
 )
 
-# Requests of any account. They change nothing and show no content of messages: replies hold names, settings, numbers,
-# and those members (204, 328), half messages (100323) and batches (100334) on which the account has rights.
+# Requests that any account may send. They change nothing and return no content of messages: only names, settings and
+# numbers. Lists of producers (204, 328), half messages (100323) and batch transactions (100334) contain only the
+# entries on which the account has rights.
 FOR_EVERY_ACCOUNT = (
     headers.AccountsVersion,
     headers.AllConsumerOffsets,
@@ -90,7 +91,10 @@ FOR_EVERY_ACCOUNT = (
 
 
 class Rules:
-    """The rights that a call needs. Replies go to `reply_topic`."""
+    """Computes the rights that a call needs.
+
+    `reply_topic` is the topic of request-reply replies, which needs no right.
+    """
 
     def __init__(self, topic_at: TopicAt, reply_topic: str, undecided: UndecidedBy = lambda _: None) -> None:
         self._topic_at = topic_at
@@ -98,7 +102,7 @@ class Rules:
         self._reply_topic = reply_topic
         self._by_header: dict[type[Header], Callable[[Any, Call], list[Need]]] = {
             headers.SendMessage: lambda header, _: [_publish(header.topic)],
-            # Ours, like the next two.
+            # Ours: batch transactions, these three requests.
             headers.SendHalfRun: lambda header, call: [_publish(header.topic), *self._batch(header.transaction, call)],
             headers.CommitBatch: lambda header, call: self._batch(header.transaction, call),
             headers.RollBackBatch: lambda header, call: self._batch(header.transaction, call),
@@ -113,7 +117,7 @@ class Rules:
                 [_group(header.consumer_group)] if header.consumer_group else []
             ),
             headers.Heartbeat: lambda _, call: _subscribed(decode_body(HeartbeatBody, call.body, REQUEST)),
-            # Ours, like the next ones: upstream needs only a signature.
+            # Ours, from ConsumerConnections to UnlockQueues: upstream needs only a signature.
             headers.ConsumerConnections: lambda header, _: [_group(header.consumer_group)],
             headers.ConsumerRunningState: lambda header, _: [_group(header.consumer_group)],
             headers.ConsumerStatusOfGroup: lambda header, _: [_group(header.group), (header.topic, SUB)],
@@ -123,7 +127,7 @@ class Rules:
             ],
             headers.LockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
             headers.UnlockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
-            # Also the topic of the message (ours): upstream gives an account any message.
+            # Ours: also a right on the message's topic. Upstream lets an account read any message by its log offset.
             headers.SendMessageBack: lambda header, _: [_group(header.group), *self._at(header.offset, SUB)],
             headers.ViewMessage: lambda header, _: self._at(header.offset, SUB),
             headers.EndTransaction: lambda header, _: self._at(header.log_offset, PUB),
@@ -138,21 +142,27 @@ class Rules:
     def needs(self, call: Call) -> list[Need]:
         """Return the rights that a call needs; [] if a signature is enough.
 
-        Raises `ProtocolError` for a body that cannot be read.
+        Raises `ProtocolError` if the request's body cannot be read, `NotInMemory` if a record must first be loaded.
         """
         rule = self._by_code.get(call.code)
         return rule(call.header, call) if rule is not None else []
 
     def has_rule(self, code: int) -> bool:
-        """Return whether the rights depend on the names in the request."""
+        """Return whether the rights for a request code depend on the names (topics, groups) in the request."""
         return code in self._by_code
 
     def _reply(self, header: headers.SendReplyMessage) -> list[Need]:
-        """Every account may reply to a request. Ours: it needs a right to store the reply in another topic."""
+        """Return no rights for a reply sent to the broker's reply topic.
+
+        Ours: a reply stored in another topic needs PUB there.
+        """
         return [] if header.topic == self._reply_topic else [_publish(header.topic)]
 
     def _batch(self, transaction: str, call: Call) -> list[Need]:
-        """Return no rights for the account that began an undecided transaction; others need rights on its topics."""
+        """Return [] for the account that began the batch transaction, or if the transaction is not undecided.
+
+        Other accounts need rights on the transaction's topics.
+        """
         undecided = self._undecided(transaction)
         if undecided is None or undecided.owner == call.account:
             return []
@@ -166,12 +176,12 @@ class Rules:
 
 
 def needs_administrator(code: int, rules: Rules) -> bool:
-    """Return whether the request needs an administrator."""
+    """Return whether a request code needs an administrator: no rule and no list of open requests names it."""
     return not rules.has_rule(code) and code not in _OPEN
 
 
 def is_trace(needs: list[Need]) -> bool:
-    """Return whether a message's trace is sent, which needs no right."""
+    """Return whether the rights are for sending message traces, which every account may send."""
     return (TRACE_TOPIC, PUB) in needs
 
 
@@ -179,7 +189,10 @@ _OPEN = {code for code, header in request_headers().items() if issubclass(header
 
 
 def _publish(topic: str) -> Need:
-    """Return the right to send to a topic; for a retry topic that of its consumers. Ours: by topic, not by group."""
+    """Return the right to send to a topic.
+
+    Ours: a retry topic needs SUB on the topic itself; upstream checks the group.
+    """
     return (topic, SUB) if topic.startswith(RETRY_PREFIX) else (topic, PUB)
 
 
@@ -196,10 +209,10 @@ def _subscribed(heartbeat: HeartbeatBody) -> list[Need]:
 
 
 class PermissionGuard:
-    """Checks every request while permissions are on."""
+    """Checks the signature and rights of every request, if permissions are on."""
 
     reads_fields = True
-    is_compiled = speedups.is_active  # by `fast_acl_of`
+    is_compiled = speedups.is_active  # compiled handlers check permissions themselves, with `fast_acl_of`
 
     def __init__(self, permissions: Permissions, rules: Rules, refusals: RejectionLog) -> None:
         self._authentication = Authentication(permissions)
@@ -207,19 +220,22 @@ class PermissionGuard:
         self._refusals = refusals
 
     def judge(self, call: Call) -> MQError | None:
-        """Return the error that refuses the call, or None. Raises `NotInMemory` if it needs a record."""
+        """Return the error that refuses the call; None if the call is allowed.
+
+        Raises `NotInMemory` if a record must be loaded.
+        """
         try:
             self.check(call)
         except AccessDenied as error:
             reason = str(error).removeprefix(DENIED)
             self._refusals.note(REFUSED, call.peer.address, "%s is refused: %s", call.peer.address, reason)
             return error
-        except MQError as error:  # a body that cannot be read
+        except MQError as error:  # the body cannot be decoded
             return error
         return None
 
     def check(self, call: Call) -> None:
-        """Raise `AccessDenied`, naming account, right and resource, or set the call's account."""
+        """Set `call.account`; raise `AccessDenied`, naming account, right and resource, if the call is not allowed."""
         account = self._authentication.account_of(call)
         call.account = None if account is None else account.access_key
         if account is not None:
@@ -243,15 +259,15 @@ class PermissionGuard:
 
 
 def topic_at(store: MessageStore, log_offset: int) -> str | None:
-    """Return the topic for which the message at a log offset is meant; None if no record begins there.
+    """Return the topic that a client named for the message at a log offset; None if no record begins at that offset.
 
-    Returns `NO_QUEUE`, on which only administrators have rights, for a record to which no queue leads. Raises
-    `NotInMemory`.
+    Returns `NO_QUEUE`, on which only administrators have rights, for a record that no queue entry points to. Raises
+    `NotInMemory` if the record must first be loaded.
     """
     store.residency.need_record(log_offset)
     try:
         message = store.message_at(log_offset, check_crc=False)
-    except StoreError:  # a record begins there, and cannot be read
+    except StoreError:  # a record begins at this log offset but is unreadable
         return NO_QUEUE
     if message is None:
         return None
@@ -263,7 +279,7 @@ def topic_at(store: MessageStore, log_offset: int) -> str | None:
 
 
 def _is_queued(message: StoredMessage, store: MessageStore) -> bool:
-    """Return whether the queue that a message names leads to it."""
+    """Return whether the queue entry that a message names points to this message. Raises `NotInMemory`."""
     place = store.reading.place(message.topic, message.queue_id, message.queue_offset)
     if place is None:
         return False

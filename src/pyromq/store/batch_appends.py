@@ -1,6 +1,7 @@
-"""Appends the members of a batch to log and queue without a message object for each, in compiled code.
+"""Appends the messages of a batch to log and queue in compiled code, without a message object for each.
 
-Without compiled code, and for unusual members, `Shape.messages` and `MessageStore.append_batch` store the same bytes.
+A member is one message of a batch. Without compiled code, and for unusual members, `Shape.messages` and
+`MessageStore.append_batch` store the same bytes.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from pyromq.store.queue.queue_table import QueueTable
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.batches import Members, read_members
 
-Arrivals = Callable[[], Iterable[tuple[int, int]]]  # log offset and tags code of each
-BatchListener = Callable[[str, int, Arrivals], None]  # topic, queue id
+Arrivals = Callable[[], Iterable[tuple[int, int]]]  # returns log offset and tags code of each message
+BatchListener = Callable[[str, int, Arrivals], None]  # called with topic, queue id and arrivals
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The common fields of the records of a batch. `more` is appended to the properties of each member."""
+    """The fields that all records of a batch share. `more` is appended to the properties of each member."""
 
     topic: str
     queue_id: int
@@ -38,11 +39,11 @@ class Shape:
     prepared_offset: int = 0
 
     def text(self, own: str) -> str:
-        """Return the properties to store for a member with its own properties."""
+        """Return the property text to store for a member: the member's own text `own`, then `more`."""
         return own + ("" if not own or own.endswith(PAIRS) else PAIRS) + self.more
 
     def messages(self, members: Iterable[BatchMember]) -> Iterator[StoredMessage]:
-        """Yield the members as messages to store."""
+        """Yield a message to store for each member: the member's flag, body and properties with the shared fields."""
         for flag, body, text in members:
             yield StoredMessage(
                 self.topic,
@@ -60,7 +61,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The place of members stored back to back."""
+    """The place of members stored back to back: log and queue offset of the first member, and bytes of all records."""
 
     log_offset: int
     queue_offset: int
@@ -68,15 +69,19 @@ class Stored:
 
 
 def members_of(body: bytes, more: str) -> Members | None:
-    """Return the members of a batch for compiled appends; None if a member is unusual or damaged.
+    """Return the members of a batch body for `BatchAppends.append`, or None.
 
-    `more` is appended to the properties of each when they are stored.
+    None means that there is no compiled code, or that a member is unusual or damaged. `more` is appended to the
+    properties of each member when the member is stored.
     """
     return read_members(body, more.encode()) if speedups.is_active else None
 
 
 class BatchAppends:
-    """Appends batches to one store. `on_append(topic, queue id, arrivals)` is called after each append."""
+    """Appends batches to one store. `on_append(topic, queue id, arrivals)` is called after each append.
+
+    `arrivals()` returns log offset and tags code of each appended message.
+    """
 
     def __init__(self, log: CommitLog, queues: QueueTable, clock: Clock) -> None:
         self.on_append: BatchListener | None = None
@@ -87,9 +92,10 @@ class BatchAppends:
     def append(
         self, members: Members, shape: Shape, *, first: int, count: int, store_address: bytes, spare_bytes: int
     ) -> Stored | None:
-        """Store `count` members from `first` on, all or none. Return None, with nothing stored, for unusual members.
+        """Store `count` members from member `first` on, all or none.
 
-        `spare_bytes` more fit into the same segment after them. Raises as `MessageStore.append_batch` does.
+        Return their place; None, with nothing stored, for unusual members. All records, and `spare_bytes` more after
+        them, fit into one segment. Raises as `MessageStore.append_batch` does.
         """
         queue = self._queues.make(shape.topic, shape.queue_id)
         queue_offset, topic = queue.max_offset, shape.topic.encode()
@@ -114,7 +120,7 @@ class BatchAppends:
                 reconsume_times=shape.reconsume_times,
                 prepared_offset=shape.prepared_offset,
             )
-        except OverflowError:  # a number that no record can hold
+        except OverflowError:  # a number of the batch is too large for its field in a record
             return None
         if not is_done:
             return None
@@ -128,7 +134,7 @@ class BatchAppends:
 
     @staticmethod
     def _enter(members: Members, queue: ConsumeQueue, *, first: int, count: int, log_offset: int) -> None:
-        """Write the queue entries, perhaps into several files."""
+        """Write the queue entries of stored members, into several files of the queue if needed."""
         topic_size = len(queue.topic.encode())
         while count:
             if queue.max_offset >= queue.end:

@@ -1,4 +1,4 @@
-"""Settings of the store: sizes of its files, when they are flushed and deleted, how much one read returns."""
+"""Settings of the store: file sizes, flush intervals, retention, and limits of reads."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ def _write_delays(levels: tuple[int, ...]) -> str:
     return " ".join(words)
 
 
-# messageDelayLevel of 4.9.8.
+# Delay in ms of each delay level, from level 1 on: the default messageDelayLevel of RocketMQ 4.9.8.
 DELAY_LEVELS_MS = _parse_delays("1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h")
 
 
 class FlushMode(Enum):
-    """ASYNC: an append is answered at once, the disk follows. SYNC: the answer may wait for the disk."""
+    """When a stored message is flushed to disk. ASYNC: the reply to a send does not wait for the flush.
+
+    SYNC: the reply waits for the flush, unless the message's property WAIT is false.
+    """
 
     ASYNC = "ASYNC"
     SYNC = "SYNC"
@@ -52,7 +55,7 @@ def _write_flush(flush: FlushMode) -> str:
 
 
 def _parse_entries(text: str) -> int:
-    """Java rounds the file size up to whole entries."""
+    """Return the entries of a queue file of this many bytes, rounded up to whole entries, as Java does."""
     return -(-parse_number(text) // ENTRY_BYTES)
 
 
@@ -69,7 +72,7 @@ def _write_hours(hours: tuple[int, ...]) -> str:
 
 
 _NEXT = Change.NEXT_START
-_INT_MAX = (1 << 31) - 1  # RocketMQ keeps sizes and counts in 32 bits
+_INT_MAX = (1 << 31) - 1  # limit of a size or count: RocketMQ keeps them in 32 bits
 _TIME = (1, 3_600_000)
 _PAGES = (0, 1 << 20)
 _BYTES = (1, 1 << 30)
@@ -79,14 +82,14 @@ _PERCENT = (1, 100)
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """A store folder is bound to its file sizes: they must never change once it holds data."""
+    """Settings of a store. The file sizes of a data folder must never change once the folder holds data."""
 
-    root: Path  # the folder; one process has it at a time
-    # None: `commitlog` below the root.
+    root: Path  # data folder of the store; only one process at a time can open the folder
+    # Folder of the commit log; None: `commitlog` in the data folder.
     commit_log_path: Path | None = setting(None, "storePathCommitLog", read=parse_path)
-    # Of a commit log file; 4.9.8's default, as are the next three.
+    # Size of a commit log file. This default and the next three are those of RocketMQ 4.9.8.
     segment_bytes: int = setting(1 << 30, "mappedFileSizeCommitLog", range=(4096, _INT_MAX), change=_NEXT)
-    # Of a consume queue file; in properties its size in bytes.
+    # Entries in a consume queue file. In a properties file the value is the file size in bytes.
     consume_queue_entries: int = setting(
         300_000,
         "mappedFileSizeConsumeQueue",
@@ -95,54 +98,60 @@ class StoreConfig:
         read=_parse_entries,
         write=_write_entries,
     )
-    # Of an index file's hash table.
+    # Slots in the hash table of a key index file.
     index_slots: int = setting(5_000_000, "maxHashSlotNum", range=(1, 100_000_000), change=_NEXT)
-    index_entries: int = setting(20_000_000, "maxIndexNum", range=(2, 80_000_000), change=_NEXT)  # of an index file
-    # Off: no query by key, less work per message.
+    # Entries in a key index file.
+    index_entries: int = setting(20_000_000, "maxIndexNum", range=(2, 80_000_000), change=_NEXT)
+    # Whether messages are indexed by key. False: queries by key find nothing, and a message costs less work.
     index_enabled: bool = setting(True, "messageIndexEnable", change=_NEXT)
-    # Whether a confirmed message is on the disk already.
+    # Whether the reply to a send waits until the message is on disk.
     flush: FlushMode = setting(FlushMode.ASYNC, "flushDiskType", change=_NEXT, read=_parse_flush, write=_write_flush)
-    # What a power loss may take when flushing is asynchronous.
+    # Time between two flushes of the commit log. With ASYNC a power loss loses the messages since the last flush.
     flush_interval_ms: int = setting(500, "flushIntervalCommitLog", range=_TIME, change=_NEXT)
-    # Of 4 KiB; fewer wait for the thorough flush.
+    # Least unflushed pages (4 KiB) for a flush of the log; fewer wait for `flush_thorough_interval_ms`.
     flush_least_pages: int = setting(4, "flushCommitLogLeastPages", range=_PAGES, change=_NEXT)
-    # Then less than `flush_least_pages` is flushed, too.
+    # Time after which the log is flushed even if fewer than `flush_least_pages` pages are unflushed.
     flush_thorough_interval_ms: int = setting(10_000, "flushCommitLogThoroughInterval", range=_TIME, change=_NEXT)
-    sync_flush_timeout_ms: int = setting(5_000, "syncFlushTimeout", range=_TIME, change=_NEXT)  # of a waiting sender
-    queue_flush_interval_ms: int = setting(1_000, range=_TIME)  # late is no loss: queues can be rebuilt from the log
-    queue_flush_least_pages: int = setting(2, range=_PAGES)  # of 4 KiB, as those of the log
-    queue_flush_thorough_interval_ms: int = setting(10_000, range=_TIME)  # how much log is read again after a crash
-    max_message_bytes: int = setting(4 << 20, range=_BYTES)  # of a body; a record may be 64 KiB larger
-    # Compare bodies with their checksums after a crash.
+    # Limit of a sender's wait for a flush. After this time the reply reports FLUSH_DISK_TIMEOUT.
+    sync_flush_timeout_ms: int = setting(5_000, "syncFlushTimeout", range=_TIME, change=_NEXT)
+    # Time between two flushes of consume queues. A late flush loses nothing: the log can rebuild queues.
+    queue_flush_interval_ms: int = setting(1_000, range=_TIME)
+    queue_flush_least_pages: int = setting(2, range=_PAGES)  # least unflushed pages (4 KiB) for a flush of a queue
+    # Time between two flushes of all consume queues: a start after a crash reads the log of this time again.
+    queue_flush_thorough_interval_ms: int = setting(10_000, range=_TIME)
+    max_message_bytes: int = setting(4 << 20, range=_BYTES)  # limit of a message's body; a record may be 64 KiB larger
+    # Whether a start compares the message bodies that it reads with their checksums.
     check_crc_on_recover: bool = setting(True, "checkCRCOnRecover", change=_NEXT)
-    # Of levels 1, 2 and so on.
+    # Delays of the delay levels 1, 2 and so on.
     delay_levels_ms: tuple[int, ...] = setting(
         DELAY_LEVELS_MS, "messageDelayLevel", change=_NEXT, read=_parse_delays, write=_write_delays
     )
-    max_transfer_bytes: int = setting(262_144, range=_BYTES)  # of one read
-    max_transfer_count: int = setting(32, range=_COUNT)  # messages of one read
-    cold_transfer_bytes: int = setting(65_536, range=_BYTES)  # of one read of records that are probably not resident
-    cold_transfer_count: int = setting(8, range=_COUNT)  # messages of such a read
-    # Of one read by a client that asks for more than `max_transfer_bytes`; a frame has at most 16 MiB. Ours: a client
-    # that finds this setting may ask for large pulls.
+    max_transfer_bytes: int = setting(262_144, range=_BYTES)  # limit of one read, such as a pull
+    max_transfer_count: int = setting(32, range=_COUNT)  # limit of messages of one read
+    cold_transfer_bytes: int = setting(65_536, range=_BYTES)  # limit of one read of records probably not in memory
+    cold_transfer_count: int = setting(8, range=_COUNT)  # messages of one read of records probably not in memory
+    # Limit of one read for a client that asks for more than `max_transfer_bytes`; a frame has at most 16 MiB.
+    # RocketMQ has no such setting: a client that finds this setting may ask for large pulls.
     bulk_transfer_bytes: int = setting(4 << 20, "bulkTransferBytes", range=(1, 15 << 20), change=_NEXT)
-    bulk_transfer_count: int = setting(16_384, "bulkTransferCount", range=_COUNT, change=_NEXT)  # of such a read
-    cold_memory_percent: int = setting(40, range=_PERCENT)  # records further behind the end than this share are cold
-    # Retention may delete a log file whose newest message is older.
+    # Limit of messages of one read for a client that asks for more than `max_transfer_bytes`.
+    bulk_transfer_count: int = setting(16_384, "bulkTransferCount", range=_COUNT, change=_NEXT)
+    # Share of the machine's memory: records further from the log's end count as probably not in memory.
+    cold_memory_percent: int = setting(40, range=_PERCENT)
+    # Retention may delete a log file whose newest message is older than this.
     reserved_hours: int = setting(72, "fileReservedTime", range=(0, 24 * 366 * 100), change=_NEXT)
-    # Hours of the day, local time, at which old files are deleted while there is space.
+    # Hours of the day (local time) at which files older than `reserved_hours` are deleted.
     expire_hours: tuple[int, ...] = setting((4,), "deleteWhen", change=_NEXT, read=_parse_hours, write=_write_hours)
-    # Of log files; older ones are deleted at any hour. None: no limit. Ours.
+    # Limit of all log files: the oldest files are deleted at any hour. None: no limit. RocketMQ has no such setting.
     retained_bytes: int | None = setting(None, "retentionBytes", change=_NEXT, read=parse_number)
-    # Between two rounds of deleting.
+    # Time between two rounds in which retention deletes files.
     expire_interval_ms: int = setting(10_000, "cleanResourceInterval", range=(100, 3_600_000), change=_NEXT)
-    # Of the disk that is used. Above it old files are deleted at any hour.
+    # Disk use above which files older than `reserved_hours` are deleted at any hour.
     disk_expire_percent: int = setting(75, "diskMaxUsedSpaceRatio", range=_PERCENT, change=_NEXT)
-    # Above it the oldest files are deleted whatever their age. A system property upstream, in parts of 1.
+    # Disk use above which the oldest files are deleted at any age. RocketMQ reads a system property, as a fraction.
     disk_force_percent: int = setting(85, "diskSpaceCleanForciblyRatio", range=_PERCENT, change=_NEXT)
-    # Above it no message is taken. A system property upstream, in parts of 1.
+    # Disk use above which messages are refused. RocketMQ reads a system property, as a fraction.
     disk_refuse_percent: int = setting(90, "diskSpaceWarningLevelRatio", range=_PERCENT, change=_NEXT)
-    # Off: above `disk_force_percent` age counts all the same.
+    # False: above `disk_force_percent` only files older than `reserved_hours` are deleted.
     force_expire: bool = setting(True, "cleanFileForciblyEnable", change=_NEXT)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,7 @@
-"""A table saved to disk by a thread. Changes made during a write are saved together by the next one."""
+"""Saves a table (such as consumer offsets) to its file in a thread.
+
+Changes made during a write are saved together by the next write.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from pyromq.errors import StoreError
 from pyromq.store.json_file import JsonFile
 from pyromq.store.worker import worker
 
-_PART = 200  # members encoded at once: some 300 us, which may delay the event loop
-_BEFORE, _BEHIND = b'{\n "": {\n', b"\n }\n}"  # text of msgspec around them
+_PART = 200  # members encoded per part: about 300 µs, a possible delay of the event loop
+_BEFORE, _BEHIND = b'{\n "": {\n', b"\n }\n}"  # text that msgspec writes before and after the members of a part
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -29,9 +32,10 @@ def at_once(work: Callable[[], None]) -> None:
 
 
 class TableFile(Generic[T]):
-    """Writes the newest table. A thread calls `encode`, so a table must not change once handed over.
+    """Writes the newest state of a table to a file, in a thread. The thread calls `encode`.
 
-    Changes within one iteration of the event loop are handed over once, at its end, by `run_soon`.
+    So a table must not change once `save` has handed it to the thread. Changes within one iteration of the event loop
+    are handed to the thread together, at the end of the iteration; `run_soon` schedules that.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class TableFile(Generic[T]):
         self._file = file
         self._encode = encode
         self._thread = worker(file.disk, f"table-{file.path.stem}")
-        # Of the current iteration.
+        # Calls of `save` in the current iteration of the event loop.
         self._changed: tuple[Callable[[], T], int] | None = None
         self._asked: list[Future[None]] = []
         self._before: list[Callable[[], None]] = []
@@ -56,11 +60,12 @@ class TableFile(Generic[T]):
         self._is_writing = False
 
     def save(self, table: Callable[[], T], *, order: int, after: Callable[[], None] | None = None) -> Future[None]:
-        """Save the table that `table` returns at the end of the iteration.
+        """Save the table that the function `table` returns.
 
-        The thread resolves the future once the table is on disk, or with `StoreNotWritable`. `order` must grow with
-        each change. The thread calls `after` before the write; if that raises `StoreError`, no table is written until
-        a later call of it succeeds.
+        The function is called at the end of the event loop's iteration. The thread resolves the returned future once
+        the table is on disk, or sets `StoreNotWritable` as its error. `order` must grow with each change. The thread
+        calls `after` before the write. If `after` raises `StoreError`, no table is written until a later call of
+        `after` succeeds.
         """
         saved: Future[None] = Future()
         self._asked.append(saved)
@@ -85,7 +90,7 @@ class TableFile(Generic[T]):
             self._thread.submit(self._write)
 
     def close(self) -> None:
-        """Write the remaining changes and join the thread."""
+        """Write the unsaved changes and join the thread. Blocks."""
         self._hand_over()
         self._thread.shutdown()
 
@@ -115,9 +120,9 @@ class TableFile(Generic[T]):
 
 
 def formatted(head: msgspec.Struct, members: Mapping[str, object], *, indent: int = 1) -> bytes:
-    """Return a table as indented JSON: `head`, with `members` in its last field, which must be an empty object.
+    """Return a table as indented JSON: the fields of `head`, with `members` as content of the last field.
 
-    For threads: releases the interpreter's lock between parts.
+    The last field of `head` must be an empty object. For threads: other threads can run between the parts of the work.
     """
     begin = msgspec.json.format(msgspec.json.encode(head), indent=indent)
     if not members:
@@ -132,12 +137,15 @@ def formatted(head: msgspec.Struct, members: Mapping[str, object], *, indent: in
 
 
 def give_way() -> None:
-    """Release the interpreter's lock to a waiting thread, usually that of the event loop."""
+    """Release Python's interpreter lock (GIL), so that a waiting thread, usually the event loop, can run."""
     time.sleep(0)
 
 
 def when_saved(saved: Future[None], reply: R | Future[R]) -> Future[R]:
-    """Return a future of the reply that resolves once a table is saved, or with the error of the save."""
+    """Return a future that resolves to `reply` once the table is saved; an error of the save is the future's error.
+
+    If `reply` is a future, its result is used once that future has resolved as well.
+    """
     answered: Future[R] = Future()
     if isinstance(reply, Future):
         reply.add_done_callback(lambda ready: complete_when_saved(saved, ready.result(), answered))
@@ -147,7 +155,7 @@ def when_saved(saved: Future[None], reply: R | Future[R]) -> Future[R]:
 
 
 def complete_when_saved(saved: Future[None], reply: R, answered: Future[R]) -> None:
-    """Resolve `answered` to the reply once a table is saved, or with the error of the save."""
+    """Resolve `answered` to `reply` once the table is saved; if the save fails, set its error on `answered`."""
 
     def done(saved: Future[None]) -> None:
         if (error := saved.exception()) is not None:

@@ -1,1 +1,1 @@
-"""The key index: log offsets by message key."""
+"""The key index: finds the log offsets of messages by key."""

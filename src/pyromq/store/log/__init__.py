@@ -1,1 +1,1 @@
-"""The commit log: all records in order of arrival, in files of equal size."""
+"""The commit log: the records of all topics in order of arrival, in files of equal size."""

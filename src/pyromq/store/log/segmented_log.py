@@ -393,9 +393,7 @@ class SegmentedLog:
             segment.is_fresh = True
 
     def cut(self, offset: int) -> None:
-        """Truncate the log at `offset`: delete later files, and fill the file that holds `offset` with zeros from
-        there.
-        """
+        """Truncate the log at `offset`: delete later files, and fill the file of `offset` with zeros from there."""
         while self.segments and self.segments[-1].base > offset:
             self.segments.pop().delete()
         if self.segments and offset < self.capacity_end:

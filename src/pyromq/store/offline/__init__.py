@@ -1,1 +1,1 @@
-"""A stopped store: looked at, checked, repaired."""
+"""Checks and repairs the store of a stopped broker."""

@@ -1,1 +1,1 @@
-"""Consume queues: the places of a queue's messages in the log."""
+"""Consume queues: the place of each message of a queue in the commit log."""

@@ -1,13 +1,13 @@
 """A consume queue: for each message of one queue its place in the commit log, in order of queue offset.
 
     entry        bytes   type   meaning
-    log offset   8       long   of the record
-    size         4       int    of the record
+    log offset   8       long   log offset of the record
+    size         4       int    size of the record
     tags code    8       long   hash of the tags, or the delivery time of a delayed message
 
-Entry n is at byte 20 n of the consecutive files. A queue whose first messages are lost has filler entries
-(0, 0x7FFFFFFF, 0) before its first one. Source: RocketMQ 4.9.8, ConsumeQueue. Ours: the filler entry of a message lost
-in the middle of a queue has the log offset of a neighbour's record, so that log offsets ascend.
+Entry n is at byte 20 n of the consecutive files. A queue whose first messages are lost begins with filler entries (0,
+0x7FFFFFFF, 0). Source: RocketMQ 4.9.8, ConsumeQueue. Different from RocketMQ: the filler entry of a message lost in the
+middle of a queue has the log offset of a neighbour's record, so that log offsets ascend.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ if TYPE_CHECKING or speedups.is_active:
 else:
 
     class QueueTail:
-        """The end of a queue, to which plain and compiled code append.
+        """The end of a consume queue, to which plain and compiled code append entries.
 
-        `min_offset` is the queue offset of the first message with a record, `max_offset` that of the next message.
-        Entries before `reserved` have disk space. Entries before `unverified_end` existed when the store was opened.
-        The file being written begins at entry `base`, has space before `end`, and is mapped as `memory`.
+        `min_offset` is the queue offset of the first message with a record, `max_offset` the queue offset of the next
+        message. Entries before `reserved` have disk space. Entries before `unverified_end` existed when the store was
+        opened. The file being written begins at entry `base`, has disk space before entry `end`, and is mapped as
+        `memory`.
         """
 
         __slots__ = ("base", "end", "max_offset", "memory", "min_offset", "reserved", "unverified_end")
@@ -54,25 +55,28 @@ logger = logger_of(__name__)
 
 ENTRY_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
-_LEVELS = 4  # folders created with a queue's file: consumequeue, topic and queue id, in the store's folder
-_LEAST_ALLOCATION, _MOST_ALLOCATION = 4096, 64 << 10  # bytes of disk space allocated at once
+_LEVELS = 4  # folders created with a queue's file: queue id, topic, consumequeue, data folder
+_LEAST_ALLOCATION, _MOST_ALLOCATION = 4096, 64 << 10  # limits of one allocation of disk space (bytes)
 _SETTING = "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
 
 ENTRY = struct.Struct(">qiq")
-_EXTENT = struct.Struct(">qi")  # of the record
-_pack_into = ENTRY.pack_into  # bound once: called for every message
-unpack_entries = ENTRY.iter_unpack  # of entries back to back: log offset, size, tags code of each
-unpack_extent = _EXTENT.unpack_from  # of the entry at a position: log offset and size
+_EXTENT = struct.Struct(">qi")  # log offset and size of the record, the first fields of an entry
+_pack_into = ENTRY.pack_into  # bound once, as every append of an entry calls this
+unpack_entries = ENTRY.iter_unpack  # yields log offset, size and tags code of each entry
+unpack_extent = _EXTENT.unpack_from  # returns log offset and size of the entry at a position
 
 
 @lru_cache(maxsize=256)
 def unpack_extents(count: int) -> Callable[..., tuple[int, ...]]:
-    """Return a function that unpacks log offset and size of `count` entries into one tuple: twice as fast as tuples."""
+    """Return a function that unpacks log offset and size of `count` entries into one flat tuple.
+
+    One flat tuple takes half the time of a tuple per entry.
+    """
     return struct.Struct(">" + "qi8x" * count).unpack_from
 
 
 class QueueEntry(NamedTuple):
-    """The entry of one message: place and size of its record, and the tags code for filters."""
+    """A consume-queue entry: log offset and size of one message's record, and the tags code for filters."""
 
     log_offset: int
     size: int
@@ -80,17 +84,20 @@ class QueueEntry(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the entry was never written, or is plainly damaged."""
+        """True if the entry was never written, or if its size or log offset is impossible."""
         return self.size <= 0 or self.log_offset < 0
 
     @property
     def is_filler(self) -> bool:
-        """Whether the entry precedes the queue's first message."""
+        """True if the entry is a filler before the queue's first message."""
         return self.size == FILLER_SIZE and self.log_offset == 0
 
 
 class ConsumeQueue(QueueTail):
-    """One writer. Entries before `flushed_offset` are on disk; the flusher sets it."""
+    """One consume queue on disk. Only one thread may write.
+
+    Entries before `flushed_offset`, set by the flusher, are on disk.
+    """
 
     __slots__ = ("_disk", "_mappings", "files", "flushed_offset", "queue_id", "topic")
 
@@ -112,7 +119,7 @@ class ConsumeQueue(QueueTail):
     # -- writing
 
     def append(self, log_offset: int, size: int, tags_code: int) -> None:
-        """Append the entry of the next queue offset; readers see it at once."""
+        """Append the entry of the next queue offset. Readers see the entry immediately."""
         offset = self.max_offset
         if offset >= self.end:
             self.open_file(offset)
@@ -120,7 +127,7 @@ class ConsumeQueue(QueueTail):
         self.max_offset = offset + 1
 
     def begin_at(self, queue_offset: int, lost_at: int) -> None:
-        """Fill the queue up to `queue_offset`, above the maximum, with filler entries.
+        """Fill the queue with filler entries up to `queue_offset`, which must be above the maximum.
 
         `lost_at` is the log offset of a neighbour's record; 0 if all earlier messages have expired.
         """
@@ -134,7 +141,7 @@ class ConsumeQueue(QueueTail):
             self.append(lost_at, FILLER_SIZE, 0)
 
     def restore_end(self, queue_offset: int) -> None:
-        """Raise the maximum to `queue_offset` if it is lower, durably."""
+        """Raise the maximum offset to `queue_offset` durably, if the maximum is lower. New entries are fillers."""
         if queue_offset <= self.max_offset:
             return
         logger.warning(
@@ -147,10 +154,10 @@ class ConsumeQueue(QueueTail):
             self.reserve(queue_offset)
 
     def reserve(self, offset: int) -> None:
-        """Allocate disk space for entry `offset`, the next one, and for some more. Raises `StoreNotWritable`.
+        """Allocate disk space for entry `offset`, the next entry, and for some more entries. Raises `StoreNotWritable`.
 
-        Must precede the append of a record: its entry must not fail after it, and a write to a mapped file on a full
-        disk would kill the process.
+        Must be called before the message's record is appended: the entry of an appended record must not fail, and a
+        write to a mapped file on a full disk would kill the process.
         """
         position = offset * ENTRY_BYTES
         try:
@@ -159,8 +166,8 @@ class ConsumeQueue(QueueTail):
                 segment = self.files.create(position - position % self.files.segment_bytes)
                 self.files.add(segment)
             start = position - segment.base
-            size = min(max(start, _LEAST_ALLOCATION), _MOST_ALLOCATION)  # small queues take little
-            end = -(-(start + size) // _LEAST_ALLOCATION) * _LEAST_ALLOCATION  # an entry may lie on two pages
+            size = min(max(start, _LEAST_ALLOCATION), _MOST_ALLOCATION)  # small queues allocate little
+            end = -(-(start + size) // _LEAST_ALLOCATION) * _LEAST_ALLOCATION  # page end: an entry may lie on two
             end = min(end, segment.size)
             self._mapped(segment)
             segment.prepare(start, end)
@@ -171,13 +178,13 @@ class ConsumeQueue(QueueTail):
         self.reserved = (segment.base + end) // ENTRY_BYTES
 
     def open_file(self, offset: int) -> None:
-        """Map the file of entry `offset` for writing, with disk space for the entry."""
+        """Map the file of entry `offset` for writing, with disk space for the entry. Raises `StoreNotWritable`."""
         if offset >= self.reserved:
             self.reserve(offset)
         segment = self.files.find(offset * ENTRY_BYTES)
         assert segment is not None
         if segment.base // ENTRY_BYTES != self.base:
-            self.files.release()  # a read maps the full file again
+            self.files.release()  # unmap the full file; a read maps that file again
         memory = self._mapped(segment)
         if memory.readonly:
             raise StoreNotWritable(f"{segment.path} is read-only: check its disk, then restart the broker")
@@ -190,18 +197,21 @@ class ConsumeQueue(QueueTail):
             self._mappings.add(self)
         memory = segment.memory
         if memory.readonly:
-            self.reserved = 0  # the next append is refused before it begins
+            self.reserved = 0  # the next append calls `reserve`, which refuses
         return memory
 
     def release(self) -> None:
-        """Unmap all files; the next use maps them again."""
+        """Unmap all files of the queue. The next use of a file maps the file again."""
         self._mappings.discard(self)
         self.memory = None
         self.end = 0
         self.files.release()
 
     def give_up(self) -> list[memoryview]:
-        """Empty the queue but keep its files. Return the mapped memory, as unmapping it takes long."""
+        """Empty the queue but keep its files. Return the mapped memory.
+
+        The caller can unmap the memory later by deleting the views: unmapping takes long.
+        """
         mapped = [segment.memory for segment in self.files.segments if segment.is_mapped]
         self.release()
         self.files.segments.clear()
@@ -209,36 +219,36 @@ class ConsumeQueue(QueueTail):
         return mapped
 
     def delete(self) -> None:
-        """Delete the queue and its folder."""
+        """Delete the queue, its files and its folder."""
         self.give_up()
         self._disk.remove_folder(self.files.folder)
 
     # -- reading
 
     def find(self, queue_offset: int) -> QueueEntry | None:
-        """Return the entry of a queue offset; None if there is none."""
+        """Return the entry at a queue offset; None if the queue has no such entry."""
         segment = self.files.find(queue_offset * ENTRY_BYTES) if 0 <= queue_offset < self.max_offset else None
         if segment is None:
             return None
         return QueueEntry._make(ENTRY.unpack_from(self._mapped(segment), queue_offset * ENTRY_BYTES - segment.base))
 
     def place_of(self, queue_offset: int) -> tuple[Path, int]:
-        """Return file and position of an existing entry."""
+        """Return file and byte position of the entry at a queue offset. The entry must exist."""
         segment = self.files.find(queue_offset * ENTRY_BYTES)
         assert segment is not None
         return segment.path, queue_offset * ENTRY_BYTES - segment.base
 
     def put(self, queue_offset: int, entry: QueueEntry) -> None:
-        """Overwrite an existing entry, unless the disk is read-only."""
+        """Overwrite the existing entry at a queue offset. Does nothing if the disk is read-only."""
         segment = self.files.find(queue_offset * ENTRY_BYTES)
         assert segment is not None
         if not (memory := self._mapped(segment)).readonly:
             _pack_into(memory, queue_offset * ENTRY_BYTES - segment.base, *entry)
 
     def content(self, queue_offset: int, count: int) -> memoryview | None:
-        """Return up to `count` entries of one file as bytes; None if the file is deleted.
+        """Return the bytes of up to `count` entries from `queue_offset` on, of one file; None if the file is deleted.
 
-        The offset must be below the maximum.
+        `queue_offset` must be below the maximum.
         """
         position = queue_offset * ENTRY_BYTES
         segment = self.files.find(position)
@@ -249,7 +259,7 @@ class ConsumeQueue(QueueTail):
         return self._mapped(segment)[start:end]
 
     def entry_to_load(self, queue_offset: int) -> PagesToLoad:
-        """Return the entry's bytes if they are not resident."""
+        """Return the bytes of an entry as pieces to load; [] if the entry is resident or missing."""
         position = queue_offset * ENTRY_BYTES
         segment = self.files.find(position) if 0 <= queue_offset < self.max_offset else None
         if segment is None:
@@ -258,12 +268,15 @@ class ConsumeQueue(QueueTail):
         return segment.to_load(position - segment.base, position - segment.base + ENTRY_BYTES)
 
     def after_file_of(self, queue_offset: int) -> int:
-        """Return the first queue offset of the next file."""
+        """Return the first queue offset of the file that follows the file of `queue_offset`."""
         per_file = self.files.segment_bytes // ENTRY_BYTES
         return queue_offset + per_file - queue_offset % per_file
 
     def first(self, wanted: Callable[[QueueEntry], bool], *, start: int | None = None) -> int:
-        """Return the first offset whose entry is `wanted`, else the maximum. Wanted entries must follow all others."""
+        """Return the first queue offset whose entry is `wanted`, from `start` or the minimum on; else the maximum.
+
+        Uses binary search: wanted entries must follow all other entries.
+        """
         low, high = self.min_offset if start is None else start, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -276,13 +289,13 @@ class ConsumeQueue(QueueTail):
 
     @property
     def log_end(self) -> int:
-        """Log offset after the record of the last entry; 0 if that entry has no record."""
+        """Log offset after the record of the last entry; 0 if the queue is empty or its last entry has no record."""
         entry = self.find(self.max_offset - 1)
         return 0 if entry is None or entry.size == FILLER_SIZE else entry.log_offset + entry.size
 
     @property
     def covered_to(self) -> int:
-        """Log offset before which every record of the queue has its entry."""
+        """Log offset before which every record of the queue has an entry; 0 for an empty queue."""
         entry = self.find(self.max_offset - 1)
         if entry is None:
             return 0
@@ -291,16 +304,16 @@ class ConsumeQueue(QueueTail):
     # -- opening
 
     def load(self, *, crashed: bool) -> bool:
-        """Find files and maximum. Return False if an unknown number of entries is missing. Raises `StoreCorrupt`.
+        """Find the queue's files and its maximum offset. Return False if an unknown number of entries is missing.
 
-        After a crash some entries before the maximum may be zeros.
+        After a crash some entries before the maximum may be zeros. Raises `StoreCorrupt`.
         """
         is_whole = self.files.load(remade=crashed)
         self.find_end()
         return is_whole
 
     def find_end(self) -> None:
-        """Set minimum and maximum by the files: the first empty entry of the last one."""
+        """Set minimum and maximum offset from the files. The maximum is the first empty entry of the last file."""
         self.min_offset = self.max_offset = self.files.base // ENTRY_BYTES
         if self.files.segments:
             last = self.files.segments[-1]
@@ -310,7 +323,7 @@ class ConsumeQueue(QueueTail):
         self.flushed_offset = self.max_offset
 
     def cut_at(self, queue_offset: int) -> None:
-        """Delete the entries from `queue_offset` on."""
+        """Delete the entries from `queue_offset` on, in memory and on disk."""
         if queue_offset < self.max_offset:
             self.release()
             self.files.cut(queue_offset * ENTRY_BYTES)
@@ -319,19 +332,19 @@ class ConsumeQueue(QueueTail):
             self.flushed_offset = min(self.flushed_offset, queue_offset)
 
     def shorten_to(self, queue_offset: int) -> None:
-        """Lower the maximum to `queue_offset`; entries stay on disk until `cut_to_max`."""
+        """Lower the maximum to `queue_offset`. Later entries stay on disk until `cut_to_max`."""
         self.max_offset = queue_offset
         self.flushed_offset = min(self.flushed_offset, queue_offset)
         self.release()
 
     def cut_to_max(self) -> None:
-        """Delete the entries after the maximum from the disk."""
+        """Delete the entries from the maximum offset on from the disk."""
         self.release()
         self.files.cut(self.max_offset * ENTRY_BYTES)
         self.reserved = 0
 
     def cut_behind(self, log_end: int) -> None:
-        """Delete entries of records that begin at `log_end` or later, and a last file without entries."""
+        """Delete the last entries, whose records begin at `log_end` or later, and a last file without entries."""
         offset = self.max_offset
         while (entry := self.find(offset - 1)) is not None and entry.log_offset >= log_end:
             offset -= 1
@@ -362,19 +375,22 @@ class ConsumeQueue(QueueTail):
         return last is not None and last.log_offset < log_offset
 
     def unflushed(self, end: int) -> list[Segment]:
-        """Return the files with entries before `end` that may not be on disk. Thread-safe."""
+        """Return the files that hold entries from `flushed_offset` to queue offset `end`. Thread-safe."""
         return self.files.between(self.flushed_offset * ENTRY_BYTES, end * ENTRY_BYTES)
 
     def mark_dirty(self) -> None:
-        """Make the next flush write all entries from `flushed_offset` on: after a crash they may not be on disk."""
+        """Make the next flush write all entries from `flushed_offset` on.
+
+        Used after a crash, when these entries may be missing on the disk.
+        """
         self.files.mark_dirty(self.flushed_offset * ENTRY_BYTES, self.max_offset * ENTRY_BYTES)
         if self.files.segments:
-            self.files.segments[-1].is_fresh = True  # also if it has no entries yet
+            self.files.segments[-1].is_fresh = True  # the last file may have no entries yet
 
     def correct_min_offset(self, log_offset: int) -> None:
-        """Set the minimum to the first entry whose record begins at `log_offset` or later; unchanged if none does.
+        """Set the minimum offset to the first entry whose record begins at `log_offset` or later.
 
-        Source: RocketMQ 4.9.8, ConsumeQueue.correctMinOffset.
+        The minimum stays unchanged if there is no such entry. Source: RocketMQ 4.9.8, ConsumeQueue.correctMinOffset.
         """
         live = self.first(
             lambda entry: not entry.is_filler and (entry.log_offset >= log_offset or not log_offset),
@@ -385,7 +401,7 @@ class ConsumeQueue(QueueTail):
 
 
 class Mappings:
-    """The queues with mapped files, oldest mapping first, up to `limit`. For one thread.
+    """Remembers which queues have mapped files, the oldest mapping first, and limits their number. For one thread.
 
     A system allows 65,530 mappings in a process, and a store may have more queues. Mapping a file again takes 20 µs.
     """
@@ -395,7 +411,7 @@ class Mappings:
         self._mapped: dict[ConsumeQueue, None] = {}
 
     def add(self, queue: ConsumeQueue) -> None:
-        """Add a queue before it maps a file; release the oldest ones above the limit."""
+        """Add a queue; must be called before the queue maps a file. Unmaps the oldest queues above the limit."""
         self._mapped.pop(queue, None)
         self._mapped[queue] = None
         while len(self._mapped) > self._limit:
@@ -404,5 +420,5 @@ class Mappings:
             oldest.release()
 
     def discard(self, queue: ConsumeQueue) -> None:
-        """Remove a queue that has no mapped files."""
+        """Forget a queue that no longer has mapped files."""
         self._mapped.pop(queue, None)

@@ -1,8 +1,8 @@
-"""Compares queue entries of earlier processes with their records before first use, and repairs them.
+"""Compares queue entries that earlier processes wrote with their records, and repairs wrong entries before first use.
 
-A start reads only the end of the log, so a flipped bit in a queue would make a pull return bytes that are no record.
-The right records of wrong entries lie between those of their neighbours, and one walk over that part of the log finds
-them. The entry of a lost record becomes a filler.
+A start reads only the end of the log, so a flipped bit in a queue could make a pull return bytes that are no record.
+The right record of a wrong entry lies between the records of the neighbouring entries, so one walk over that part of
+the log finds the record. The entry of a lost record becomes a filler, which consumers skip.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ if speedups.is_active:
 
 logger = logger_of(__name__)
 
-_SEARCHED_BYTES = 64 << 20  # bytes of the log searched for wrong entries: the search blocks the event loop
-_SEARCHED_ENTRIES = 1_000  # entries searched for the next correct one
+_SEARCHED_BYTES = 64 << 20  # limit of log bytes searched for a missing record: the search blocks the event loop
+_SEARCHED_ENTRIES = 1_000  # limit of entries searched for the next correct entry
 
-Bounds = tuple[int, int]  # begin and end, of queue offsets or log offsets
+Bounds = tuple[int, int]  # begin and end of a range of queue offsets
 
 
 class EntryVerifier:
-    """Remembers the last verified range of each queue, so that a sequential reader verifies each entry once.
+    """Verifies queue entries that existed when the store was opened (those before a queue's `unverified_end`).
 
-    `tags_code` returns the tags code that a message's entry must have. Entries before a queue's `unverified_end` are
-    those of earlier processes.
+    The last verified range of each queue is remembered, so a sequential reader verifies each entry once. `tags_code`
+    returns the tags code that a message's entry must have.
     """
 
     def __init__(self, log: CommitLog, tags_code: Callable[[StoredMessage], int]) -> None:
         self._log = log
         self._tags_code = tags_code
-        self.log_began = 0  # begin of the log when the store was opened
+        self.log_began = 0  # first log offset of the log when the store was opened
         self._verified: dict[tuple[ConsumeQueue, bool], Bounds] = {}
 
     def is_due(self, queue: ConsumeQueue, first: int, end: int, *, tags: bool) -> bool:
-        """Whether some entries of this range are unverified."""
+        """Return True if some entries from queue offset `first` to `end` are unverified."""
         low, high = self._verified.get((queue, tags), (0, 0))
         return first < queue.unverified_end and not low <= first <= min(end, queue.unverified_end) <= high
 
     def verify(self, queue: ConsumeQueue, first: int, end: int, *, tags: bool = False) -> bool:
-        """Compare a range of entries with their records, with `tags` their tags codes too, and repair wrong ones.
+        """Compare the entries from queue offset `first` to `end` with their records, and repair wrong entries.
 
-        Return True if all were right.
+        With `tags` the tags codes are compared too. Return True if all entries were right.
         """
         if not self.is_due(queue, first, end, tags=tags):
             return True
@@ -67,7 +67,7 @@ class EntryVerifier:
         return not runs
 
     def _wrong(self, queue: ConsumeQueue, first: int, end: int, *, tags: bool) -> Iterator[int]:
-        """Yield the queue offsets of wrong entries."""
+        """Yield the queue offsets of entries from `first` to `end` that do not fit their records."""
         while first < end:
             if not tags:
                 first += self._count_right(queue, first, end)
@@ -76,7 +76,7 @@ class EntryVerifier:
             first += 1
 
     def _count_right(self, queue: ConsumeQueue, first: int, end: int) -> int:
-        """Return how many entries from the first on are right, by the compiled check; 0 without it."""
+        """Return how many entries, counted from `first`, the compiled check finds right; 0 without compiled code."""
         entry = queue.find(first) if speedups.is_active else None
         segment = None if entry is None else self._log.segment_of(entry.log_offset)
         content = None if segment is None else queue.content(first, end - first)
@@ -102,17 +102,20 @@ class EntryVerifier:
             return False
 
     def _is_expired(self, queue: ConsumeQueue, entry: QueueEntry) -> bool:
-        """Whether the record of an entry has expired: since the start, or before it with all of the queue."""
+        """Return True if retention has deleted the record of an entry; False if the entry is wrong.
+
+        The record was deleted after the store was opened, or earlier together with all records of the queue.
+        """
         last = queue.find(queue.unverified_end - 1)
         return entry.log_offset >= self.log_began or last is None or last.log_offset < self.log_began
 
     def repair_last(self, queue: ConsumeQueue) -> bool:
-        """Repair the last entry if its record is elsewhere in the log. Return True if it is right now."""
+        """Repair the queue's last entry if its record is in the log. Return True if the last entry is right now."""
         last = queue.max_offset - 1
         return self._is_right(queue, last) or not self._rewrite(queue, [last])
 
     def _rebuild(self, queue: ConsumeQueue, wrong: list[int]) -> None:
-        """Write a run of wrong entries again from the log. Those of lost records become fillers."""
+        """Rewrite consecutive wrong entries from the log. Entries of lost records become fillers."""
         for offset in self._rewrite(queue, wrong):
             path, position = queue.place_of(offset)
             if self._leads_to_own(queue, offset):
@@ -132,7 +135,10 @@ class EntryVerifier:
             )
 
     def _rewrite(self, queue: ConsumeQueue, wrong: list[int]) -> list[int]:
-        """Write a run of entries again from the records between those of its neighbours; return the other offsets."""
+        """Rewrite consecutive wrong entries from the records between those of the neighbouring entries.
+
+        Return the queue offsets whose records were not found.
+        """
         previous = self._first_right(queue, range(wrong[0] - 1, queue.min_offset - 1, -1))
         following = self._first_right(queue, range(wrong[-1] + 1, min(queue.max_offset, wrong[-1] + _SEARCHED_ENTRIES)))
         start = max(self._log.min_offset, 0 if previous is None else previous.log_offset)
@@ -154,7 +160,7 @@ class EntryVerifier:
         return list(missing)
 
     def _leads_to_own(self, queue: ConsumeQueue, queue_offset: int) -> bool:
-        """Whether an entry leads to any intact record of its queue."""
+        """Return True if an entry leads to an intact record of its queue, with any queue offset."""
         entry = queue.find(queue_offset)
         record = None if entry is None else self._log.record_at(entry.log_offset)
         if entry is None or record is None or len(record) != entry.size:

@@ -1,13 +1,14 @@
-"""Topic and queue id -> consume queue: `consumequeue/<topic>/<queue id>` on disk; and the file of the queues' ends.
+"""All consume queues of a store, by topic and queue id, and the file `queues` with the end of each queue.
 
-A start detects by the file `queues` which queues have lost files or last entries:
+On disk a queue is the folder `consumequeue/<topic>/<queue id>`. A start reads from the file `queues` which queues have
+lost files or last entries:
 
     queues       CRC-32 of the rest as 8 hexadecimal digits, a newline, then JSON:
-    logEnd       log offset: the file names the queues of all records before it, but for deleted topics
+    logEnd       log offset: the file names the queues of all records before it, except queues of deleted topics
     ends         topic -> queue id -> maximum offset
 
-All entries that the file names were on disk before it was written. Queues may have more entries than it says. The file
-is absent for a moment when a topic is deleted. RocketMQ has no such file, and ignores it.
+All entries before the ends were on disk when the file was written. Queues may have more entries than the file says. The
+file is absent while a topic is being deleted. RocketMQ has no such file, and ignores it.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from pyromq.store.queue.consume_queue import ConsumeQueue, Mappings
 
 logger = logger_of(__name__)
 
-MOST_MAPPED = 20_000  # queues with mapped files; nearly all have one, and a process may have 65,530 mappings
-_CRC_BYTES = 9  # newline included
+MOST_MAPPED = 20_000  # limit of queues with mapped files: a process may have 65,530 mappings
+_CRC_BYTES = 9  # bytes of the checksum at the file's begin, newline included
 
 
 class QueueTable:
-    """Every queue that has or had a message. `by_topic` is for lookup only: `make` adds queues, `delete` removes them.
+    """All queues that have or had a message.
 
-    `remove_deleted` removes the files of deleted queues. `is_incomplete`: some queues lack entries and must be rebuilt
-    from the log. `has_new`: the ends file lacks some queues; `has_deleted`: it must be written again.
+    `by_topic` is for lookup only: `make` adds queues, `delete` removes queues. `remove_deleted` deletes the files of
+    removed queues. `is_incomplete`: some queues lack entries and must be rebuilt from the log. `has_new`: the ends file
+    lacks some queues. `has_deleted`: the ends file names deleted queues and must be written again.
     """
 
     def __init__(self, folder: Path, entries_per_file: int, disk: Disk = LOCAL_DISK) -> None:
@@ -41,7 +43,7 @@ class QueueTable:
         self.is_incomplete = False
         self.has_new = self.has_deleted = False
         self.ends_file = QueueEndsFile(folder.with_name("queues"), disk)
-        self._deleted: dict[str, list[memoryview]] = {}  # by topic: memory still mapped
+        self._deleted: dict[str, list[memoryview]] = {}  # deleted topic -> its memory that is still mapped
         self._folder = folder
         self._mappings = Mappings(MOST_MAPPED)
         self._disk = disk
@@ -57,9 +59,10 @@ class QueueTable:
         return None if queues is None else queues.get(queue_id)
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the queue; create it if there is none. Its first entry creates its folder.
+        """Return the queue of a topic; create the queue if there is none. The first entry creates the folder.
 
-        Raises `StoreNotWritable` while files of the deleted topic exist, `MessageRefused` for an illegal name.
+        Raises `StoreNotWritable` while files of a deleted topic of this name exist, `MessageRefused` for an illegal
+        name.
         """
         queue = self.find(topic, queue_id)
         if queue is None:
@@ -74,9 +77,10 @@ class QueueTable:
         return queue
 
     def load(self, *, crashed: bool) -> None:
-        """Find the queues on disk. A queue with missing files or files of a wrong size is deleted, to be rebuilt.
+        """Find the queues on disk.
 
-        Raises `StoreCorrupt` if no queue has correct files: the configured sizes are not those of the store.
+        A queue with missing files or wrong file sizes is deleted, and recovery rebuilds the queue. Raises
+        `StoreCorrupt` if no queue has correct files: then the configured sizes are not those of the store.
         """
         misfits: list[tuple[ConsumeQueue, StoreCorrupt]] = []
         is_any_sound = False
@@ -99,14 +103,17 @@ class QueueTable:
             self.is_incomplete = True
 
     def drop_headless(self) -> None:
-        """Delete queues without their first files; only for a log that begins at 0, where no message has expired."""
+        """Delete queues without their first files, so that recovery rebuilds these queues.
+
+        Only for a log that begins at offset 0, where no message has expired.
+        """
         for queue in [queue for queue in self if queue.files.base]:
             logger.warning("%s lacks its first files. This queue is rebuilt from the log", queue.files.folder)
             queue.delete()
             self.is_incomplete = True
 
     def check_ends(self, saved_ends: QueueEnds) -> None:
-        """Detect queues that end before their saved end: they have lost files or entries."""
+        """Set `is_incomplete` if a queue ends before its saved end, and so has lost files or entries."""
         for topic, ends in saved_ends.ends.items():
             for queue_id, end in ends.items():
                 queue = self.make(topic, queue_id)
@@ -118,31 +125,37 @@ class QueueTable:
                     self.is_incomplete = True
 
     def restore_ends(self, saved_ends: QueueEnds) -> None:
-        """Raise the maximum of every queue to its saved end, also if the log has lost its last messages."""
+        """Raise the maximum offset of every queue to its saved end, even if the log has lost the last messages."""
         for topic, ends in saved_ends.ends.items():
             for queue_id, end in ends.items():
                 self.make(topic, queue_id).restore_end(end)
 
     def save_ends(self, log_end: int) -> None:
-        """Save the flushed end of each queue, for a log that is flushed up to `log_end`. For the flusher's thread."""
+        """Save the flushed end of each queue. The log must be flushed up to log offset `log_end`.
+
+        For the flusher's thread.
+        """
         self.has_new = self.has_deleted = False
         ends: dict[str, dict[int, int]] = {}
         for queue in self:
-            if queue.max_offset or queue.reserved:  # also a queue without flushed entries, by its name
+            if queue.max_offset or queue.reserved:  # the file also names queues without flushed entries
                 ends.setdefault(queue.topic, {})[queue.queue_id] = queue.flushed_offset
         self.ends_file.save(QueueEnds(log_end, ends))
 
     def delete(self, topic: str) -> None:
-        """Remove the queues of a topic; `remove_deleted` deletes their files."""
+        """Remove the queues of a topic. Their files stay until `remove_deleted` is called."""
         self.has_deleted = True
         mapped = [memory for queue in self.by_topic.pop(topic, {}).values() for memory in queue.give_up()]
         if is_folder_name(topic):
             self._deleted.setdefault(topic, []).extend(mapped)
 
     def remove_deleted(self, between: Callable[[], None] = lambda: None) -> None:
-        """Delete the files of deleted queues; `between` is called after each. For the flusher's thread."""
+        """Delete the files of deleted queues; blocks. For the flusher's thread.
+
+        `between` is called after each deleted queue.
+        """
         if self._deleted:
-            self.ends_file.delete()  # else a start after a crash would report lost entries
+            self.ends_file.delete()  # otherwise a start after a crash would report the deleted entries as lost
         for topic in list(self._deleted):
             self._deleted[topic].clear()
             folder = self._folder / topic
@@ -159,27 +172,30 @@ class QueueTable:
         self.remove_deleted()
 
     def release(self) -> None:
-        """Unmap the files of all queues."""
+        """Unmap the files of all queues. The next use of a file maps the file again."""
         for queue in self:
             queue.release()
 
 
 class QueueEnds(msgspec.Struct, frozen=True):
-    """The content of the file; empty if there is no file."""
+    """The content of the file `queues`: the saved end of each queue; empty if there is no file."""
 
     log_end: int = msgspec.field(default=0, name="logEnd")
     ends: dict[str, dict[int, int]] = {}
 
 
 class QueueEndsFile:
-    """One writer: the flusher's thread, or the thread that opens or closes the store while no flusher runs."""
+    """The file `queues`. Only one thread at a time may use this object.
+
+    That thread is the flusher's thread, or the thread that opens or closes the store while no flusher runs.
+    """
 
     def __init__(self, path: Path, disk: Disk = LOCAL_DISK) -> None:
         self._path = path
         self._disk = disk
 
     def load(self) -> QueueEnds:
-        """Return the saved ends; a damaged file is logged and counts as absent."""
+        """Return the saved ends of the queues. A damaged file is logged and read as an absent file."""
         content = read_file(self._disk, self._path)
         if content is None:
             return QueueEnds()
@@ -195,7 +211,7 @@ class QueueEndsFile:
             return QueueEnds()
 
     def save(self, ends: QueueEnds) -> None:
-        """Write the file durably. On an error, which is logged, the older file stays."""
+        """Write the file durably. An error is logged, not raised, and the previous file stays."""
         text = msgspec.json.encode(ends)
         beside = self._path.with_name(self._path.name + ".tmp")
         try:
@@ -206,7 +222,7 @@ class QueueEndsFile:
             logger.warning("cannot write %s: %s", self._path, error)
 
     def delete(self) -> None:
-        """Delete the file, before queues are deleted."""
+        """Delete the file durably; must be called before queue files are deleted. An error is logged, not raised."""
         try:
             remove_file(self._disk, self._path)
             self._disk.sync_folder(self._path.parent)
@@ -219,5 +235,8 @@ def _crc(text: bytes) -> bytes:
 
 
 def is_folder_name(topic: str, queue_id: int = 0) -> bool:
-    """Whether topic and queue id are legal folder names: names from the wire must not lead out of the store."""
+    """Return True if topic and queue id are legal folder names.
+
+    Names that clients send must not lead out of the store's folder.
+    """
     return bool(topic) and "/" not in topic and "\0" not in topic and topic not in (".", "..") and queue_id >= 0

@@ -1,4 +1,4 @@
-"""Reads of a queue: the records to return, their number and the next offset. Copies and decodes nothing.
+"""Reads messages of a queue: returns views of their records, their number and the next offset, without copies.
 
 Source: RocketMQ 4.9.8, DefaultMessageStore.getMessage and isTheBatchFull.
 """
@@ -26,28 +26,28 @@ from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueTable
 
 _NO_LIMIT = 1 << 62
-AHEAD_BYTES = 4 << 20  # after records that are not resident: a consumer mostly goes on there
-SCANNED_ENTRIES = 800  # least entries scanned by a read, so that a sparse filter makes progress. Source: 16,000 bytes
+AHEAD_BYTES = 4 << 20  # bytes loaded in advance after non-resident records: consumers mostly read on
+SCANNED_ENTRIES = 800  # least entries that a read may scan, so that a sparse filter progresses. Source: 16,000 bytes
 
 
 class ReadStatus(Enum):
-    """The outcome of a read. Clients see the names as remarks."""
+    """The outcome of a read. Clients see the name as remark of the reply."""
 
     FOUND = auto()
     NO_MESSAGE_IN_QUEUE = auto()  # the queue never had a message
-    NO_MATCHED_LOGIC_QUEUE = auto()  # no such queue
+    NO_MATCHED_LOGIC_QUEUE = auto()  # the queue does not exist
     OFFSET_TOO_SMALL = auto()
-    OFFSET_OVERFLOW_ONE = auto()  # the maximum offset: no newer message yet
-    OFFSET_OVERFLOW_BADLY = auto()  # above the maximum offset
-    OFFSET_FOUND_NULL = auto()  # the queue's file is deleted
+    OFFSET_OVERFLOW_ONE = auto()  # the offset is the maximum: there is no newer message yet
+    OFFSET_OVERFLOW_BADLY = auto()  # the offset is above the maximum
+    OFFSET_FOUND_NULL = auto()  # the queue's file for the offset is deleted
     NO_MATCHED_MESSAGE = auto()  # the filter rejected all scanned messages
     MESSAGE_WAS_REMOVING = auto()  # retention has deleted the records of the entries
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """`records` are views of the mapped file, each of one or more records back to back: `count` in all, `size` bytes.
+    """The messages that a read found: `count` messages in `records`, `size` bytes in all.
 
-    The next read must begin at `next_offset`.
+    Each view of the mapped log holds one or more records back to back. The next read must begin at `next_offset`.
     """
 
     status: ReadStatus
@@ -59,12 +59,12 @@ class ReadResult(msgspec.Struct, frozen=True):
     size: int
 
 
-Place = tuple[ConsumeQueue, int]  # of a message: its queue (a new object after a deletion of the topic) and offset
-_Found = tuple[int, ReadStatus, Sequence[int], Sequence[int], int, int]  # entries scanned, status, ranges, count, size
+Place = tuple[ConsumeQueue, int]  # queue and queue offset of a message; a recreated topic has new queues
+_Found = tuple[int, ReadStatus, Sequence[int], Sequence[int], int, int]  # scanned, status, starts, sizes, count, bytes
 
 
 class Reading:
-    """Reads messages by queue and offset, or by store time."""
+    """Reads messages of queues by queue offset, and finds queue offsets by store time."""
 
     def __init__(
         self,
@@ -96,10 +96,11 @@ class Reading:
         max_bytes: int | None = None,
         wanted: Filter | None = None,
     ) -> ReadResult:
-        """Return messages from `queue_offset` on that the filter `wanted` accepts, at least one if any exists.
+        """Return messages from `queue_offset` on that the filter `wanted` accepts.
 
-        More `max_bytes` than configured makes a bulk read, with its own limits. A read ends at the end of a file of
-        the queue. Raises `NotInMemory` for records that are not resident.
+        A read scans up to 800 entries, or `max_count` if that is more, of one file of the queue. The result has at
+        least one message if a scanned entry leads to an accepted message. If `max_bytes` exceeds the configured limit,
+        the limits of bulk reads apply. Raises `NotInMemory` if records are not resident.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None:
@@ -121,7 +122,10 @@ class Reading:
         return found
 
     def limits_in_memory(self) -> dict[str, int]:
-        """Return the limits for compiled reads of resident records, with the distances from the log's end."""
+        """Return the limits that compiled code uses for reads of resident records.
+
+        `recent_bytes` and `warm_bytes` are distances from the log's end.
+        """
         return {
             "max_bytes": self._limits[0],
             "max_count": self._limits[1],
@@ -133,38 +137,42 @@ class Reading:
         }
 
     def is_cold(self, log_offset: int) -> bool:
-        """Whether a record is so far from the log's end that it is probably not resident."""
+        """Return True if a record is so far from the log's end that the record is probably not resident."""
         return log_offset < self._log.end - self._resident_bytes
 
     def to_load(self, topic: str, queue_id: int, first: int, count: int, *, most_bytes: int = _NO_LIMIT) -> PagesToLoad:
-        """Return the records of up to `count` messages that are not resident.
+        """Return the pages to load for up to `count` messages of a queue; [] if all of their records are resident.
 
-        Covers fewer messages at the end of a file of the queue, or after `most_bytes`.
+        Fewer messages are covered at the end of a file of the queue, or after `most_bytes`.
         """
         queue = self._queues.find(topic, queue_id)
         content = None if queue is None or not 0 <= first < queue.max_offset else queue.content(first, count)
         return [] if content is None else self.residency.to_load(_extents(content, most_bytes))
 
     def first_from(self, topic: str, queue_id: int, queue_offset: int) -> Place | None:
-        """Return the place of the first message of a queue from an offset on; None if there is none."""
+        """Return the place of the queue's first message at `queue_offset` or later; None without such a message."""
         queue = self._queues.find(topic, queue_id)
         if queue is None or queue_offset >= queue.max_offset:
             return None
         return queue, max(queue_offset, queue.min_offset)
 
     def place(self, topic: str, queue_id: int, queue_offset: int) -> Place | None:
-        """Return the place of a message, which need not exist; None if there is no such queue."""
+        """Return the place of a message, which need not exist; None if the queue does not exist."""
         queue = self._queues.find(topic, queue_id)
         return None if queue is None else (queue, queue_offset)
 
     def log_offset_of(self, place: Place) -> int | None:
-        """Return the log offset of a message by its entry; None if it is lost or does not exist."""
+        """Return the log offset of a message from its queue entry; None if the message is lost or does not exist."""
         queue, queue_offset = place
         entry = queue.find(queue_offset)
         return None if entry is None or entry.size == FILLER_SIZE else entry.log_offset
 
     def pages_to_verify(self, topic: str, queue_id: int, first: int, count: int) -> PagesToLoad:
-        """Return the record heads that are not resident and that verifying these entries needs."""
+        """Return the pages to load before the entries `first` to `first + count` can be verified.
+
+        These are the heads of the entries' records. [] if the entries are verified already, or if the heads are
+        resident.
+        """
         queue = self._queues.find(topic, queue_id)
         if queue is None or not self._verifier.is_due(queue, first, first + count, tags=False):
             return []
@@ -172,10 +180,10 @@ class Reading:
         return self.residency.heads_to_load(start for start, _, _ in unpack_entries(content or b""))
 
     async def search_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Find the offset of the first message stored at a time or later, or of the previous one if that is nearer.
+        """Return the queue offset of the message whose store time is nearest to `timestamp_ms`.
 
-        The earlier one if both are equally near, the last one if all are older, 0 for an empty queue. Messages may be
-        stored and expire meanwhile.
+        Of two equally near messages the earlier one counts. Returns the last offset if all messages are older, 0 for an
+        empty queue. Messages may be stored and expire meanwhile.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None or queue.max_offset <= queue.min_offset:
@@ -218,7 +226,7 @@ class Reading:
         max_bytes, max_count = self._allowed(limits[0], self.is_cold(first))
         max_count = min(max_count, limits[1])
         if wanted is not None and wanted.accepts_record is not None:
-            max_count = SCANNED_ENTRIES  # `_filtered` keeps fewer
+            max_count = SCANNED_ENTRIES  # `_filtered` applies the limit of messages later
         found = None
         if accepts is None and 0 < max_count <= SCANNED_ENTRIES:
             found = self._next_ones(content, min(max_count, len(content) // ENTRY_BYTES), max_bytes)
@@ -241,7 +249,7 @@ class Reading:
         limits: tuple[int | None, int],
         wanted: Filter,
     ) -> ReadResult:
-        """Keep the found records that the filter accepts, up to the limits of a read."""
+        """Return a result with only the records that the filter accepts, up to the read's limit of messages."""
         low, high, after = found.min_offset, found.max_offset, found.next_offset
         assert wanted.accepts_record is not None
         most = min(self._allowed(limits[0], self.is_cold(next(unpack_entries(content))[0]))[1], limits[1])
@@ -258,20 +266,21 @@ class Reading:
         return ReadResult(status, after, low, high, kept, len(kept), sum(map(len, kept)))
 
     def _allowed(self, asked_bytes: int | None, cold: bool) -> tuple[int, int]:
-        """Return the limits of a read in bytes and messages. Its first record decides whether it is cold."""
+        """Return the limits of a read: bytes and messages. `cold`: the first record is probably not resident."""
         max_bytes, max_count = self._cold_limits if cold else self._limits
         if asked_bytes is None:
             return max_bytes, max_count
         if asked_bytes <= self._limits[0]:
             return min(max_bytes, asked_bytes), max_count
         bulk_bytes, bulk_count = self._bulk_limits
-        # Reads from the disk get a quarter, as they may block the event loop.
+        # A bulk read of records on disk gets a quarter of the bytes, as such a read may block the event loop.
         return min(asked_bytes, bulk_bytes // 4 if cold else bulk_bytes), bulk_count
 
     def _next_ones(self, content: memoryview, count: int, max_bytes: int) -> _Found | None:
-        """Return the result of `_picked` if all entries pass; None if there are too many bytes or a record is deleted.
+        """Return the result of `_picked` for the next `count` entries if all of them pass, else None.
 
-        Entries ascend, so checks of the first and the last one hold for all.
+        None if the records have too many bytes, or one is deleted. Entries ascend, so checks of the first and last
+        entry hold for all.
         """
         fields = unpack_extents(count)(content)
         starts, sizes = fields[0::2], fields[1::2]
@@ -280,21 +289,21 @@ class Reading:
         end = starts[-1] + sizes[-1]
         if total > max_bytes or start < self._log.min_offset or end > self._log.end or min(sizes) <= 0:
             return None
-        if end - start == total:  # back to back
+        if end - start == total:  # the records lie back to back: one view holds all
             starts, sizes = starts[:1], (total,)
-        elif min(starts) < start or max(starts) > starts[-1]:  # damaged entries do not ascend
+        elif min(starts) < start or max(starts) > starts[-1]:  # entries that do not ascend are damaged
             return None
         return count, ReadStatus.FOUND, starts, sizes, count, total
 
     def _picked(
         self, content: memoryview, max_count: int, max_bytes: int, accepts: Callable[[int], bool] | None
     ) -> _Found:
-        """Check each entry."""
+        """Check each entry and return the accepted records within the limits, with status and scanned entries."""
         log_end = self._log.end
         log_begin = self._log.min_offset
         status = ReadStatus.NO_MATCHED_MESSAGE
         scanned = count = total = 0
-        run_end = -1  # records back to back become one view
+        run_end = -1  # log offset after the last record taken: a record that begins there joins its view
         starts: list[int] = []
         sizes: list[int] = []
         for log_offset, size, tags_code in unpack_entries(content):
@@ -323,7 +332,7 @@ class Reading:
 
 
 def _extents(content: memoryview, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield log offset and size of each entry, up to `most_bytes` in all."""
+    """Yield log offset and size of the record of each entry until `most_bytes` is reached. Skips fillers."""
     total = 0
     for start, size, _ in unpack_entries(content):
         if size != FILLER_SIZE and total < most_bytes:
@@ -332,7 +341,7 @@ def _extents(content: memoryview, most_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _outside(queue: ConsumeQueue, queue_offset: int) -> ReadResult:
-    """Return the result for an offset outside the queue, with the nearest offset inside."""
+    """Return the result for a queue offset outside the queue; `next_offset` is the nearest offset inside."""
     low, high = queue.min_offset, queue.max_offset
     if high == 0:
         status, next_offset = ReadStatus.NO_MESSAGE_IN_QUEUE, 0

@@ -1,1 +1,1 @@
-"""Messages that wait for a time of their own, filed by hour."""
+"""Scheduled messages (messages with a delivery time), stored in one bucket of files per hour."""

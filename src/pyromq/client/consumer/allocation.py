@@ -1,7 +1,7 @@
 """Six strategies that assign a topic's queues to the members of a group, with exactly RocketMQ's results.
 
-Every member computes its own share from the same sorted queues and members, without messages to the others. Members in
-Java and Go use their own code, so each result here must equal theirs.
+Every member computes its own queues from the same sorted queues and members; members exchange no messages. Members in
+Java and Go run other code, so the results here must equal those of RocketMQ's Java classes.
 Source: RocketMQ 4.9.8, org.apache.rocketmq.client.consumer.rebalance and ConsistentHashRouter.
 """
 
@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 
 def averaging(group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Assign consecutive queues, one more to the first members. Source: AllocateMessageQueueAveragely."""
+    """Return the member's consecutive queues; the first members get one more if the queues do not divide evenly.
+
+    Source: AllocateMessageQueueAveragely.
+    """
     if not _is_member(group, member, queues, members):
         return []
     index, more = members.index(member), len(queues) % len(members)
@@ -34,7 +37,7 @@ def averaging(group: str, member: str, queues: Sequence[MessageQueue], members: 
 
 
 def circular(group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
-    """Assign queues one by one to the members in turn. Source: AllocateMessageQueueAveragelyByCircle."""
+    """Return every n-th queue, n being the number of members. Source: AllocateMessageQueueAveragelyByCircle."""
     if not _is_member(group, member, queues, members):
         return []
     return list(queues[members.index(member) :: len(members)])
@@ -42,7 +45,7 @@ def circular(group: str, member: str, queues: Sequence[MessageQueue], members: S
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """Assigns the queues given here, without a look at members. Source: AllocateMessageQueueByConfig."""
+    """Assigns the given `queues`, whatever members the group has. Source: AllocateMessageQueueByConfig."""
 
     queues: Sequence[MessageQueue]
 
@@ -54,9 +57,9 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoom:
-    """Averages the queues of brokers named `room@name` with a listed room; other queues are not assigned.
+    """Divides the queues of brokers named `room@name`, with a room in `rooms`, evenly among all members.
 
-    The queues of the remainder, at the end of the list, go to the first members.
+    Other queues are not assigned. If the queues do not divide evenly, the last ones go to the first members, one each.
     Source: AllocateMessageQueueByMachineRoom.
     """
 
@@ -75,10 +78,11 @@ class MachineRoom:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoomNearby:
-    """Assigns queues to members of their own machine room; the queues of a room without members go to all.
+    """Assigns queues to members of the same machine room; queues of a room without members are divided among all
+    members.
 
-    The two functions return the room of a queue's broker and of a member's client id; an empty result is a
-    `UsageError`. `inner` is the strategy within a room. Source: AllocateMachineRoomNearby.
+    `room_of_queue` and `room_of_member` return the room of a queue's broker and of a member's client id. If they return
+    an empty room, `UsageError` is raised. `inner` is the strategy within a room. Source: AllocateMachineRoomNearby.
     """
 
     room_of_queue: Callable[[MessageQueue], str]
@@ -102,16 +106,16 @@ class MachineRoomNearby:
 
 
 def md5_hash(text: str) -> int:
-    """Return the first four bytes of a text's MD5. Source: ConsistentHashRouter.MD5Hash."""
+    """Return the first four bytes of a text's MD5 as a big-endian number. Source: ConsistentHashRouter.MD5Hash."""
     return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
 
 
 @dataclass(frozen=True, slots=True)
 class ConsistentHash:
-    """Assigns a queue to the next member on a ring of hashes: few queues move when a member joins or leaves.
+    """Assigns a queue to the next member on a ring of hashes, so that few queues move when a member joins or leaves.
 
-    Each member is on the ring `virtual_nodes` times; with 0 no queue is assigned, as by RocketMQ.
-    Source: AllocateMessageQueueConsistentHash.
+    Each member has `virtual_nodes` places on the ring; with 0 no queue is assigned, as in RocketMQ. Source:
+    AllocateMessageQueueConsistentHash.
     """
 
     virtual_nodes: int = 10
@@ -131,7 +135,10 @@ class ConsistentHash:
         return [queue for queue in queues if places and ring[self._place(queue, places)] == member]
 
     def _ring(self, members: Sequence[str]) -> dict[int, str]:
-        """Return members by hash; of two with one hash the later stays. A member listed twice has twice the nodes."""
+        """Return the member at each hash; of two members with the same hash the later one stays.
+
+        A member listed twice has twice the places.
+        """
         ring: dict[int, str] = {}
         for member in members:
             first = sum(owner == member for owner in ring.values()) if members.count(member) > 1 else 0
@@ -145,7 +152,10 @@ class ConsistentHash:
 
 
 def _is_member(group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> bool:
-    """Return whether there is a share to compute. Source: AbstractAllocateMessageQueueStrategy.check."""
+    """Return whether `member` is one of `members`; False is logged. Raises `UsageError` if an argument is empty.
+
+    Source: AbstractAllocateMessageQueueStrategy.check.
+    """
     for value, name in ((member, "member"), (queues, "queues"), (members, "members")):
         if not value:
             raise UsageError(f"sharing the queues of group {group!r}: {name} is empty")
@@ -156,7 +166,9 @@ def _is_member(group: str, member: str, queues: Sequence[MessageQueue], members:
 
 
 def _room(broker_name: str) -> str | None:
-    """Return the room of `room@name`; None for other names. Java's split drops empty parts at the end."""
+    """Return the room of a broker named `room@name`; None for other names. Empty parts at the end do not count, as in
+    Java.
+    """
     parts = broker_name.rstrip("@").split("@")
     return parts[0] if len(parts) == 2 else None
 

@@ -1,4 +1,4 @@
-"""Acquires and revokes the queues of push and pull consumers: lock, begin; stop, drain, save, unlock.
+"""Acquires queues for push and pull consumers (lock, begin) and revokes them (stop, drain, save, unlock).
 
 A new owner starts at the offset that the previous owner committed. The previous owner finishes its running listeners,
 commits, then unlocks. An orderly consumer never works on a queue without its lock. For other consumers the lock only
@@ -31,8 +31,10 @@ from pyromq.remoting.headers import LockQueues, UnlockQueues
 logger = logger_of(__name__)
 
 DRAIN_SECONDS = 0.5  # longest wait for running listeners before a revoked queue is unlocked
-ACQUIRE_SECONDS = 0.7  # longest wait for a lock without `strict`; longer than the previous owner drains
-LOCK_WARNING_SECONDS = 5.0  # a longer wait for a lock is logged; a short one is usual after a member joins
+ACQUIRE_SECONDS = (
+    0.7  # longest wait of consumers that are not orderly for a lock; longer than the previous owner's DRAIN_SECONDS
+)
+LOCK_WARNING_SECONDS = 5.0  # a longer wait for a queue's lock is logged; a short wait is usual after a member joins
 
 
 class Assigned(Protocol):
@@ -45,34 +47,34 @@ Q = TypeVar("Q", bound=Assigned)
 
 
 class QueueWork(Protocol[Q]):
-    """How one kind of consumer starts and ends work on a queue."""
+    """Starts and ends the work on queues for one kind of consumer: push or pull."""
 
     async def begin(self, queue: MessageQueue) -> Q | None:
-        """Start at the group's offset. Return None, or raise `MQError`, if the queue cannot be consumed now."""
+        """Start to consume at the group's offset. Return None, or raise `MQError`, if that is impossible now."""
 
     def stop(self, assigned: Q) -> None:
-        """Stop fetching, and start no further listener."""
+        """Stop fetching messages of a queue, and call no further listener for it."""
 
     def is_busy(self, assigned: Q) -> bool:
-        """Return whether fetched messages are still being consumed."""
+        """Return whether fetched messages of a queue are still being consumed."""
 
     async def drain(self, assigned: Q) -> None:
-        """Wait until `is_busy` is False."""
+        """Wait until no fetched message of a queue is being consumed."""
 
     def log_late(self, late: Sequence[Q], seconds: float) -> None:
         """Log the queues that are still busy after `seconds`."""
 
     async def save(self, queues: Sequence[Q]) -> None:
-        """Commit the consumed offsets; errors are logged."""
+        """Commit the consumed offsets of queues; errors are logged, not raised."""
 
     def release(self, assigned: Q) -> bool:
-        """Ignore all further results of a queue. Return whether its lock may be released now."""
+        """Ignore all further results of a queue's listeners. Return whether the queue's lock may be released now."""
 
 
 class Assignment(Generic[Q]):
-    """The queues of one consumer. `held` has the assigned ones, and revoked ones that are not drained yet.
+    """The queues of one consumer. `held` has the assigned queues, and revoked queues that are not drained yet.
 
-    `locks` is None for broadcast consumers, `strict` is set for orderly ones. `wake` triggers a rebalance.
+    `locks` is None for broadcast consumers, `strict` is True for orderly ones. `wake()` triggers a rebalance.
     """
 
     def __init__(
@@ -93,12 +95,14 @@ class Assignment(Generic[Q]):
         self._strict = strict
         self._wake = wake
         self._tasks = Tasks()
-        self._locked: set[MessageQueue] = set()  # locked at brokers, or being locked
-        self._refused: dict[MessageQueue, float] = {}  # monotonic seconds of the first refusal of the lock
-        self._troubled: set[MessageQueue] = set()  # queues whose trouble is logged
+        self._locked: set[MessageQueue] = set()  # queues locked at brokers, or with a lock request under way
+        self._refused: dict[MessageQueue, float] = {}  # monotonic seconds at which a queue's lock was first refused
+        self._troubled: set[MessageQueue] = (
+            set()
+        )  # queues for which a warning was logged: one warning until they are acquired
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[Q]:
-        """Begin to consume queues. Return those acquired; the caller may try the others again later."""
+        """Lock queues and begin to consume them. Return the acquired queues; the caller may retry the others later."""
         self._refused = {queue: since for queue, since in self._refused.items() if queue in queues}
         free = await self._lock(queues) if self._locks is not None else queues
         begun = await asyncio.gather(*(self._begin(queue) for queue in free))
@@ -120,7 +124,10 @@ class Assignment(Generic[Q]):
             self._tasks.start(self._end_later(assigned), name=f"end {assigned.queue}")
 
     async def leave(self, seconds: float) -> None:
-        """End consuming all queues. Results of listeners that run longer than `seconds` are ignored."""
+        """End consuming all queues: wait at most `seconds` for running listeners, commit, unlock.
+
+        Results of listeners that run longer are ignored.
+        """
         await self._tasks.stop()
         queues = list(self.held.values())
         for assigned in queues:
@@ -140,9 +147,11 @@ class Assignment(Generic[Q]):
         self._locked.discard(queue)
 
     async def _lock(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        """Return the queues that may be acquired now."""
+        """Request the locks of queues. Return the queues that may be acquired now."""
         assert self._locks is not None
-        free = [queue for queue in queues if queue not in self.held]  # the others are not drained here yet
+        free = [
+            queue for queue in queues if queue not in self.held
+        ]  # queues in `held` were revoked and are not drained yet
         self._locked.update(free)
         held = await self._locks.lock(free)
         self._locked.difference_update(queue for queue in free if not held.get(queue))
@@ -156,7 +165,9 @@ class Assignment(Generic[Q]):
             logger.info("group %s: waiting for locks held by other members: %s", self._group, names)
 
     def _may_acquire(self, queue: MessageQueue, is_held: bool | None) -> bool:
-        """Return whether to acquire a queue; `is_held` is None if its broker did not answer."""
+        """Return whether to acquire a queue. `is_held`: this client holds the queue's lock; None: the broker did not
+        answer.
+        """
         if is_held or (is_held is None and not self._strict):
             self._refused.pop(queue, None)
             return True
@@ -185,7 +196,7 @@ class Assignment(Generic[Q]):
         return assigned
 
     async def _drain(self, queues: Sequence[Q], seconds: float) -> list[Q]:
-        """Wait at most `seconds` until no queue is busy. Return those that still are."""
+        """Wait at most `seconds` until no queue is busy. Return the queues that are still busy."""
         busy = [assigned for assigned in queues if self._work.is_busy(assigned)]
         if not busy:
             return []
@@ -230,11 +241,12 @@ class Assignment(Generic[Q]):
 
 
 LOCK_REQUEST_SECONDS = 1.0
-RENEW_SECONDS = 20.0  # a broker keeps a lock for 60 s. Source: ConsumeMessageOrderlyService.lockMQPeriodically
+# Interval of lock renewals; a broker keeps a lock for 60 s. Source: ConsumeMessageOrderlyService.lockMQPeriodically
+RENEW_SECONDS = 20.0
 
 
 class QueueLockClient:
-    """Locks and unlocks queues of one group for this client, one request per broker."""
+    """Locks and unlocks queues of one group for this client, with one request per broker and topic."""
 
     def __init__(self, group: str, cluster: ClusterClient) -> None:
         self._group = group
@@ -244,16 +256,22 @@ class QueueLockClient:
     async def lock(
         self, queues: Iterable[MessageQueue], *, timeout: float = LOCK_REQUEST_SECONDS
     ) -> dict[MessageQueue, bool]:
-        """Lock queues. Return whether each is held by this client; queues of silent brokers are left out."""
+        """Request the locks of queues. Return for each queue whether this client now holds its lock.
+
+        Queues of brokers that do not answer within `timeout` seconds are left out.
+        """
         asked = await asyncio.gather(*(self._lock(of_broker, timeout) for of_broker in _by_broker(queues)))
         return {queue: held for answer in asked for queue, held in answer.items()}
 
     def holder(self, queue: MessageQueue) -> str:
-        """Return the holder of a refused lock and how long it has held it, if the broker reports that."""
+        """Return the client id of the holder of a refused lock, and how long it has held the lock.
+
+        Return "another member" if the broker does not report the holder.
+        """
         return self._holders.get(queue, "another member")
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Release locks. Errors are logged: a broker frees a lock that is not renewed."""
+        """Release the locks of queues. Errors are logged, not raised: a broker frees a lock that is not renewed."""
         await asyncio.gather(*(self._unlock(of_broker) for of_broker in _by_broker(queues)))
 
     async def address(self, queue: MessageQueue) -> str:
@@ -297,7 +315,7 @@ class QueueLockClient:
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
-    """Return one list of queues for each broker and topic: the address comes from the topic's route."""
+    """Return one list of queues for each broker and topic: a broker's address comes from the topic's route."""
     lists: dict[tuple[str, str], list[MessageQueue]] = defaultdict(list)
     for queue in queues:
         lists[queue.broker_name, queue.topic].append(queue)

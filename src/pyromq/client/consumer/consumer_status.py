@@ -1,4 +1,4 @@
-"""A consumer's rates by topic, and its answers to brokers: members changed, reset offsets, status, running info.
+"""A consumer's rates by topic, and its replies to brokers' requests: new members, reset offsets, status, running info.
 
 Counting costs a few additions per pull and listener call; rates are computed on request.
 Source: RocketMQ 4.9.8, ConsumerStatsManager, ClientRemotingProcessor.
@@ -42,14 +42,14 @@ from pyromq.remoting.headers import (
 )
 
 SAMPLE_SECONDS = 10.0
-MINUTE_SAMPLES = 6  # 10 s apart
-HOUR_SAMPLES = 6  # 10 min apart
+MINUTE_SAMPLES = 6  # samples kept for rates of the last minute, 10 s apart
+HOUR_SAMPLES = 6  # samples kept for counts of the last hour, 10 min apart
 SAMPLES_PER_HOUR_SAMPLE = 60
 
 
 @dataclass(slots=True)
 class _Course:
-    """A topic's tally, and copies of it with their time (monotonic seconds), oldest first."""
+    """A topic's present tally, and earlier copies of it, each with its time (monotonic seconds), oldest first."""
 
     tally: Tally
     minute: deque[tuple[float, Tally]] = field(default_factory=lambda: deque(maxlen=MINUTE_SAMPLES))
@@ -57,7 +57,7 @@ class _Course:
 
 
 class ConsumptionRates:
-    """The tallies of one consumer. `sample` must be called every 10 s."""
+    """The tallies of one consumer by topic, and the rates computed from them. `sample` must be called every 10 s."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -75,7 +75,7 @@ class ConsumptionRates:
         return course.tally
 
     def sample(self) -> None:
-        """Copy all tallies."""
+        """Keep a copy of all tallies, with which later tallies are compared."""
         now = self.clock.monotonic()
         self._samples_taken += 1
         for course in self._courses.values():
@@ -85,12 +85,17 @@ class ConsumptionRates:
                 course.hour.append((now, copy))
 
     def of(self, topic: str) -> ConsumeRates:
-        """Return a topic's rates; times are ms per pull and per call of a listener."""
+        """Return a topic's messages per second in the last minute, and failed messages in the last hour.
+
+        Also returned are the average times in ms per pull and per listener call.
+        """
         tally = self.tally(topic)
         course = self._courses[topic]
         began, then = course.minute[0]
         minute, hour = tally.since(then), tally.since(course.hour[0][1])
-        seconds = max(self.clock.monotonic() - began, SAMPLE_SECONDS)  # the first pull must not show as a burst
+        seconds = max(
+            self.clock.monotonic() - began, SAMPLE_SECONDS
+        )  # at least one sample interval, or the first pull would look like a burst
         calls = minute if minute.calls else hour
         return ConsumeRates(
             pull_rt=1000 * minute.pull_seconds / minute.pulls if minute.pulls else 0.0,
@@ -104,10 +109,10 @@ class ConsumptionRates:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInternals:
-    """What brokers and administrators may see and change of a consumer.
+    """The parts of a consumer that brokers and administrators may see and change.
 
-    `entry` returns the consumer's heartbeat entry, `positions` the offsets to consume next. `settings` are further
-    properties of the running info. `reset(offsets)` moves assigned queues; `wake()` triggers a rebalance.
+    `entry` returns the consumer's heartbeat entry, `positions` the offset to consume next in each queue. `settings` are
+    further properties of the running info. `reset(offsets)` moves assigned queues; `wake()` triggers a rebalance.
     """
 
     config: ConsumerConfig
@@ -119,15 +124,15 @@ class ConsumerInternals:
     wake: Callable[[], None]
 
     def check(self, group: str) -> None:
-        """Raise `BrokerError` if a request is for another group."""
+        """Raise `BrokerError` if `group`, the group named in a request, is not this consumer's group."""
         if group != self.entry().group:
             raise BrokerError(f"The Consumer Group <{group}> not exist in the consumer")
 
 
 class ConsumerStatusProcessor:
-    """Answers for one consumer after `start`. `rates` is updated by its pull loops and listeners.
+    """Replies to requests about one consumer after `start`. The consumer's pull loops and listeners update `rates`.
 
-    Requests name topics with the namespace of `names`.
+    Topic names in requests include the namespace of `names`.
     """
 
     def __init__(self, internals: ConsumerInternals, clock: Clock, names: Namespace) -> None:
@@ -138,7 +143,7 @@ class ConsumerStatusProcessor:
         self._clock = clock
 
     def start(self, tasks: Tasks) -> None:
-        """Note the start time, and start sampling rates."""
+        """Note the consumer's start time, and start sampling its rates."""
         self._started_ms = self._clock.now_ms()
         tasks.start(every(SAMPLE_SECONDS, self.rates.sample, self._clock), name="sample rates")
 
@@ -149,7 +154,7 @@ class ConsumerStatusProcessor:
 
     @answers(ResetClientOffset)
     def reset(self, header: ResetClientOffset, call: Call) -> Reply:
-        """Reset queues to an administrator's offsets. Source: ResetOffsetBody, both forms."""
+        """Reset queues to the offsets that an administrator sent, in either form of ResetOffsetBody."""
         self._internals.check(header.group)
         table = decode_body(ResetOffsets, call.body).offsets
         if isinstance(table, list):
@@ -159,7 +164,7 @@ class ConsumerStatusProcessor:
 
     @answers(ConsumerStatusOfClient)
     def status(self, header: ConsumerStatusOfClient, call: Call) -> Reply:
-        """Reply with the position of each queue of a topic."""
+        """Reply with the offset to consume next in each queue of a topic."""
         self._internals.check(header.group)
         names = self._names
         positions = {names.wrap_queue(queue): offset for queue, offset in self._internals.positions().items()}
@@ -195,7 +200,7 @@ class ConsumerStatusProcessor:
 
 
 def stacks() -> str:
-    """Return the stacks of all threads, then those of the running loop's tasks, innermost call first."""
+    """Return as text the stacks of all threads, followed by those of the event loop's tasks, innermost call first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     texts = [
         _text(names.get(ident, "unknown"), f"TID: {ident}", traceback.extract_stack(frame))

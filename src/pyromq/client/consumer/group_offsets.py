@@ -1,8 +1,8 @@
 """The committed offsets of one group: kept by the brokers, by an `OffsetStore`, or in files of a broadcast consumer.
 
-A broadcast consumer's file is read and written by the Java client, too:
+The Java client reads and writes the same file of a broadcast consumer:
 
-    <folder>/<client id>/<group>/offsets.json          offsets.json.bak: the content before
+    <folder>/<client id>/<group>/offsets.json          offsets.json.bak has the previous content
 
     {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:42}}
 
@@ -36,19 +36,19 @@ V = TypeVar("V")
 
 
 class GroupOffsets(Protocol):
-    """The offsets of one group."""
+    """Reads and commits the offsets of one group."""
 
     async def start(self, queue: MessageQueue, *, keep: bool = True) -> int:
-        """Return the offset to begin at in a queue. With `keep`, commit it if none was committed.
+        """Return the offset to begin at in a queue. With `keep`, commit this offset if none was committed.
 
-        Raises `MQError` if it cannot be found now.
+        Raises `MQError` if the offset cannot be found now.
         """
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """Return the committed offset of a queue; None if there is none. Raises `MQError`."""
+        """Return the committed offset of a queue; None if none was committed. Raises `MQError`."""
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, MQError]:
-        """Commit offsets, and return the errors of those that failed; the others are stored when this returns."""
+        """Commit offsets. Return the errors of failed commits by queue; the other offsets are then stored."""
 
 
 class BrokerOffsets:
@@ -80,7 +80,7 @@ class BrokerOffsets:
 def group_offsets(
     group: str, cluster: ClusterClient, config: ConsumerConfig, *, store: OffsetStore | None
 ) -> GroupOffsets:
-    """Return the offsets kept by a store, or by the brokers without one."""
+    """Return the group's offsets: kept by `store`, or by the brokers if `store` is None."""
     return BrokerOffsets(group, cluster, config) if store is None else OwnOffsets(group, cluster, config, store)
 
 
@@ -120,7 +120,11 @@ class OwnOffsets:
 
 
 class _Calls(Generic[V]):
-    """The calls of one function of a store. A running call holds `turn`, also after its callers have timed out."""
+    """Runs one function of a store in a thread, one call at a time; arguments that arrive during a call share the next
+    one.
+
+    A running call holds `turn` until it returns, even after its callers have timed out.
+    """
 
     def __init__(
         self,
@@ -135,10 +139,15 @@ class _Calls(Generic[V]):
         self._turn = turn
         self._timeout = timeout
         self._asked: dict[MessageQueue, V] = {}
-        self._next: asyncio.Future[tuple[object, BaseException | None]] | None = None  # the next call, not begun yet
+        self._next: asyncio.Future[tuple[object, BaseException | None]] | None = (
+            None  # result of the next call, which has not begun yet
+        )
 
     async def join(self, asked: dict[MessageQueue, V]) -> dict[MessageQueue, int]:
-        """Add arguments to the next call and return its result. Raises `MQError`."""
+        """Add arguments to the next call and return that call's result, which may contain queues of other callers.
+
+        Raises `DeadlineExceeded` after the timeout, and the function's `MQError`; other exceptions become `StoreError`.
+        """
         self._asked |= asked
         if self._next is None:
             self._next = asyncio.ensure_future(self._run())
@@ -180,18 +189,21 @@ class _Content(Body):
 
 
 class OffsetFile:
-    """The file of one member of one group. `load` and `save` block on the disk; only one of them runs at a time."""
+    """The offset file of one member of one group.
+
+    `load` and `save` block on the disk; callers must run only one of them at a time.
+    """
 
     def __init__(self, folder: Path, client_id: str, group: str) -> None:
         self.path = folder / client_id / group / "offsets.json"
         self._file = JsonFile(self.path)
-        self._read = b""  # the file's content, which `_offsets` has decoded
+        self._read = b""  # the file content from which `_offsets` was decoded
         self._offsets: dict[MessageQueue, int] = {}
 
     def load(self) -> dict[MessageQueue, int]:
-        """Return all offsets, of the previous version if the file is damaged; {} without a file.
+        """Return all offsets; those of the file's previous version if the file is damaged; {} if there is no file.
 
-        Raises `StoreCorrupt` if both are damaged, `StoreError` if the folder cannot be read.
+        Raises `StoreCorrupt` if both versions are damaged, `StoreError` if the folder cannot be read.
         """
         try:
             content = self._file.load() or b""
@@ -216,7 +228,9 @@ class OffsetFile:
             ) from error
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets; those of other queues stay. They are on disk when this returns. Raises `StoreNotWritable`."""
+        """Store offsets and keep those of other queues. The file is on disk when this returns. Raises
+        `StoreNotWritable`.
+        """
         try:
             table = self.load()
         except StoreCorrupt as error:
@@ -233,20 +247,23 @@ def _decode(content: bytes) -> dict[MessageQueue, int]:
 
 
 class LocalOffsetStore:
-    """An `OffsetStore` of such files. `client_id()` is called with the first use, after the client's start."""
+    """An `OffsetStore` with one `OffsetFile` for each group, below `folder` or `~/.rocketmq_offsets`.
+
+    `client_id()` is called at the first use, which must be after the client's start.
+    """
 
     def __init__(self, folder: Path | None, client_id: Callable[[], str]) -> None:
         self._folder = folder or Path.home() / ".rocketmq_offsets"
         self._client_id = client_id
-        self._files: dict[str, OffsetFile] = {}  # by group
+        self._files: dict[str, OffsetFile] = {}  # offset files by group
 
     def load(self, group: str, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """Return the stored offsets. Raises `StoreError`."""
+        """Return the stored offsets of these queues; queues without one are left out. Raises `StoreError`."""
         offsets = self._file(group).load()
         return {queue: offsets[queue] for queue in queues if queue in offsets}
 
     def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets. They are on disk when this returns. Raises `StoreNotWritable`."""
+        """Store a group's offsets. They are on disk when this returns. Raises `StoreNotWritable`."""
         self._file(group).save(offsets)
 
     def _file(self, group: str) -> OffsetFile:

@@ -1,7 +1,7 @@
-"""One pull: the request, its answer as messages, and what a consumer does with damaged ones.
+"""Pulls from a queue once: sends the request, decodes the response, and removes damaged messages.
 
-Records are decoded when the messages are read. A broker sends records as they are on its disk. A checksum covers the
-stored body of a record; its head is compared with the place in the queue that it was pulled from.
+Records are decoded when the messages are read. A broker sends records as they are on its disk. A record's
+checksum covers its stored body only. The queue offset in a record's head is compared with the offset pulled.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ logger = logger_of(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DamagedMessage:
-    """A record that differs from the stored message: its place, and what is wrong with it.
+    """A pulled record that differs from the stored message: the record's place, and the reason in `what`.
 
-    `message` is the record's content, for rescue only; None if it cannot be read. Then `log_offset` is that of the
-    damaged bytes, and `queue_offset` the lowest possible one.
+    `message` is the record's content, for rescue only; None if the record cannot be read. If it is None, `log_offset`
+    is that of the damaged bytes, and `queue_offset` is the lowest that the message can have.
     """
 
     queue: MessageQueue
@@ -64,7 +64,7 @@ class DamagedMessage:
 
 
 class MessageDamaged(StoreCorrupt):
-    """A message differs from what was stored, see `damaged`. Seek behind it to continue."""
+    """A pulled message differs from the message stored; see `damaged`. Seek behind this message to continue."""
 
     def __init__(self, damaged: DamagedMessage) -> None:
         super().__init__(f"damaged message in {damaged}")
@@ -72,7 +72,7 @@ class MessageDamaged(StoreCorrupt):
 
 
 def are_in_place(messages: list[StoredMessage], begin: int, end: int) -> bool:
-    """Return whether queue offsets ascend and are within those of a pull. Called for every pull."""
+    """Return whether the messages' queue offsets ascend and are within [begin, end), the range of a pull."""
     offsets = [message.queue_offset for message in messages]
     return not offsets or (begin <= offsets[0] and offsets[-1] < end and all(map(lt, offsets, offsets[1:])))
 
@@ -80,7 +80,10 @@ def are_in_place(messages: list[StoredMessage], begin: int, end: int) -> bool:
 def examine(
     raw: bytes, queue: MessageQueue, begin: int, end: int, *, verify: bool
 ) -> tuple[list[StoredMessage], list[DamagedMessage]]:
-    """Return the sound and the damaged messages among records pulled from offset `begin` up to before `end`."""
+    """Return the sound and the damaged messages among records pulled from queue offset `begin` up to before `end`.
+
+    With `verify`, checksums and queue offsets are compared; without it only unreadable records count as damaged.
+    """
     found = _records(raw, queue, begin, end)
     whole = len(found) == end - begin  # no record was filtered out: each one's queue offset is known
     sound: list[StoredMessage] = []
@@ -106,7 +109,7 @@ def examine(
 
 
 def _records(raw: bytes, queue: MessageQueue, begin: int, end: int) -> list[tuple[StoredMessage | None, str, int]]:
-    """Return the message of each record, or the reason why there is none, and its log offset."""
+    """Return for each record its message, "" and its log offset; None and the reason if the record cannot be read."""
     found: list[tuple[StoredMessage | None, str, int]] = []
     position = 0
     while position < len(raw):
@@ -122,7 +125,9 @@ def _records(raw: bytes, queue: MessageQueue, begin: int, end: int) -> list[tupl
 
 
 def _next_record(raw: bytes, position: int, queue: MessageQueue, offsets: range) -> int:
-    """Return the position of the next sound record of this pull after an unreadable one; the end if there is none."""
+    """Return the position in `raw` of this pull's next sound record after an unreadable one; `len(raw)` if there is
+    none.
+    """
     while (position := raw.find(MAGIC_BYTES, position + MAGIC_AT + 1) - MAGIC_AT) >= 0:
         try:
             message = decode(raw, position, check_crc=True)
@@ -138,8 +143,8 @@ if speedups.is_active:
 
 _decoder = RecordDecoder(StoredMessage) if speedups.is_active else None
 
-FEW = 32  # messages that every broker returns for one pull
-BULK_BYTES = 1 << 19  # limit of a pull of more messages; without it brokers return 32 messages and 256 KiB
+FEW = 32  # limit of messages per pull that brokers have by default; a larger pull needs `max_bytes`
+BULK_BYTES = 1 << 19  # limit of a pull of more than FEW messages; without it brokers return at most 256 KiB
 
 
 class PullStatus(Enum):
@@ -161,15 +166,15 @@ _STATUSES = {
 
 @dataclass(slots=True)
 class Tally:
-    """Counters of one topic since the start. A call's seconds end when the event loop handles its result."""
+    """Counters of one topic since the start. A listener call's seconds end when the event loop handles its result."""
 
-    pulls: int = 0  # that returned messages
+    pulls: int = 0  # pulls that returned messages
     pull_seconds: float = 0.0
-    pulled: int = 0  # messages
-    calls: int = 0  # of listeners
+    pulled: int = 0  # messages pulled
+    calls: int = 0  # calls of listeners
     call_seconds: float = 0.0
-    consumed: int = 0  # messages
-    failed: int = 0  # messages
+    consumed: int = 0  # messages consumed
+    failed: int = 0  # messages that a listener did not consume
 
     def pull(self, count: int, seconds: float) -> None:
         """Count a pull that returned messages."""
@@ -178,17 +183,18 @@ class Tally:
         self.pulled += count
 
     def since(self, earlier: Tally) -> Tally:
-        """Return the difference from an earlier copy."""
+        """Return the difference of each counter from an earlier copy."""
         return Tally(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """A pull of at most `max_count` `wanted` messages. The broker waits up to `wait_seconds` until one arrives.
+    """A pull of at most `max_count` messages that the filter `wanted` accepts.
 
-    `timeout` is the limit of the response time beyond that. `broker_id` 0 is the master. `commit_offset` is committed
-    for the group. A broker of pyromq returns up to `max_bytes` of records, also of more than 32 messages; other brokers
-    ignore it. `verify` compares bodies with their checksums.
+    The broker waits up to `wait_seconds` until a message arrives; the response may take `timeout` seconds longer.
+    `broker_id` 0 is the master. With the pull, the broker commits `commit_offset` for the group. A broker of pyromq
+    returns up to `max_bytes` of records, also of more than 32 messages; other brokers ignore `max_bytes`. `verify`
+    compares bodies with their checksums.
     """
 
     max_count: int = 32
@@ -203,7 +209,7 @@ class PullRequest:
 
     @classmethod
     def once(cls, config: ConsumerConfig, max_count: int, wanted: Wanted, *, wait_seconds: float) -> PullRequest:
-        """Return the request of a single pull by the application."""
+        """Return the request of a single pull by the application, at the queue's master."""
         checks = config.verify_checksums, config.max_body_bytes
         return cls(max_count, wanted, wait_seconds, config.timeout, 0, None, None, *checks)
 
@@ -218,7 +224,10 @@ class PullRequest:
         broker_id: int,
         commit_offset: int | None = None,
     ) -> PullRequest:
-        """Return the request of a prefetching consumer with room for `room` messages; it may get a few more."""
+        """Return the request of a prefetching consumer with room for `room` messages.
+
+        The response may have up to `FEW` messages even if `room` is less.
+        """
         count = min(config.pull_count, max(room, FEW))
         return cls(
             count,
@@ -234,9 +243,9 @@ class PullRequest:
 
 
 class PullResult:
-    """The response to one pull, from queue offset `offset` on.
+    """The response to one pull that began at queue offset `offset`.
 
-    `next_offset` is the offset of the next pull, `min_offset` and `max_offset` are the queue's bounds. `raw` has the
+    `next_offset` is the offset of the next pull; `min_offset` and `max_offset` are the queue's bounds. `raw` has the
     records as stored (see `pyromq.record`), one after another, before the filter by tag names.
     """
 
@@ -259,14 +268,14 @@ class PullResult:
 
     @property
     def messages(self) -> list[StoredMessage]:
-        """The wanted messages in order, without those that are `damaged`; decoded once."""
+        """The wanted messages in order, without the damaged ones; decoded once, when first read."""
         if self._messages is None:
             self._messages = self._decoded()
         return self._messages
 
     @property
     def damaged(self) -> list[DamagedMessage]:
-        """The damaged messages, in order. Without `verify` only those whose records cannot be read."""
+        """The damaged messages in order; without `verify`, only those whose records cannot be read."""
         if self._messages is None:
             self._messages = self._decoded()
         return self._damaged
@@ -274,8 +283,8 @@ class PullResult:
     def holding(self, words: tuple[bytes, ...]) -> list[StoredMessage]:
         """Return the wanted messages, perhaps without those whose records contain none of these words.
 
-        Without `verify` the others are not decoded. Messages with compressed bodies are always included. May be called
-        once, in any thread.
+        Without `verify`, records that contain none of the words are not decoded. Messages with compressed bodies are
+        always included. May be called once, in any thread.
         """
         if self._messages is None and not self._request.verify and words:
             try:
@@ -301,7 +310,7 @@ class PullResult:
         return self._as_asked(messages)
 
     def _as_asked(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return the wanted messages, with the limit of bodies and the application's topic names."""
+        """Return the messages with the wanted tags; set the limit of their bodies and the application's topic names."""
         wanted = self._request.wanted
         if self._request.max_body_bytes != MAX_BODY_BYTES:
             for message in messages:
@@ -317,7 +326,9 @@ class PullResult:
 async def pull(
     cluster: ClusterClient, group: str, queue: MessageQueue, offset: int, *, request: PullRequest
 ) -> PullResult:
-    """Pull once. Raises the broker's refusal, or `Unavailable` if no broker answers in time."""
+    """Pull from a queue once. Raises the broker's refusal (a `BrokerError`), or `Unavailable` if no broker answers in
+    time.
+    """
     flags = PullFlag.SUBSCRIPTION
     if request.wait_seconds > 0:
         flags |= PullFlag.SUSPEND
@@ -337,7 +348,7 @@ async def pull(
 def _template(
     group: str, queue: MessageQueue, flags: int, suspend_ms: int, wanted: Wanted, max_bytes: int | None
 ) -> HeaderTemplate:
-    """Return the request of a queue's pulls, without the offsets and the count."""
+    """Return the header of a queue's pull requests, with the offsets and the count to be filled in."""
     return HeaderTemplate(
         PullMessage,
         ("queue_offset", "commit_offset", "max_count"),
@@ -357,9 +368,9 @@ def _template(
 def decode_holding(
     raw: bytes | bytearray | memoryview, words: tuple[bytes, ...], *, broker_name: str = ""
 ) -> list[StoredMessage]:
-    """Decode those records that contain one of these words anywhere, and all with compressed bodies.
+    """Decode the records that contain one of these words anywhere, and all records with compressed bodies.
 
-    Raises `StoreCorrupt` if one of these is broken, or if a record does not begin where the previous one ends.
+    Raises `StoreCorrupt` if a decoded record is broken, or if a record does not begin where the previous one ends.
     """
     if _decoder is not None and (found := _decoder.decode_holding(raw, words, broker_name)) is not None:
         return found
@@ -386,14 +397,15 @@ def _size_at(data: bytes, position: int) -> int:
     return int(size)
 
 
-# Bytes of decompressed bodies kept for each pull, so that they need no second decompression: some hundred messages.
+# Limit of the decompressed bodies (bytes) kept per pull, to decompress them once: room for some hundred messages.
 _MOST_KEPT = 1 << 20
 
 
 class DamagedMessagePolicy:
-    """Removes damaged and undecodable messages from pulls, as `ConsumerConfig.damaged` says; `count` is their number.
+    """Removes damaged and undecodable messages from pulls, as `ConsumerConfig.damaged` says.
 
-    With `send_back` they can become dead letters. Without it they are skipped.
+    `count` is the number of messages removed. With `send_back` they can become dead letters; without it they are
+    skipped.
     """
 
     def __init__(self, group: str, config: ConsumerConfig, send_back: SendBack | None) -> None:
@@ -404,7 +416,7 @@ class DamagedMessagePolicy:
         self._filters = [hook for hook in config.hooks if isinstance(hook, FilterMessageHook)]
 
     async def sift(self, result: PullResult) -> tuple[list[StoredMessage], int, MessageDamaged | None]:
-        """Return the messages to consume, the next queue offset, and the error of a damage that stops the consumer.
+        """Return the messages to consume, the next queue offset, and the error that must stop the consumer, or None.
 
         Raises `MQError` if a dead letter cannot be written now.
         """
@@ -432,7 +444,7 @@ class DamagedMessagePolicy:
         logger.error("group %s: damaged message in %s; it is %s", self._group, damaged, fate)
 
     async def _decodable(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return the messages whose bodies can be decompressed; the others become dead letters."""
+        """Return the messages whose bodies can be decompressed; make the others dead letters."""
         compressed = [message for message in messages if message.sys_flag & SysFlag.COMPRESSED]
         if not compressed:
             return messages
@@ -461,7 +473,9 @@ class DamagedMessagePolicy:
 
 
 def _unpack(compressed: list[StoredMessage]) -> list[tuple[StoredMessage, UndecodableBody]]:
-    """Decompress bodies and keep the first ones. Return the messages with invalid bodies and their errors."""
+    """Decompress bodies and keep up to `_MOST_KEPT` bytes of them. Return messages with invalid bodies and their
+    errors.
+    """
     refused = []
     left = _MOST_KEPT
     for message in compressed:

@@ -24,30 +24,32 @@ logger = logger_of(__name__)
 
 
 class QueueOffsets:
-    """Asks the brokers of the queues. A request takes at most `timeout` seconds, retries included."""
+    """Requests offsets from the brokers of the queues. A request takes at most `timeout` seconds, retries included."""
 
     def __init__(self, cluster: ClusterClient, *, timeout: float) -> None:
         self._cluster = cluster
         self._names = cluster.names
         self._timeout = timeout
-        self._begun: dict[tuple[str, str, str], asyncio.Event] = {}  # by group, topic and broker name
+        self._begun: dict[
+            tuple[str, str, str], asyncio.Event
+        ] = {}  # first commits by group, topic and broker name; set when sent
 
     async def least(self, queue: MessageQueue) -> int:
-        """Return the offset of the first message that still exists."""
+        """Return the offset of a queue's first message that still exists."""
         return await self._ask(
             queue,
             MinOffset(topic=self._names.wrap(queue.topic), queue_id=queue.queue_id, broker_name=queue.broker_name),
         )
 
     async def end(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message will have."""
+        """Return the offset that the next message of a queue will have."""
         return await self._ask(
             queue,
             MaxOffset(topic=self._names.wrap(queue.topic), queue_id=queue.queue_id, broker_name=queue.broker_name),
         )
 
     async def by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a time (ms since 1970)."""
+        """Return the offset of a queue's message stored nearest to a time (ms since 1970)."""
         question = SearchOffset(
             topic=self._names.wrap(queue.topic),
             queue_id=queue.queue_id,
@@ -57,14 +59,17 @@ class QueueOffsets:
         return await self._ask(queue, question)
 
     async def corrected(self, group: str, result: PullResult, *, asked: int, latest_ms: int) -> int:
-        """Return the offset to continue at after a pull at `asked`, an offset outside the queue. It is logged.
+        """Return and log the offset to continue at after a pull at `asked`, an offset outside the queue.
 
         An offset behind the queue's end means that the topic was created again, or that a crash lost the queue's tail.
-        A broker then suggests the end, which would skip new messages. Returned is the offset of the first message
-        stored after `latest_ms`, the store time of the latest message pulled. Without one (0) it is 0, if the queue
-        still has its first message.
+        A broker then suggests the end, which would skip new messages. This method returns the offset of the first
+        message stored after `latest_ms`, the store time of the latest message pulled. If `latest_ms` is 0 (no message
+        was pulled) and the queue still has its first message, it returns 0.
         """
-        queue, offset = result.queue, result.next_offset  # retention has deleted the messages before it
+        queue, offset = (
+            result.queue,
+            result.next_offset,
+        )  # for an offset below the queue: retention has deleted messages
         if asked > result.max_offset and latest_ms:
             offset = min(await self.by_time(queue, latest_ms + 1), result.max_offset)
         elif asked > result.max_offset and result.min_offset == 0:
@@ -81,7 +86,7 @@ class QueueOffsets:
         return offset
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Return a group's committed offset; None if there is none. A broker of 4.9 may return 0 instead."""
+        """Return a group's committed offset; None if none was committed. A broker of 4.9 may return 0 instead."""
         return await self._stored(group, queue, zero_if_not_found=False)
 
     async def _stored(self, group: str, queue: MessageQueue, *, zero_if_not_found: bool | None) -> int | None:
@@ -100,8 +105,8 @@ class QueueOffsets:
     async def start(self, group: str, queue: MessageQueue, config: ConsumerConfig, *, keep: bool = True) -> int:
         """Return the offset at which a group begins in a queue: the committed one, else that of the configuration.
 
-        With `keep`, the offset of a configured `consume_from` is committed at once: after a crash of this member the
-        next owner begins there, too. Source: RocketMQ 4.9.8, RebalancePushImpl.computePullFromWhere.
+        With `keep`, the offset of a configured `consume_from` is committed immediately: after a crash of this member
+        the next owner begins there, too. Source: RocketMQ 4.9.8, RebalancePushImpl.computePullFromWhere.
         """
         asked = config.consume_from is not None and not queue.topic.startswith(RETRY_PREFIX)
         stored = await self._stored(group, queue, zero_if_not_found=False if asked else None)
@@ -113,7 +118,10 @@ class QueueOffsets:
         return offset
 
     async def start_without_stored(self, group: str, queue: MessageQueue, config: ConsumerConfig) -> int:
-        """Return the offset at which a group without a committed one begins: in a retry topic the first one."""
+        """Return the offset at which a group without a committed offset begins, as `ConsumerConfig.consume_from` says.
+
+        A retry topic begins at 0, but with `ConsumeFrom.TIME` at its end.
+        """
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if config.consume_from is ConsumeFrom.TIME:
             return await (self.end(queue) if is_retry else self._first_since(group, queue, config.consume_from_ms))
@@ -124,7 +132,7 @@ class QueueOffsets:
     async def _first_since(self, group: str, queue: MessageQueue, time_ms: int) -> int:
         """Return the offset of the first message stored at a time or later; the queue's end if there is none.
 
-        Brokers return the nearest message. It may be stored earlier, or be one of several of that millisecond.
+        Brokers return the message nearest to a time, which may be stored earlier or be one of several in a millisecond.
         """
         offset, end = await asyncio.gather(self.by_time(queue, time_ms - 1), self.end(queue))
         request = PullRequest(timeout=self._timeout, verify=False)
@@ -139,7 +147,7 @@ class QueueOffsets:
         return end
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Commit a group's offset. The broker has it when this returns.
+        """Commit a group's offset of a queue. The broker has stored it in memory when this returns.
 
         The first commit of a group and topic at a broker is sent alone: a broker of 4.9 can lose commits that arrive
         while it creates their common entry. Source: RocketMQ 4.9.7, ConsumerOffsetManager.commitOffset.

@@ -1,7 +1,7 @@
 """Reads any queue of a cluster without being a member of a group: bounds, times, committed offsets, raw records.
 
-It is for programs that divide queues themselves, as Spark's driver does. Brokers get requests with a group's name and
-no heartbeats, so that the group's members are not rebalanced.
+The reader is for programs that assign queues themselves, for example Spark's driver. Its requests contain a group's
+name, but it sends no heartbeats, so that the group's members are not rebalanced.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from pyromq.remoting.bodies import TopicList, TopicStats, decode_body
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.headers import CreateTopic, TopicNames, TopicStatistics
 
-Bounds = tuple[int, int]  # offsets of the first and the next message
+Bounds = tuple[int, int]  # offset of the first message, and the offset that the next message will have
 
 MAX_RETRY_QUEUES = 1
 
 
 class AsyncQueueReader(AsyncLifespan):
-    """Reads queues in the name of `group`, for programs with an event loop; `QueueReader` is the same without one.
+    """Reads queues in the name of `group`, for programs with an event loop; `QueueReader` is the blocking form.
 
     `connections` are as for `AsyncAdmin`, `namespace` as in `ConsumerConfig`; `timeout` is seconds for each request.
-    With `verify_checksums` messages whose bodies do not match their checksums are in a pull's `damaged`, not in its
-    `messages`; `raw` has all. Methods raise `Unavailable` if no broker answers within `timeout`, and the refusals of
-    brokers. Entering raises `NoNameServer` at once if no name server can be reached.
+    With `verify_checksums`, messages whose bodies do not match their checksums are in `PullResult.damaged`, not in
+    `PullResult.messages`; `PullResult.raw` has both. Methods raise `Unavailable` if no broker answers within `timeout`,
+    and the refusals of brokers. Entering raises `NoNameServer` immediately if no name server can be reached.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AsyncQueueReader(AsyncLifespan):
         self._offsets = QueueOffsets(self._cluster, timeout=timeout)
 
     async def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once if no name server can be reached."""
+        """Connect. Raises `NoNameServer` immediately if no name server can be reached."""
         await self._cluster.start()
 
     async def close(self) -> None:
@@ -67,7 +67,7 @@ class AsyncQueueReader(AsyncLifespan):
             await self._cluster.close()
 
     async def topics(self) -> list[str]:
-        """Return the names of all topics, internal ones included, sorted; with a namespace, those in it."""
+        """Return the names of all topics, internal ones included, sorted; with a namespace, only its topics."""
         self._cluster.check_running()
         response = await self._cluster.name_servers.ask(TopicNames())
         found = set(decode_body(TopicList, response.check().body).topics)
@@ -79,9 +79,10 @@ class AsyncQueueReader(AsyncLifespan):
         return sorted(await self._cluster.masters())
 
     async def absent(self) -> dict[str, list[str]]:
-        """Return the topics of each broker that left, by broker name; with a namespace, those in it.
+        """Return the topics of each broker that left the cluster, by broker name; with a namespace, only its topics.
 
-        Name servers remember them for a day and forget them at a restart, so all are asked. RocketMQ's remember none.
+        pyromq's name servers remember these topics for a day and forget them at a restart, so all name servers are
+        asked. RocketMQ's name servers do not remember them.
         """
         registered = await self._cluster.masters()
         own = self._names
@@ -96,25 +97,25 @@ class AsyncQueueReader(AsyncLifespan):
         return list((await self._route(topic)).readable)
 
     async def deleted(self, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return those of these topics, each with a broker name, that the broker itself reports as missing.
+        """Return those pairs of topic and broker name whose broker reports that the topic does not exist.
 
-        A broker that is not registered is not asked. Raises `Unavailable` for a registered one that does not answer.
+        Brokers that are not registered are not asked. Raises `Unavailable` if a registered broker does not answer.
         """
         masters = await self._cluster.masters()
         asked = [(topic, name) for topic, name in places if name in masters]
         return {place for place in asked if not await self._has(place[0], masters[place[1]])}
 
     async def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]:
-        """Return the bounds of every queue of these topics, sorted, by one request a broker.
+        """Return the bounds of every queue of these topics, sorted, with one request per topic and broker.
 
-        A queue whose messages have all expired begins at its end; see `live_bounds` for others. Raises
-        `TopicNotFound`, and `NoPermission` for a topic that cannot be read.
+        If the broker knows that all messages of a queue have expired, both bounds are the queue's end; `live_bounds`
+        checks other queues. Raises `TopicNotFound`, and `NoPermission` for a topic that cannot be read.
         """
         found = await asyncio.gather(*(self._topic_bounds(topic) for topic in topics))
         return dict(sorted((queue, bounds) for each in found for queue, bounds in each.items()))
 
     async def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]:
-        """Return these bounds with the first message that can be read, by one short pull a queue.
+        """Return these bounds, each beginning at the first message that can be read; usually one short pull per queue.
 
         If all messages of a queue have expired, brokers report its old first offset until messages expire again.
         """
@@ -122,7 +123,8 @@ class AsyncQueueReader(AsyncLifespan):
         return dict(zip(bounds, found, strict=True))
 
     async def first_since(self, queue: MessageQueue, time_ms: int, bounds: Bounds) -> int:
-        """Return the offset of the first message stored at `time_ms` or later; the queue's end if there is none.
+        """Return the offset of the first message stored at `time_ms` (ms since 1970) or later; the queue's end if there
+        is none.
 
         Brokers return the message nearest to the time, which may be stored before it.
         """
@@ -138,13 +140,13 @@ class AsyncQueueReader(AsyncLifespan):
         return offset
 
     async def store_time_at(self, queue: MessageQueue, offset: int) -> int | None:
-        """Return the store time (ms) of the message at an offset; None if there is none."""
+        """Return the store time (ms since 1970) of the message at an offset; None if there is no message."""
         request = PullRequest(1, timeout=self._timeout, verify=False)  # the body does not matter
         messages = (await pull(self._cluster, self._wire_group, queue, offset, request=request)).messages
         return messages[0].store_ms if messages and messages[0].queue_offset == offset else None
 
     async def store_times(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
-        """Return `store_time_at` of several places, asked in parallel."""
+        """Return the result of `store_time_at` for each queue and its offset, requested in parallel."""
         times = await asyncio.gather(*(self.store_time_at(queue, offset) for queue, offset in places.items()))
         return dict(zip(places, times, strict=True))
 
@@ -158,7 +160,9 @@ class AsyncQueueReader(AsyncLifespan):
         sql: str | None = None,
         max_bytes: int | None = None,
     ) -> PullResult:
-        """Pull once. A broker of pyromq returns up to `max_bytes` of records, other brokers as configured there."""
+        """Pull once. A broker of pyromq returns up to `max_bytes` of records, other brokers up to their configured
+        limit.
+        """
         wanted = wanted_by(tags, sql)
         request = PullRequest(max_count, wanted, timeout=self._timeout, max_bytes=max_bytes, verify=self._verify)
         return await pull(self._cluster, self._wire_group, queue, offset, request=request)
@@ -171,7 +175,9 @@ class AsyncQueueReader(AsyncLifespan):
         sql: str | None = None,
         max_bytes: int | None = None,
     ) -> list[PullResult]:
-        """Pull in parallel from several places: queue, offset, limit of messages. Else as `pull`."""
+        """Pull in parallel from `places`: queue, offset, highest number of messages. Other arguments are those of
+        `pull`.
+        """
         return await asyncio.gather(
             *(
                 self.pull(queue, offset, count, tags=tags, sql=sql, max_bytes=max_bytes)
@@ -180,7 +186,7 @@ class AsyncQueueReader(AsyncLifespan):
         )
 
     async def committed(self, queues: Iterable[MessageQueue], group: str) -> dict[MessageQueue, int | None]:
-        """Return a group's committed offsets in these queues; None if there is none."""
+        """Return a group's committed offset in each of these queues; None if none was committed."""
         queues = list(queues)
         found = await asyncio.gather(*(self._offsets.committed(self._names.wrap(group), queue) for queue in queues))
         return dict(zip(queues, found, strict=True))
@@ -192,7 +198,7 @@ class AsyncQueueReader(AsyncLifespan):
         )
 
     async def announce_group(self, group: str) -> None:
-        """Create the group's retry topic if it is missing: RocketMQ's tools find a group's brokers by it."""
+        """Create the group's retry topic if it is missing: RocketMQ's tools find a group's brokers by this topic."""
         topic = retry_topic(group)
         try:
             await self._cluster.route(topic)
@@ -237,15 +243,18 @@ class AsyncQueueReader(AsyncLifespan):
             of_queues = {self._names.unwrap_queue(queue): each for queue, each in stats.queues.items()}
             found |= {queue: (each.min_offset, each.max_offset) for queue, each in of_queues.items()}
             doubted = {queue: found[queue] for queue, each in of_queues.items() if each.last_update_ms <= 0}
-            found |= await self.live_bounds(doubted)  # the last message has expired, so probably all have
+            found |= await self.live_bounds(doubted)  # the queue's last message has expired, so probably all have
         return {queue: found.get(queue) or await self._ask_bounds(queue) for queue in route.readable}
 
     async def _ask_bounds(self, queue: MessageQueue) -> Bounds:
-        """Return the bounds of a queue that the broker's statistics lack: they have writable queues only."""
+        """Return the bounds of a queue that is not writable: the broker's statistics have writable queues only."""
         return await self._live(queue, (await self._offsets.least(queue), await self._offsets.end(queue)))
 
     async def _live(self, queue: MessageQueue, bounds: Bounds) -> Bounds:
-        """Return the bounds from the first existing message on. Messages expire in order, so halving finds it."""
+        """Return bounds that begin at the first existing message.
+
+        Messages expire in order of their offsets, so a binary search finds the first existing one.
+        """
         least, most = bounds
         if least >= most or await self.store_time_at(queue, least) is not None:
             return bounds

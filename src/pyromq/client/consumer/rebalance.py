@@ -24,11 +24,12 @@ from pyromq.remoting.headers import ConsumerList
 
 logger = logger_of(__name__)
 
-# Pauses after an incomplete run: the first, the longest, and the factor between. Source: RocketMQ 5, RebalanceService.
+# Pauses after an incomplete rebalance: the first, the longest, the factor of growth.
+# Source: RocketMQ 5, RebalanceService.
 SOON_SECONDS = 0.05
 AGAIN_SECONDS = 1.0
 LATER = 1.2
-RETURN_SECONDS = 2.0  # time for members to register again at a restarted broker; each retries every second
+RETURN_SECONDS = 2.0  # time for members to register again at a restarted broker; each member retries every second
 
 
 Q = TypeVar("Q", bound=Assigned)
@@ -79,12 +80,14 @@ class Rebalance(Generic[Q]):
         self._stuck = stuck
         self._woken = asyncio.Event()
         self._said: dict[str, str] = {}  # warnings by topic, each logged once
-        self._seen: list[str] = []  # the members that a broker named last
-        self._away: set[str] = set()  # addresses of brokers whose connection was lost
-        self._believed_from: dict[str, float] = {}  # monotonic; when a restarted broker knows all members again
+        self._seen: list[str] = []  # the group's members in the latest answer of a broker
+        self._away: set[str] = (
+            set()
+        )  # addresses of brokers to which the connection was lost, until they are asked again
+        self._believed_from: dict[str, float] = {}  # by address: monotonic seconds when all members are back
 
     def wake(self, *_: object) -> None:
-        """Rebalance soon."""
+        """Trigger a rebalance soon. Arguments are ignored, so that this can be a callback."""
         self._woken.set()
 
     def look_again(self) -> None:
@@ -98,7 +101,7 @@ class Rebalance(Generic[Q]):
         await self._cluster.refresh_all()
 
     async def run(self) -> None:
-        """Rebalance now, when woken, and every `rebalance_seconds`, until cancelled."""
+        """Rebalance immediately, when woken, and every `rebalance_seconds`, until the task is cancelled."""
         self._cluster.on_connection_lost.append(self._away.add)
         soon = SOON_SECONDS
         while True:
@@ -115,7 +118,7 @@ class Rebalance(Generic[Q]):
             soon = SOON_SECONDS if balanced or news else min(LATER * soon, AGAIN_SECONDS)
 
     async def _sleep(self, seconds: float) -> bool:
-        """Wait until woken, at most `seconds`. Return whether woken."""
+        """Wait at most `seconds` for a call of `wake`. Return whether `wake` was called."""
         alarm = asyncio.ensure_future(self._clock.sleep(seconds))
         alarm.add_done_callback(self.wake)
         try:
@@ -126,7 +129,9 @@ class Rebalance(Generic[Q]):
             alarm.cancel()
 
     async def once(self) -> bool:
-        """Rebalance all topics. Return False if the next run must come soon."""
+        """Rebalance all topics once. Return False if the result is incomplete, so that the next rebalance must come
+        soon.
+        """
         members: dict[str, list[str]] = {}  # by broker address, so that each broker is asked once
         topics = list(self._topics())
         balanced = True
@@ -142,7 +147,7 @@ class Rebalance(Generic[Q]):
         return await self._become(wanted) and balanced and not doubted
 
     async def _become(self, wanted: set[MessageQueue]) -> bool:
-        """Revoke the queues that are not wanted, acquire the new ones. Return False if one was not acquired."""
+        """Revoke the queues that are not wanted, acquire the new ones. Return False if a new queue was not acquired."""
         lost = [assigned for queue, assigned in self.assigned.items() if queue not in wanted]
         stuck = [assigned for queue, assigned in self.assigned.items() if queue in wanted and self._is_stuck(assigned)]
         given = {assigned.queue for assigned in lost + stuck}
@@ -155,7 +160,7 @@ class Rebalance(Generic[Q]):
                 del self.assigned[queue]
         taken = await self._acquire(new) if new else []
         for assigned in taken:
-            self.assigned.setdefault(assigned.queue, assigned)  # a reset may have replaced it meanwhile
+            self.assigned.setdefault(assigned.queue, assigned)  # a reset may have replaced the queue's entry meanwhile
         if given or taken:
             await self._settle()
         return len(taken) == len(new)
@@ -166,7 +171,7 @@ class Rebalance(Generic[Q]):
         return bool(why)
 
     async def _share(self, topic: str, members: dict[str, list[str]]) -> list[MessageQueue] | None:
-        """Return this member's queues of a topic; None, and the assignment stays, if they are unknown now."""
+        """Return the queues of a topic that this member must have; None if unknown now: then the assignment stays."""
         try:
             route = await self._cluster.route(topic)
             if self._config.broadcast:
@@ -192,7 +197,7 @@ class Rebalance(Generic[Q]):
         return [names.unwrap_queue(queue) for queue in share]
 
     async def _members(self, route: Route, members: dict[str, list[str]]) -> list[str]:
-        """Return the client ids of the group's members, sorted, from one broker of the topic."""
+        """Return the client ids of the group's members, sorted, as one broker of the topic knows them."""
         addresses = [by_id.get(0) or next(iter(by_id.values())) for by_id in route.addresses.values() if by_id]
         if not addresses:
             raise Unavailable("no broker of the topic is known")
@@ -202,10 +207,10 @@ class Rebalance(Generic[Q]):
         return members[address]
 
     def _believed(self, address: str, found: list[str]) -> list[str]:
-        """Return the members that a broker named; shortly after its restart, also those named before it.
+        """Return the members that a broker reports; shortly after its restart, also the members known before it.
 
-        Members register at a restarted broker one after the other. The first one must not acquire all queues: the
-        others still consume them, and the broker's offsets are old.
+        Members register at a restarted broker one after the other. The first member must not acquire all queues: the
+        other members still consume them, and the broker's offsets are old.
         """
         now = self._clock.monotonic()
         if address in self._away:

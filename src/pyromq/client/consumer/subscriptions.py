@@ -1,6 +1,6 @@
 """The subscriptions of a consumer, and their registration at every broker that has one of the topics.
 
-Knows no queues: the assignment of queues begins when `joined` is called.
+This module handles no queues: the assignment of queues begins when `joined` is called.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ L = TypeVar("L")
 
 @dataclass(frozen=True, slots=True)
 class _Subscribed(Generic[L]):
-    """The filter and the listener of a topic. `version` is the time of the subscription in ms."""
+    """The filter and the listener of a topic. `version` is the time of the subscription (ms since 1970)."""
 
     wanted: Wanted
     listener: L
@@ -37,8 +37,8 @@ class _Subscribed(Generic[L]):
 class Subscriptions(Generic[L]):
     """The topics of one consumer, each with its filter and its listener.
 
-    With `retries` the group's retry topic is one of them. `absent` is the listener of other topics. `joined` is called
-    each time brokers have registered a change.
+    With `retries`, the group's retry topic is one of the topics. `absent` is the listener of topics without a
+    subscription. `joined()` is called each time brokers have registered a change.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Subscriptions(Generic[L]):
         self._absent = absent
         self._joined = joined
         self._subscribed: dict[str, _Subscribed[L]] = {}
-        self._follows = False  # `_route_changed` is registered
+        self._follows = False  # True after `_route_changed` was added to the route callbacks
         self._unchecked: set[str] = set()  # topics with an expression that no broker has checked yet
 
     @property
@@ -81,7 +81,10 @@ class Subscriptions(Generic[L]):
         return topic in self._subscribed
 
     def add(self, topic: str, wanted: Wanted, listener: L) -> None:
-        """Subscribe to a topic, or replace its listener and filter. While the client runs, brokers are told soon."""
+        """Subscribe to a topic, or replace its listener and filter.
+
+        While the client runs, a task registers the change at the brokers.
+        """
         self._subscribed[topic] = _Subscribed(wanted, listener, self._clock.now_ms())
         if isinstance(wanted, SqlFilter):
             self._unchecked.add(topic)
@@ -94,13 +97,13 @@ class Subscriptions(Generic[L]):
         self._announce_soon()
 
     def announced(self) -> list[Subscription]:
-        """Return the subscriptions for heartbeats."""
+        """Return the subscriptions as heartbeats contain them."""
         return [self._said(topic) for topic in self.topics]
 
     async def join(self) -> None:
-        """Register as a member at every broker that has one of the topics, and later at new ones.
+        """Register as a member at every broker that has one of the topics, and later at brokers new in their routes.
 
-        Raises a broker's error for a filter expression that it refuses.
+        Raises a broker's error for a filter expression that the broker refuses.
         """
         await asyncio.gather(*(self._learn(topic) for topic in self.topics))
         for topic in self._unchecked & self._subscribed.keys():
@@ -111,7 +114,7 @@ class Subscriptions(Generic[L]):
             self._cluster.on_route_change.append(self._route_changed)
 
     async def announce(self) -> None:
-        """Join with the changed subscriptions, then call `joined`."""
+        """Register the changed subscriptions at the brokers, then call `joined`."""
         await self.join()
         self._joined()
 

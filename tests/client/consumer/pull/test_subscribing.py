@@ -238,7 +238,7 @@ async def test_a_failing_listener_is_logged_and_messages_come(send, member, capl
 
     async with member(listener=fail) as consumer:
         assert await read(consumer, 4) == list(range(4))
-    assert "group readers: the listener for our queues of topic orders failed" in caplog.text
+    assert "group readers: the listener for this member's queues of topic orders failed" in caplog.text
 
 
 async def test_only_tags_subscribed_to_come(cluster, send, member):

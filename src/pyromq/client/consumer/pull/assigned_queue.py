@@ -61,14 +61,12 @@ class AssignedQueue:
         self.queue = queue
         self.wanted = wanted
         self.paused = False
-        self.leaving = False  # it is being revoked: no further message is handed out
+        self.leaving = False  # True while the queue is being revoked: no further message is handed out
         self.pulled_ms = 0  # wall clock of the latest pull, for administrators
         self.polled_ms = 0  # wall clock of the latest batch handed out, for administrators
-        self.gone_since: float | None = (
-            None  # monotonic seconds of the first of the latest pulls that did not find the topic
-        )
+        self.gone_since: float | None = None  # monotonic seconds since which pulls do not find the topic
         self.epoch = 0  # number of resets to another offset
-        self.broker_id = 0  # suggested by the latest pull response
+        self.broker_id = 0  # broker to pull from, suggested by the latest pull response
         self.position = 0
         self.finished = 0
         self.committed = -1  # offset committed last; -1: none
@@ -87,7 +85,8 @@ class AssignedQueue:
     def begin_anew(self, *, forgotten: bool) -> None:
         """Continue at 0 after the topic was deleted: a new topic of the same name starts there.
 
-        Brokers have `forgotten` the committed offset with the topic. Another store has not: there 0 must be committed.
+        `forgotten` is True if brokers keep the offsets: they have deleted the committed offset with the topic. An
+        `OffsetStore` has not, so 0 is committed there.
         """
         self.restart(0)
         self.committed = 0 if forgotten else -1
@@ -98,7 +97,7 @@ class AssignedQueue:
         self._forget_fetched()
 
     def add(self, messages: list[StoredMessage], next_offset: int) -> bool:
-        """Add the messages of a pull response. Return whether there are any."""
+        """Add the messages of a pull response. Return whether the response has messages."""
         self.fetch_offset = next_offset
         if messages:
             self.latest_ms = messages[-1].store_ms
@@ -130,7 +129,7 @@ class AssignedQueue:
 
 
 class Positions:
-    """Commits the positions in the queues of `assigned`, and calls hooks around what the application gets."""
+    """Commits the positions of the queues in `assigned`, and calls hooks for the messages that the application gets."""
 
     def __init__(
         self,
@@ -154,14 +153,17 @@ class Positions:
         self._auto_committed = clock.monotonic()
 
     def handed_out(self, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return these messages, which the application gets. Hooks see the end of its previous ones and their begin."""
+        """Return `messages`, which the application gets now.
+
+        Hooks are called for the end of the previous messages and for the begin of these messages.
+        """
         if self._config.hooks:
             self._end_delivery(ConsumeStatus.CONSUMED)
             self._delivery = self._hooks.before(messages, encloses=False) if messages else None
         return messages
 
     async def finish_previous(self) -> None:
-        """Mark the previous messages as finished, and commit if it is time."""
+        """Mark all messages handed out before as finished. Commit if `auto_commit_seconds` have passed."""
         self.finish_handed_out()
         await self.auto_commit()
 
@@ -199,7 +201,7 @@ class Positions:
         )
 
     async def commit_at(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Commit offsets of queues, assigned or not. Raises `UsageError` for one outside its queue."""
+        """Commit offsets of queues, assigned or not. Raises `UsageError` for an offset outside its queue."""
         await asyncio.gather(*(self._check(queue, offset) for queue, offset in offsets.items()))
         await self._commit(offsets)
 
@@ -213,7 +215,7 @@ class Positions:
             raise UsageError(f"offset {offset} of {queue} cannot be committed: the queue ends at {end}")
 
     async def _commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets. Raises the first failure after all are tried."""
+        """Store offsets. After all were tried, raises the first failure."""
         told = [(assigned, offset) for queue, offset in offsets.items() if (assigned := self._assigned.get(queue))]
         failures = await self._offsets.save(offsets)
         for assigned, offset in told:
@@ -232,7 +234,7 @@ class Positions:
             logger.warning("group %s: offset %d of %s is not stored: %s", self._group, offset, assigned.queue, error)
 
     async def begin(self, assigned: AssignedQueue) -> None:
-        """Continue at the group's committed offset, else at that of `ConsumerConfig.consume_from`."""
+        """Continue at the group's committed offset, else at the offset that `ConsumerConfig.consume_from` says."""
         offset = await self._offsets.start(assigned.queue, keep=self._config.auto_commit)
         assigned.restart(offset)
         assigned.committed = offset  # no commit before the position moves

@@ -1,7 +1,7 @@
 """The async pull consumer: the application asks for messages and commits.
 
-It assigns queues itself, or subscribes and shares them with its group. A task for each assigned queue pulls ahead,
-within the limits; `poll` and iteration hand out the messages.
+The application assigns queues itself, or subscribes and its group's members share the queues. A task for each assigned
+queue pulls ahead, within the limits; `poll` and iteration hand out the messages.
 """
 
 from __future__ import annotations
@@ -47,19 +47,20 @@ class AsyncPullConsumer(AsyncLifespan):
                 ...
 
     After `subscribe`, the members of the group share the queues; all must subscribe to the same topics. With
-    `assign(await consumer.queues("orders"))` the application chooses queues itself. All consumers of a group must use
-    the same of the two: a consumer that assigns is a member, and would be given queues that it does not read.
+    `assign(await consumer.queues("orders"))` the application chooses queues itself. All consumers of a group must do
+    the same: a consumer that uses `assign` counts as a member, so other members would leave queues to it unread.
 
     A queue begins at the group's committed offset, else at that of `ConsumerConfig.consume_from`. Delivery is at least
     once: uncommitted messages are redelivered to the next owner of the queue. With `auto_commit` each `poll` commits
     the messages of earlier polls, and closing commits all messages handed out. If an exception ends the `async with`,
-    the latest ones are not committed.
+    the messages of the latest poll are not committed.
 
-    `namesrv` is as for `AsyncProducer`. Times are seconds unless a name says ms. Entering raises `NoNameServer` at once
-    if no name server can be reached. Other methods raise `Unavailable` if no broker answers within
+    `namesrv` is as for `AsyncProducer`. Times are seconds unless a name says ms. Entering raises `NoNameServer`
+    immediately if no name server can be reached. Other methods raise `Unavailable` if no broker answers within
     `ConsumerConfig.timeout`, a `BrokerError` if a broker refuses, `NotRunning` before start and after close. While a
     broker is out of reach, polls return no messages of its queues; pulling resumes by itself. A topic that is deleted
-    and created again is read from its new beginning. Polls raise `TopicNotFound` once it is missing for three seconds.
+    and created again is read from its new beginning. Polls raise `TopicNotFound` once a topic is missing for three
+    seconds.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class AsyncPullConsumer(AsyncLifespan):
         self._fetching = Prefetch(wire_group, self._cluster, offsets=offsets, config=self.config, rates=status.rates)
         self._watch = QueueWatch(self._cluster)
         self._turns = Turns(self._assigned, self._clock, self._fetching, is_over=lambda: not self._cluster.running)
-        self._open: Batch | None = None  # being handed out message by message
+        self._open: Batch | None = None  # the batch that iteration hands out message by message
         connect_hooks(self.config.hooks, self.config.connections, namesrv)
         hooks = ConsumeHooks(self.config.hooks, group, lambda: self._cluster.client_id, clock=self._clock)
         kept = self._kept = group_offsets(wire_group, self._cluster, config, store=config.offset_store)
@@ -124,7 +125,7 @@ class AsyncPullConsumer(AsyncLifespan):
         return self._fetching.damaged_count
 
     async def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once if no name server can be reached."""
+        """Connect. Raises `NoNameServer` immediately if no name server can be reached."""
         await self._cluster.start()
         self._status.start(self._cluster.tasks)
         await self._sharing.start()
@@ -193,8 +194,8 @@ class AsyncPullConsumer(AsyncLifespan):
         The listener, plain or `async`, gets this member's queues of the topic whenever they change. It is called before
         a message of a new queue is handed out, so that it may `seek`; the rebalance waits for it. No message of a
         revoked queue is handed out. The new owner waits up to half a second until the application asks for more
-        messages, or commits if `auto_commit` is off. Uncommitted messages are redelivered there. Call this on the event
-        loop.
+        messages, or commits if `auto_commit` is off. Uncommitted messages are redelivered to the new owner. Call
+        this on the event loop.
         """
         topic = self._names.checked_topic(topic)
         wanted = wanted_by(tags, sql)
@@ -238,7 +239,7 @@ class AsyncPullConsumer(AsyncLifespan):
         await self._cluster.heartbeat()
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at a queue offset. Raises `UsageError` for an offset outside the queue."""
+        """Continue an assigned queue at an offset. Raises `UsageError` for an offset outside the queue."""
         assigned = self._find(queue)
         least, end = await asyncio.gather(self._offsets.least(queue), self._offsets.end(queue))
         if not least <= offset <= end:
@@ -246,15 +247,15 @@ class AsyncPullConsumer(AsyncLifespan):
         self._restart_at(assigned, offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Continue at the first message that still exists."""
+        """Continue an assigned queue at the first message that still exists."""
         self._restart_at(self._find(queue), await self._offsets.least(queue))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue with the next message that arrives."""
+        """Continue an assigned queue with the next message that arrives."""
         self._restart_at(self._find(queue), await self._offsets.end(queue))
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Continue at the message stored nearest to a time (ms since 1970)."""
+        """Continue an assigned queue at the message stored nearest to a time (ms since 1970)."""
         self._restart_at(self._find(queue), await self._offsets.by_time(queue, timestamp_ms))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
@@ -297,7 +298,7 @@ class AsyncPullConsumer(AsyncLifespan):
         return message
 
     def next_buffered(self) -> StoredMessage | None:
-        """Return the next message of iteration's current batch; None at its end. Does not wait."""
+        """Return the next message of the batch that iteration hands out; None at the batch's end. Does not wait."""
         batch = self._open
         if batch is None:
             return None
@@ -310,7 +311,7 @@ class AsyncPullConsumer(AsyncLifespan):
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit the position of every assigned queue: behind all messages handed out.
 
-        With `offsets`, commit exactly these. Raises `UsageError`, and commits none, if one is outside its queue.
+        With `offsets`, commit exactly these. Raises `UsageError`, and commits none, if an offset is outside its queue.
         """
         self._cluster.check_running()
         if offsets is None:
@@ -340,7 +341,7 @@ class AsyncPullConsumer(AsyncLifespan):
     ) -> PullResult:
         """Pull once from any queue. The assignment and positions do not change.
 
-        With `wait_seconds` the broker holds the request for at most this time until a message arrives. Damaged messages
+        With `wait_seconds` the broker waits that long for a message before it replies without one. Damaged messages
         are in `PullResult.damaged`; they are not counted.
         """
         self._cluster.check_running()
@@ -385,7 +386,7 @@ class AsyncPullConsumer(AsyncLifespan):
         if self._open is not None and self._open.assigned is assigned:
             self._open = None
         assigned.restart(offset)
-        assigned.committed = -1  # so that the next commit is sent, whatever the broker has
+        assigned.committed = -1  # so that the next commit is sent, even if the offset is the broker's present one
         self._fetching.begin(assigned)
 
     def _reset(self, assigned: AssignedQueue, offset: int) -> None:
@@ -407,7 +408,7 @@ def internals(
     restart_at: Callable[[AssignedQueue, int], None],
     wake: Callable[[], None],
 ) -> ConsumerInternals:
-    """Return what brokers and administrators may see and change of a pull consumer."""
+    """Return the parts of a pull consumer that brokers and administrators may see and change."""
 
     def reset(offsets: dict[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
@@ -444,9 +445,9 @@ def _pulled(assigned: AssignedQueue) -> PulledQueue:
 
 
 class Turns:
-    """Takes batches of the queues in `assigned` in turns; `renew` must be called when queues were added or removed.
+    """Takes batches from the queues in `assigned`, one queue after the other, so that each is served.
 
-    `is_over()` returns True after the consumer was closed.
+    `renew` must be called when queues were added or removed. `is_over()` returns True after the consumer was closed.
     """
 
     def __init__(
@@ -467,7 +468,10 @@ class Turns:
         self._turns = list(self._assigned.values())
 
     async def next_batch(self, timeout: float) -> Batch | None:
-        """Return a batch of a queue that is not paused; None if there is none within `timeout` seconds."""
+        """Return a batch of a queue that is not paused; None if there is none within `timeout` seconds.
+
+        Raises a broker's refusal of a pull.
+        """
         try:
             async with asyncio.timeout(timeout):
                 while True:

@@ -1,4 +1,4 @@
-"""Pulls messages ahead into the `AssignedQueue`s of a pull consumer: one task a queue, within the limits."""
+"""Pulls messages ahead into the `AssignedQueue`s of a pull consumer: one task per queue, within the limits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pyromq.message import MessageQueue
 
 logger = logger_of(__name__)
 
-GONE_SECONDS = 3.0  # a topic missing for a shorter time was created again, and polls raise nothing
+GONE_SECONDS = 3.0  # limit up to which a missing topic counts as being created again: polls raise no error
 
 
 class Prefetch:
-    """The fetching tasks; they end with the client's tasks.
+    """The tasks that pull ahead, one per queue; they end with the client's tasks.
 
     `changed` is set when there are messages to hand out or an error to raise. The consumer sets `room` when messages
     were handed out or a queue was resumed.
@@ -64,7 +64,7 @@ class Prefetch:
         )
 
     def begin_once(self, assigned: AssignedQueue) -> None:
-        """Pull from the queue's `fetch_offset` on, unless it is being pulled."""
+        """Pull from the queue's `fetch_offset` on, unless a task pulls the queue already."""
         if assigned.queue not in self._tasks:
             self.begin(assigned)
 
@@ -92,7 +92,7 @@ class Prefetch:
                 await self._clock.sleep(self._config.retry_seconds)
 
     def _is_gone(self, assigned: AssignedQueue) -> bool:
-        """Restart a queue of a missing topic. Return whether the topic is missing for `GONE_SECONDS`."""
+        """Restart a queue at 0, as its topic is missing. Return whether the topic is missing for `GONE_SECONDS`."""
         assigned.begin_anew(forgotten=self._config.offset_store is None)
         now = self._clock.monotonic()
         if assigned.gone_since is None:
@@ -115,7 +115,7 @@ class Prefetch:
             room=config.buffered_messages,
             wait_seconds=config.long_poll_seconds
             if assigned.gone_since is None
-            else 0.0,  # a short pull, to see whether it is back
+            else 0.0,  # a pull without waiting, to see whether the topic is back
             broker_id=assigned.broker_id,
         )
         began = self._clock.monotonic()
@@ -144,7 +144,7 @@ class Prefetch:
             logger.info("group %s: pulling %s works again", self._group, assigned.queue)
 
     def _tell(self, queue: MessageQueue, error: MQError) -> None:
-        """Keep a refusal for the next poll. Log a retriable error once, until pulling works again."""
+        """Keep a broker's refusal for the next poll to raise. Log a retriable error once, until pulling works again."""
         if not error.retriable:
             self._failures[queue] = error
             self.changed.set()

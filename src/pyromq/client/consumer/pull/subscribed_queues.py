@@ -1,7 +1,7 @@
 """The queues that a pull consumer shares with its group by subscribing, and listeners for changed queues.
 
 `Rebalance` assigns the queues, `Assignment` acquires and revokes them, `Positions` commits. A revoked queue is drained
-when the application has asked for more messages, or without `auto_commit` when it has committed.
+when the application has asked for more messages; without `auto_commit`, when the application has committed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QueueListener = Callable[[list[MessageQueue]], object]
 
 
 class _Watched:
-    """One topic: its listener, the queues it got last, and whether it is running."""
+    """A watched topic: its listener, the queues passed to the listener last (`told`), and whether a call is running."""
 
     def __init__(self, listener: QueueListener, told: tuple[MessageQueue, ...]) -> None:
         self.listener = listener
@@ -70,7 +70,7 @@ class QueueWatch:
             self._cluster.tasks.start(self._tell(topic, watched), name=f"queues of {topic}")
 
     async def _tell(self, topic: str, watched: _Watched) -> None:
-        """Call the listener until it has got the present queues; one call at a time."""
+        """Call the listener, one call at a time, until it was called with the present queues."""
         while self._watched.get(topic) is watched and (queues := self._queues(topic)) != watched.told:
             watched.told = queues
             try:
@@ -92,9 +92,9 @@ LOOK_SECONDS = 0.01  # interval of checks whether a revoked queue is drained: it
 
 
 class SubscribedQueues:
-    """The subscriptions of one pull consumer, and the tasks that assign its queues; implements `assignment.Work`.
+    """The subscriptions of one pull consumer, and the tasks that assign its queues; implements `assignment.QueueWork`.
 
-    `changed` is called when `assigned` has changed.
+    `changed()` is called when `assigned` has changed.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class SubscribedQueues:
         await self._locks.lock(self._queues.held)
 
     async def begin(self, queue: MessageQueue) -> AssignedQueue | None:
-        """Begin at the group's offset; `_settle` starts pulling."""
+        """Begin at the group's offset; `_settle` starts pulling. Return None if the topic was unsubscribed."""
         if queue.topic not in self._subscriptions:
             return None  # unsubscribed meanwhile
         assigned = AssignedQueue(queue, self._subscriptions.wanted(queue.topic))
@@ -227,7 +227,7 @@ class SubscribedQueues:
         logger.info("group %s: messages not %s are redelivered to the next owner: %s", self._group, done, names)
 
     async def save(self, queues: Sequence[AssignedQueue]) -> None:
-        """Commit finished offsets; without `auto_commit` the application commits."""
+        """Commit finished offsets with `auto_commit`; without it the application commits."""
         if self._config.auto_commit:
             try:
                 await self._positions.commit_finished(queues)
@@ -239,7 +239,7 @@ class SubscribedQueues:
         return True
 
     async def _settle(self) -> None:
-        """Call listeners whose queues have changed, then pull the new queues: listeners may seek in them first."""
+        """Call listeners whose queues have changed, so that they may seek. After that, pull the new queues."""
         self._changed()
         for topic in self._subscriptions.topics:
             queues = sorted(queue for queue in self._assigned if queue.topic == topic)
@@ -260,5 +260,5 @@ class SubscribedQueues:
             if was_thrown_in(error):
                 raise
             logger.warning(
-                "group %s: the listener for our queues of topic %s failed", self._group, topic, exc_info=error
+                "group %s: the listener for this member's queues of topic %s failed", self._group, topic, exc_info=error
             )

@@ -1,6 +1,6 @@
 """Concurrent consumption: listeners run in parallel, failed messages are sent back to the broker.
 
-An administrator may have a listener called with one message.
+An administrator can make a consumer call its listener with one chosen message.
 Source: RocketMQ 4.9.8, ConsumeMessageConcurrentlyService with its consumeMessageDirectly.
 """
 
@@ -41,7 +41,7 @@ logger = logger_of(__name__)
 
 
 class ConsumeConcurrentlyService:
-    """Calls listeners, at most `ConsumerConfig.concurrency` at once, and acts on their results.
+    """Calls listeners, at most `ConsumerConfig.concurrency` at the same time, and acts on their results.
 
     `listener(topic)` returns the topic's listener. `send_back` is None in broadcast consumers, which drop failed
     messages.
@@ -72,12 +72,12 @@ class ConsumeConcurrentlyService:
         self._listeners.submit(requests)
 
     async def stop(self) -> None:
-        """Cancel async listeners; threads end when their listeners return. Later results are ignored."""
+        """Cancel async listeners; threads end when their listeners return. Results after this call are ignored."""
         await self._listeners.stop()
         await self._tasks.stop()
 
     async def rescue(self, process_queue: ProcessQueue) -> None:
-        """Send back the messages of listeners that exceed `consume_timeout_seconds`, from the front of the queue."""
+        """Send back messages at the front of the queue whose listener runs longer than `consume_timeout_seconds`."""
         while process_queue.requests:
             request = process_queue.requests[0]
             late = self._clock.monotonic() - self._config.consume_timeout_seconds
@@ -92,13 +92,13 @@ class ConsumeConcurrentlyService:
             request, request.messages, Verdict(0, reason=reason, delay_level=FIRST_RETRY_LEVEL)
         )
         if request.state is not RUNNING or failed:
-            return  # it ended meanwhile, or no broker accepted it: tried again at the next call
+            return  # the listener returned meanwhile, or no broker accepted a message: the next `rescue` retries
         self._listeners.abandon(request)
         request.process_queue.finish(request)
         request.state = LATE
 
     def _finished(self, request: ConsumeRequest) -> None:
-        """Handle a listener's result. Called on the loop for every request."""
+        """Handle a listener's result. Called on the event loop for every consume request."""
         process_queue = request.process_queue
         if request.state is LATE:
             self._listeners.returned(request)
@@ -129,7 +129,10 @@ class ConsumeConcurrentlyService:
         self._tasks.start(self._retry(request, verdict), name=f"send back to {request.process_queue.queue}")
 
     async def _retry(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """Send the request's messages back; those that no broker accepts are retried here after a pause."""
+        """Send the request's messages back to the broker.
+
+        If no broker accepts a message, call the listener again with it after `local_retry_seconds`.
+        """
         process_queue = request.process_queue
         try:
             failed = await self._give_back(request, request.messages, verdict)
@@ -150,7 +153,7 @@ class ConsumeConcurrentlyService:
     async def _give_back(
         self, request: ConsumeRequest, messages: list[StoredMessage], verdict: Verdict
     ) -> list[StoredMessage]:
-        """Return the messages that could not be sent back, in order."""
+        """Send failed messages back to the broker. Return, in order, the messages that no broker accepted."""
         send_back = self._send_back
         if send_back is None:
             return []
@@ -198,14 +201,14 @@ def _end_of(verdict: Verdict) -> str:
     return "; becomes a dead letter" if verdict.delay_level == TO_DEAD_LETTERS else ""
 
 
-# Result names in the reply. Source: CMResult.
+# Names of a listener's results in the reply to an administrator. Source: CMResult.
 _RETURNED = {None: "CR_SUCCESS", Ack.DONE: "CR_SUCCESS", Ack.COMMIT: "CR_COMMIT", Ack.ROLLBACK: "CR_ROLLBACK"}
 
 
 class ConsumeDirectlyProcessor:
-    """Calls listeners for administrators, one at a time, beside the usual consumption.
+    """Calls listeners for administrators, one call at a time, in parallel with the usual consumption.
 
-    `listener(topic)` returns the topic's listener. Requests name topics with the namespace of `names`.
+    `listener(topic)` returns the topic's listener. Topic names in requests include the namespace of `names`.
     """
 
     def __init__(
@@ -226,7 +229,7 @@ class ConsumeDirectlyProcessor:
 
     @answers(ConsumeDirectly)
     def consume(self, header: ConsumeDirectly, call: Call) -> Future[Reply]:
-        """Call the listener with one message. Offsets and retries do not change."""
+        """Call the listener with the message in the request, and reply with its result. Offsets do not change."""
         self._internals.check(header.consumer_group)
         message = decode(call.body, check_crc=self._internals.config.verify_checksums)
         message.broker_name = header.broker_name or ""

@@ -32,15 +32,21 @@ from pyromq.net.tasks import Tasks
 
 logger = logger_of(__name__)
 
-# A turn ends after this many requests, or after the first request that ends later than this, so that offsets advance
-# and other queues are served.
+# A turn (consecutive listener calls of one queue) ends after TURN_REQUESTS requests, or with the first request that
+# ends after TURN_SECONDS, so that offsets advance and other queues are served.
 TURN_REQUESTS = 32
 TURN_SECONDS = 0.005
-SHORTEST_SUSPENSION, LONGEST_SUSPENSION = 0.01, 30.0  # seconds. Source: submitConsumeRequestLater
+SHORTEST_SUSPENSION, LONGEST_SUSPENSION = (
+    0.01,
+    30.0,
+)  # limits of a pause before a retry. Source: submitConsumeRequestLater
 
 
 class Turn:
-    """Consecutive requests of one queue, run by one thread or task; ends early at the first that returns or raises."""
+    """Consecutive consume requests of one queue, run by one thread or task.
+
+    The turn ends early when a listener raises or returns a value.
+    """
 
     def __init__(self, process_queue: ProcessQueue, requests: list[ConsumeRequest]) -> None:
         self.process_queue = process_queue
@@ -69,10 +75,10 @@ class Turn:
 
 
 class ConsumeOrderlyService:
-    """Calls listeners, one at a time per queue and at most `concurrency` at once.
+    """Calls listeners, one at a time per queue, and at most `concurrency` at the same time.
 
-    A failed message is retried in place after `suspend_seconds`, at most `max_retries` times, then it becomes a dead
-    letter. `send_back` is None in broadcast consumers, which drop it instead.
+    A failed message is retried in place after `suspend_seconds`, at most `max_retries` times; then it becomes a dead
+    letter. `send_back` is None in broadcast consumers, which drop such a message.
     """
 
     def __init__(
@@ -93,7 +99,7 @@ class ConsumeOrderlyService:
         self._send_back = send_back
         self._max_retries = max_retries
         self._tasks = Tasks()
-        self._turns: dict[ProcessQueue, Turn] = {}  # submitted and not finished
+        self._turns: dict[ProcessQueue, Turn] = {}  # turns by queue, submitted and not finished
         self._listeners = ListenerPool[Turn](config.concurrency, self._finished, group=group)
 
     def deliver(self, process_queue: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
@@ -103,7 +109,7 @@ class ConsumeOrderlyService:
         self.go_on(process_queue)
 
     def go_on(self, process_queue: ProcessQueue) -> None:
-        """Start the queue's next turn, unless it is busy, empty, closed, or its lock is not valid."""
+        """Start the queue's next turn, unless the queue is busy, empty or closed, or its lock is not valid."""
         if process_queue.busy or process_queue.state is not OPEN:
             return
         if len(process_queue.requests) <= process_queue.uncommitted:
@@ -119,7 +125,10 @@ class ConsumeOrderlyService:
         self._listeners.submit([turn])
 
     def lose(self, process_queue: ProcessQueue) -> None:
-        """Cancel the running async listener of a queue whose lock is lost. One in a thread cannot be cancelled."""
+        """Cancel the running async listener of a queue whose lock is lost.
+
+        A listener in a thread cannot be cancelled.
+        """
         turn = self._turns.pop(process_queue, None)
         if turn is not None and turn.in_task:
             self._listeners.cancel(turn)
@@ -129,7 +138,7 @@ class ConsumeOrderlyService:
             process_queue.changed.set()
 
     async def stop(self) -> None:
-        """Cancel async listeners; threads end when their listeners return. Later results are ignored."""
+        """Cancel async listeners; threads end when their listeners return. Results after this call are ignored."""
         await self._listeners.stop()
         await self._tasks.stop()
 
@@ -137,7 +146,7 @@ class ConsumeOrderlyService:
         """Do nothing: sending a message back while its listener is running would break the order."""
 
     def _finished(self, turn: Turn) -> None:
-        """Handle the results of a turn. Called on the loop."""
+        """Handle the results of a turn. Called on the event loop."""
         process_queue = turn.process_queue
         process_queue.busy = False
         self._turns.pop(process_queue, None)
@@ -185,7 +194,7 @@ class ConsumeOrderlyService:
             self._suspend(process_queue, self._pause(None))
 
     def _suspend(self, process_queue: ProcessQueue, until: Coroutine[Any, Any, None]) -> None:
-        """Start the queue's next turn after `until` has ended."""
+        """Run `until`, then start the queue's next turn."""
 
         async def suspended() -> None:
             try:

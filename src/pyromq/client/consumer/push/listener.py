@@ -1,7 +1,7 @@
 """Listeners of push consumers: how they are called, and what their results mean.
 
-A listener is a function of a list of messages, plain or `async`. If it returns nothing, the messages are consumed. If
-it raises, they are redelivered.
+A listener is a function of a list of messages, plain or `async`. If a listener returns nothing, the
+messages count as consumed. If it raises an exception, the messages are redelivered.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class BoundListener:
 
     @classmethod
     def of(cls, listener: Listener, ends: Callable[[BaseException], None] = _ignore) -> BoundListener:
-        """Raise `UsageError` if `listener` cannot be called with a list of messages."""
+        """Return a listener bound to its way of being called: async ones in a task, plain ones in a thread.
+
+        Raises `UsageError` if `listener` cannot be called with a list of messages.
+        """
         check_takes(listener, "messages", what="a listener")
         return cls(listener, is_async(listener), ends)
 
@@ -66,8 +69,8 @@ UNSUBSCRIBED = BoundListener.of(_refuse)  # called for messages pulled before th
 class Ack(Enum):
     """A listener's return value; returning None means `DONE`.
 
-    `COMMIT` and `ROLLBACK` are for orderly consumers with `ConsumerConfig.auto_commit` off. There messages count as
-    consumed only after `COMMIT`, and `ROLLBACK` redelivers all messages since the last commit.
+    `COMMIT` and `ROLLBACK` are for orderly consumers with `ConsumerConfig.auto_commit` off. For these, messages
+    count as consumed only after `COMMIT`, and `ROLLBACK` redelivers all messages since the last commit.
     """
 
     DONE = "done"
@@ -103,13 +106,13 @@ class Verdict:
     done: int
     ack: Ack = Ack.DONE
     reason: str = ""
-    error: BaseException | None = None  # to log; None if the listener raised `RetryLater`
+    error: BaseException | None = None  # exception to log; None if the listener raised `RetryLater`
     delay_level: int = 0
     seconds: float | None = None
 
 
 def judge(count: int, returned: object, failure: BaseException | None) -> Verdict:
-    """Return the verdict on `count` messages from a listener's return value or exception."""
+    """Return the verdict on a listener call with `count` messages, from its return value or exception."""
     if failure is None:
         if returned is None:
             return Verdict(count)
@@ -124,7 +127,7 @@ def judge(count: int, returned: object, failure: BaseException | None) -> Verdic
 
 
 def _asked(failure: RetryLater, count: int, reason: str) -> Verdict:
-    """Return the verdict of a `RetryLater`; that of any other exception if its attributes are invalid."""
+    """Return the verdict that a `RetryLater` asks for; with invalid attributes, that of an ordinary exception."""
     try:
         done, level = min(max(int(failure.done), 0), count), int(failure.delay_level)
         seconds = None if failure.seconds is None else float(failure.seconds)
@@ -136,7 +139,7 @@ def _asked(failure: RetryLater, count: int, reason: str) -> Verdict:
 
 
 def reason_text(failure: BaseException) -> str:
-    """Return an exception as one line of at most `LONGEST_REASON` printable characters."""
+    """Return an exception's text as one line of at most `LONGEST_REASON` printable characters."""
     printable = "".join(c if c.isprintable() else " " for c in text_of(failure)[:LONGEST_REASON])
     return printable.strip()
 
@@ -144,9 +147,10 @@ def reason_text(failure: BaseException) -> str:
 def typed(
     listener: ValueListener, type_: type[Any], unfit: Listener | None, *, bind: Callable[[Listener], BoundListener]
 ) -> BoundListener:
-    """Bind a listener of decoded values. Messages that do not fit are passed to `unfit`, or become dead letters.
+    """Bind a listener of values decoded from JSON bodies.
 
-    `bind` binds a listener of messages. Raises `UsageError` for a type that cannot be decoded from JSON.
+    Messages whose body does not fit `type_` are passed to `unfit`, or become dead letters without it. `bind` binds a
+    listener of messages. Raises `UsageError` for a type that cannot be decoded from JSON.
     """
     read = json_reader(type_)
     check_takes(listener, "values", what=f"a listener of {picture_of(type_)}")

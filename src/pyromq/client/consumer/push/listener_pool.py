@@ -1,6 +1,6 @@
-"""Calls listeners: plain ones in threads, `async` ones in tasks of the event loop, a limited number at once.
+"""Calls listeners: plain ones in threads, `async` ones in tasks of the event loop, up to a limit for each.
 
-Knows no queues and no brokers. A piece of work is one or several listener calls.
+A piece of work is one or several listener calls. This module does not depend on queues and brokers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from pyromq.net.tasks import Tasks
 
 LOOK_AGAIN_SECONDS = 0.001
-FAST_PIECES = 10  # pieces in that time from which on further threads would only slow each other down
+FAST_PIECES = 10  # pieces finished in LOOK_AGAIN_SECONDS from which on more threads would only slow each other down
 TURN_SECONDS = 0.002  # longest time that listeners which never wait block the event loop
 
 
 class ListenerWork(Protocol):
-    """A piece of work. Both methods return False if no listener was called."""
+    """A piece of work: one or several listener calls. `run` and `run_in_task` return False without a call."""
 
     @property
     def in_task(self) -> bool: ...
@@ -37,41 +37,44 @@ _in_task = attrgetter("in_task")
 
 
 class ListenerPool(Generic[W]):
-    """Runs pieces in at most `count` threads and `count` tasks. `finished(piece)` is called on the event loop."""
+    """Runs pieces of work in at most `count` threads and `count` tasks.
+
+    `finished(piece)` is called on the event loop after each piece in which a listener was called.
+    """
 
     def __init__(self, count: int, finished: Callable[[W], None], *, group: str) -> None:
         self._threads = ListenerThreads[W](count, finished, name=f"pyromq {group}")
         self._tasks = ListenerTasks[W](count, finished, name=f"listener of {group}")
 
     def submit(self, pieces: Iterable[W]) -> None:
-        """Run pieces, in order among those of one kind. Called on the loop."""
+        """Run pieces; those for threads begin in order, and so do those for tasks. Called on the event loop."""
         for in_task, group in groupby(pieces, _in_task):
             (self._tasks if in_task else self._threads).submit(group)
 
     def abandon(self, piece: W) -> None:
-        """Cancel a piece in a task. A thread cannot be cancelled: another one takes its place until `returned`."""
+        """Cancel a piece in a task. For a piece in a thread, which cannot be cancelled, allow one more thread."""
         if piece.in_task:
             self._tasks.cancel(piece)
         else:
             self._threads.replace()
 
     def returned(self, piece: W) -> None:
-        """End the thread that took the place of an abandoned piece's thread."""
+        """End the additional thread that `abandon` allowed, because the listener of `piece` has returned."""
         if not piece.in_task:
             self._threads.shrink()
 
     def cancel(self, piece: W) -> None:
-        """Cancel a piece in a task. A thread cannot be cancelled."""
+        """Cancel a piece that runs in a task. A piece that runs in a thread cannot be cancelled."""
         self._tasks.cancel(piece)
 
     async def stop(self) -> None:
-        """Cancel tasks and forget the backlog. Threads end when their listeners return; these results are ignored."""
+        """Cancel tasks and drop waiting pieces. Threads end when their listeners return; their results are ignored."""
         self._threads.stop()
         await self._tasks.stop()
 
 
 class ListenerThreads(Generic[W]):
-    """At most `count` threads, started when needed. `finished` is called on the loop for each piece that ran.
+    """Runs pieces in at most `count` threads, started when needed. `finished(piece)` is called on the event loop.
 
     A thread for each message would cost more than most listeners, so threads take pieces from one backlog. New pieces
     wake one thread, and more threads if work is left after a millisecond. Results return to the event loop in groups.
@@ -97,7 +100,7 @@ class ListenerThreads(Generic[W]):
         return len(self._threads)
 
     def submit(self, pieces: Iterable[W]) -> None:
-        """Run pieces in order. Called on the loop."""
+        """Run pieces; they begin in order. Called on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._backlog.extend(pieces)
         self._wake_one()
@@ -111,13 +114,13 @@ class ListenerThreads(Generic[W]):
         self._wake_one()
 
     def shrink(self) -> None:
-        """End one thread, because a replaced one has returned."""
+        """Allow one thread less, because a listener whose thread was replaced has returned."""
         self._count -= 1
         if self._idle:
             self._idle.pop().wake.release()
 
     def stop(self) -> None:
-        """End idle threads now, and others when their listeners return. The backlog is not run."""
+        """End idle threads immediately, and others when their listeners return. The backlog is not run."""
         self._count = 0
         self._backlog.clear()
         if self._look is not None:
@@ -127,7 +130,7 @@ class ListenerThreads(Generic[W]):
             self._idle.pop().wake.release()
 
     def _wake_one(self) -> bool:
-        """Wake or start one thread. Return False if all are running."""
+        """Wake an idle thread or start a new one. Return False if all allowed threads are running."""
         try:
             thread = self._idle.pop()
         except IndexError:
@@ -141,7 +144,7 @@ class ListenerThreads(Generic[W]):
         return True
 
     def _look_again(self) -> None:
-        """Wake a thread for each piece left, unless the running ones are fast."""
+        """Wake a thread for each piece in the backlog, unless the running threads are fast."""
         self._look = None
         left = len(self._backlog)
         quick = self._finished_count - self._finished_before >= FAST_PIECES
@@ -150,7 +153,7 @@ class ListenerThreads(Generic[W]):
             self._look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
 
     def work(self, thread: _Thread) -> None:
-        """Run pieces, and wait when there are none; the body of each thread."""
+        """Run pieces from the backlog, and wait while it is empty; each thread runs this method."""
         backlog, results = self._backlog, self._results
         while True:
             while True:
@@ -168,7 +171,7 @@ class ListenerThreads(Generic[W]):
                 return
 
     def _rest(self, thread: _Thread) -> bool:
-        """Wait to be woken. Return False if the thread must end."""
+        """Wait until this thread is woken. Return False if the thread must end."""
         if len(self._threads) > self._count:
             return False
         self._idle.append(thread)
@@ -211,9 +214,10 @@ class _Thread(threading.Thread):
 
 
 class ListenerTasks(Generic[W]):
-    """At most `count` tasks, started when there is work and ended when there is none.
+    """Runs pieces in at most `count` tasks, started when there is work and ended when there is none.
 
-    A task takes piece after piece: one that does not wait costs no task of its own. `finished` is called for each.
+    A task runs several pieces after each other, so a listener that does not wait needs no task of its own.
+    `finished(piece)` is called for each.
     """
 
     def __init__(self, count: int, finished: Callable[[W], None], *, name: str) -> None:
@@ -227,7 +231,7 @@ class ListenerTasks(Generic[W]):
         self._starting = False
 
     def submit(self, pieces: Iterable[W]) -> None:
-        """Run pieces in order."""
+        """Run pieces; they begin in order."""
         self._backlog.extend(pieces)
         self._start_one()
 
@@ -237,7 +241,7 @@ class ListenerTasks(Generic[W]):
             task.cancel()
 
     async def stop(self) -> None:
-        """Cancel the running listeners and forget the backlog."""
+        """Cancel the running listeners and drop the pieces that wait."""
         self._backlog.clear()
         await self._tasks.stop()
 
@@ -254,7 +258,7 @@ class ListenerTasks(Generic[W]):
         try:
             while self._backlog:
                 piece = self._backlog.popleft()
-                self._start_one()  # the next piece, should this listener wait
+                self._start_one()  # a second task runs the next piece while this listener waits
                 self._at[piece] = task
                 try:
                     ran = await piece.run_in_task()

@@ -52,7 +52,7 @@ WAITING, RUNNING, JUDGED, LATE, LOST, DONE = RequestState
 
 
 class QueueState(Enum):
-    """Whether requests of a queue start, and whether their results count.
+    """Whether consume requests of a queue start, and whether their results count.
 
     | state   | requests start | results count | next                                              |
     |---------|----------------|---------------|---------------------------------------------------|
@@ -70,9 +70,9 @@ OPEN, CLOSED, DROPPED = QueueState
 
 
 class ConsumeRequest:
-    """The messages of one listener call. A thread or task runs it; all else happens on the event loop.
+    """The messages of one listener call. A thread or task calls the listener; all else happens on the event loop.
 
-    `started` is the time of the latest call in monotonic seconds, None before the first.
+    `started` is the time of the latest call (monotonic seconds), None before the first call.
     """
 
     __slots__ = ("failure", "listener", "messages", "process_queue", "returned", "size", "started", "state")
@@ -96,10 +96,10 @@ class ConsumeRequest:
         return self.listener.in_task
 
     def begin(self) -> bool:
-        """Mark the request as running. Return False if its queue is closed or its lock is not valid."""
+        """Mark the request as running. Return False if the queue is closed or the queue's lock is not valid."""
         queue = self.process_queue
         self.started = queue.now()
-        self.state = RUNNING  # set before reading the queue's state: closing a queue reads them in the other order
+        self.state = RUNNING  # set before the queue's state is read; closing a queue first sets that state
         if queue.state is not OPEN or self.started > queue.allowed_until:
             self.state = WAITING
             return False
@@ -107,7 +107,7 @@ class ConsumeRequest:
         return True
 
     def run(self) -> bool:
-        """Call a plain listener and store its result. Return False if it was not called."""
+        """Call a plain listener and store its result. Return False if the listener was not called."""
         if not self.begin():
             return False
         try:
@@ -117,7 +117,7 @@ class ConsumeRequest:
         return True
 
     async def run_in_task(self) -> bool:
-        """Await an async listener and store its result. Return False if it was not called."""
+        """Await an async listener and store its result. Return False if the listener was not called."""
         if not self.begin():
             return False
         try:
@@ -144,7 +144,7 @@ def consume_requests(
     listener: Callable[[str], BoundListener],
     size: int,
 ) -> list[ConsumeRequest]:
-    """Divide pulled messages into requests of one listener and at most `size` messages, in order."""
+    """Divide pulled messages, in order, into requests of at most `size` messages with the same listener."""
     requests = []
     for topic, group in groupby(messages, _topic):
         bound, of_topic = listener(topic), list(group)
@@ -169,30 +169,30 @@ class ProcessQueue:
         self.state = OPEN
         self.changed = asyncio.Event()
         self.requests: deque[ConsumeRequest] = deque()
-        self.count = 0  # of messages in `requests`
-        self.size = 0  # of their bodies as stored, bytes
+        self.count = 0  # messages in `requests`
+        self.size = 0  # bytes of the stored bodies in `requests`
         self.committed = -1  # offset committed last; -1: none
         self.tally = Tally()  # replaced by the topic's tally when pulling starts
         self.consumed_ms = 0  # wall clock of the latest finished request, for administrators
-        # Pulling.
-        self.broker_id = 0  # suggested by the latest pull response
-        self.troubled = False  # pulling fails, and that is logged
-        self.full = False  # pulling waits: a limit of messages in flight is reached
+        # State of pulling.
+        self.broker_id = 0  # broker to pull from, suggested by the latest pull response
+        self.troubled = False  # True while pulling fails; the first failure is logged
+        self.full = False  # True while pulling waits, because a limit of messages in flight is reached
         self.pulled_at = now()  # monotonic seconds of the latest pull
         self.pulled_ms = 0  # wall clock of the latest pull, for administrators
         self.latest_ms = 0  # store time of the latest message pulled
-        # Locks. Concurrent consumers lock too, but consume without a valid lock.
+        # State of the lock. Concurrent consumers also lock queues, but consume without a valid lock.
         self.lock_address = ""  # the broker that keeps the queue's lock
         self.locked_ms = 0  # wall clock of the latest confirmation of the lock
         self.lock_lost = False  # another member holds the lock, or may hold it
         self.breaks = 0  # losses of the connection that the lock is tied to
-        # Orderly consumption.
+        # State of orderly consumption.
         self.allowed_until = inf  # monotonic seconds; no request starts later, because the lock may have expired
-        self.busy = False  # requests run, or the pause after a failed one
-        self.uncommitted = 0  # requests at the front that are consumed and not committed
+        self.busy = False  # True while requests run, and during the pause after a failed request
+        self.uncommitted = 0  # number of requests at the front that are consumed and not committed
 
     def add(self, requests: Iterable[ConsumeRequest], next_offset: int) -> None:
-        """Append the requests of a pull response; there may be none."""
+        """Append the consume requests of a pull response, which may have none. Pull next from `next_offset`."""
         for request in requests:
             self.count += len(request.messages)
             self.size += request.size
@@ -204,12 +204,12 @@ class ProcessQueue:
         return self.state is DROPPED
 
     def drop(self) -> None:
-        """Start no further request, and ignore further results."""
+        """Start no further consume request, and ignore the results of running ones."""
         self.state = DROPPED
         self.changed.set()
 
     def close(self) -> None:
-        """Start no further request; results of running ones still count."""
+        """Start no further consume request; results of running requests still count."""
         if self.state is OPEN:
             self.state = CLOSED
 
@@ -221,7 +221,7 @@ class ProcessQueue:
             await self.changed.wait()
 
     def finish(self, request: ConsumeRequest, done: int | None = None) -> None:
-        """Mark the first `done` messages of a request as consumed; by default all."""
+        """Mark the first `done` messages of a request as consumed; all messages if `done` is None."""
         self.changed.set()
         if done is not None and done < len(request.messages):
             self._shrink(request, request.messages[done:])
@@ -246,17 +246,17 @@ class ProcessQueue:
 
     @property
     def safe_offset(self) -> int:
-        """The offset to commit: that of the first message not consumed."""
+        """The offset to commit: that of the first message not consumed; `next_offset` if all are consumed."""
         return self.requests[0].first_offset if self.requests else self.next_offset
 
     @property
     def span(self) -> int:
-        """The distance between the offsets of the first and the last message held."""
+        """The distance between the offsets of the first and the last message held; 0 without messages."""
         return self.requests[-1].messages[-1].queue_offset - self.requests[0].first_offset if self.requests else 0
 
     @property
     def running(self) -> bool:
-        """Whether a listener is running, or its failed messages are being sent back."""
+        """True while a listener is running or its failed messages are being sent back."""
         return any(request.state in (RUNNING, JUDGED) for request in self.requests)
 
 

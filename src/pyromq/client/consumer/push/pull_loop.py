@@ -32,11 +32,11 @@ from pyromq.names import RETRY_PREFIX
 logger = logger_of(__name__)
 
 STUCK_SECONDS = 120.0  # a queue not pulled for this long is acquired again. Source: ProcessQueue.isPullExpired
-FLOW_CONTROL_SECONDS = 0.02  # after the broker asked to slow down. Source: PULL_TIME_DELAY_MILLS_WHEN_FLOW_CONTROL
+FLOW_CONTROL_SECONDS = 0.02  # pause after a broker reported overload. Source: PULL_TIME_DELAY_MILLS_WHEN_FLOW_CONTROL
 
 
 class PullLoops:
-    """The pull loops of one consumer with the queues in `assigned`. `wanted(topic)` is called before each pull.
+    """The pull loops of one consumer with the queues in `assigned`. `wanted(topic)` returns a topic's filter.
 
     `begin_anew(queue)` is called when the queue's topic was deleted: a new topic of the same name starts at offset 0.
     `stops(error)` is called for a damaged message that stops the consumer, after all messages before it are consumed.
@@ -60,7 +60,7 @@ class PullLoops:
         self._group = group
         self._cluster = cluster
         self._config = config
-        self._commits = not config.broadcast and config.offset_store is None  # brokers keep the offsets
+        self._commits = not config.broadcast and config.offset_store is None  # True if brokers keep the offsets
         self._clock = clock
         self._assigned = assigned
         self._wanted = wanted
@@ -78,14 +78,17 @@ class PullLoops:
         return not self._resumed.is_set()
 
     def pause(self) -> None:
-        """Stop pulling until `resume`; responses under way are delivered."""
+        """Stop pulling until `resume`; responses to running pulls are still delivered."""
         self._resumed.clear()
 
     def resume(self) -> None:
         self._resumed.set()
 
     def is_stuck(self, assigned: ProcessQueue) -> bool:
-        """Return whether a queue was not pulled for long, though pulling is not paused and no limit is reached."""
+        """Return whether a queue was not pulled for `STUCK_SECONDS` or longer without a reason.
+
+        Reasons are paused pulling and a reached limit of messages in flight.
+        """
         longest = max(STUCK_SECONDS, 2 * (self._config.long_poll_seconds + self._config.timeout))
         return not assigned.full and not self.paused and self._clock.monotonic() - assigned.pulled_at > longest
 
@@ -103,7 +106,9 @@ class PullLoops:
                 messages, next_offset, failure = await self._damage.sift(result)
             except MQError as error:
                 if isinstance(error, TopicNotFound) and assigned.next_offset:
-                    self._begin_anew(assigned.queue)  # a pyromq broker has requested this reset already; others do not
+                    self._begin_anew(
+                        assigned.queue
+                    )  # a pyromq broker has requested this reset already; other brokers do not
                 else:
                     self._warn_once(assigned, error)
                 await self._pause(error)
@@ -131,22 +136,22 @@ class PullLoops:
                 await self._correct(assigned, result)
 
     def _renamed(self, assigned: ProcessQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Give redelivered messages their original topic. Source: resetRetryAndNamespace."""
+        """Give redelivered messages their original topic. Return the messages. Source: resetRetryAndNamespace."""
         if assigned.queue.topic.startswith(RETRY_PREFIX):
             for message in messages:
                 message.topic = self._cluster.names.unwrap(message.original_topic)
         return messages
 
     async def _pause(self, error: MQError) -> None:
-        """Wait before a queue is pulled again."""
+        """Wait before a queue whose pull failed is pulled again."""
         await self._clock.sleep(FLOW_CONTROL_SECONDS if isinstance(error, FlowControl) else self._config.retry_seconds)
 
     def _share(self, limit: int, topic_limit: int | None) -> int:
-        """Return a queue's limit; a limit per topic is divided among all queues. Source: messageQueueChanged"""
+        """Return the limit of one queue; a limit per topic is divided among all queues. Source: messageQueueChanged."""
         return limit if topic_limit is None else min(limit, max(1, topic_limit // max(1, len(self._assigned))))
 
     async def _wait_for_room(self, assigned: ProcessQueue, limit: int) -> None:
-        """Wait while `limit` messages, or as many bytes or offsets as configured, are in flight."""
+        """Wait while `limit` messages of a queue, or as many bytes or offsets as configured, are in flight."""
         config = self._config
         size = self._share(config.buffered_bytes, config.topic_buffered_bytes)
         while (
@@ -161,7 +166,7 @@ class PullLoops:
             assigned.full, assigned.pulled_at = False, self._clock.monotonic()
 
     async def _wait_until_consumed(self, assigned: ProcessQueue) -> None:
-        """Wait until all messages in flight are consumed."""
+        """Wait until all messages of a queue in flight are consumed, or the queue is dropped."""
         while assigned.requests and not assigned.dropped:
             assigned.changed.clear()
             await assigned.changed.wait()
@@ -185,9 +190,9 @@ class PullLoops:
         return result
 
     async def _correct(self, assigned: ProcessQueue, result: PullResult) -> None:
-        """Continue at an offset inside the queue; messages in flight stay.
+        """Continue pulling at an offset inside the queue; messages in flight stay.
 
-        Done without a pause: the offset would skip messages that arrive during it.
+        There is no pause before: the corrected offset would skip messages that arrive during a pause.
         """
         asked = assigned.next_offset
         try:

@@ -23,19 +23,20 @@ from pyromq.net.tasks import Tasks, every
 
 logger = logger_of(__name__)
 
-# A lock is valid this long after the broker confirmed it; brokers keep it 60 s. Source: REBALANCE_LOCK_MAX_LIVE_TIME
+# A lock counts as valid this long after the broker confirmed it; brokers keep a lock 60 s.
+# Source: REBALANCE_LOCK_MAX_LIVE_TIME
 VALID_SECONDS = 30.0
-# A pyromq broker keeps a lock this long after its connection is lost: if it is locked again within this time, no other
-# member held it meanwhile.
+# A pyromq broker keeps a lock this long after the connection of its holder is lost. If the queue is locked again within
+# this time, no other member held the lock meanwhile.
 GRACE_SECONDS = 0.4
-AGAIN_SECONDS = 0.02  # pause between attempts within GRACE_SECONDS
+AGAIN_SECONDS = 0.02  # pause between attempts to lock again within GRACE_SECONDS
 
 
 class PushAssignment:
-    """Runs the pull loops, commits and lock renewals of one consumer; implements `assignment.Work`.
+    """Runs the pull loops, commits and lock renewals of one consumer; implements `assignment.QueueWork`.
 
-    `assigned` is kept by the rebalance. `order` is None in concurrent consumers, `locks` is None in broadcast ones.
-    `wake` triggers a rebalance.
+    The rebalance updates `assigned`. `order` is None in concurrent consumers, `locks` is None in broadcast ones.
+    `wake()` triggers a rebalance.
     """
 
     def __init__(
@@ -77,23 +78,26 @@ class PushAssignment:
             self._tasks.start(every(RENEW_SECONDS, self._renewal.renew, self._clock), name=f"locks of {self._group}")
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[ProcessQueue]:
-        """Begin to consume queues. Return those acquired."""
+        """Lock queues and begin to consume them. Return the acquired queues."""
         self._breaks_before = self._breaks
         return await self.queues.acquire(queues)
 
     async def leave(self, seconds: float) -> None:
-        """End consuming all queues. Results of listeners that run longer than `seconds` are ignored."""
+        """End consuming all queues: wait at most `seconds` for running listeners, commit, unlock.
+
+        Results of listeners that run longer are ignored.
+        """
         await self._tasks.stop()
         await self.queues.leave(seconds)
 
     def stuck(self, assigned: ProcessQueue) -> str:
-        """Return why an assigned queue must be acquired again; "" if it need not."""
+        """Return why an assigned queue must be acquired again; "" if there is no reason."""
         if assigned.lock_lost:
             return "may be locked by another member"
         return "was not pulled for a long time" if self._pulls.is_stuck(assigned) else ""
 
     def reset(self, offsets: dict[MessageQueue, int]) -> None:
-        """Reset assigned queues to offsets and commit these; messages in flight are dropped.
+        """Move assigned queues to these offsets and commit the offsets; messages in flight are dropped.
 
         Called for an administrator's reset, and for a deleted topic.
         """
@@ -105,7 +109,10 @@ class PushAssignment:
                 self._tasks.start(self._reset(self._assigned[queue], offset), name=f"reset {queue}")
 
     def connection_lost(self, address: str) -> None:
-        """Lock the queues of a broker again. In an orderly consumer no listener starts before that succeeded."""
+        """Lock the queues of a broker again after the connection to `address` was lost.
+
+        In an orderly consumer no listener starts before the locks are confirmed.
+        """
         self._breaks += 1
         queues = [assigned for assigned in self.queues.held.values() if assigned.lock_address == address]
         if self._renewal is not None and queues:
@@ -113,19 +120,22 @@ class PushAssignment:
             self._tasks.start(again, name=f"lock again at {address}")
 
     async def begin(self, queue: MessageQueue) -> ProcessQueue | None:
-        """Pull a queue from the group's offset. Return None if its lock may have been lost with a connection."""
+        """Start pulling at the group's offset.
+
+        Return None in an orderly consumer if a connection was lost meanwhile, and with it perhaps the lock.
+        """
         offset = await self._offsets.start(queue)
         lock_address = await self._locks.address(queue) if self._locks is not None else ""
         if self._strict and self._breaks != self._breaks_before:
             return None
-        offset = max(offset, self._left.pop(queue, 0))  # a crashed broker has lost the latest commits
+        offset = max(offset, self._left.pop(queue, 0))  # a broker that crashed may have lost the latest commits
         allowed_until = self._clock.monotonic() + VALID_SECONDS if self._strict else inf
-        # Entered now, because its listener may run, and a reset may arrive, before the rebalance enters it.
+        # Added now, because the queue's listener may run, and a reset may arrive, before the rebalance adds the queue.
         assigned = self._assigned[queue] = self._pull(queue, offset, allowed_until, lock_address)
         return assigned
 
     def stop(self, assigned: ProcessQueue) -> None:
-        """Stop pulling, and start no further listener."""
+        """Stop pulling a queue, and call no further listener for it."""
         assigned.close()
         if (loop := self._loops.pop(assigned, None)) is not None:
             loop.cancel()
@@ -143,9 +153,9 @@ class PushAssignment:
         )
 
     async def save(self, queues: Iterable[ProcessQueue]) -> None:
-        """Commit safe offsets that have changed, except of queues with a lost lock.
+        """Commit the queues' safe offsets that have changed, except those of queues with a lost lock.
 
-        Errors are logged; the next save or pull tries again.
+        Errors are logged; the next save or pull commits again.
         """
         await self._save(assigned for assigned in queues if not assigned.lock_lost)
 
@@ -153,7 +163,7 @@ class PushAssignment:
         await self.save(self._assigned.values())
 
     def release(self, assigned: ProcessQueue) -> bool:
-        """Drop a queue. Return whether its lock may be released: not while an orderly listener is running."""
+        """Drop a queue. Return whether its lock may be released: False while an orderly listener is running."""
         assigned.drop()
         if assigned.lock_lost:
             self._left[assigned.queue] = assigned.safe_offset
@@ -232,7 +242,7 @@ class LockRenewal:
         self._lose = lose
 
     async def renew(self) -> None:
-        """Lock all held queues again. A silent broker's locks keep their validity."""
+        """Renew the locks of all held queues. If a broker does not answer, its locks stay valid until they expire."""
         breaks = {assigned: assigned.breaks for assigned in self._held.values()}
         held = await self._locks.lock(self._held)
         for queue, is_held in held.items():
@@ -245,7 +255,10 @@ class LockRenewal:
                 self._lose(assigned)
 
     async def lock_again(self, queues: Collection[ProcessQueue]) -> None:
-        """Lock queues by a new connection within `GRACE_SECONDS` of losing the old one; else they are lost."""
+        """Lock queues over a new connection after the old one was lost.
+
+        Queues that are not locked within `GRACE_SECONDS` count as lost: `lose` is called for each.
+        """
         for assigned in queues:
             assigned.allowed_until = 0.0
             assigned.breaks += 1
@@ -258,7 +271,7 @@ class LockRenewal:
             late = self._clock.monotonic() > deadline
             left = [
                 assigned for assigned in left if assigned.breaks == breaks[assigned]
-            ]  # the others are left to a later call
+            ]  # queues whose connection was lost again are left to a later call
             for assigned in left:
                 if late or held.get(assigned.queue) is False:
                     self._lose(assigned)

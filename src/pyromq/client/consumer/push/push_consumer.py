@@ -46,15 +46,15 @@ from pyromq.net.tasks import every
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody, PulledQueue
 from pyromq.remoting.headers import SendReplyMessageV2
 
-REPLY_SECONDS = 3.0  # per broker. Source: DefaultMQProducer.sendMsgTimeout
-MAX_BODY_BYTES = 4 << 20  # of a reply
+REPLY_SECONDS = 3.0  # limit of an attempt to send a reply, per broker. Source: DefaultMQProducer.sendMsgTimeout
+MAX_BODY_BYTES = 4 << 20  # limit of a reply's body
 
 logger = logger_of(__name__)
 
 L = TypeVar("L", bound=Listener)
 T = TypeVar("T")
 R = TypeVar("R")
-FOR_EVER = (1 << 31) - 1  # retries of an orderly consumer without `max_retries`
+FOR_EVER = (1 << 31) - 1  # retries of an orderly consumer if `max_retries` is None
 
 
 class State(Enum):
@@ -69,7 +69,7 @@ class State(Enum):
 
 @checked
 class AsyncConsumer(AsyncLifespan):
-    """Consumes topics as a member of a group, for programs with an event loop; `Consumer` is the same without one.
+    """Consumes topics as a member of a group, for programs with an event loop; `Consumer` is the blocking form.
 
         async with AsyncConsumer("billing") as consumer:
             @consumer.subscribe("orders", tags="paid || refunded")
@@ -78,19 +78,19 @@ class AsyncConsumer(AsyncLifespan):
             await consumer.wait()
 
     A listener gets a list of at most `ConsumerConfig.batch` messages. Plain listeners run in threads, `async` ones on
-    the event loop, at most `concurrency` at once. Returning nothing means consumed. After an exception the messages are
-    redelivered, with a delay that grows with each of 16 retries. Then they become dead letters, with the reason in
-    property RETRY_REASON. `RetryLater` and `GiveUp` give more control. After a `SystemExit` or `KeyboardInterrupt`
-    the messages are redelivered too, and `wait` raises the exception. Delivery is at least once: duplicates occur after
-    a crash, and when a member joins while messages are being consumed.
+    the event loop, at most `concurrency` at the same time. If a listener returns nothing, its messages count as
+    consumed. After an exception they are redelivered, with a delay that grows with each of 16 retries. Then they become
+    dead letters, with the reason in property RETRY_REASON. `RetryLater` and `GiveUp` give more control. After a
+    `SystemExit` or `KeyboardInterrupt` the messages are redelivered too, and `wait` raises the exception. Delivery is
+    at least once: duplicates occur after a crash, and when a member joins while messages are being consumed.
 
     With `orderly` a queue has one listener at a time in the whole group. When the queue's lock is lost, for example in
     an outage longer than half a second, an `async` listener is cancelled. A listener in a thread cannot be cancelled,
-    so another member's listener may run beside it.
+    so another member's listener may run at the same time.
 
     All members of a group must subscribe to the same topics with the same tags. `ConsumerConfig` has the settings, for
     example order and broadcast. `namesrv` is as for `AsyncProducer`. A consumer can be started once. Starting raises
-    `NoNameServer` at once if no name server can be reached; then the consumer is unusable.
+    `NoNameServer` immediately if no name server can be reached; the consumer is unusable after that.
     """
 
     def __init__(
@@ -234,10 +234,9 @@ class AsyncConsumer(AsyncLifespan):
     ) -> Any:
         """Pass the topic's messages with these tags (`*`, `a`, `a || b`) to a listener. Call before or after the start.
 
-        With `sql`, pass those for which an expression over properties is true: `price > 5 AND region IN ('EU', 'US')`.
-        The start fails if a broker refuses the expression.
-        Without a listener, return a decorator for one. A topic has one listener: the latest. After the start, call this
-        on the event loop.
+        With `sql`, pass the messages for which an expression over properties is true: `price > 5 AND region IN ('EU',
+        'US')`. The start fails if a broker refuses the expression. If `listener` is omitted, return a decorator for a
+        listener. A topic has one listener: the latest. After the start, call this on the event loop.
 
         With a `type` - a dataclass, a `msgspec.Struct`, a pydantic model - the listener gets a list of such values,
         decoded from JSON bodies. Messages that do not fit become dead letters with the reason, or are passed to the
@@ -267,7 +266,7 @@ class AsyncConsumer(AsyncLifespan):
         self._subscriptions.remove(self._names.unwrap(topic))
 
     async def start(self) -> None:
-        """Join the group and begin to consume. Raises `NoNameServer` at once if no name server can be reached.
+        """Join the group and begin to consume. Raises `NoNameServer` immediately if no name server can be reached.
 
         Raises `UsageError` if no topic is subscribed to. A block of `async with` may subscribe after its start.
         """
@@ -302,7 +301,7 @@ class AsyncConsumer(AsyncLifespan):
         start(every(rescue_seconds, self._rescue, self._clock), name=f"rescue messages of {self.group}")
 
     async def close(self) -> None:
-        """Wait for running listeners (`close_seconds`), commit offsets, leave the group. Idempotent."""
+        """Wait for running listeners at most `close_seconds`, commit offsets, leave the group. Idempotent."""
         if self._state is State.NEW:
             self._state = State.CLOSED
         if self._state is not State.RUNNING:
@@ -324,19 +323,19 @@ class AsyncConsumer(AsyncLifespan):
         try:
             self._loop.call_soon_threadsafe(self._stopped.set)
         except RuntimeError:
-            pass  # the loop is closed, and so is the consumer
+            pass  # the event loop is closed, so the consumer is closed, too
 
     async def wait(self) -> None:
         """Wait until `stop` or `close` is called.
 
         Raises the `SystemExit` or `KeyboardInterrupt` of a listener, and `MessageDamaged` with `Damaged.STOP`. Raises
-        `UsageError` at once if no topic is subscribed to.
+        `UsageError` immediately if no topic is subscribed to.
         """
         if (failure := await self.ended()) is not None:
             raise failure
 
     async def ended(self) -> BaseException | None:
-        """Wait as `wait` does. Return the exception that ended the consumer, None after `stop` or `close`."""
+        """Wait as `wait` does. Return the exception that `wait` would raise, None after `stop` or `close`."""
         if self._state is State.NEW:
             raise NotRunning(f"the consumer of group {self.group} was not started yet")
         if self._state is State.RUNNING and not self._stopped.is_set():
@@ -353,7 +352,7 @@ class AsyncConsumer(AsyncLifespan):
             )
 
     async def reply(self, request: StoredMessage, body: bytes) -> None:
-        """Answer a message sent by a producer's `request`. The sender has the reply when this returns.
+        """Reply to a message sent by a producer's `request`. The sender has the reply when this method returns.
 
         Raises `UsageError` for a message that is no request, and a `BrokerError` or `Unavailable` if the sender is
         disconnected. If the listener does not catch these errors, the request is redelivered.
@@ -376,7 +375,7 @@ class AsyncConsumer(AsyncLifespan):
         return self._subscriptions.listener(topic)
 
     def _end(self, failure: BaseException) -> None:
-        """Make `wait` raise an exception that ends the program, or a damage. Called in any thread."""
+        """Make `wait` raise `failure`: a listener's exception that ends the program, or a damage. Thread-safe."""
         if self._exit is None:
             logger.warning("group %s: the consumer ends: %s", self.group, text_of(failure))
             self._exit = failure
@@ -415,7 +414,7 @@ def internals(
     reset: Callable[[dict[MessageQueue, int]], None],
     wake: Callable[[], None],
 ) -> ConsumerInternals:
-    """Return what brokers and administrators may see and change of a push consumer."""
+    """Return the parts of a push consumer that brokers and administrators may see and change."""
     settings = {
         "PROP_CONSUMEORDERLY": str(config.orderly).lower(),
         "PROP_THREADPOOL_CORE_SIZE": str(config.concurrency),
@@ -450,14 +449,14 @@ def _pulled(assigned: ProcessQueue) -> PulledQueue:
 
 
 class Replies:
-    """Sends a consumer's replies to requests."""
+    """Sends a consumer's replies to the `request` messages of producers."""
 
     def __init__(self, cluster: ClusterClient, clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
 
     async def send(self, request: StoredMessage, body: bytes) -> None:
-        """Send `body` to the client that sent `request`, which has it when this returns.
+        """Send `body` to the client that sent `request`. The client has the reply when this method returns.
 
         Raises `UsageError` for a message that is no request, `IllegalMessage` for a body that cannot be sent, and a
         `BrokerError` or `Unavailable` if no broker can reach the client.
@@ -506,7 +505,7 @@ def _reply_properties(request: StoredMessage) -> str:
 
 
 def _places(route: Route, first: str) -> Iterator[tuple[MessageQueue, str]]:
-    """Yield a queue and the address of each broker. The request's own broker comes first: it may know the client."""
+    """Yield a queue and the master's address of each broker; the request's broker first, as it may know the client."""
     queues = {queue.broker_name: queue for queue in route.writable}
     for broker_name in sorted(queues, key=lambda name: (name != first, name)):
         address = route.master(broker_name)

@@ -1,6 +1,6 @@
 """Sends failed messages back to the broker, which redelivers them later or makes them dead letters.
 
-The broker that stored the message is asked first. If that fails, a copy is sent to the group's retry topic.
+The broker that stored the message is asked first. If that request fails, a copy is sent to the group's retry topic.
 Source: RocketMQ 4.9.8, DefaultMQPushConsumerImpl.sendMessageBack.
 """
 
@@ -20,14 +20,14 @@ from pyromq.remoting.headers import SendMessageBack
 logger = logger_of(__name__)
 
 SEND_BACK_SECONDS = 5.0
-MAX_RETRIES = 16  # unless the group's settings say otherwise. Source: DefaultMQPushConsumerImpl.getMaxReconsumeTimes
-FIRST_RETRY_LEVEL = 3  # 10 s; each further attempt waits one level longer
+MAX_RETRIES = 16  # limit if the group's settings name none. Source: DefaultMQPushConsumerImpl.getMaxReconsumeTimes
+FIRST_RETRY_LEVEL = 3  # delay level of the first retry: 10 s; each further retry waits one level longer
 
 
 class SendBack:
-    """Sends back messages of one group. After `max_retries` further attempts they become dead letters.
+    """Sends back messages of one group. After `max_retries` retries they become dead letters.
 
-    With None the group's setting at the broker counts.
+    If `max_retries` is None, the group's setting at the broker counts.
     """
 
     def __init__(self, group: str, cluster: ClusterClient, clock: Clock, *, max_retries: int | None) -> None:
@@ -37,12 +37,13 @@ class SendBack:
         self._max_retries = max_retries
         self._most_retries = (
             MAX_RETRIES if max_retries is None else max_retries
-        )  # of copies, whose number the broker does not know
+        )  # limit for copies: the broker reads it from the copy
 
     async def give_back(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
         """Have a message redelivered after the time of `delay_level` (0: longer with each attempt; -1: dead letter).
 
-        It was pulled from `queue`. The broker has stored it when this returns. Raises `MQError` if both ways fail.
+        The message was pulled from `queue`. A broker has stored the message for redelivery when this method returns.
+        Raises `MQError` if neither its broker nor the retry topic accepts the message.
         """
         try:
             await self._ask_broker(message, queue, delay_level, reason)
@@ -77,7 +78,7 @@ class SendBack:
         (await self._cluster.ask(await self._cluster.master(queue), order, timeout=SEND_BACK_SECONDS)).check()
 
     async def _send_copy(self, message: StoredMessage, attempts: int, delay_level: int, reason: str) -> None:
-        """Send a copy with its number of attempts to the retry topic: to be delayed there, or made a dead letter."""
+        """Send a copy with its attempts to the retry topic; the broker delays it or makes it a dead letter."""
         topic = retry_topic(self._group)
         route = await self._cluster.route(topic)
         if not route.writable:

@@ -12,8 +12,8 @@ from random import Random
 from pyromq.clock import SystemClock
 from pyromq.filter.sql import parse_sql
 from pyromq.message import StoredMessage, encode_properties
-from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
 
 RECORDS = 100_000
 EXPRESSIONS = ("price >= 90", "price >= 90 AND region IN ('EU', 'US')", "price BETWEEN 90 AND 99 OR missing = 'x'")

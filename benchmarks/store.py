@@ -25,8 +25,8 @@ from loads.disk_load import Readers, closed_loop, make_topics, paced, pipelined,
 from pyromq.clock import SystemClock
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.record import BLANK_MAGIC, encode
-from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
 from servers import Server, Start, java_broker, our_server
 
 GIB = 1 << 30

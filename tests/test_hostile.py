@@ -18,7 +18,7 @@ from pyromq.broker.members.consumer_groups import BUILT_IN_GROUPS
 from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.remoting.connection_limits import ConnectionLimits
-from pyromq.store.config import StoreConfig
+from pyromq.store.store_config import StoreConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from hostile import is_served

@@ -49,8 +49,8 @@ from pyromq.remoting.headers import (
     TopicStatistics,
     UpdateConsumerOffset,
 )
-from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
 
 TOPICS = [TopicConfig(name=f"topic-{number:04}", read_queues=8, write_queues=8, permission=6) for number in range(1000)]
 GROUPS = [f"group-{number:04}" for number in range(2000)]

@@ -12,8 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from pyromq.settings import Setting
-from pyromq.settings import settings_of as declarations_of
+from pyromq.server_settings import Setting
+from pyromq.server_settings import settings_of as declarations_of
 
 # What a name's end says of its unit, longest first.
 _UNITS = (

@@ -21,11 +21,11 @@ from pyromq.broker.limits import BrokerLimits
 from pyromq.console.console_config import ConsoleConfig
 from pyromq.metrics.config import MetricsConfig
 from pyromq.nameserver.name_server_config import NameServerConfig
-from pyromq.net.tls.server import ServerTlsConfig
+from pyromq.net.tls.tls_server import ServerTlsConfig
 from pyromq.remoting.connection_limits import ConnectionLimits
 from pyromq.spark.read.read_options import ReadOptions
 from pyromq.spark.write.sink_options import SinkOptions
-from pyromq.store.config import StoreConfig
+from pyromq.store.store_config import StoreConfig
 
 # Title of a page of classes, what it says first, the classes. Every public class is on one: a test looks.
 CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {

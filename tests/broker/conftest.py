@@ -20,7 +20,7 @@ from pyromq.remoting.headers import (
     Heartbeat,
     SendMessageResponse,
 )
-from pyromq.store.config import StoreConfig
+from pyromq.store.store_config import StoreConfig
 from pyromq.testing import FakeClock
 
 from .headers import send_header

@@ -6,7 +6,7 @@ import pytest
 
 from pyromq.broker.config import SETTINGS, BrokerConfig, from_java, java_properties, with_properties
 from pyromq.errors import UsageError
-from pyromq.store.config import FlushMode, StoreConfig
+from pyromq.store.store_config import FlushMode, StoreConfig
 
 DATA = Path("data")
 

@@ -22,8 +22,8 @@ from pyromq.net.channel import connect
 from pyromq.record import decode_all
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import CreateTopic, UpdateConsumerOffset
-from pyromq.store.config import StoreConfig
 from pyromq.store.offline.store_check import StoreCheck
+from pyromq.store.store_config import StoreConfig
 from pyromq.testing import FakeClock
 
 from .headers import send_header

@@ -11,7 +11,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.transactions.half_messages import GROUP
 from pyromq.names import HALF_TOPIC, LEDGER_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 from pyromq.store.offline.store_repair import StoreRepair
-from pyromq.testing.clock import settle
+from pyromq.testing.fake_clock import settle
 
 BODY_AT = 88  # in a record with IPv4 addresses
 

@@ -24,7 +24,7 @@ from pyromq.remoting.headers import (
     SendMessageResponse,
     SendReplyMessageV2,
 )
-from pyromq.store.config import FlushMode
+from pyromq.store.store_config import FlushMode
 from pyromq.testing import SimulatedDisk
 from pyromq.testing.simulated_disk import Loss
 

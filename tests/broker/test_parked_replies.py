@@ -18,7 +18,7 @@ from pyromq.errors import StoreNotWritable
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import BINARY, JSON, FrameSplitter, decode_response, encode_request
 from pyromq.remoting.headers import MaxOffset
-from pyromq.store.config import FlushMode
+from pyromq.store.store_config import FlushMode
 from pyromq.testing import SimulatedDisk
 
 from .headers import send_header

@@ -11,7 +11,7 @@ from pyromq.clock import SystemClock
 from pyromq.errors import MQError, ResponseCode, UsageError
 from pyromq.net.channel import connect
 from pyromq.net.connection_config import PLAIN, ConnectionConfig, TlsConfig
-from pyromq.net.tls.server import ServerTlsConfig, TlsMode
+from pyromq.net.tls.tls_server import ServerTlsConfig, TlsMode
 from pyromq.record import decode_all
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.signer import AccessKeySigner

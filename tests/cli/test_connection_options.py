@@ -11,7 +11,7 @@ from pyromq import ConnectionConfig, TlsConfig
 from pyromq.cli import connection_options
 from pyromq.cli.main import COMMANDS
 from pyromq.client.cluster.environment import connections_of
-from pyromq.net.tls.server import ServerTlsConfig, TlsMode
+from pyromq.net.tls.tls_server import ServerTlsConfig, TlsMode
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pyromq.cli.server_properties import (
     shared_name_server_settings,
 )
 from pyromq.errors import UsageError
-from pyromq.store.config import StoreConfig
+from pyromq.store.store_config import StoreConfig
 
 SOURCE = Path("broker.conf")
 DATA = Path("data")

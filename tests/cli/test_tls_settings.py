@@ -5,7 +5,7 @@ import pytest
 from pyromq import TlsConfig, UsageError
 from pyromq.cli.server_properties import broker_settings, name_server_settings
 from pyromq.cli.tls_settings import CLIENT_NAMES, SERVER_NAMES, name_server_tls, same_process_tls, server_tls
-from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
+from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 
 CERTIFICATE = {"tls.server.certPath": "c.pem", "tls.server.keyPath": "k.pem"}
 

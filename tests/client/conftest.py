@@ -15,8 +15,8 @@ from pyromq.remoting.command import Reply
 from pyromq.remoting.dispatch import Dispatcher, answers
 from pyromq.remoting.headers import BrokerState, RegisterBroker
 from pyromq.testing import BlockingCluster
-from pyromq.testing.clock import FakeClock
 from pyromq.testing.cluster import Cluster
+from pyromq.testing.fake_clock import FakeClock
 
 from .seen import Seen
 

@@ -30,7 +30,7 @@ from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import AccessDenied, NoPermission
 from pyromq.names import TRACE_TOPIC
-from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
+from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 from pyromq.testing import BlockingCluster, Cluster
 
 

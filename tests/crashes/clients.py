@@ -24,7 +24,7 @@ from pyromq.remoting.headers import (
     SendMessageResponse,
     SendMessageV2,
 )
-from pyromq.store.config import DELAY_LEVELS_MS
+from pyromq.store.store_config import DELAY_LEVELS_MS
 from pyromq.testing import FakeClock
 
 from .batches import TOKENS, TOPIC, Batch, run_of

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.store.config import FlushMode, StoreConfig
+from pyromq.store.store_config import FlushMode, StoreConfig
 from pyromq.testing import FakeClock
 
 from .clients import Clients, History, Producer

@@ -20,8 +20,8 @@ from pyromq.clock import SystemClock
 from pyromq.net.channel import connect
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import SendMessageV2
-from pyromq.store.config import StoreConfig
 from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.store_config import StoreConfig
 
 from ..store.making import bodies, fill, opened
 from .disk import Image, file_of, image_of, restore

@@ -31,7 +31,7 @@ from pyromq.remoting.headers import (
     OffsetResponse,
     QueryMessage,
 )
-from pyromq.store.config import StoreConfig
+from pyromq.store.store_config import StoreConfig
 from pyromq.testing import FakeClock
 
 FOLDER = Path(__file__).parent / "store"

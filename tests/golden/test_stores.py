@@ -18,8 +18,8 @@ from pyromq.clock import SystemClock
 from pyromq.message import Property, StoredMessage, decode_properties, pack_address
 from pyromq.record import decode, encode
 from pyromq.slow_work import run_blocking
-from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
 
 FOLDER = Path(__file__).parent / "store"
 CLEAN, CRASHED = "store-java", "store-java-crashed"

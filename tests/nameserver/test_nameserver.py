@@ -9,7 +9,7 @@ from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.remoting.bodies import DataVersion, encode_body
 from pyromq.remoting.headers import KvValue, MaxOffset, PutKv, QueryDataVersion, RouteOfTopic, SendMessageV2
-from pyromq.testing.clock import settle
+from pyromq.testing.fake_clock import settle
 
 from .conftest import announcement
 

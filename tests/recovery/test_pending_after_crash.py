@@ -26,9 +26,9 @@ from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting.command import Call
 from pyromq.remoting.headers import EndTransaction
-from pyromq.store.config import StoreConfig
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
 from pyromq.testing import FakeClock
 
 SEGMENT_BYTES = 1 << 20

@@ -16,10 +16,10 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import StoreCorrupt
 from pyromq.slow_work import run_blocking
-from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.stopped_store import Cure
 from pyromq.store.offline.store_check import StoreCheck
+from pyromq.store.store_config import StoreConfig
 
 from ..store.making import (
     NOON_MS,

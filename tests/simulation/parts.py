@@ -17,11 +17,11 @@ from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.end_transaction_processor import EndTransactionProcessor
 from pyromq.broker.transactions.half_messages import HalfMessages
 from pyromq.permissions.permissions import Permissions
-from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.json_file import JsonFile
 from pyromq.store.log import preallocation as room_ahead
 from pyromq.store.message_store import MessageStore
 from pyromq.store.retention import DiskUse
+from pyromq.store.store_config import FlushMode, StoreConfig
 from pyromq.testing import SimulatedDisk
 
 ROOT = Path("/srv/store")

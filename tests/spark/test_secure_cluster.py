@@ -7,7 +7,7 @@ pytest.importorskip("pyspark")
 from tests.certificates import Authority
 
 from pyromq import ConnectionConfig, TlsConfig
-from pyromq.net.tls.server import ServerTlsConfig, TlsMode
+from pyromq.net.tls.tls_server import ServerTlsConfig, TlsMode
 from pyromq.testing import BlockingCluster
 
 

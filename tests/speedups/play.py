@@ -36,8 +36,8 @@ from pyromq.remoting.headers import (
     BrokerStatistics,
     MaxOffset,
 )
-from pyromq.store.config import FlushMode, StoreConfig
-from pyromq.testing.clock import FakeClock, settle
+from pyromq.store.store_config import FlushMode, StoreConfig
+from pyromq.testing.fake_clock import FakeClock, settle
 
 PORT = 10911
 FIRST_CLIENT_PORT = 20_000

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyromq.message import StoredMessage, encode_properties
-from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue.consume_queue import FILLER_SIZE
+from pyromq.store.store_config import StoreConfig
 
 ADDRESS = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
 NOON_MS = 1_700_000_000_000

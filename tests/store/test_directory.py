@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyromq.errors import StoreCorrupt, StoreLocked, StoreNotWritable, UsageError
-from pyromq.store.config import StoreConfig
+from pyromq.store.store_config import StoreConfig
 
 from .making import files_below, fill, message, opened, small_store
 

@@ -12,8 +12,8 @@ import pytest
 from pyromq.errors import StoreNotWritable
 from pyromq.message import StoredMessage
 from pyromq.slow_work import run_blocking
-from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import FlushMode, StoreConfig
 from pyromq.testing import SimulatedDisk
 from pyromq.testing.simulated_disk import SECTOR, Killed, Loss
 

@@ -13,8 +13,8 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import StoreNotWritable
 from pyromq.store import flusher
-from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import FlushMode, StoreConfig
 from pyromq.testing import SimulatedDisk
 
 from .making import ADDRESS, NOON_MS, SMALL, TOPIC, StoppedClock, bodies, fill, message, opened, small_store

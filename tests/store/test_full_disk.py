@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
 from pyromq.testing import SimulatedDisk
 
 from .making import ADDRESS, StoppedClock, message
@@ -68,7 +68,7 @@ SENDS = """
     from pyromq.clock import SystemClock
     from pyromq.errors import StoreNotWritable
     from pyromq.message import StoredMessage
-    from pyromq.store.config import StoreConfig
+    from pyromq.store.store_config import StoreConfig
     from pyromq.store.message_store import MessageStore
 
     root, random = Path(sys.argv[1]), random.Random(1)
@@ -125,7 +125,7 @@ STARTS = """
     from pyromq.clock import SystemClock
     from pyromq.errors import StoreNotWritable
     from pyromq.message import StoredMessage
-    from pyromq.store.config import StoreConfig
+    from pyromq.store.store_config import StoreConfig
     from pyromq.store.message_store import MessageStore
 
     config = StoreConfig(Path(sys.argv[1]), segment_bytes=1 << 20, index_slots=5_000, index_entries=20_000)

@@ -15,10 +15,10 @@ from pyromq.java_hash import java_hash
 from pyromq.message import StoredMessage, SysFlag, pack_address
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.slow_work import run_blocking
-from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LocalDisk
 from pyromq.store.message_store import MessageStore, ReadStatus
 from pyromq.store.queue import queue_table
+from pyromq.store.store_config import StoreConfig
 
 from .making import ADDRESS, NOON_MS, SMALL, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
 

@@ -13,8 +13,8 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.client.consumer.group_offsets import OffsetFile
 from pyromq.message import MessageQueue
-from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.store_config import StoreConfig
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 from pyromq.errors import StoreNotWritable
-from pyromq.store.config import FlushMode
 from pyromq.store.json_file import JsonFile
 from pyromq.store.retention import DiskUse
+from pyromq.store.store_config import FlushMode
 
 from .making import StoppedClock, bodies, message, opened, small_store
 

@@ -8,9 +8,9 @@ import pytest
 
 from pyromq.errors import StoreNotWritable
 from pyromq.slow_work import FilePiece, run_blocking
-from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
 from pyromq.testing import SimulatedDisk
 
 from .making import ADDRESS, NOON_MS, SMALL, TOPIC, StoppedClock, bodies, fill, message

@@ -17,10 +17,10 @@ from pyromq.excerpt import excerpt
 from pyromq.names import MAX_TOPIC_LENGTH, REPLY_SUFFIX, check_topic
 from pyromq.net.address_server import is_url, parse_addresses
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
-from pyromq.net.tls.server import ServerTlsConfig
+from pyromq.net.tls.tls_server import ServerTlsConfig
 from pyromq.remoting.command import MAX_FRAME_BYTES
 from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, ConnectionLimits
-from pyromq.settings import (
+from pyromq.server_settings import (
     Change,
     Setting,
     check_ranges,
@@ -31,7 +31,7 @@ from pyromq.settings import (
     settings_of,
     write_settings,
 )
-from pyromq.store.config import StoreConfig
+from pyromq.store.store_config import StoreConfig
 
 _LIVE, _NEXT = Change.AT_ONCE, Change.NEXT_START
 _DAY_MS = 86_400_000

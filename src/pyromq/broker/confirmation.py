@@ -19,8 +19,8 @@ from pyromq.clock import Clock
 from pyromq.errors import ResponseCode, SystemBusy
 from pyromq.net.tasks import soon_in_this_loop
 from pyromq.remoting.command import Reply, with_code
-from pyromq.store.config import FlushMode
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import FlushMode
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.fast_path import ParkedReplies

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyromq.errors import UsageError
-from pyromq.settings import check_ranges, setting, settings_of
+from pyromq.server_settings import check_ranges, setting, settings_of
 
 _COUNT = (1, 1 << 31)
 

@@ -28,7 +28,7 @@ from pyromq.errors import UsageError
 from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.listening import new_serving_loop
-from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
+from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 
 if TYPE_CHECKING:
     from pyromq.metrics.config import MetricsConfig

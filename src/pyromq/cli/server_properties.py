@@ -21,7 +21,7 @@ from pyromq.logs import logger_of
 from pyromq.nameserver import name_server_config as nameserver
 from pyromq.nameserver.name_server_config import SETTINGS as NAME_SERVER
 from pyromq.remoting.properties import parse_properties
-from pyromq.settings import read_settings
+from pyromq.server_settings import read_settings
 
 if TYPE_CHECKING:
     from pyromq.metrics.config import MetricsConfig

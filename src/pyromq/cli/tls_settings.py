@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pyromq.errors import UsageError
 from pyromq.net.connection_config import TlsConfig
-from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
+from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 
 Choice = TypeVar("Choice", bound=Enum)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyromq.settings import check_ranges, setting, settings_by_name
+from pyromq.server_settings import check_ranges, setting, settings_by_name
 
 
 @dataclass(frozen=True, slots=True)

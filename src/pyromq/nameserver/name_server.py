@@ -25,7 +25,7 @@ from pyromq.remoting.dispatch import Dispatcher, answers
 from pyromq.remoting.headers import NamesrvSettings, SaveNamesrvSettings
 from pyromq.remoting.properties import parse_properties, write_properties
 from pyromq.remoting.rejection_log import RejectionLog
-from pyromq.settings import Change, write_settings
+from pyromq.server_settings import Change, write_settings
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.json_file import JsonFile
 from pyromq.store.worker import worker

@@ -10,9 +10,9 @@ from typing import Any
 from pyromq.errors import UsageError
 from pyromq.nameserver.routes import MOST_BROKERS, MOST_TOPICS
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
-from pyromq.net.tls.server import ServerTlsConfig
+from pyromq.net.tls.tls_server import ServerTlsConfig
 from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, ConnectionLimits
-from pyromq.settings import Change, check_ranges, parse_path, read_settings, setting, settings_by_name
+from pyromq.server_settings import Change, check_ranges, parse_path, read_settings, setting, settings_by_name
 
 _COUNT = (1, 1 << 31)
 

@@ -16,7 +16,7 @@ from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.net.tls.first_bytes import FirstBytes
-from pyromq.net.tls.server import ServerContext
+from pyromq.net.tls.tls_server import ServerContext
 from pyromq.remoting.rejection_log import RejectionLog
 
 if TYPE_CHECKING or speedups.is_active:

@@ -16,7 +16,7 @@ from pyromq.net.connection import Connection, FairScheduler, Shared
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.listening import Listener, all_accepted, listen, stop_listening
 from pyromq.net.tasks import Tasks, every
-from pyromq.net.tls.server import ServerContext, ServerTlsConfig, TlsMode
+from pyromq.net.tls.tls_server import ServerContext, ServerTlsConfig, TlsMode
 from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, Budget, ConnectionLimits
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.rejection_log import IDLE

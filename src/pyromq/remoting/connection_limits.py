@@ -10,7 +10,7 @@ from pyromq.quota import Quota
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import MAX_FRAME_BYTES, Reply
 from pyromq.remoting.rejection_log import RejectionLog
-from pyromq.settings import check_ranges, setting
+from pyromq.server_settings import check_ranges, setting
 
 ALWAYS_IN_FLIGHT = 100  # requests in flight that every connection may have, even if the common limit is reached
 

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from pyromq.clock import Clock
 from pyromq.logs import logger_of
 from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index.key_index import KeyIndex
@@ -27,6 +26,7 @@ from pyromq.store.log.preallocation import KEPT_BEHIND
 from pyromq.store.log.segmented_log import Segment, SegmentedLog, sync_all, sync_folders
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
+from pyromq.store.store_config import FlushMode, StoreConfig
 
 logger = logger_of(__name__)
 

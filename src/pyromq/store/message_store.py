@@ -21,7 +21,6 @@ from pyromq.record import IPV4_BYTES, decode_labels, mark_addresses
 from pyromq.slow_work import SlowWork, breathe
 from pyromq.store.batch_appends import BatchAppends, BatchListener
 from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.flusher import Flusher
@@ -35,6 +34,7 @@ from pyromq.store.queue.reading import Reading, ReadResult, ReadStatus
 from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 from pyromq.store.recovery import Recovery
 from pyromq.store.retention import Retention
+from pyromq.store.store_config import StoreConfig
 from pyromq.store.worker import worker
 
 logger = logger_of(__name__)

@@ -21,13 +21,13 @@ from pyromq.clock import Clock
 from pyromq.logs import logger_of
 from pyromq.plural import counted
 from pyromq.slow_work import PagesToLoad
-from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog, Residency
 from pyromq.store.log.segmented_log import Segment
 from pyromq.store.queue.consume_queue import ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
+from pyromq.store.store_config import StoreConfig
 from pyromq.store.worker import Worker, worker
 
 logger = logger_of(__name__)

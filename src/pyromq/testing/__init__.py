@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyromq.testing.blocking_cluster import BlockingCluster as BlockingCluster
-    from pyromq.testing.clock import FakeClock as FakeClock
     from pyromq.testing.cluster import Cluster as Cluster
+    from pyromq.testing.fake_clock import FakeClock as FakeClock
     from pyromq.testing.link import Link as Link
     from pyromq.testing.simulated_disk import SimulatedDisk as SimulatedDisk
 
 _HOME = {
     "BlockingCluster": "pyromq.testing.blocking_cluster",
     "Cluster": "pyromq.testing.cluster",
-    "FakeClock": "pyromq.testing.clock",
+    "FakeClock": "pyromq.testing.fake_clock",
     "Link": "pyromq.testing.link",
     "SimulatedDisk": "pyromq.testing.simulated_disk",
 }

@@ -21,9 +21,9 @@ from pyromq.clock import Clock
 from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
-from pyromq.net.tls.server import ServerTlsConfig
-from pyromq.store.config import StoreConfig
-from pyromq.testing.clock import FakeClock
+from pyromq.net.tls.tls_server import ServerTlsConfig
+from pyromq.store.store_config import StoreConfig
+from pyromq.testing.fake_clock import FakeClock
 from pyromq.testing.link import Link
 
 Config = TypeVar("Config", ProducerConfig, ConsumerConfig)

@@ -9,7 +9,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.config import SETTINGS
 from pyromq.remoting.headers import BrokerSettings, BrokerSettingsResponse, SaveBrokerSettings
 from pyromq.remoting.properties import parse_properties
-from pyromq.settings import Change
+from pyromq.server_settings import Change
 from pyromq.store.disk import LocalDisk
 
 

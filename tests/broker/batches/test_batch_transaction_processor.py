@@ -27,8 +27,8 @@ from pyromq.remoting.headers import (
     RollBackBatch,
     SendHalfRun,
 )
-from pyromq.store.config import FlushMode
-from pyromq.testing.clock import settle
+from pyromq.store.store_config import FlushMode
+from pyromq.testing.fake_clock import settle
 
 TIMEOUT = 60  # seconds; connections are closed after 120
 LEDGER = 86_400

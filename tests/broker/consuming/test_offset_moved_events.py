@@ -8,8 +8,8 @@ from pyromq.broker.consuming.pull_processor import OffsetMovedEvents
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.statistics import Statistics
 from pyromq.message import decode_properties
-from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
 
 EVENTS = "OFFSET_MOVED_EVENT"
 

@@ -16,7 +16,7 @@ from pyromq.remoting.headers import (
     UnlockQueues,
     UpdateConsumerOffset,
 )
-from pyromq.store.config import StoreConfig
+from pyromq.store.store_config import StoreConfig
 
 
 async def offset(caller, header):

@@ -29,9 +29,9 @@ from pyromq.remoting.headers import (
     MaxOffset,
     SendMessageResponse,
 )
-from pyromq.store.config import DELAY_LEVELS_MS
 from pyromq.store.json_file import JsonFile
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import DELAY_LEVELS_MS
 
 
 async def delay(caller, level, body=b"hello", *, queue_id=0, more=""):

@@ -13,7 +13,7 @@ from pyromq.remoting.headers import (
     RecallMessageResponse,
 )
 from pyromq.remoting.recall_handle import RecallHandle, decode_handle
-from pyromq.store.config import FlushMode
+from pyromq.store.store_config import FlushMode
 
 # -- cancelling
 

@@ -27,8 +27,8 @@ from pyromq.remoting.headers import (
     SendMessageResponse,
     SendMessageV2,
 )
-from pyromq.store.config import FlushMode, StoreConfig
 from pyromq.store.disk import LocalDisk
+from pyromq.store.store_config import FlushMode, StoreConfig
 
 LIMIT = 4 << 20
 ILLEGAL = (

@@ -25,7 +25,7 @@ from pyromq.names import TIMER_TOPIC, dead_letter_topic
 from pyromq.net.listening import new_serving_loop
 from pyromq.remoting.command import encode_request
 from pyromq.remoting.headers import CreateTopic, SaveBrokerSettings
-from pyromq.store.config import StoreConfig
+from pyromq.store.store_config import StoreConfig
 from pyromq.testing import FakeClock
 
 NOW = 1_700_000_000_000

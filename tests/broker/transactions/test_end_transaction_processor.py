@@ -16,7 +16,7 @@ from pyromq.remoting.headers import (
     ListHalfMessages,
     ResumeHalfMessage,
 )
-from pyromq.store.config import FlushMode
+from pyromq.store.store_config import FlushMode
 
 # -- half messages
 

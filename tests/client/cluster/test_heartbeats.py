@@ -15,7 +15,7 @@ from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import Heartbeat
 from pyromq.remoting.json_quirks import decode_body
 from pyromq.testing import FakeClock
-from pyromq.testing.clock import settle
+from pyromq.testing.fake_clock import settle
 
 
 class SlowBroker:

@@ -4,7 +4,7 @@ import asyncio
 
 from pyromq.client.cluster.cluster_client import LONGEST_PAUSE, Retry
 from pyromq.testing import FakeClock
-from pyromq.testing.clock import settle
+from pyromq.testing.fake_clock import settle
 
 
 async def pauses(seconds):

@@ -3,7 +3,7 @@
 import asyncio
 
 from pyromq.client.consumer.consumer_status import ConsumptionRates, stacks
-from pyromq.testing.clock import FakeClock
+from pyromq.testing.fake_clock import FakeClock
 
 
 def work(tally):

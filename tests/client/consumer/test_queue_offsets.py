@@ -3,8 +3,8 @@
 import asyncio
 
 from pyromq.client.client_config import ConsumerConfig
-from pyromq.testing.clock import FakeClock
 from pyromq.testing.cluster import Cluster
+from pyromq.testing.fake_clock import FakeClock
 
 
 async def test_the_first_commit_of_a_group_goes_alone(until):

@@ -9,7 +9,7 @@ from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.errors import TopicNotFound
 from pyromq.message import Message
-from pyromq.testing.clock import FakeClock
+from pyromq.testing.fake_clock import FakeClock
 
 SOON = {"retry_seconds": 0.05}
 

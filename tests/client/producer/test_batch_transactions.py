@@ -18,7 +18,7 @@ from pyromq.client.producer.batch_transactions import RUN_BYTES, AttemptResult
 from pyromq.errors import BatchDecided, BatchIncomplete, IllegalMessage, NotRunning, Unavailable
 from pyromq.remoting.headers import CommitBatch, SendHalfRun
 from pyromq.testing import Cluster
-from pyromq.testing.clock import settle
+from pyromq.testing.fake_clock import settle
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import FrameSplitter, decode_request_with_fields
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import Heartbeat, RegisterBroker, UnregisterClient
-from pyromq.testing.clock import settle
 from pyromq.testing.cluster import Cluster
+from pyromq.testing.fake_clock import settle
 
 QUEUES = 2
 

@@ -7,7 +7,7 @@ import pytest
 
 from pyromq import IllegalMessage, Message, Producer, ProducerConfig, UsageError
 from pyromq.message import SysFlag
-from pyromq.store.config import StoreConfig
+from pyromq.store.store_config import StoreConfig
 from pyromq.testing import Cluster
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from pyromq.client.producer.pending_send import QueueSelection, queue_for_key
 from pyromq.message import MessageQueue
-from pyromq.testing.clock import FakeClock
+from pyromq.testing.fake_clock import FakeClock
 
 QUEUES = [MessageQueue("t", broker, number) for broker in ("a", "b") for number in range(2)]
 

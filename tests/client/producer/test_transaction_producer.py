@@ -21,7 +21,7 @@ from pyromq import (
 from pyromq.client.producer.transaction_producer import decision_of
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
-from pyromq.store.config import FlushMode, StoreConfig
+from pyromq.store.store_config import FlushMode, StoreConfig
 from pyromq.testing import Cluster
 
 ROUND_SECONDS = 1.1  # then immunity and the time between two rounds of checks have both passed, see `cluster`

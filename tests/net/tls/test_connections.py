@@ -19,7 +19,7 @@ from pyromq.net import connection_config as tls
 from pyromq.net.channel import connect
 from pyromq.net.server import Server
 from pyromq.net.tls import first_bytes
-from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
+from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 from pyromq.remoting.command import FrameSplitter, decode_response, encode_request
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import MaxOffset, OffsetResponse

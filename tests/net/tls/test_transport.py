@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_SECONDS
 from pyromq import ConnectionConfig, TlsConfig
 from pyromq.net.server import Server
 from pyromq.net.tls import first_bytes
-from pyromq.net.tls.server import ServerTlsConfig
+from pyromq.net.tls.tls_server import ServerTlsConfig
 from pyromq.net.tls.transport import TlsLayer
 from pyromq.remoting.command import encode_request
 from pyromq.remoting.connection_limits import ConnectionLimits

@@ -20,7 +20,7 @@ from pyromq.spark.read.plan import QueueRange
 from pyromq.spark.read.range_reader import read_ranges
 from pyromq.spark.read.read_options import BATCH, STREAM, read_options
 from pyromq.spark.read.stream_planning import StreamPlanning
-from pyromq.store.config import StoreConfig
+from pyromq.store.store_config import StoreConfig
 from pyromq.testing import Cluster, FakeClock
 
 QUEUE = MessageQueue("orders", "broker-a", 0)

@@ -9,9 +9,9 @@ import pytest
 from tests.store.making import TOPIC, StoppedClock, fill, message, opened
 
 from pyromq.slow_work import run_blocking
-from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.store_check import StoreCheck
+from pyromq.store.store_config import StoreConfig
 
 COUNT = 60  # messages, with 90 keys and as many ids
 

@@ -11,11 +11,11 @@ from tests.store.making import ADDRESS, SMALL, StoppedClock, bodies, fill, opene
 
 from pyromq import speedups
 from pyromq.message import StoredMessage
-from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK, LocalDisk
 from pyromq.store.log import preallocation as room_ahead
 from pyromq.store.log.segmented_log import Segment
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
 from pyromq.testing import SimulatedDisk
 
 PAGE = mmap.PAGESIZE

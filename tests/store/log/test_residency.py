@@ -6,12 +6,12 @@ from itertools import pairwise
 import pytest
 
 from pyromq.message import StoredMessage
-from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK, LocalDisk
 from pyromq.store.log import commit_log as residency_module
 from pyromq.store.log.commit_log import CommitLog, Residency
 from pyromq.store.message_store import MessageStore
-from pyromq.testing.clock import FakeClock
+from pyromq.store.store_config import StoreConfig
+from pyromq.testing.fake_clock import FakeClock
 
 MEGABYTE = 1 << 20
 SEGMENT_BYTES = 3 * MEGABYTE + 4096  # its borders are not the blocks'

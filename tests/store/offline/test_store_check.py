@@ -15,11 +15,11 @@ from pyromq.errors import StoreCorrupt, StoreLocked, UsageError
 from pyromq.message import StoredMessage
 from pyromq.record import decode_all
 from pyromq.slow_work import run_blocking
-from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.stopped_store import Cure, check_stopped
 from pyromq.store.offline.store_check import Report, StoreCheck
 from pyromq.store.offline.store_repair import StoreRepair
+from pyromq.store.store_config import StoreConfig
 
 COUNT = 100  # messages of the store that is damaged: five log files, seven files of each queue
 

@@ -9,9 +9,9 @@ import pytest
 from tests.store.making import NOON_MS, TOPIC, message, opened
 
 from pyromq.errors import StoreCorrupt
-from pyromq.store.config import StoreConfig
 from pyromq.store.offline.stopped_store import Cure, StoreFault
 from pyromq.store.offline.store_check import StoreCheck
+from pyromq.store.store_config import StoreConfig
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 from pyromq.store.timers.timer_files import TimerFiles
 

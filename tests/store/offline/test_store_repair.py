@@ -10,10 +10,10 @@ from tests.store.offline.test_store_check import opens_with, without
 
 from pyromq.errors import StoreCorrupt
 from pyromq.message import StoredMessage
-from pyromq.store.config import StoreConfig
 from pyromq.store.offline.stopped_store import Cure, StoppedStore
 from pyromq.store.offline.store_check import Report
 from pyromq.store.offline.store_repair import StoreRepair
+from pyromq.store.store_config import StoreConfig
 
 COUNT = 100
 ONE_FILE = {"segment_bytes": 1 << 20}

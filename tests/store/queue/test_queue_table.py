@@ -10,9 +10,9 @@ import pytest
 from tests.store.making import SMALL, TOPIC, StoppedClock, bodies, crashed_copy, fill, message, opened
 from tests.waiting import PATIENCE_SECONDS
 
-from pyromq.store.config import StoreConfig
 from pyromq.store.message_store import MessageStore
 from pyromq.store.offline.store_check import StoreCheck
+from pyromq.store.store_config import StoreConfig
 
 OTHER = "payments"
 

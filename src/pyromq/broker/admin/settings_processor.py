@@ -24,7 +24,7 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import BrokerSettings, BrokerSettingsResponse, SaveBrokerSettings
 from pyromq.remoting.properties import parse_properties, write_properties
-from pyromq.settings import Change
+from pyromq.server_settings import Change
 from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import TableFile, when_saved
 

@@ -27,8 +27,8 @@ from pyromq.errors import UsageError
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.address_server import parse_addresses
 from pyromq.net.connection_config import ConnectionConfig
-from pyromq.net.tls.server import ClientCertificates, ServerTlsConfig, TlsMode
-from pyromq.settings import settings_of
+from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
+from pyromq.server_settings import settings_of
 
 if TYPE_CHECKING:
     from pyromq.metrics.config import MetricsConfig

@@ -31,13 +31,13 @@ from pyromq.remoting.bodies import (
     decode_body,
 )
 from pyromq.remoting.bodies.body import Body
-from pyromq.store.config import StoreConfig
 from pyromq.store.directory import Directory
 from pyromq.store.json_file import verified
 from pyromq.store.log.log_walk import Damage
 from pyromq.store.offline.stopped_store import Cure, StoppedStore, StoreFault, check_stopped
 from pyromq.store.offline.store_check import Report, StoreCheck
 from pyromq.store.offline.store_repair import StoreRepair
+from pyromq.store.store_config import StoreConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 

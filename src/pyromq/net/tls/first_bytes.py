@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pyromq.clock import Clock
 from pyromq.errors import NoPermission, ProtocolError
 from pyromq.net.tasks import Tasks, every
-from pyromq.net.tls.server import ServerContext, TlsMode
+from pyromq.net.tls.tls_server import ServerContext, TlsMode
 from pyromq.net.tls.transport import TlsLayer
 from pyromq.remoting.command import Call, FrameSplitter, decode_request, write_reply
 from pyromq.remoting.dispatch import refusal

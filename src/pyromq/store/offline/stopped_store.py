@@ -17,12 +17,12 @@ from typing import NamedTuple
 from pyromq.errors import StoreCorrupt, StoreLocked, UsageError
 from pyromq.message import StoredMessage
 from pyromq.record import BLANK_MAGIC_BYTES, MAGIC_AT, decode, unpack_size_and_magic
-from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.log.log_walk import LogWalk
 from pyromq.store.log.segmented_log import Segment
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, FILLER_SIZE, ConsumeQueue, Mappings
 from pyromq.store.queue.queue_table import MOST_MAPPED, is_folder_name
+from pyromq.store.store_config import StoreConfig
 
 _NAME_DIGITS = 20
 _LEAST_LOG_FILE = 4096

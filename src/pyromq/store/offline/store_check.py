@@ -15,12 +15,12 @@ import msgspec
 from pyromq.errors import ProtocolError, StoreCorrupt
 from pyromq.record import Buffer
 from pyromq.store.checkpoint import CHECKPOINT_BYTES, TIMES, Checkpoint
-from pyromq.store.config import StoreConfig
 from pyromq.store.json_file import verified
 from pyromq.store.log.log_walk import Damage
 from pyromq.store.offline.index_check import IndexCheck
 from pyromq.store.offline.queue_check import QueueCheck
 from pyromq.store.offline.stopped_store import Cure, StoppedStore, StoreFault
+from pyromq.store.store_config import StoreConfig
 from pyromq.store.timers.timer_bucket import (
     ENTRY_BYTES,
     MISFIT,

@@ -15,7 +15,6 @@ from pyromq.message import StoredMessage, SysFlag
 from pyromq.plural import counted
 from pyromq.record import FIXED_SIZE, blank, encode
 from pyromq.store.checkpoint import Checkpoint
-from pyromq.store.config import StoreConfig
 from pyromq.store.disk import LOCAL_DISK, opened
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.log_walk import Damage
@@ -28,6 +27,7 @@ from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueEnds, QueueTable
 from pyromq.store.queue_dispatcher import QueueDispatcher
 from pyromq.store.recovery import Recovery
+from pyromq.store.store_config import StoreConfig
 
 _TOPIC = "damaged"  # of filler records
 _SAVED = "damaged"  # folder

@@ -13,7 +13,6 @@ import msgspec
 
 from pyromq.filter.filter import Filter
 from pyromq.slow_work import NotInMemory, PagesToLoad, loaded
-from pyromq.store.config import StoreConfig
 from pyromq.store.log.commit_log import RECENT_BYTES, CommitLog, Residency
 from pyromq.store.queue.consume_queue import (
     ENTRY_BYTES,
@@ -24,6 +23,7 @@ from pyromq.store.queue.consume_queue import (
 )
 from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueTable
+from pyromq.store.store_config import StoreConfig
 
 _NO_LIMIT = 1 << 62
 AHEAD_BYTES = 4 << 20  # bytes loaded in advance after non-resident records: consumers mostly read on

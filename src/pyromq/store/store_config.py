@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 
 from pyromq.errors import UsageError
-from pyromq.settings import Change, check_ranges, parse_number, parse_path, setting, settings_of
+from pyromq.server_settings import Change, check_ranges, parse_number, parse_path, setting, settings_of
 from pyromq.store.queue.consume_queue import ENTRY_BYTES
 
 _UNIT_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000}

@@ -33,7 +33,7 @@ WORDS = {
     "compression",
     "json_body",
     "extras",
-    "settings",
+    "server_settings",
     "quota",
 }
 MECHANISMS = {"remoting", "store", "filter", "speedups"}

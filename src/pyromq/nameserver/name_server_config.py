@@ -36,7 +36,7 @@ class NameServerConfig:
     max_brokers: int = setting(MOST_BROKERS, "maxRegisteredBrokers", range=_COUNT)  # registered at a time, by address
     # Of key-value settings; they are written whole after each change.
     max_kv_bytes: int = setting(4 << 20, "maxKvConfigBytes", range=_COUNT)
-    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS
+    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS  # limits of memory and work that connections cause
     # Folder of plain_acl.yml and acl/: changes then need an account. None: no accounts.
     permissions_path: Path | None = setting(None, "namesrvAclPath", read=parse_path)
     tls: ServerTlsConfig | None = None  # None: plain

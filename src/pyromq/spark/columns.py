@@ -1,7 +1,8 @@
-"""The columns of the source and of the sink, and the properties that the source, the sink and jobs add to messages.
+"""The columns of the Spark source and sink, and the message properties that the source, the sink and the jobs add.
 
-RocketMQ has no messages without a body. With option nullBody=tombstone, a row with a null body is written as a
-tombstone, and read as a row with a null body. No Spark here; types have Spark's names.
+RocketMQ has no messages without a body. With option nullBody=tombstone, the sink writes a row with a null body as a
+tombstone (a message with property TOMBSTONE). The source reads a tombstone as a row with a null body. No Spark here;
+types have Spark's names.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SOURCE_COLUMNS = {
     "flag": "int",
     "commitLogOffset": "bigint",
 }
-# Allowed types. A table has texts where they are allowed.
+# Spark types that each sink column may have. A table created in SQL has type string where string is allowed.
 SINK_COLUMNS: dict[str, tuple[str, ...]] = {
     "body": ("binary", "string"),
     "topic": ("string",),
@@ -42,8 +43,8 @@ SINK_COLUMNS: dict[str, tuple[str, ...]] = {
     "bornTimestamp": ("timestamp",),
 }
 
-TOMBSTONE, TOMBSTONE_BODY = "TOMBSTONE", b"\0"  # property `true` and body of a tombstone
-UNDECODABLE = "UNDECODABLE"  # of a row: why its body is null, or still as stored
-BORN = "BORN_TIMESTAMP"  # column bornTimestamp in ms: all messages of a run have one born time
-ORIGIN = "ORIGIN"  # of copies: CLUSTER:TOPIC/BROKER/QUEUE/OFFSET
-REDRIVES = "REDRIVES"  # of redriven dead letters: the number of redrives
+TOMBSTONE, TOMBSTONE_BODY = "TOMBSTONE", b"\0"  # a tombstone has property TOMBSTONE=`true` and a body of one zero byte
+UNDECODABLE = "UNDECODABLE"  # property of a read row: why the body was not decompressed; the body is null or as stored
+BORN = "BORN_TIMESTAMP"  # property with column bornTimestamp (ms): messages of a batch message share one born time
+ORIGIN = "ORIGIN"  # property of copied messages: place of the original, CLUSTER:TOPIC/BROKER/QUEUE/OFFSET
+REDRIVES = "REDRIVES"  # property of redriven dead letters: how often the message was redriven

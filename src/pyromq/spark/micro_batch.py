@@ -5,8 +5,8 @@
     commits/N        batch N is done
     sources/I/M      files that file source I has found in step M; its line in offsets/N has only M
 
-A batch is identified by the begins (offsets/N-1) and ends (offsets/N) of its sources. Rows are not compared: Spark
-repeats a batch in a different order, and `uuid()` returns different bytes. No Spark here.
+A batch is identified by the offsets at which it begins (offsets/N-1) and ends (offsets/N) in each source. Rows are not
+compared: a repeated batch has rows in another order, and `uuid()` returns other values. No Spark here.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 logger = logger_of(__name__)
 
 PLANNED, DONE = "offsets", "commits"  # folders of a checkpoint
-HEADING = 2  # lines of offsets/N before those of the sources
-_FILES_STEP = re.compile(r'(?:(\w+):)?\{"logOffset":(-?\d+)\}')  # a file source's line; `v2` begins with its name
+HEADING = 2  # number of lines in file offsets/N before the lines of the sources: version and settings
+_FILES_STEP = re.compile(
+    r'(?:(\w+):)?\{"logOffset":(-?\d+)\}'
+)  # line of a file source in offsets/N; in version `v2` the line begins with the source's name
 # Errors of Arrow for unknown or unreachable locations, and of parsing files that are no checkpoint.
 _UNREADABLE = (OSError, UsageError, pa.ArrowException, ValueError, KeyError, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The folder of an archive or a checkpoint on its file system."""
+    """The folder of an archive or of a checkpoint, with the file system that it is on."""
 
     files: pafs.FileSystem
     path: str
@@ -47,7 +49,9 @@ class Root:
         return f"{self.path}/{name}"
 
     def numbers(self, folder: str) -> set[int]:
-        """Return the numbers that files of this folder are named by; a tenth file of Spark has suffix `.compact`."""
+        """Return the numbers that name the files in this folder. Every tenth file of a log of Spark has the suffix
+        `.compact`.
+        """
         entries = self.files.get_file_info(pafs.FileSelector(self.at(folder), allow_not_found=True))
         names = [entry.base_name.removesuffix(".compact") for entry in entries]
         return {int(name) for name in names if name.isdecimal()}
@@ -64,7 +68,9 @@ class Root:
 
 
 def open_root(location: str) -> Root:
-    """Open a folder by its path or URI, also `file:/folder` as Hadoop writes it. Raises `UsageError`."""
+    """Open the folder at a path or URI, including `file:/folder` as Hadoop writes it. Raises `UsageError` if pyarrow
+    cannot open the folder.
+    """
     if re.match("file:/[^/]", location):
         location = location.removeprefix("file:")
     try:
@@ -84,15 +90,17 @@ class StreamCheckpoint:
 
     @property
     def query(self) -> str:
-        """The query's id."""
+        """The id of the streaming query, from file `metadata` of the checkpoint."""
         return str(json.loads(self._root.read("metadata"))["id"])
 
     def batches(self, folder: str) -> set[int]:
-        """Return the numbers of the batches that are PLANNED or DONE. Spark removes old ones."""
+        """Return the numbers of the batches in folder PLANNED or DONE of the checkpoint. Spark removes old batches."""
         return self._root.numbers(folder)
 
     def content(self, batch: int) -> str:
-        """Return a digest of a batch's input: begins and ends of its sources, and the files that file sources found."""
+        """Return a digest of a micro-batch's input: the offsets where it begins and ends in each source, and the files
+        that file sources found.
+        """
         ends = self._sources(batch)
         begins = self._sources(batch - 1) if batch else []
         digest = hashlib.sha256(json.dumps([self.query, begins, ends]).encode())
@@ -106,7 +114,9 @@ class StreamCheckpoint:
         return self._root.read(f"{PLANNED}/{batch}").decode().splitlines()[HEADING:]
 
     def _files(self, source: str, step: int) -> list[str]:
-        """Return the files that a file source found in a step. Every tenth log file holds all previous steps, too."""
+        """Return path and time of the files that a file source found in a step. Every tenth log file (`.compact`) also
+        has all previous steps.
+        """
         name = f"sources/{source}/{step}"
         if not self._root.exists(name):
             name = f"{name}.compact"
@@ -115,14 +125,16 @@ class StreamCheckpoint:
 
 
 def _steps(sources: list[str]) -> dict[str, int]:
-    """Return the steps of the sources that read files, by the name of the source's folder."""
+    """Return the last step of each source that reads files, by the name of the source's folder."""
     found = ((number, _FILES_STEP.fullmatch(line)) for number, line in enumerate(sources))
     return {step[1] or str(number): int(step[2]) for number, step in found if step is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """The micro-batch of a task. `root` is the setting `spark.sql.streaming.checkpointLocation`, if any."""
+    """The micro-batch that a Spark task belongs to. `root` is the setting `spark.sql.streaming.checkpointLocation`,
+    None if unset.
+    """
 
     query: str
     batch: int
@@ -130,7 +142,9 @@ class StreamBatch:
 
     @classmethod
     def of_task(cls, context: TaskContext) -> StreamBatch | None:
-        """Return the micro-batch of a task, also within `foreachBatch`; None outside of streams."""
+        """Return the micro-batch that a Spark task belongs to, including tasks started in `foreachBatch`; None outside
+        of streams.
+        """
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
@@ -138,9 +152,9 @@ class StreamBatch:
         return cls(query, int(batch), context.getLocalProperty("spark.sql.streaming.checkpointLocation"))
 
     def content(self, checkpoint: str | None, query_name: str | None) -> str | None:
-        """Return a digest of the batch's input; None if its checkpoint is not found or cannot be read.
+        """Return a digest of the micro-batch's input; None if the checkpoint is not found or cannot be read.
 
-        `checkpoint` and `query_name` are the query's options.
+        `checkpoint` and `query_name` are the query's options checkpointLocation and queryName.
         """
         if checkpoint is None and self.root is not None and query_name is not None:
             checkpoint = f"{self.root}/{query_name}"
@@ -157,7 +171,9 @@ class StreamBatch:
 
 
 def planned_batch(checkpoint: str | None) -> tuple[int, str] | None:
-    """Return number and content of the batch that was planned last; None if they cannot be read."""
+    """Return number and input digest of the micro-batch that was planned last; None if the checkpoint is missing or
+    cannot be read.
+    """
     if checkpoint is None:
         return None
     try:
@@ -171,7 +187,9 @@ def planned_batch(checkpoint: str | None) -> tuple[int, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class DecidedWrite:
-    """The record of the write that was decided under a name. Fields are None if they were not recorded."""
+    """The write that was committed under a name: its input digest and its number of rows, each None if it was not
+    recorded.
+    """
 
     name: str
     content: str | None
@@ -179,9 +197,10 @@ class DecidedWrite:
 
 
 def check_repeated(decided: DecidedWrite, *, content: str | None, rows: int | None) -> None:
-    """Raise `BatchDecided` if a skipped write has other rows than the write that was decided under its name.
+    """Raise `BatchDecided` if a skipped write has other rows than the write that was committed under its name.
 
-    Contents are compared if both are known, else the numbers of rows. `rows` is None if they cannot be counted.
+    Input digests are compared if both are known, else the numbers of rows. `rows` is None if the rows cannot be
+    counted.
     """
     if content is not None and decided.content is not None:
         if content == decided.content:
@@ -194,7 +213,7 @@ def check_repeated(decided: DecidedWrite, *, content: str | None, rows: int | No
     if rows is None or decided.rows is None or rows == decided.rows:
         return
     text = f"{decided.name} is decided, with {decided.rows} rows, and now has {rows}"
-    if content is not None:  # decided before contents were recorded
+    if content is not None:  # committed by a version that recorded no input digest
         logger.warning("%s; they are assumed equal and not written again", text)
         return
     raise BatchDecided(

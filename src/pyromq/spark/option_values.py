@@ -13,14 +13,19 @@ import msgspec
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 
-OffsetTable = dict[MessageQueue, int]  # written {"topic": {"broker": {"queue id": offset}}}
+OffsetTable = dict[MessageQueue, int]  # an option has it as JSON: {"topic": {"broker": {"queue id": offset}}}
 
-EARLIEST, LATEST = -2, -1  # special offsets, as in Kafka's connector
-FIRST_MS, LAST_MS = 10**11, 10**14  # March 1973 to November 5138: present times in seconds or us lie outside
+EARLIEST, LATEST = -2, -1  # special offsets in a table, as in Kafka's connector
+FIRST_MS, LAST_MS = (
+    10**11,
+    10**14,
+)  # limits of a time: March 1973 to November 5138; present times in seconds or us lie outside
 
 
 def time(name: str, value: str) -> int:
-    """Parse ms since 1970, or an ISO date and time with its zone: Spark passes no session time zone to a source."""
+    """Parse a time: ms since 1970, or an ISO date and time with a zone. Return ms. Spark passes no session time zone to
+    a source, so the zone is required.
+    """
     if value.isdecimal():
         return _moment(name, int(value))
     try:
@@ -36,7 +41,7 @@ def time(name: str, value: str) -> int:
 
 
 def _moment(name: str, ms: int) -> int:
-    """Return ms since 1970. Raises `UsageError` for a number that must be seconds or microseconds."""
+    """Return the ms since 1970 unchanged. Raises `UsageError` for a number that must be in seconds or microseconds."""
     if ms == 0 or FIRST_MS <= ms <= LAST_MS:
         return ms
     unit, meant = ("seconds", ms * 1000) if ms < FIRST_MS else ("microseconds", ms // 1000)
@@ -68,7 +73,7 @@ def time_table(name: str, value: str) -> OffsetTable:
 
 
 def by_queue(table: Mapping[str, Mapping[str, Mapping[Any, int]]]) -> dict[MessageQueue, int]:
-    """Return the values of a table by topic, broker and queue id."""
+    """Return the values of a table {topic: {broker: {queue id: value}}} as a dict with queues as keys."""
     return {
         MessageQueue(topic, broker, int(queue_id)): value
         for topic, brokers in table.items()
@@ -104,7 +109,7 @@ def text(name: str, value: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint for a wrong name: the most similar one, ignoring case, else all of them."""
+    """Return a hint for a wrong name: the most similar name in `known`, ignoring case, else all names in `known`."""
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     if near:
@@ -113,7 +118,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def names(name: str, value: str) -> tuple[str, ...]:
-    """Parse a list of names, separated by commas."""
+    """Parse a list of names separated by commas; a repeated name counts once. Raises `UsageError` for a list without a
+    name.
+    """
     found = tuple(dict.fromkeys(each for part in value.split(",") if (each := part.strip())))
     if not found:
         raise UsageError(f"option {name} is {value!r}, which has no name; write names separated by commas")
@@ -127,7 +134,7 @@ def truth(name: str, value: str) -> bool:
 
 
 def number(least: int, most: int | None = None) -> Callable[[str, str], int]:
-    """Return a parser of whole numbers."""
+    """Return a parser of whole numbers from `least` to `most`, None: no upper limit."""
 
     def read(name: str, value: str) -> int:
         if not value.isdecimal() or not _is_between(int(value), least, most):
@@ -138,7 +145,7 @@ def number(least: int, most: int | None = None) -> Callable[[str, str], int]:
 
 
 def size(least: int, most: int | None = None) -> Callable[[str, str], int]:
-    """Return a parser of sizes in bytes: `8388608`, `8m` or `512k`."""
+    """Return a parser of sizes in bytes, from `least` to `most`: `8388608`, `8m` or `512k`."""
 
     def read(name: str, value: str) -> int:
         unit = {"k": 1 << 10, "m": 1 << 20}.get(value[-1:].lower(), 1)
@@ -160,7 +167,7 @@ def _range(least: int, most: int | None) -> str:
 
 
 def milliseconds(least: int) -> Callable[[str, str], int]:
-    """Return a parser of durations: `15m`, `5s`, `500ms`, or a number of ms."""
+    """Return a parser of durations that returns ms, at least `least`: `15m`, `5s`, `500ms`, or a number of ms."""
 
     def read(name: str, value: str) -> int:
         found = re.fullmatch(r"(\d+) ?(ms|s|m|h|)", value)
@@ -173,7 +180,7 @@ def milliseconds(least: int) -> Callable[[str, str], int]:
 
 
 def words(*allowed: str) -> Callable[[str, str], str]:
-    """Return a parser of one of these words, in any case."""
+    """Return a parser that accepts one of these words, ignoring case, and returns the word as spelled here."""
     by_lower = {word.lower(): word for word in allowed}
 
     def read(name: str, value: str) -> str:

@@ -1,7 +1,7 @@
-"""Options as fields of a dataclass, and the options for connections that reads and writes share. No Spark here.
+"""Declares options as fields of a dataclass, with the connection options that reads and writes share. No Spark here.
 
 The metadata of a field has the option's `name`, `doc`, parser `read(name, value)`, and `only`: batch, stream, or None
-for both. Spark passes option names in lower case; users write them as documented.
+if the option is for both. Spark passes option names in lower case; users write them as documented.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
     from pyromq.net.connection_config import ConnectionConfig
 
 NAME_SERVERS, NAMESPACE, SECRET = "namesrvAddr", "namespace", "secretKey"
-OPTIONS_OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # that Spark adds to those of a user
-SYNONYMS = {"endpoints": NAME_SERVERS}  # RocketMQ 5's name
+OPTIONS_OF_SPARK = frozenset({"checkpointlocation", "queryname"})  # options that Spark adds to the user's options
+SYNONYMS = {"endpoints": NAME_SERVERS}  # other names of options: `endpoints` is the name in RocketMQ 5
 
 
 def option(name: str, read: Callable[[str, str], Any], default: Any, doc: str, *, only: str | None = None) -> Any:
-    """Declare a field of a dataclass as an option."""
+    """Declare a field of a dataclass as the option `name`. `read(name, value)` parses the option's text; `only` is
+    batch or stream.
+    """
     return field(default=default, metadata={"name": name, "read": read, "doc": doc, "only": only})
 
 
 def name_servers_option() -> Any:
-    """Declare the option for name servers."""
+    """Declare option `namesrvAddr`: the addresses of the name servers."""
     return option(
         NAME_SERVERS,
         checked_by(addresses_of),
@@ -42,7 +44,9 @@ def name_servers_option() -> Any:
 
 
 def checked_by(check: Callable[[str], object]) -> Callable[[str, str], str]:
-    """Return a parser of texts that `check` accepts. It raises the error of `check` with the option and its value."""
+    """Return a parser of texts that `check` accepts. The parser raises the error of `check`, with the option's name and
+    value.
+    """
 
     def read(name: str, value: str) -> str:
         text = values.text(name, value)
@@ -60,7 +64,7 @@ def names_of(options: type) -> list[str]:
 
 
 def documentation_of(options: type) -> str:
-    """Return the options as a Markdown table."""
+    """Return the documentation of the options of a dataclass as a Markdown table."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
     for each in _declared(options):
         only = {"batch": " (batches only)", "stream": " (streams only)"}.get(each.metadata["only"] or "", "")
@@ -69,7 +73,7 @@ def documentation_of(options: type) -> str:
 
 
 def read_fields(options: type, given: Mapping[str, str], *, mode: str | None = None) -> dict[str, Any]:
-    """Return the values of the given options by field, with `connecting`, the connection options.
+    """Parse options; return the values by field name, with the connection options as `connecting`.
 
     Raises `UsageError` naming option, value and allowed values.
     """
@@ -98,7 +102,7 @@ def _default(each: Field[Any]) -> str:
 
 
 def _with_name_servers(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without synonyms; the driver's name servers are the default."""
+    """Return the options with synonyms replaced. Missing name servers are taken from this process's environment."""
     found: dict[str, str] = {}
     for name, value in given.items():
         called = SYNONYMS.get(name.lower(), name)
@@ -131,7 +135,7 @@ def _unknown(name: str, own: type) -> str:
 
 
 def _meant(name: str, advice: Mapping[str, str]) -> str | None:
-    """Return advice for an option name of another connector; None for an unknown name."""
+    """Return advice for an option name of another connector, for example of Kafka; None for an unknown name."""
     plain = re.sub(r"[^a-z0-9]", "", _PREFIX.sub("", name, count=1).lower())
     found = advice.get(plain) or _BOTH.get(plain)
     if found is None and (of_client := _CLIENT.fullmatch(name)):
@@ -140,7 +144,7 @@ def _meant(name: str, advice: Mapping[str, str]) -> str | None:
 
 
 def _by_name(advice: Mapping[str, str]) -> dict[str, str]:
-    """Return the advice for each name; the names are in lower case without separators."""
+    """Return the advice for each option name. Option names are in lower case without separators."""
     return {name: text for text, names in advice.items() for name in names.split()}
 
 
@@ -218,13 +222,13 @@ _BOTH = _by_name(
 
 
 class _ConnectionOption(NamedTuple):
-    variable: str  # of the environment, that the option replaces
+    variable: str  # environment variable that the option replaces
     doc: str
     check: Callable[[str, str], object] = values.text
 
 
-# Tasks get these options as they were given. For missing ones the environment of each process counts, so that a secret
-# can be in the executors' environment.
+# Tasks get these options as the user gave them. A missing option is taken from the environment of each process, so that
+# a secret can stay in the executors' environment.
 CONNECTION_OPTIONS = {
     "tls": _ConnectionOption(
         environment.TLS,
@@ -258,12 +262,16 @@ _FILES = ("tlsCa", "tlsCertificate", "tlsKey")
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """The options of a connection; their values are not in `repr`."""
+    """The connection options of a read or write. `repr` does not show their values."""
 
-    given: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # option and value, in order
+    given: tuple[tuple[str, str], ...] = field(
+        default=(), repr=False
+    )  # pairs of option name and value, in order of names
 
     def connections(self) -> ConnectionConfig | None:
-        """Return the configuration of this process's clients; None: that of the environment. Raises `UsageError`."""
+        """Return the configuration of this process's clients; None if no option is given and the environment's applies.
+        Raises `UsageError` for options that do not fit together.
+        """
         given = {name: value for name, value in self.given if name != NAMESPACE}
         variables = {CONNECTION_OPTIONS[name].variable: value for name, value in given.items()}
         if not variables:
@@ -297,7 +305,7 @@ BY_ENVIRONMENT = ConnectionOptions()
 
 
 def split(options: Mapping[str, str]) -> tuple[ConnectionOptions, dict[str, str]]:
-    """Return the connection options and the other options. Raises `UsageError` for an empty or wrong value.
+    """Split options into the connection options and the others. Raises `UsageError` for an empty or wrong value.
 
     The namespace of this process's environment is added, so that tasks use the same topics as the driver.
     """
@@ -314,7 +322,7 @@ def split(options: Mapping[str, str]) -> tuple[ConnectionOptions, dict[str, str]
 
 
 def check_kept(options: Mapping[str, str]) -> None:
-    """Raise `UsageError` for an option that a catalog must not keep."""
+    """Raise `UsageError` if the options contain `secretKey`, which a catalog must not store."""
     if any(name.lower() == SECRET.lower() for name in options):
         raise UsageError(
             f"option {SECRET} would be readable in the catalog: leave it to the environment "
@@ -323,7 +331,7 @@ def check_kept(options: Mapping[str, str]) -> None:
 
 
 def connection_documentation() -> str:
-    """Return the options as a Markdown table."""
+    """Return the documentation of the connection options as a Markdown table."""
     lines = ["| option | environment | meaning |", "|---|---|---|"]
     lines += [f"| `{name}` | `{each.variable}` | {each.doc} |" for name, each in CONNECTION_OPTIONS.items()]
     return "\n".join(lines)

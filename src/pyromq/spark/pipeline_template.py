@@ -1,7 +1,8 @@
 """Writes the project of `pyromq spark init`: Spark Declarative Pipelines over topics. No Spark here.
 
-It avoids losses of Spark 4.3: tables forgotten between runs (an in-memory catalog), a full refresh that reads messages
-that brokers have deleted, two flows into one table, and partitioned tables that a full refresh breaks.
+The project avoids four causes of lost rows in Spark 4.3. An in-memory catalog forgets tables between runs. A full
+refresh empties a table whose messages brokers have deleted. Two flows into one table lose rows. A full refresh of a
+partitioned table loses later messages.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ cd "$(dirname "$0")" && exec spark-pipelines run --conf spark.sql.catalogImpleme
 
 
 def write_project(folder: Path, *, topic: str, namesrv: str) -> list[Path]:
-    """Write the project into a new folder; return its files. Raises `UsageError` if the folder exists."""
+    """Write the files of a pipeline project into a new folder; return their paths. Raises `UsageError` if the folder
+    exists.
+    """
     if folder.exists():
         raise UsageError(f"{folder} exists already; choose another name")
     folder = folder.absolute()

@@ -1,6 +1,6 @@
 """The data source `format("rocketmq")`: options, schema, readers and writers.
 
-Spark loads this module in a separate process whenever it looks up any source. Readers, writers and pyarrow are
+Spark loads this module in a separate process whenever Spark looks up any data source. Readers, writers and pyarrow are
 therefore imported in functions.
 """
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from pyromq.spark.read.reader import RefusedStream, RocketMQReader, RocketMQStreamReader
     from pyromq.spark.write.writer import RocketMQStreamWriter, RocketMQWriter
 
-# Names of the metadata with a table's options. Two, since rows that are read from a table keep its metadata when they
-# are written to another.
+# Keys of the column metadata with a table's options. Sources and sinks have different keys: rows read from one table
+# keep its metadata when they are written to another table.
 SOURCE, SINK = "rocketmq.source", "rocketmq.sink"
-SINK_TABLE_COLUMNS = ("body", "keys", "tags")  # of a table to write to; default of option columns
+SINK_TABLE_COLUMNS = ("body", "keys", "tags")  # columns of a table to write to, unless option columns is given
 _TYPES: dict[str, DataType] = {
     kind.simpleString(): kind
     for kind in (
@@ -60,10 +60,10 @@ _READS = {"subscribe", "subscribepattern", "assign"}
 
 
 class RocketMQDataSource(DataSource):
-    """Topics as batches and streams.
+    """The data source `rocketmq`: reads and writes topics, as batches and streams.
 
-    `msgId` is the broker's id (its address and the log offset), `uniqKey` the producer's. With `.schema(...)` only its
-    columns are built.
+    Column `msgId` is the broker's id (store address and log offset), `uniqKey` the producer's. With `.schema(...)` only
+    the columns of that schema are built.
     """
 
     @classmethod
@@ -105,7 +105,7 @@ class RocketMQDataSource(DataSource):
         return RocketMQStreamWriter(self._sink_options(schema, overwrite))
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
-        """Return the options, checked with the columns. Raises `UsageError`."""
+        """Return the options of a write, checked against its columns. Raises `UsageError`."""
         if overwrite:
             raise UsageError("a topic cannot be overwritten; write with mode append")
         options = _checked_sink(schema.fields, options_of(schema, self._given, SINK))
@@ -113,7 +113,7 @@ class RocketMQDataSource(DataSource):
         return replace(options, checkpoint=place, query_name=name)
 
     def _read_options(self, schema: StructType, mode: str) -> ReadOptions:
-        """Return the options checked. Raises `UsageError`."""
+        """Return the checked options of a read, including those stored with the table. Raises `UsageError`."""
         given = options_of(schema, self._given, SOURCE)
         check_options(given)
         return read_options(given, mode)
@@ -151,22 +151,23 @@ def _columns(schema: StructType) -> list[str]:
 
 
 def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the options of the table that Spark creates; None if it creates none."""
+    """Return the options of the table that Spark creates; None if Spark creates no table."""
     if "provider" not in given:
         return None
     return {name.removeprefix(_PREFIX): value for name, value in given.items() if name.startswith(_PREFIX)}
 
 
 def is_written_to(options: Mapping[str, str]) -> bool:
-    """Whether a new table is one to write to: it has option topic, and no topics to read."""
+    """Return whether a new table is for writing: the table has option topic, and no option of topics to read."""
     return "topic" in options and not _READS & options.keys()
 
 
 def with_options(columns: Iterable[StructField], options: Mapping[str, str], kept_as: str) -> StructType:
-    """Return a schema that keeps a table's options.
+    """Return a schema that stores a table's options in the metadata of the first column.
 
-    Spark passes the rows of an INSERT without the metadata if their names and types equal the table's. Rows never have
-    a varchar column, so with one Spark always casts them and adds the metadata.
+    Spark passes the rows of an INSERT without this metadata if their names and types equal the table's. Rows never have
+    a varchar column, so the first column of a table to write to has type varchar. Spark then always casts the rows and
+    adds the metadata.
     """
     first, *others = columns
     kind = VarcharType(_MOST_CHARACTERS) if kept_as == SINK else first.dataType
@@ -175,14 +176,14 @@ def with_options(columns: Iterable[StructField], options: Mapping[str, str], kep
 
 
 def options_of(schema: StructType, given: Mapping[str, str], kept_as: str) -> dict[str, str]:
-    """Return the options of a table with this schema; `given` options override them."""
+    """Return the options stored in the schema of a table; `given` options override stored ones."""
     kept = next((field.metadata[kept_as] for field in schema.fields if kept_as in field.metadata), "{}")
     options: dict[str, str] = json.loads(kept)
     return options | dict(given)
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Raise `UsageError` without options: the table is one to write to, or was created in a way that loses them."""
+    """Raise `UsageError` without options: the table is for writing, or was created in a way that loses options."""
     if not options:
         raise UsageError(
             "options are missing: give subscribe, subscribePattern or assign. Spark keeps the options of a table"
@@ -193,7 +194,7 @@ def check_options(options: Mapping[str, str]) -> None:
 
 
 def sink_columns(options: Mapping[str, str]) -> list[StructField]:
-    """Return the columns of a table to write to, body first. Bodies and keys are texts."""
+    """Return the columns of a table to write to, column body first. Columns body and keys have type string."""
     given = options.get("columns")
     names = [name.strip() for name in given.split(",")] if given else SINK_TABLE_COLUMNS
     for name in names:

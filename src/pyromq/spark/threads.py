@@ -12,7 +12,7 @@ def use_session(spark: SparkSession) -> None:
             list(pool.map(load, tables))
 
     Spark finds data sources in Python by the thread's active session. A new thread has none, and Spark then reports
-    DATA_SOURCE_NOT_FOUND. Does nothing for sessions of Spark Connect, which do not need it.
+    DATA_SOURCE_NOT_FOUND. Does nothing for sessions of Spark Connect, whose threads need no active session.
     """
     if hasattr(spark, "_jsparkSession"):
         SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)

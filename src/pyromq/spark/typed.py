@@ -32,7 +32,7 @@ from pyromq.spark.value_columns import arrow_type, values_of
 
 VALUE, UNFIT = "value", "unfit"
 
-# Dataclasses that are sent by value compare fields with this object: it must not be copied.
+# Dataclasses that are sent by value compare fields with the object MISSING, which must therefore not be copied.
 copyreg.pickle(type(MISSING), lambda _: "MISSING")
 
 
@@ -63,7 +63,8 @@ def with_values(messages: DataFrame, type: Any) -> DataFrame:
 
 
 def dead_letters(unfit: DataFrame, group: str) -> DataFrame:
-    """Return messages with a reason in column `unfit` as dead letters of a group, with the columns of the sink.
+    """Return failed messages (the reason is in column `unfit`) as dead letters of a group, with the columns of the
+    sink.
 
     `pyromq dlq` and the job `redrive` read them like all dead letters. Raises `IllegalName` for an illegal group.
     """
@@ -79,7 +80,7 @@ def dead_letters(unfit: DataFrame, group: str) -> DataFrame:
 
 
 class _PickledType:
-    """A type that is pickled for executors. Spark sends classes of the program itself by value."""
+    """Holds a type that is pickled for executors. Spark sends classes of the main program by value."""
 
     def __init__(self, type: Any) -> None:
         self.type = type

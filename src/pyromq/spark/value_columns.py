@@ -1,6 +1,6 @@
 """Maps types of applications to Arrow types, and their values to Arrow columns. No Spark here.
 
-msgspec inspects types; of a pydantic model, its fields.
+msgspec inspects the types; a pydantic model is inspected field by field.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ Values = Callable[[Iterable[bytes | None], Iterable[str | None]], tuple[pa.Array
 
 
 def arrow_type(type_: Any) -> pa.DataType:
-    """Return the Arrow type of a column of these values. Raises `UsageError` for a type without one."""
+    """Return the Arrow type of a column with values of this type. Raises `UsageError` for a type that has no Arrow
+    type.
+    """
     json_reader(type_)  # raises for a type that JSON cannot be parsed to
     return _of(inspect.type_info(type_), type_, ())
 
 
 def values_of(type_: Any) -> Values:
-    """Return a function of bodies and their decoding errors that returns two columns: values, and errors for nulls."""
+    """Return a function that parses bodies, given with their decoding errors. The function returns two Arrow columns:
+    the values, and the error where a value is null.
+    """
     read, column = json_reader(type_), arrow_type(type_)
 
     def values(bodies: Iterable[bytes | None], undecodable: Iterable[str | None]) -> tuple[pa.Array, pa.Array]:
@@ -65,7 +69,9 @@ def values_of(type_: Any) -> Values:
 
 
 def _column(values: list[object], reasons: list[str | None], column: pa.DataType) -> pa.Array:
-    """Return the values as Arrow. A value that does not fit (a number of 65 bits) becomes null with a reason."""
+    """Return the values as an Arrow column. A value that does not fit, for example an integer of 65 bits, becomes null
+    with a text in `reasons`.
+    """
     try:
         return pa.array(values, column)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -113,9 +119,9 @@ def _of_choices(info: inspect.EnumType | inspect.LiteralType, type_: Any) -> pa.
 
 
 def _plain(value: Any) -> object:
-    """Return the value as dicts and lists for Arrow.
+    """Return a value as dicts, lists and plain values, for Arrow.
 
-    `msgspec.to_builtins` leaves out the default values of dataclasses that msgspec made.
+    Unlike `msgspec.to_builtins`, this keeps the default values of dataclasses that msgspec made.
     """
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(each) for each in value]

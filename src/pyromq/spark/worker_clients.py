@@ -1,4 +1,4 @@
-"""Clients that a process of Spark keeps between tasks, and retries of their calls."""
+"""Keeps the clients of a Spark process between tasks, and retries calls of these clients."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ logger = logger_of(__name__)
 
 T = TypeVar("T")
 
-LARGE_BYTES = 24 << 20  # above the size of Arrow batches
+LARGE_BYTES = 24 << 20  # size of the block that `keep_memory` frees: larger than any Arrow batch
 REQUEST_SECONDS = 5.0  # timeout of one request
-RETRY_SECONDS = 0.2  # between two calls
+RETRY_SECONDS = 0.2  # pause between two attempts of a call
 RESTART_SECONDS = 20.0  # longest time after which restarted servers know their topics and brokers again
 
 _clients: dict[tuple[int, Hashable], Any] = {}
 
 
 def kept_client(key: Hashable, open_client: Callable[[], T]) -> T:
-    """Return this process's client for `key`; the first call opens it, the end of the process closes it.
+    """Return the client of this process for `key`. The first call opens the client; the end of the process closes it.
 
-    Spark forks its workers, which live for many tasks. A client of the parent process does not work in its child.
+    Spark forks its workers, which run many tasks. A client of the parent process does not work in a child process.
     """
     place = os.getpid(), key
     if place not in _clients:
@@ -43,13 +43,13 @@ def kept_client(key: Hashable, open_client: Callable[[], T]) -> T:
 def queue_reader(
     group: str, namesrv: str, connecting: ConnectionOptions, *, timeout: float = REQUEST_SECONDS
 ) -> QueueReader:
-    """Return a reader with these connection options, not started."""
+    """Return a new `QueueReader` with these connection options; the reader is not started."""
     connections, namespace = connecting.connections(), connecting.namespace
     return QueueReader(group, namesrv, timeout=timeout, connections=connections, namespace=namespace)
 
 
 class RetryDeadline(Protocol):
-    """Options with a deadline for retries."""
+    """Options with `deadline_ms`: the time for which failed calls are retried."""
 
     @property
     def deadline_ms(self) -> int: ...
@@ -58,10 +58,11 @@ class RetryDeadline(Protocol):
 def with_retries(
     options: RetryDeadline, call: Callable[[], T], *, most_seconds: float = math.inf, planned: bool = False
 ) -> T:
-    """Return the result of `call`, repeated on retriable errors until `deadlineMs`; then its error is raised.
+    """Return the result of `call`. Retriable errors are retried for `deadlineMs`, at most `most_seconds`; then the last
+    error is raised.
 
-    With `planned`, topics and brokers existed at planning. If a name server does not know them it was restarted, so
-    that error is retried for up to 20 s: brokers register again.
+    With `planned`, topics and brokers existed at planning. A name server that does not know them was restarted, so this
+    error is retried for up to 20 s, until brokers have registered again.
     """
     began = time.monotonic()
     give_up = began + min(options.deadline_ms / 1000, most_seconds)
@@ -91,9 +92,10 @@ def _close_clients() -> None:
 def keep_memory() -> None:
     """Prepare the memory of this process for many short tasks.
 
-    Spark's workers collect garbage after each task; `freeze` excludes the present objects, which saves 20 ms. Freeing a
-    large block makes glibc keep blocks up to its size instead of returning them to the kernel: a quarter of the cost
-    of reading. `speedups.keep_memory` is for batches of 1 MiB, and Arrow's are larger. No effect elsewhere.
+    Spark's workers collect garbage after each task; `gc.freeze` excludes the present objects, which saves 20 ms. After
+    a large block is freed, glibc keeps freed blocks up to that size instead of returning them to the kernel. This saves
+    a quarter of the cost of reading. `speedups.keep_memory` does the same for batches of 1 MiB; Arrow's are larger.
+    Without glibc this has no effect.
     """
     gc.freeze()
     bytes(LARGE_BYTES)

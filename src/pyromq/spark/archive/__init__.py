@@ -1,1 +1,1 @@
-"""Archives topics in Parquet or Delta, each batch once."""
+"""Archives RocketMQ topics as Parquet files or Delta tables; each micro-batch is written once."""

@@ -1,4 +1,7 @@
-"""The sink `writeStream.format("rocketmq-archive")`: writes rows of the source to an archive, each batch once."""
+"""The sink `writeStream.format("rocketmq-archive")`: writes rows of source `rocketmq` to Parquet or Delta.
+
+Each micro-batch is visible once.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,16 @@ OPTIONS = ("path", "format")
 
 @dataclass
 class ArchivedFiles(WriterCommitMessage):
-    """The files of one task."""
+    """Carries the list of archive files that one Spark task wrote to the driver."""
 
     stream: StreamBatch
     files: list[ArchiveFile]
 
 
 class ArchiveSink(DataSource):
-    """The sink. Options: `path` (a folder or URI) and `format` (parquet or delta). For streams only."""
+    """The data source `rocketmq-archive`, for streams only. Options: `path` (folder or URI of the archive) and `format`
+    (parquet or delta).
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -56,9 +61,11 @@ class ArchiveSink(DataSource):
 
 
 class ArchiveWriter(DataSourceStreamArrowWriter):
-    """Writes in tasks, commits on the driver: different copies, so commit messages carry the state."""
+    """Writes archive files in Spark tasks and commits them on the driver. Tasks and driver have separate copies of this
+    object, so commit messages carry the state.
+    """
 
-    checkpoint: str | None = None  # options of the query
+    checkpoint: str | None = None  # option checkpointLocation of the streaming query
     query_name: str | None = None
 
     def __init__(self, location: str, form: str, schema: pa.Schema) -> None:
@@ -87,4 +94,4 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             logger.info("batch %d is in the archive already", batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: a repeated batch writes other files, and its commit removes those of failed attempts."""
+        """Do nothing. Readers never see the files of a failed attempt; the commit of a Parquet archive deletes them."""

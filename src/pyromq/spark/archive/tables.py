@@ -5,9 +5,10 @@
     ROOT/_pyromq/batches/QUERY/BATCH.json                          commit: the files, with the offsets of each queue
 
 There is one file per topic and day of `storeTimestamp` in UTC. All file systems that pyarrow opens by URI are possible.
-Parquet has no commits, so the archive keeps a book. Writing the batch's page atomically is the commit; its files are
-then moved to their visible names, and again after an interruption. A Delta commit carries the query's id, the batch's
-number and its content (see `micro_batch`). No Spark here.
+A Parquet archive keeps a JSON file for each committed batch, the batch's page. Writing the page atomically is the
+commit. The batch's files are then moved to their visible names; a repeated commit moves those left after a crash.
+A Delta commit carries the query's id, the batch's number and a digest of the batch's input (see `micro_batch`).
+No Spark here.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from pyromq.errors import StoreCorrupt, UsageError
 from pyromq.extras import install_command
 from pyromq.spark.micro_batch import DecidedWrite, Root, check_repeated, open_root
 
-BOOKS = "_pyromq"  # readers ignore names that begin with an underscore
+BOOKS = "_pyromq"  # folder of the commits: Parquet readers ignore names that begin with an underscore
 NEEDED = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 DAY = "%Y-%m-%d"
 
 
 class QueueSpan(msgspec.Struct, frozen=True):
-    """The rows of one queue in a file."""
+    """The rows of one queue in an archive file: first and last queue offset, and the number of rows."""
 
     broker: str
     queue_id: int
@@ -47,7 +48,9 @@ class QueueSpan(msgspec.Struct, frozen=True):
 
 
 class ArchiveFile(msgspec.Struct, frozen=True):
-    """One file. `written` and `path`, its names before and after the commit, are relative to the archive's root."""
+    """One archive file. `written` is the file's path before the commit and `path` after it, relative to the archive's
+    root.
+    """
 
     written: str
     path: str
@@ -59,7 +62,9 @@ class ArchiveFile(msgspec.Struct, frozen=True):
 
 
 def holds_delta(location: str) -> bool | None:
-    """Return whether this is a Delta table; None if pyarrow cannot open the URI, which Spark may (`s3a://...`)."""
+    """Return whether the archive at this path or URI is a Delta table; None if pyarrow cannot open the URI. Spark can
+    open URIs that pyarrow cannot, for example `s3a://...`.
+    """
     try:
         root = open_root(location)
         return root.files.get_file_info(root.at("_delta_log")).type is pafs.FileType.Directory
@@ -74,7 +79,8 @@ def new_folder(query: str, batch: int) -> str:
 def write_files(
     root: Root, batches: Iterable[pa.RecordBatch], *, query: str, batch: int, hidden: bool = True
 ) -> list[ArchiveFile]:
-    """Write one task's rows and return its files; `hidden` files are invisible until committed.
+    """Write the rows of one Spark task as archive files and return the files. Files that are `hidden` are invisible
+    until committed.
 
     Raises `UsageError` if a required column is missing.
     """
@@ -86,7 +92,7 @@ def write_files(
                 if file is None:
                     file = _OpenFile(root, part.schema, topic, date)
                     file.open(query, batch, hidden)
-                    open_files[topic, date] = file  # only now: a file that failed to open cannot be closed
+                    open_files[topic, date] = file  # set after `open`: a file that failed to open cannot be closed
                 file.write(part)
     finally:
         written = [file.close() for file in open_files.values()]
@@ -94,7 +100,7 @@ def write_files(
 
 
 def _parts(rows: pa.RecordBatch) -> Iterator[tuple[str, str, pa.RecordBatch]]:
-    """Split rows by topic and day; most batches have one of each."""
+    """Yield topic, day and rows for each topic and day of column storeTimestamp. Most batches have one of each."""
     if missing := [name for name in NEEDED if name not in rows.schema.names]:
         raise UsageError(f"an archive needs column {missing[0]}")
     if not rows.num_rows:
@@ -130,9 +136,9 @@ class _OpenFile:
         self.path = f"topic={self.topic}/date={self.date}/{file}"
         self.name = f"{new_folder(query, batch)}/{file}" if hidden else self.path
         self.root.make_folder_of(self.name)
-        kept = [name for name in self.schema.names if name != "topic"]  # in the folder's name
+        kept = [name for name in self.schema.names if name != "topic"]  # readers take the topic from the folder's name
         self.schema = pa.schema([self.schema.field(name) for name in kept])
-        # Bodies and keys rarely repeat: their dictionaries would be built and discarded.
+        # Parquet dictionaries only for columns of few values: bodies and keys rarely repeat.
         few = [name for name in kept if name in ("brokerName", "queueId", "tags", "bornHost", "sysFlag", "flag")]
         self.writer = pq.ParquetWriter(
             self.root.at(self.name), self.schema, filesystem=self.root.files, use_dictionary=few, compression="zstd"
@@ -158,7 +164,7 @@ class _OpenFile:
 
 
 def spans_as_stats(file: ArchiveFile) -> dict[str, Any]:
-    """Return a file's statistics for Delta: the number of rows, and the bounds of their offsets."""
+    """Return Delta's statistics of an archive file: the number of rows, and the least and greatest queue offset."""
     return {
         "numRecords": file.rows,
         "minValues": {"queueOffset": min((span.first for span in file.queues), default=0)},
@@ -168,17 +174,22 @@ def spans_as_stats(file: ArchiveFile) -> dict[str, Any]:
 
 
 PARTITIONS = ["topic", "date"]
-QUERY, BATCH, ROWS, CONTENT = "pyromq.query", "pyromq.batch", "pyromq.rows", "pyromq.content"  # in a Delta commit
+QUERY, BATCH, ROWS, CONTENT = (
+    "pyromq.query",
+    "pyromq.batch",
+    "pyromq.rows",
+    "pyromq.content",
+)  # keys of a Delta commit's metadata
 FORMATS = ("parquet", "delta")
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A page of the book: the commit of one batch."""
+    """The commit of one batch in a Parquet archive, stored as a JSON file."""
 
     query: str
     batch: int
     files: list[ArchiveFile]
-    content: str | None = None  # see `micro_batch`
+    content: str | None = None  # digest of the batch's input, see `micro_batch`; None: not known
 
     @property
     def rows(self) -> int:
@@ -186,7 +197,9 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def open_table(location: str, form: str) -> ParquetTable | DeltaTable:
-    """Return the table at a path or URI. Raises `UsageError` for an unknown format, or if its library is missing."""
+    """Return the archive table at a path or URI. Raises `UsageError` for an unknown format, or if the format's library
+    is missing.
+    """
     if form == "parquet":
         return ParquetTable(open_root(location))
     if form != "delta":
@@ -195,9 +208,9 @@ def open_table(location: str, form: str) -> ParquetTable | DeltaTable:
 
 
 class ParquetTable:
-    """Plain Parquet files with a book of commits."""
+    """An archive of Parquet files, with a JSON file for each committed batch."""
 
-    hidden = True  # tasks write files invisibly, and the commit moves them
+    hidden = True  # tasks write files under invisible names; the commit moves them to visible names
 
     def __init__(self, root: Root) -> None:
         self._root = root
@@ -205,9 +218,11 @@ class ParquetTable:
     def commit(
         self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema, *, content: str | None = None
     ) -> bool:
-        """Make a batch's files visible. Return False if the batch was committed before; these files are then ignored.
+        """Make the files of a batch visible and return True. Return False, and ignore the files, if the batch was
+        committed before.
 
-        `content` is the batch's digest, see `micro_batch`. Raises `BatchDecided` if other rows were committed before.
+        `content` is a digest of the batch's input, see `micro_batch`. Raises `BatchDecided` if the batch was committed
+        with other rows.
         """
         page = Page(query, batch, list(files), content)
         committed = self._page(query, batch)
@@ -238,7 +253,7 @@ class ParquetTable:
         self._root.files.move(draft, self._root.at(name))
 
     def _publish(self, page: Page) -> None:
-        """Move the files to their visible names; files that were moved before are skipped."""
+        """Move the files of a batch to their visible names. Files that a previous commit moved are skipped."""
         for file in page.files:
             if self._root.exists(file.written):
                 self._root.make_folder_of(file.path)
@@ -250,9 +265,11 @@ def _decided(page: Page, rows: int | None) -> DecidedWrite:
 
 
 def _decided_in(history: Iterable[Mapping[str, Any]], page: Page) -> DecidedWrite | None:
-    """Return a batch's record in a Delta table's history; None if the history does not reach back to it.
+    """Return the commit of the page's batch from the history of a Delta table; None if the history does not reach back
+    to that batch.
 
-    A batch without rows has no commit: it is known to be empty if the query has an earlier commit.
+    A batch without rows leaves no commit. If the history has an earlier batch of the query but not this one, this batch
+    counts as committed with 0 rows.
     """
     noted = {int(commit[BATCH]): commit for commit in history if commit.get(QUERY) == page.query}
     if (commit := noted.get(page.batch)) is not None:
@@ -267,7 +284,7 @@ def _page_name(query: str, batch: int) -> str:
 
 
 class DeltaTable:
-    """A Delta table: files are written with their final names, and the commit lists them."""
+    """A Delta table. Tasks write files under their final names; a commit that lists the files makes them visible."""
 
     hidden = False
 
@@ -286,7 +303,9 @@ class DeltaTable:
     def commit(
         self, query: str, batch: int, files: Sequence[ArchiveFile], schema: pa.Schema, *, content: str | None = None
     ) -> bool:
-        """Commit as `ParquetTable.commit` does."""
+        """Make the files of a batch visible and return True. Return False, and ignore the files, if the batch was
+        committed before. Raises `BatchDecided` as `ParquetTable.commit` does.
+        """
         page = Page(query, batch, list(files), content)
         exists = self._delta.DeltaTable.is_deltatable(self._location)
         if exists:

@@ -1,4 +1,4 @@
 """Ready-made jobs: archive, audit, metrics, replay, redrive and mirror.
 
-Each module has a function `run(settings, tell)` and imports pyspark; `settings` does not.
+Each module `*_job` has a function `run(settings, tell)` and imports pyspark. Module `settings` does not import pyspark.
 """

@@ -1,4 +1,4 @@
-"""Copies topics to Parquet or Delta, each message once."""
+"""Job `archive`: copies topics to Parquet or Delta, each message once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from pyromq.spark.jobs.settings import Archive, Summary
 
 
 def run(settings: Archive, tell: Tell) -> Summary:
-    """Archive until all is done, or until stopped. Raises the query's error, and `UsageError` for wrong settings."""
-    open_table(settings.to, settings.format)  # raises for wrong settings before Spark starts
+    """Run job `archive` and return its summary. With setting `once` the job ends after the present messages, else at
+    Ctrl-C.
+
+    Raises the error of the streaming query, and `UsageError` for wrong settings.
+    """
+    open_table(settings.to, settings.format)  # raises `UsageError` for wrong settings before Spark starts
     spark = open_session(settings.session)
     frame = open_stream(spark, "archive", settings)
     writer = frame.writeStream.format("rocketmq-archive").option("path", settings.to).option("format", settings.format)

@@ -1,4 +1,7 @@
-"""Counts lost, repeated and disordered messages: of an archive by queue, or of a mirrored topic against its source."""
+"""Job `audit`: counts lost, repeated and disordered messages.
+
+The job compares each queue of an archive with the broker, or a mirrored topic with its source.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ Bounds = Mapping[MessageQueue, tuple[int, int]]
 
 
 def run(settings: Audit, tell: Tell) -> Summary:
-    """Count; `failed` if a message is lost, repeated or disordered. Raises `UsageError` for a missing archive."""
+    """Run job `audit` and return its summary; `failed` is true if a message is lost, repeated or disordered. Raises
+    `UsageError` for a missing archive.
+    """
     spark = open_session(settings.session)
     rows = _mirror(spark, settings) if settings.mirror else _archive(spark, settings)
     tell(sum(row["rows"] for row in rows))
@@ -62,7 +67,9 @@ def _rows(counted: Mapping[MessageQueue, Any], bounds: Bounds, settings: Audit) 
 
 
 def _counted(frame: DataFrame, settings: Audit) -> DataFrame:
-    """Return a row per queue. Store times and log offsets must ascend, and setting sequence within each key."""
+    """Return one row per queue, with counts of rows and of disordered rows. Within a queue, store times and log offsets
+    must ascend; within a key, the numbers in property `settings.sequence`.
+    """
     before = Window.partitionBy(*PLACE).orderBy("queueOffset")
     moved_on = F.col("queueOffset") > F.lag("queueOffset").over(before)
     disorder = moved_on & (
@@ -91,9 +98,9 @@ def _queue(row: Any) -> MessageQueue:
 
 
 def _bounds(settings: Audit, namesrv: str, topics: list[str], counted: Collection[MessageQueue]) -> Bounds:
-    """Return the brokers' bounds, without deleted topics: archives outlive them.
+    """Return first and end offset of each queue at the brokers. Deleted topics are left out: archives outlive them.
 
-    Raises `Unavailable` if a broker of the counted queues is not registered until `deadlineMs`.
+    Raises `Unavailable` if a broker of the counted queues is not registered within `deadlineMs`.
     """
     if not topics:
         return {}
@@ -142,7 +149,9 @@ def _row(queue: MessageQueue, counted: Any, bounds: tuple[int, int], settings: A
 
 
 def _mirror(spark: SparkSession, settings: Audit) -> list[dict[str, Any]]:
-    """Compare by property ORIGIN of the copies: TOPIC/BROKER/QUEUE/OFFSET at the source."""
+    """Return one row per source queue. Property ORIGIN of each copy (CLUSTER:TOPIC/BROKER/QUEUE/OFFSET) names its
+    original.
+    """
     topic = settings.mirror
     copies = read_copies(spark, copies_options(settings.session.namesrv, [topic], settings.option))
     by_copy = Window.partitionBy(*PLACE, "at").orderBy("queueOffset")

@@ -1,4 +1,4 @@
-"""Counts messages, bytes and delays by topic and tag in windows of time."""
+"""Job `metrics`: counts messages, bytes and delays in windows of time, for each topic and tag."""
 
 from __future__ import annotations
 
@@ -24,14 +24,21 @@ FIGURES = ("messages", "bytes", "messages_per_second", "delay_p50_ms", "delay_p9
 
 
 def run(settings: Metrics, tell: Tell) -> Summary:
-    """Count until all is done, or until stopped. Raises the query's error, and `UsageError` for wrong settings."""
+    """Run job `metrics` and return its summary. With setting `once` the job ends after the present messages, else at
+    Ctrl-C.
+
+    Raises the error of the streaming query, and `UsageError` for wrong settings.
+    """
     spark = open_session(settings.session)
     frame = windows(open_stream(spark, "metrics", settings), settings)
     return run_stream("metrics", _writer(frame, settings).outputMode(settings.mode), settings, tell)
 
 
 def windows(messages: DataFrame, settings: Metrics) -> DataFrame:
-    """Return a row per window, topic and tag. A delay is the store time less the born time."""
+    """Return one row of counts per window, topic and tag.
+
+    The delay of a message is store time less born time (ms).
+    """
     delay = F.col("storeTimestamp").cast("double") * 1000 - F.col("bornTimestamp").cast("double") * 1000
     counted = (
         messages.withColumn("delay", delay)
@@ -63,10 +70,10 @@ def windows(messages: DataFrame, settings: Metrics) -> DataFrame:
 
 
 def check_newer(checkpoint: str, folder: str) -> None:
-    """Raise `UsageError` if the folder holds a batch that the checkpoint has not planned.
+    """Raise `UsageError` if the folder of windows holds a batch that the checkpoint has not planned.
 
-    The checkpoint is new then, or restored from a backup. Spark's file sink would skip batches of those numbers,
-    whatever their windows. Locations that pyarrow cannot read are not checked.
+    The checkpoint is then new, or restored from a backup. Spark's file sink would skip new batches whose numbers are in
+    the folder. Locations that pyarrow cannot read are not checked.
     """
     try:
         done = max(open_root(folder).numbers("_spark_metadata"), default=-1)
@@ -96,15 +103,16 @@ def _writer(frame: DataFrame, settings: Metrics) -> DataStreamWriter:
     if settings.mode == "append":
         return messages.writeStream.format("rocketmq").options(**options)
     # Spark has no update mode for sinks in Python; named batch writes have the same effect.
-    # By the checkpoint the sink distinguishes a repeated batch from another batch of the same number.
+    # The sink uses the checkpoint to distinguish a repeated batch from another batch of the same number.
     options["checkpointLocation"] = settings.stream.checkpoint
     return messages.writeStream.foreachBatch(partial(_write_batch, options))
 
 
 def _write_batch(options: dict[str, str], frame: DataFrame, batch: int) -> None:
-    """Write a micro-batch as a job named by the query's id and the batch, so that a repetition has no effect.
+    """Write a micro-batch as a job named after the query's id and the batch's number, so that a repetition has no
+    effect.
 
-    The id is in the checkpoint: a query with a new checkpoint in the same folder has another one.
+    The checkpoint stores the query's id: a query with a new checkpoint has another id.
     """
     if options["delivery"] != "atLeastOnce":
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
@@ -113,7 +121,9 @@ def _write_batch(options: dict[str, str], frame: DataFrame, batch: int) -> None:
 
 
 def _write_prometheus(path: Path, frame: DataFrame, _: int) -> None:
-    """Write the latest window of each topic and tag."""
+    """Replace the Prometheus file by the latest window of each topic and tag. A batch without rows leaves the file
+    unchanged.
+    """
     latest: dict[tuple[str, str], Any] = {}
     for row in frame.orderBy("start").collect():
         latest[row.topic, row.tag] = row

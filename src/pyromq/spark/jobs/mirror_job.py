@@ -1,4 +1,7 @@
-"""Copies topics to another cluster, queue by queue. Copies carry their origin and are not mirrored back."""
+"""Job `mirror`: copies topics to another cluster, queue by queue.
+
+Property ORIGIN of a copy names the original; copies are not mirrored back.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,11 @@ SCHEMA = "topic string, brokerName string, queueId int, group string, stored lon
 
 
 def run(settings: Mirror, tell: Tell) -> Summary:
-    """Copy until all is done, or until stopped. Raises the query's error, and `UsageError` for wrong settings."""
+    """Run job `mirror` and return its summary. With setting `once` the job ends after the present messages, else at
+    Ctrl-C.
+
+    Raises the error of the streaming query, and `UsageError` for wrong settings.
+    """
     topics = [topic.strip() for topic in settings.stream.topics.split(",")]
     if settings.to_topic and len(topics) > 1:
         raise UsageError("setting to_topic is for one topic; several keep their names")
@@ -46,7 +53,7 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     queue = with_retries(_source(settings), lambda: queue_columns(settings, topics))
     frame = copies(open_stream(spark, "mirror", settings), settings, queue)
     options = {"namesrvAddr": settings.to_namesrv, "delivery": settings.delivery} | COPIES | pairs(settings.to_option)
-    if settings.to_topic:  # names the write: a copy of the checkpoint may have another topic
+    if settings.to_topic:  # the topic is part of the write's name: a copied checkpoint may have another topic
         options["topic"] = settings.to_topic
     summary = run_stream("mirror", frame.writeStream.format("rocketmq").options(**options), settings, tell)
     groups = [group.strip() for group in settings.groups.split(",") if group.strip()]
@@ -66,7 +73,10 @@ def _target(settings: Mirror, topics: Iterable[str]) -> ReadOptions:
 
 
 def copies(messages: DataFrame, settings: Mirror, queue: Sequence[Column]) -> DataFrame:
-    """Return the copies for these queues of the other cluster, without messages that came from there."""
+    """Return the sink rows that copy these messages. Messages that were mirrored from the target cluster are left out.
+
+    `queue` are the columns that choose the target queue.
+    """
     origin = F.col("properties")[ORIGIN]
     home = F.coalesce(~origin.startswith(f"{settings.to_cluster}:"), F.lit(True))
     return messages.where(home).select(
@@ -77,9 +87,10 @@ def copies(messages: DataFrame, settings: Mirror, queue: Sequence[Column]) -> Da
 
 
 def queue_columns(settings: Mirror, topics: Sequence[str]) -> list[Column]:
-    """Return the queue of each copy. Raises `Unavailable` if a broker of the other cluster left with these topics.
+    """Return the columns that choose the target queue of each copy.
 
-    Otherwise its queues' copies would go to other queues until it is back.
+    Raises `Unavailable` if a target broker that had these topics is not registered: its copies would go to other queues
+    until the broker is back.
     """
     copies = {topic: settings.to_topic or topic for topic in topics}
     target = _target(settings, copies.values())
@@ -91,13 +102,13 @@ def queue_columns(settings: Mirror, topics: Sequence[str]) -> list[Column]:
 def carry_over(
     spark: SparkSession, settings: Mirror, topic: str, groups: list[str], *, brokers: Collection[str] = ()
 ) -> str:
-    """Store each group's offsets at the other cluster; return a note for the summary.
+    """Commit the offsets of consumer groups at the target cluster; return a note for the summary.
 
-    `brokers` are those that the mirror has read from, and the groups' offsets there are needed. Waits until they are
-    registered; raises `Unavailable` after `deadlineMs`.
+    `brokers` are the source brokers that the mirror has read from; the groups' offsets there are needed. Waits until
+    these brokers are registered; raises `Unavailable` after `deadlineMs`.
 
-    A group's offset is the first copy of a message that it has not consumed, else the queue's end. Later copies in that
-    queue, from other source queues, may be redelivered.
+    The committed offset is that of the first copy whose original the group has not consumed, else the queue's end.
+    Later copies in the queue, from other source queues, may be redelivered.
     """
     copy = settings.to_topic or topic
     stored = _stored(settings, topic, groups, brokers)
@@ -113,7 +124,8 @@ def carry_over(
 def _stored(
     settings: Mirror, topic: str, groups: list[str], brokers: Collection[str]
 ) -> list[tuple[str, str, int, str, int]]:
-    """Return the groups' offsets at the source, without groups that have none.
+    """Return topic, broker, queue id, group and offset for each offset that a group has at the source. Groups without
+    offsets are left out.
 
     Raises `UsageError` for a group that does not exist at the source.
     """
@@ -141,7 +153,10 @@ def _stored(
 def _first_waiting(
     spark: SparkSession, settings: Mirror, copy: str, stored: list[tuple[str, str, int, str, int]]
 ) -> dict[tuple[str, MessageQueue], int]:
-    """Return the first offset of each queue of copies that a group has not consumed."""
+    """Return, for each group and target queue, the offset of the first copy whose original the group has not consumed.
+
+    A queue without such a copy is missing in the result.
+    """
     table = spark.createDataFrame(stored, SCHEMA)
     options = copies_options(settings.to_namesrv, [copy], settings.stream.option, settings.to_option)
     copies = read_copies(spark, options)

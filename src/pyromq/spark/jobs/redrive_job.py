@@ -1,4 +1,7 @@
-"""Sends a group's dead letters again, once per job name; after too many attempts they go to a parking topic."""
+"""Job `redrive`: sends a group's dead letters again, once per job name.
+
+Messages with too many redrives go to a parking topic.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,16 @@ from pyromq.spark.jobs.settings import Redrive, Summary, pairs
 
 
 def run(settings: Redrive, tell: Tell) -> Summary:
-    """Send the chosen letters. Raises `UsageError` for wrong settings, `TopicNotFound` if there are no dead letters."""
+    """Send the chosen dead letters and return the summary. Raises `UsageError` for wrong settings, `TopicNotFound` if
+    the group has no dead letters.
+    """
     check_group(settings.group)
     spark = open_session(settings.session)
     source = {
         "namesrvAddr": settings.session.namesrv,
         "subscribe": dead_letter_topic(settings.group),
         "systemProperties": "true",
-        "onUndecodable": "raw",  # sent as stored, and marked
+        "onUndecodable": "raw",  # bodies that cannot be decompressed are sent as stored, with property UNDECODABLE
     } | pairs(settings.option)
     chosen = _chosen(spark.read.format("rocketmq").options(**source).load(), settings)
     letters = chosen.withColumn("destination", _destination(settings))

@@ -1,4 +1,4 @@
-"""Sends archived messages again, to their topic or another one, once per job name."""
+"""Job `replay`: sends archived messages again, to their topic or another one, once per job name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ READER = "pyromq-spark-replay"
 
 
 def run(settings: Replay, tell: Tell) -> Summary:
-    """Send the chosen messages. Raises `UsageError` for wrong settings, and Spark's error if a task fails."""
+    """Send the chosen messages and return the summary. Raises `UsageError` for wrong settings, and the error of Spark
+    if a task fails.
+    """
     spark = open_session(settings.session)
     chosen = _chosen(read_archive(spark, settings.archive, settings.format), settings)
     rows = [_row(each) for each in chosen.groupBy("topic", "brokerName", "queueId").count().collect()]
@@ -60,7 +62,10 @@ def _chosen(archive: DataFrame, settings: Replay) -> DataFrame:
 
 
 def _in_order(chosen: DataFrame) -> DataFrame:
-    """Put a queue's messages into one task, in order. A repeated job then has equal tasks."""
+    """Return the rows with the messages of each queue in one task, in order.
+
+    A repeated job then has equal tasks.
+    """
     return chosen.repartition("brokerName", "queueId").sortWithinPartitions("brokerName", "queueId", "queueOffset")
 
 
@@ -73,7 +78,7 @@ def _messages(chosen: DataFrame, settings: Replay) -> DataFrame:
 
 
 def _limited(frame: DataFrame, rate: int) -> DataFrame:
-    """Limit the rows of all tasks together to `rate` per second."""
+    """Return the same rows, which all tasks together read at no more than `rate` rows per second."""
     tasks = max(frame.sparkSession.sparkContext.defaultParallelism, 1)
     allowed = max(rate / tasks, 0.001)
 

@@ -25,19 +25,20 @@ from pyromq.spark.read.stream_offset import StreamOffset, reported_offset
 
 logger = logger_of(__name__)
 
-# PySpark logs errors as JSON before it raises them; all jobs import this module.
+# PySpark logs errors as JSON before raising them; a job raises the error anyway. All jobs import this module.
 for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
     PySparkLogger.getLogger(_name).setLevel(logging.CRITICAL)
 
 Tell = Callable[[int], None]
 
-LOOK_SECONDS = 0.5  # between reads of Spark's progress: it keeps 100 reports, and batches take longer than 5 ms
+LOOK_SECONDS = 0.5  # between reads of Spark's progress: Spark keeps 100 reports, and a batch takes longer than 5 ms
 
 
 def run_stream(job: str, writer: DataStreamWriter, settings: StreamJobSettings, tell: Tell) -> Summary:
-    """Run the query until all is done (with `once`) or Ctrl-C; an interrupted batch is repeated by the next run.
+    """Run the streaming query of a job and return the summary. With setting `once` the query ends after the present
+    messages, else at Ctrl-C.
 
-    Raises the query's error.
+    Raises the error of the query. The next run repeats an interrupted batch.
     """
     stream = settings.stream
     every = spark_interval("every", stream.every)
@@ -67,7 +68,9 @@ def run_stream(job: str, writer: DataStreamWriter, settings: StreamJobSettings, 
 
 @contextmanager
 def _ctrl_c() -> Iterator[Event]:
-    """Yield an event that Ctrl-C sets. Spark's own handler would cancel jobs from within a call to Java."""
+    """Yield an event that Ctrl-C sets; outside of the main thread nothing sets the event. Spark's own signal handler
+    would cancel jobs during a call to Java.
+    """
     stop = Event()
     if current_thread() is not main_thread():  # only the main thread handles signals
         yield stop
@@ -80,9 +83,10 @@ def _ctrl_c() -> Iterator[Event]:
 
 
 def _watch(query: StreamingQuery, stop: Event, *, totals: Totals, tell: Tell, lag: LagListener) -> None:
-    """Process Spark's progress reports until the query ends.
+    """Process Spark's progress reports until the query ends or `stop` is set.
 
-    The listener is not registered: Spark would call it after Python has ended, and log errors about that.
+    `lag` is not registered as a listener of Spark: Spark would call the listener after Python has ended, and log
+    errors.
     """
     noted = ""
     while not stop.is_set() and not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # Spark accepts a float
@@ -95,7 +99,9 @@ def _watch(query: StreamingQuery, stop: Event, *, totals: Totals, tell: Tell, la
 
 
 def _note_lag(lag: LagListener, report: str) -> None:
-    """Log an `OSError`: a lag file that cannot be written fails a job only at its end."""
+    """Pass a progress report to the lag listener. An `OSError` is only logged here: an unwritable lag file fails the
+    job at its end.
+    """
     try:
         lag.note(report)
     except OSError as error:
@@ -107,10 +113,15 @@ def _path(text: str) -> Path | None:
 
 
 class Totals:
-    """Sums up a query's progress reports: Spark keeps only the last 100, and a job may run for months."""
+    """Sums up the progress reports of a streaming query. Spark keeps only the last 100 reports, and a job may run for
+    months.
+    """
 
     def __init__(self, beginning: StreamOffset) -> None:
-        """`beginning` is the first offset without a checkpoint, which Spark's first report does not have."""
+        """`beginning` is the offset where a query without a checkpoint begins.
+
+        Spark's first report has no such offset.
+        """
         self.rows = 0
         self._beginning = beginning
         self._batches = 0
@@ -121,7 +132,7 @@ class Totals:
         self._latest: StreamOffset | None = None
 
     def note(self, reports: Iterable[str]) -> None:
-        """Add Spark's reports, oldest first; reports that were added before are skipped."""
+        """Add Spark's progress reports (JSON texts), oldest first. Reports that were added before are skipped."""
         for text in reports:
             report = json.loads(text)
             if report["timestamp"] > self._seen:
@@ -129,7 +140,7 @@ class Totals:
                 self._add(report)
 
     def summary(self) -> Summary:
-        """Return a row per queue: the offsets read, and the messages left."""
+        """Return the job's summary, with one row per queue: the offsets read, and the number of messages left."""
         rows = []
         for queue, end in sorted(self._last.positions.items()) if self._last else []:
             start = self._first.positions.get(queue, 0) if self._first else 0
@@ -138,7 +149,7 @@ class Totals:
             rows.append(place | {"from": start, "to": end, "read": end - start, "left": max(most - end, 0)})
         note = f"{counted(self.rows, 'message')} in {counted(self._batches, 'batch', 'batches')}"
         one, many = "partial count of late messages was", "partial counts of late messages were"
-        late = f"{counted(self._late, one, many)} dropped"  # Spark counts them after partial aggregation
+        late = f"{counted(self._late, one, many)} dropped"  # Spark counts late rows after partial aggregation
         return Summary(rows, (note, late) if self._late else (note,))
 
     def _add(self, report: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The Spark session of a job, and the frames and columns that jobs share."""
+"""The Spark session of a job, and the DataFrames and columns that several jobs use."""
 
 from __future__ import annotations
 
@@ -32,33 +32,35 @@ from pyromq.spark.worker_clients import queue_reader, with_retries
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.log.level": "OFF",  # a job's error is raised and shown in a line; Spark would log pages of Java first
+    "spark.log.level": "OFF",  # a job shows its error in one line; Spark would log pages of Java stack traces before
 }
 LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
-    # Each micro-batch of job metrics has a task and a state file for each of them; Spark's default is 200.
+    # Job metrics has a task and a state file per shuffle partition in each micro-batch; Spark's default is 200.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
-BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # options that replace startingOffsets
-AWAY = {"retiredbrokers", "deadlinems", "failondataloss"}  # options about brokers that are away
+BY_TIME = {"startingtimestamp", "startingoffsetsbytimestamp"}  # source options that replace startingOffsets
+AWAY = {"retiredbrokers", "deadlinems", "failondataloss"}  # source options about brokers that are not registered
 COPIES = {"verifyTags": "false", "nullBody": "tombstone"}  # sink options that write copies of messages unchanged
 
 
 def open_session(settings: SessionSettings) -> SparkSession:
-    """Return the active session, else a new one."""
+    """Return the active Spark session, else a new one with the job's settings. The session becomes active in the
+    calling thread.
+    """
     builder = SparkSession.builder.master(settings.master)
     defaults = DEFAULTS | (LOCAL if settings.master.startswith("local") else {})
     for name, value in (defaults | pairs(settings.conf)).items():
         builder = builder.config(name, value)
     spark: SparkSession = SparkSession.getActiveSession() or builder.getOrCreate()
-    use_session(spark)  # a job may run in any thread
+    use_session(spark)  # makes the session active in this thread: a job may run in any thread
     spark.dataSource.register(ArchiveSink)
     return spark
 
 
 class StreamJobSettings(Protocol):
-    """The settings of a job over a stream."""
+    """The settings of a job that reads topics as a stream."""
 
     @property
     def stream(self) -> StreamSettings: ...
@@ -68,18 +70,24 @@ class StreamJobSettings(Protocol):
 
 
 def open_stream(spark: SparkSession, job: str, settings: StreamJobSettings) -> DataFrame:
-    """Return a stream of the job's topics; its offsets are stored under the job's group."""
+    """Return a streaming DataFrame of the job's topics. The job's offsets are stored at the brokers under the job's
+    group.
+    """
     return spark.readStream.format("rocketmq").options(**source_options(job, settings)).load()
 
 
 def source_options(job: str, settings: StreamJobSettings) -> dict[str, str]:
-    """Return the source options of a job over a stream."""
+    """Return the options of source `rocketmq` for a job that reads a stream. The user's setting `option` overrides
+    other settings.
+    """
     stream = settings.stream
     options = options_of(settings.session) | options_of(stream)
     if not stream.group:
         topics = "-".join(topic.strip() for topic in stream.topics.split(",")).replace("%", "")
         options["group"] = GROUP_PREFIX + f"{job}-{topics}"[:200]
-    options["onUndecodable"] = "raw"  # copied as stored, and marked
+    options["onUndecodable"] = (
+        "raw"  # bodies that cannot be decompressed are copied as stored, with property UNDECODABLE
+    )
     given = pairs(stream.option)
     lower = {name.lower() for name in given}
     if BY_TIME & lower:
@@ -88,9 +96,10 @@ def source_options(job: str, settings: StreamJobSettings) -> dict[str, str]:
 
 
 def beginning(job: str, settings: StreamJobSettings) -> StreamOffset:
-    """Return the first offset of a job without a checkpoint, which Spark does not report. Raises the brokers' errors.
+    """Return the offset where a job without a checkpoint begins, which Spark does not report. Raises the brokers'
+    errors.
 
-    With a checkpoint it is not needed, and the topics may have been deleted: return an empty offset.
+    Return an empty offset for a job with a checkpoint: no broker is asked, since the topics may have been deleted.
     """
     with suppress(OSError, UsageError):  # Spark may know file systems that pyarrow does not
         if StreamCheckpoint(settings.stream.checkpoint).batches(PLANNED):
@@ -104,11 +113,15 @@ def beginning(job: str, settings: StreamJobSettings) -> StreamOffset:
 
 
 def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:
-    """Return an archive's rows; topics and days are texts. Raises `UsageError` for a missing or different format."""
+    """Return a DataFrame of the rows of an archive; columns topic and date have type string. Raises `UsageError` if
+    there is no archive of this format.
+    """
     is_delta = holds_delta(location)
     if form == "delta" and is_delta is False:
         raise UsageError(f"there is no archive in Delta at {location}")
-    if form == "parquet" and is_delta:  # some of its files may be deleted, or of failed attempts
+    if (
+        form == "parquet" and is_delta
+    ):  # a file in the folder may be deleted from the table, or left by a failed attempt
         raise UsageError(f"the archive at {location} is a Delta table; give --format delta")
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
     if form == "delta":
@@ -128,19 +141,19 @@ def _delta_files(location: str) -> list[str]:
 
 
 def own_properties(properties: str = "properties") -> Column:
-    """Return a message's properties without the reserved ones, which senders may not set."""
+    """Return a column with each message's properties, without the reserved properties, which senders may not set."""
     reserved = sorted(RESERVED_PROPERTIES)
     return F.map_filter(F.col(properties), lambda name, _: ~name.isin(reserved))
 
 
 def with_property(properties: Column, name: str, value: Column) -> Column:
-    """Return properties with one set to `value`."""
+    """Return the map column `properties` with property `name` set to `value`."""
     kept = F.map_filter(properties, lambda each, _: each != F.lit(name))
     return F.map_concat(kept, F.create_map(F.lit(name), value))
 
 
 def stored_between(frame: DataFrame, since: str, until: str) -> DataFrame:
-    """Return the rows stored at `since` or later and before `until`; an empty text is no limit."""
+    """Return the rows of messages stored at `since` or later and before `until`; an empty text means no limit."""
     stored = F.col("storeTimestamp")
     if since:
         frame = frame.where(stored >= F.lit(since).cast("timestamp"))
@@ -148,7 +161,9 @@ def stored_between(frame: DataFrame, since: str, until: str) -> DataFrame:
 
 
 def copied_columns(origin: Column, properties: Column) -> list[Column]:
-    """Return the sink's columns of a copy of each message; `origin` becomes its property ORIGIN."""
+    """Return the sink columns of a copy of each message. `origin` becomes property ORIGIN of the copy: the place of the
+    original.
+    """
     return [
         F.col("body"),
         F.col("tags"),
@@ -160,10 +175,11 @@ def copied_columns(origin: Column, properties: Column) -> list[Column]:
 
 
 def same_queue(reader: QueueReader, topics: Mapping[str, str]) -> list[Column]:
-    """Return the sink's columns queueId and brokerName of copies. `topics` are the copies' topics by the source's.
+    """Return the sink columns queueId and brokerName of copies. `topics` maps each source topic to the topic of its
+    copies.
 
-    A copy's queue has the number of the source's queue, at the broker of the same name. If there is none, it is at one
-    that depends only on the source broker's name, so that copies of a queue stay together. Raises `TopicNotFound`.
+    A copy has the queue id and broker name of its original. If no broker of that name has the topic, the broker is
+    chosen by the source broker's name alone, so that copies of one queue stay in one queue. Raises `TopicNotFound`.
     """
     name, chosen = F.col("brokerName"), F.lit(None).cast("string")
     for source, copy in topics.items():
@@ -176,7 +192,7 @@ def same_queue(reader: QueueReader, topics: Mapping[str, str]) -> list[Column]:
 
 
 def origin_of(cluster: str) -> Column:
-    """Return property ORIGIN of a source row."""
+    """Return a column with the value of property ORIGIN for each source row: CLUSTER:TOPIC/BROKER/QUEUE/OFFSET."""
     place = F.concat_ws("/", "topic", "brokerName", F.col("queueId"), F.col("queueOffset"))
     return F.concat(F.lit(f"{cluster}:"), place)
 
@@ -184,20 +200,20 @@ def origin_of(cluster: str) -> Column:
 def copies_options(
     namesrv: str, topics: Iterable[str], option: tuple[str, ...], to_option: tuple[str, ...] = ()
 ) -> dict[str, str]:
-    """Return the source options of mirrored topics.
+    """Return the source options that read mirrored topics.
 
-    `option` and `to_option` are the job's settings of these names. Of the first, options about brokers that are away
-    count here, too; of the second, those of the connection.
+    `option` and `to_option` are the job's settings of these names. From `option` only options about brokers that are
+    not registered are used, from `to_option` only connection options.
     """
     away = {name: value for name, value in pairs(option).items() if name.lower() in AWAY}
     return {"namesrvAddr": namesrv, "subscribe": ",".join(topics)} | away | dict(split(pairs(to_option))[0].given)
 
 
 def read_copies(spark: SparkSession, options: dict[str, str]) -> DataFrame:
-    """Return the copies in mirrored topics by their property ORIGIN.
+    """Return the copies in mirrored topics, with the place of each original as property ORIGIN has it.
 
-    Columns at the source: topic, brokerName, queueId, origin (a queue offset); here: at (brokerName, queueId),
-    queueOffset.
+    Columns of the original: topic, brokerName, queueId, origin (a queue offset). Columns of the copy: at (brokerName,
+    queueId), queueOffset.
     """
     options = options | {"columns": "brokerName,queueId,queueOffset,properties"}
     place = F.split(F.substring_index(F.col("properties")[ORIGIN], ":", -1), "/")
@@ -213,6 +229,6 @@ def read_copies(spark: SparkSession, options: dict[str, str]) -> DataFrame:
 
 
 def write_options(settings: Any, **more: str) -> dict[str, str]:
-    """Return the sink options of a batch job with settings `delivery` and `job`."""
+    """Return the sink options of a batch job that has settings `delivery` and `job`; `more` are further options."""
     options = {"namesrvAddr": settings.session.namesrv, "delivery": settings.delivery} | COPIES | more
     return options if settings.delivery == "atLeastOnce" else options | {"jobId": settings.job}

@@ -1,6 +1,6 @@
 """The settings of all jobs, for the command line, YAML files and programs. Imports no pyspark.
 
-A setting is declared once: its help, default, check, and the option of the source or sink that it stands for.
+Each setting is declared once, with its help, default, check, and the option of source or sink that the setting sets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from pyromq.errors import UsageError
 from pyromq.spark.option_values import did_you_mean
 
 GROUP_PREFIX = "pyromq-spark-"
-FORMATS = ("parquet", "delta")  # equal to archive.tables.FORMATS; importing pyarrow is too slow for `--help`
+FORMATS = (
+    "parquet",
+    "delta",
+)  # equal to archive.tables.FORMATS, which is not imported: importing pyarrow is too slow for `--help`
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?")
 _UNITS = {
@@ -34,16 +37,18 @@ _UNITS = {
     for name in names.split()
 }
 
-Check = Callable[[str, Any], object]  # raises `UsageError` for a wrong value of the setting with this name
+Check = Callable[[str, Any], object]  # called with name and value of a setting; raises `UsageError` for a wrong value
 
 
 def setting(doc: str, default: Any = MISSING, *, check: Check | None = None, option: str | None = None) -> Any:
-    """Declare a field with its help; without a default it is required. `option` is the one that it stands for."""
+    """Declare a job setting with its help text; a setting without a default is required. `option` is the option of
+    source or sink that the setting sets.
+    """
     return field(default=default, metadata={"doc": doc, "check": check, "option": option})
 
 
 def pairs(texts: tuple[str, ...]) -> dict[str, str]:
-    """Parse NAME=VALUE texts."""
+    """Parse texts of the form NAME=VALUE to a dict. Raises `UsageError` for a text of another form."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -63,7 +68,7 @@ def spark_interval(setting: str, text: str) -> str:
 
 
 def _moment(name: str, text: str) -> None:
-    """Accept what Spark accepts as a timestamp, and an empty text."""
+    """Raise `UsageError` unless the text of setting `name` is empty or a timestamp that Spark accepts."""
     try:
         if not text or (_MOMENT.fullmatch(text) and datetime.fromisoformat(text)):
             return
@@ -73,7 +78,9 @@ def _moment(name: str, text: str) -> None:
 
 
 def _file(name: str, file: str) -> None:
-    """Refuse a missing folder before the job starts: the file is first written after a batch, which may take hours."""
+    """Raise `UsageError` if the folder of a file does not exist. The job writes the file only after a batch, which may
+    take hours.
+    """
     if file and not (folder := Path(file).parent).is_dir():
         raise UsageError(f"setting {name} is {file}, and there is no folder {folder}; make it first")
 
@@ -106,7 +113,7 @@ def _run_checks(settings: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """The Spark master and the brokers."""
+    """Settings of a job: the Spark session and the name servers."""
 
     namesrv: str = setting("Name servers, `host:port;host:port`.", "127.0.0.1:9876", option="namesrvAddr")
     master: str = setting("Spark's master; a session that exists already is used as it is.", "local[*]")
@@ -118,7 +125,7 @@ class SessionSettings:
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """How a streaming job reads its topics."""
+    """Settings of a streaming job: which topics to read, from where, and how often."""
 
     topics: str = setting("Topics, separated by commas.", option="subscribe")
     checkpoint: str = setting("Folder or URI where Spark keeps the job's offsets.")
@@ -299,7 +306,7 @@ _RENAMED = {"Session": SessionSettings, "Stream": StreamSettings}
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The result of a job: table rows, notes for people, and whether the job found faults."""
+    """The result of a job: rows of a table, notes for people, and `failed`, true if the job found faults."""
 
     rows: list[dict[str, Any]]
     notes: tuple[str, ...] = ()
@@ -314,7 +321,7 @@ def __getattr__(name: str) -> Any:
 
 
 def flags(job: type) -> Iterator[tuple[Field[Any], type]]:
-    """Yield the settings of a job with their types, including those of `session` and `stream`."""
+    """Yield the field and the type of each setting of a job, including those of `session` and `stream`."""
     hints = get_type_hints(job)
     for each in fields(job):
         kind = hints[each.name]
@@ -326,7 +333,9 @@ def flags(job: type) -> Iterator[tuple[Field[Any], type]]:
 
 
 def options_of(settings: Any) -> dict[str, str]:
-    """Return the options that settings stand for, without those of `session` and `stream`."""
+    """Return the options of source or sink that these settings set, by option name. Settings of `session` and `stream`
+    are left out.
+    """
     declared = {each.name: each.metadata["option"] for each in fields(settings) if each.metadata.get("option")}
     return {option: str(getattr(settings, name)) for name, option in declared.items()}
 
@@ -336,7 +345,9 @@ def is_required(each: Field[Any]) -> bool:
 
 
 def build(job: type, values: Mapping[str, Any]) -> Any:
-    """Return a job's settings. Raises `UsageError` naming a setting that is unknown, missing, or of the wrong type."""
+    """Return the settings of a job from values by name. Raises `UsageError` naming a setting that is unknown, missing,
+    or of the wrong type.
+    """
     known = {each.name: (each, kind) for each, kind in flags(job)}
     for name in values:
         if name not in known:
@@ -364,7 +375,7 @@ _KINDS: dict[type, str] = {str: "a text", int: "a whole number", bool: "true or 
 
 
 def _shown(value: Any) -> str:
-    """Return a value in YAML's spelling; unquoted values may be numbers, dates or lists."""
+    """Return a value as YAML spells it, for an error text. Unquoted values in YAML may be numbers, dates or lists."""
     return repr(value) if isinstance(value, str) else "empty" if value is None else str(value)
 
 
@@ -388,7 +399,9 @@ def _assemble(job: type, values: Mapping[str, Any]) -> Any:
 
 
 def run(name: str, settings: Any, tell: Any) -> Summary:
-    """Run a job by its name; imports pyspark. `tell(rows)` is called repeatedly with the messages done so far."""
+    """Run the job with this name and return its summary; imports pyspark. The job calls `tell(rows)` repeatedly with
+    the number of messages done.
+    """
     summary = import_module(f"pyromq.spark.jobs.{name}_job").run(settings, tell)
     assert isinstance(summary, Summary)
     return summary

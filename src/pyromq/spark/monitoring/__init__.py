@@ -1,1 +1,1 @@
-"""Progress and lag of streaming queries."""
+"""Reports progress and lag of streaming queries."""

@@ -28,15 +28,15 @@ from pyromq.spark.options import BY_ENVIRONMENT, ConnectionOptions
 from pyromq.spark.read.stream_offset import StreamOffset, reported_offset
 from pyromq.spark.worker_clients import queue_reader
 
-WRITE_SECONDS = 5.0  # between two writes of a lag file: each requests store times from the brokers
+WRITE_SECONDS = 5.0  # shortest time between two writes of a lag file: each write requests store times from brokers
 
-# Returns the store time (ms) of the message at an offset of each queue; None if there is none.
+# Function of an offset for each queue; returns the store time (ms) of each message, None if there is no message.
 StoreTimes = Callable[[Mapping[MessageQueue, int]], Mapping[MessageQueue, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """The lag of one queue; `seconds` is the age of its first unread message."""
+    """The lag of one queue: `messages` counts unread messages, `seconds` is the age of the first unread message."""
 
     topic: str
     broker: str
@@ -48,7 +48,7 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """The lag of one query after a micro-batch."""
+    """The lag of one streaming query after a micro-batch, for each queue that the query reads."""
 
     query: str
     batch: int
@@ -66,7 +66,7 @@ class QueryLag:
 
     @property
     def topics(self) -> list[dict[str, Any]]:
-        """The sum of messages and the maximum of seconds of each topic, in order of their first queues."""
+        """The number of unread messages and the greatest lag in seconds of each topic, in order of the queues."""
         found: dict[str, list[QueueLag]] = {}
         for queue in self.queues:
             found.setdefault(queue.topic, []).append(queue)
@@ -76,7 +76,7 @@ class QueryLag:
         ]
 
     def line(self) -> str:
-        """Return one line for a log."""
+        """Return the lag as one line for a log."""
         text = ", {messages} messages and {seconds:.1f} s behind in {topic}"
         behind = "".join(text.format(**each) for each in self.topics)
         return f"query {self.query} batch {self.batch}: {self.rows} rows, {self.rows_per_second:.0f} a second{behind}"
@@ -86,7 +86,9 @@ class QueryLag:
 
 
 def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes | None = None) -> QueryLag:
-    """Return the lag of the rocketmq sources in a progress report. Without `store_times`, seconds are 0."""
+    """Return the lag of a query from Spark's progress report; other sources than `rocketmq` are skipped. Without
+    `store_times`, seconds are 0.
+    """
     queues: list[QueueLag] = []
     for source in progress["sources"]:
         end, latest = reported_offset(source.get("endOffset")), reported_offset(source.get("latestOffset"))
@@ -102,7 +104,9 @@ def lag_of(progress: Mapping[str, Any], *, now_ms: int, store_times: StoreTimes 
 
 
 def queue_lags(end: StreamOffset, latest: StreamOffset, now_ms: int, store_times: StoreTimes | None) -> list[QueueLag]:
-    """Return the lag of each queue. `store_times` is called once, for all queues with a lag."""
+    """Return the lag of each queue: the distance from offset `end` to the queue's end in `latest`. `store_times` is
+    called once, for all queues with unread messages.
+    """
     offsets = {queue: end.positions.get(queue, 0) for queue in latest.positions}
     lags = {queue: max(most - offsets[queue], 0) for queue, most in latest.positions.items()}
     behind = {queue: offsets[queue] for queue, lag in lags.items() if lag}
@@ -159,7 +163,7 @@ def queue_text(queries: Mapping[str, Iterable[QueueLag]]) -> str:
 
 
 def family_text(name: str, kind: str, meaning: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> str:
-    """Return a family of metrics as Prometheus text. `samples` are labels and values."""
+    """Return one metric as Prometheus text. `samples` are pairs of labels and value."""
     lines = [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
     for labels, value in samples:
         marks = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
@@ -179,7 +183,9 @@ def replace_text(path: Path, text: str) -> None:
 
 
 class LagFile:
-    """Writes the lag of one stream as Prometheus text, under the name of its group: option lagPrometheus."""
+    """Writes the lag of one stream as Prometheus text (option lagPrometheus). Label `query` is the name of the stream's
+    group.
+    """
 
     def __init__(self, path: Path, group: str, *, store_times: StoreTimes, clock: Clock) -> None:
         self._path = path
@@ -189,7 +195,9 @@ class LagFile:
         self._written_at: float | None = None
 
     def note(self, reached: StreamOffset, latest: StreamOffset | None, *, last: bool = False) -> None:
-        """Write the lag behind `latest`, at most every 5 s and at the `last` call of a run. Errors are logged."""
+        """Write the lag between `reached` and `latest`, at most every 5 s; the `last` call of a query's run always
+        writes. Errors are logged.
+        """
         now = self._clock.monotonic()
         if latest is None or (not last and self._written_at is not None and now - self._written_at < WRITE_SECONDS):
             return
@@ -208,7 +216,9 @@ TIMEOUT_SECONDS = 2.0
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps the lag of every query of a session. With `namesrv`, brokers are asked for the age of messages."""
+    """Records the lag of every streaming query of a Spark session in `lags`. With `namesrv`, the ages of unread
+    messages are requested from brokers.
+    """
 
     def __init__(
         self,
@@ -238,7 +248,9 @@ class LagListener(StreamingQueryListener):
         self.note(event.progress.json)
 
     def note(self, progress: str) -> None:
-        """Add Spark's progress report of a micro-batch, as JSON."""
+        """Record the lag from Spark's progress report (JSON) of a micro-batch, log it, write the files and call `tell`.
+        Raises `OSError` if a file cannot be written.
+        """
         lag = lag_of(
             json.loads(progress),
             now_ms=SystemClock().now_ms(),
@@ -251,7 +263,7 @@ class LagListener(StreamingQueryListener):
             self._tell(lag)
 
     def close(self) -> None:
-        """Close the connections. Idempotent."""
+        """Close the connections to name servers and brokers. Idempotent."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None

@@ -2,8 +2,8 @@
 
     offsets/N   planned: `v1`, a line of settings, then a line per source     commits/N   batch N is done
 
-Spark continues after the newest offset, and first repeats its batch if that has no commit. Files may have a checksum
-`.N.crc`.
+A restarted query continues after the newest batch in `offsets`, and repeats that batch first if it is not in `commits`.
+A file N may have a checksum file `.N.crc`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ GROUP = "pyromq-spark-checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class QueryCheckpoint:
-    """`batch` is the newest batch that is done, None before the first; `planned` is the end of a batch not done yet."""
+    """The checkpoint of a query. `batch` is the newest batch that is done, None before the first; `done` is the offset
+    at its end. `planned` is the end of a batch that is planned but not done.
+    """
 
     folder: Path
     batch: int | None
@@ -38,7 +40,9 @@ class QueryCheckpoint:
 
 
 def read_checkpoint(folder: Path) -> QueryCheckpoint:
-    """Return the query's offsets. Raises `UsageError` if this is no checkpoint of a query over one rocketmq source."""
+    """Return the checkpoint in a folder. Raises `UsageError` if the folder is no checkpoint of a query over one
+    rocketmq source.
+    """
     if not (folder / PLANNED).is_dir():
         raise UsageError(f"{folder} is no checkpoint of a streaming query: it has no folder `offsets`")
     checkpoint = StreamCheckpoint(str(folder))
@@ -54,7 +58,9 @@ def read_checkpoint(folder: Path) -> QueryCheckpoint:
 
 
 def describe(checkpoint: QueryCheckpoint, namesrv: str) -> list[dict[str, Any]]:
-    """Return a row per queue: offsets done and planned, and the broker's bounds; None for a deleted topic."""
+    """Return one row per queue: offsets done and planned, and the first and end offset at the broker, None for a
+    deleted topic.
+    """
     newest = checkpoint.newest
     if newest is None:
         return []
@@ -83,11 +89,12 @@ def describe(checkpoint: QueryCheckpoint, namesrv: str) -> list[dict[str, Any]]:
 
 
 def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
-    """Reset the query to `place`: earliest, latest, or a table in the form of option startingOffsets.
+    """Reset the checkpoint of a query to `place` (earliest, latest, or a table as in option startingOffsets); return
+    the new offset.
 
-    A batch that was planned and not done counts as done: the sink may have its rows, so its number is not used again.
-    A query with state uses the number again, since it continues from the state of the previous batch. Return the new
-    offset. Raises `UsageError`, `DataLoss`, and `Unavailable` if a broker with queues to reset is not registered.
+    A batch that was planned and not done counts as done: the sink may have its rows, so the number of the batch is not
+    used again. A query with state uses the number again, since the query continues from the state of the previous
+    batch. Raises `UsageError`, `DataLoss`, and `Unavailable` if a broker with queues to reset is not registered.
     """
     checkpoint = read_checkpoint(folder)
     if checkpoint.batch is None or checkpoint.done is None:
@@ -99,9 +106,9 @@ def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
             _check_brokers(checkpoint.done, reader, namesrv)
         bounds = reader.bounds(options.subscribe)
         chosen = ReadBounds(options, reader).beginnings(bounds, default="earliest")
-    if isinstance(options.starting_offsets, dict):  # other queues are not reset
+    if isinstance(options.starting_offsets, dict):  # queues that the table does not name keep their offsets
         chosen = {queue: chosen[queue] for queue in options.starting_offsets}
-    # Without marks: topics may have been created again.
+    # The marks that identify topics are dropped: a topic may have been deleted and created again.
     offset = StreamOffset(checkpoint.done.positions | chosen, began=checkpoint.done.began)
     newest = max(StreamCheckpoint(str(folder)).batches(PLANNED))
     if newest != checkpoint.batch and (folder / "state").is_dir():
@@ -137,7 +144,7 @@ def _read(path: Path) -> StreamOffset:
 
 def _write(path: Path, offset: StreamOffset) -> None:
     lines = path.read_text().splitlines()[:HEADING]
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # of the old content
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # checksum of the file's old content
     path.write_text("\n".join([*lines, json.dumps(offset.as_json())]))
 
 

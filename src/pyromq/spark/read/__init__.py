@@ -1,1 +1,1 @@
-"""Reads topics as batches and streams."""
+"""Reads topics as Spark batches and streams."""

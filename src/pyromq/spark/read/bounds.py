@@ -1,6 +1,6 @@
-"""Finds the offsets at which a read begins and ends in each queue, from its options. No Spark here.
+"""Finds the offsets at which a read begins and ends in each queue, from the read's options. No Spark here.
 
-A position is earliest, latest, a group's offset, by time, or given.
+An option gives a position as earliest, latest, a group's committed offset, a time, or an offset.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from pyromq.spark.read.read_options import ReadOptions
 
 logger = logger_of(__name__)
 
-Bounds = tuple[int, int]  # the first stored offset, the offset of the next message
+Bounds = tuple[int, int]  # of a queue: the first stored offset, the offset of the next message
 Positions = dict[MessageQueue, int]
 
 
 class DataLoss(MQError):
-    """Messages to read no longer exist."""
+    """Messages that a read must return no longer exist."""
 
 
 class ReadBounds:
-    """The bounds of the queues that a read selects, and the offsets at which it begins and ends in each."""
+    """Finds the queues that a read selects, and the offsets at which the read begins and ends in each queue."""
 
     def __init__(self, options: ReadOptions, client: QueueReader) -> None:
         self._options = options
         self._client = client
 
     def ranges(self) -> list[QueueRange]:
-        """Return the range of every queue that a batch reads.
+        """Return the offset range of every queue that a batch reads.
 
-        Raises `UsageError` for queues that do not exist or end before they begin, and with failOnDataLoss `DataLoss`
-        for offsets that do not exist.
+        Raises `UsageError` for queues that do not exist or would end before they begin. Raises `DataLoss` for offsets
+        that do not exist, unless failOnDataLoss is false.
         """
         self.check_absent()
         bounds = self._client.live_bounds(self.queue_bounds())
@@ -54,9 +54,10 @@ class ReadBounds:
         return [QueueRange(queue, starts[queue], ends[queue]) for queue in bounds]
 
     def queue_bounds(self, known: Collection[MessageQueue] = ()) -> dict[MessageQueue, Bounds]:
-        """Return the bounds of all queues that the options select, in order. `known` queues were read before.
+        """Return first and end offset of each queue that the options select, in order of the queues. `known` queues
+        were read before.
 
-        Known queues that do not exist now are left out. Raises `TopicNotFound` and `UsageError` for other missing
+        Known queues that no longer exist are left out. Raises `TopicNotFound` and `UsageError` for other missing
         queues, and `Unavailable` while a required broker is not registered.
         """
         self.check_registered(self._options.required_brokers, "option requiredBrokers names it")
@@ -66,9 +67,9 @@ class ReadBounds:
         return self._topic_bounds(topics, known)
 
     def check_registered(self, brokers: Iterable[str], why: str) -> None:
-        """Raise `Unavailable` for a broker that is not registered, unless option retiredBrokers names it.
+        """Raise `Unavailable` for a broker that is not registered, unless option retiredBrokers names the broker.
 
-        `why` ends the text: the reason why the broker is required.
+        `why` is the end of the error text: the reason why the broker is required.
         """
         wanted = set(brokers).difference(self._options.retired_brokers)
         if not wanted:
@@ -82,10 +83,10 @@ class ReadBounds:
             )
 
     def check_absent(self, known: Collection[tuple[str, str]] = (), *, required: bool = True) -> None:
-        """Raise `Unavailable` if a broker that had messages to read has left; log it without failOnDataLoss.
+        """Raise `Unavailable` if a broker that had topics to read is no longer registered. Log a warning instead if
+        failOnDataLoss or `required` is false.
 
-        Brokers that options name, and `known` topics at brokers, are checked elsewhere. With `required` false only log
-        it.
+        Brokers that options name, and pairs of topic and broker in `known`, are checked elsewhere.
         """
         if self._options.assign:
             return
@@ -106,8 +107,8 @@ class ReadBounds:
     def beginnings(self, bounds: Mapping[MessageQueue, Bounds], *, default: str) -> Positions:
         """Return the first offset to read in each queue.
 
-        `default`, earliest or latest, is for options without a start. If a queue has no message since a time,
-        startingOffsetsByTimestampStrategy decides between the queue's end and an error.
+        `default`, earliest or latest, applies if no option says where to begin. If a queue has no message since the
+        given time, startingOffsetsByTimestampStrategy decides between the queue's end and a `UsageError`.
         """
         if self._options.starting_ms is not None:
             times = dict.fromkeys(bounds, self._options.starting_ms)
@@ -134,11 +135,13 @@ class ReadBounds:
         return {queue: existing[queue] for queue in sorted(self._options.assign) if queue in existing}
 
     def _topic_bounds(self, topics: Iterable[str], known: Collection[MessageQueue]) -> dict[MessageQueue, Bounds]:
-        """Return the bounds of these topics; a deleted topic is left out if it is known or was matched by a pattern."""
+        """Return first and end offset of the queues of these topics. A deleted topic is left out if its queues are
+        known or a pattern matched the topic.
+        """
         try:
             return self._client.bounds(topics)
         except TopicNotFound:
-            pass  # at least one topic: query each by itself
+            pass  # at least one topic is missing: query each topic separately
         may_be_deleted = {queue.topic for queue in known}.union(topics if self._options.subscribe_pattern else ())
         found: dict[MessageQueue, Bounds] = {}
         for topic in topics:
@@ -170,7 +173,7 @@ class ReadBounds:
         pattern = self._options.subscribe_pattern
         assert pattern is not None, "the options have one of the three"
         names = [name for name in topics if pattern.fullmatch(name) and not is_system_topic(name)]
-        if not pattern.pattern.startswith("%"):  # retry and dead letter topics match only if the pattern names them
+        if not pattern.pattern.startswith("%"):  # retry and dead letter topics match only a pattern that begins with %
             names = [name for name in names if not name.startswith("%")]
         return names
 
@@ -186,7 +189,9 @@ class ReadBounds:
         return self._given(self._options.ending_offsets, bounds, name="endingOffsets")
 
     def _since(self, bounds: Mapping[MessageQueue, Bounds], times: Mapping[MessageQueue, int], name: str) -> Positions:
-        """Return the offset of the first message since its time, for each queue that has a time."""
+        """Return the offset of the first message stored at a queue's time or later, for each queue in `times`; without
+        such a message, the queue's end.
+        """
         found = {queue: self._client.first_since(queue, time_ms, bounds[queue]) for queue, time_ms in times.items()}
         none = [queue for queue, offset in found.items() if offset >= bounds[queue][1]]
         if none and self._options.starting_missing == "error":
@@ -197,9 +202,9 @@ class ReadBounds:
         return found
 
     def _check_named(self, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str) -> None:
-        """Raise `UsageError` if the table names a queue that is not read.
+        """Raise `UsageError` if the table of option `name` has a queue that is not read.
 
-        Raise `Unavailable` if its broker is not registered.
+        Raise `Unavailable` if the broker of that queue is not registered.
         """
         for queue in table:
             if queue not in bounds:
@@ -207,14 +212,19 @@ class ReadBounds:
                 raise UsageError(f"option {name} names {queue_name(queue)}, which is not read here")
 
     def _given(self, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str) -> Positions:
-        """Return the offset of each queue by a table. Queues that it does not name are read completely."""
+        """Return the offset of each queue from the table of option `name`.
+
+        Queues missing in the table are read completely.
+        """
         self._check_named(table, bounds, name=name)
         other = LATEST if name == "endingOffsets" else EARLIEST
         places = {queue: _meant(table.get(queue, other), each) for queue, each in bounds.items()}
         return self._checked(name, places, bounds)
 
     def _checked(self, name: str, given: Positions, bounds: Mapping[MessageQueue, Bounds]) -> Positions:
-        """Return the offsets, moved into the bounds of their queues unless `DataLoss` is raised."""
+        """Return the offsets, each moved into its queue's bounds. Raises `DataLoss` for an offset outside, unless
+        failOnDataLoss is false.
+        """
         places = {}
         for queue, offset in given.items():
             least, most = bounds[queue]
@@ -231,7 +241,9 @@ def queue_name(queue: MessageQueue) -> str:
 
 
 def deletion(place: tuple[str, str], positions: Mapping[MessageQueue, int]) -> str:
-    """Return the error text for a topic that was deleted at a broker after it was read to these positions."""
+    """Return the error text for a topic that was deleted at a broker. `positions` are the offsets to which its queues
+    were read.
+    """
     topic, broker = place
     read = {queue.queue_id: offset for queue, offset in positions.items() if queue[:2] == place}
     reached = ", ".join(f"queue {queue_id} to {offset}" for queue_id, offset in sorted(read.items()))
@@ -239,7 +251,7 @@ def deletion(place: tuple[str, str], positions: Mapping[MessageQueue, int]) -> s
 
 
 def report_loss(options: ReadOptions, text: str) -> None:
-    """Raise `DataLoss` with failOnDataLoss, else log it."""
+    """Raise `DataLoss` with this text; if option failOnDataLoss is false, only log the text."""
     if options.fail_on_data_loss:
         raise DataLoss(f"{text}; set failOnDataLoss to false to read the rest")
     logger.warning("%s; reading the rest", text)

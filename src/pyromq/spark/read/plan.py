@@ -1,4 +1,7 @@
-"""Divides offset ranges of queues into tasks: long ranges are split, short ones packed. Pure arithmetic, no Spark."""
+"""Divides offset ranges of queues into Spark tasks: long ranges are split, short ranges packed together.
+
+Pure arithmetic, no Spark here.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pyromq.message import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:
-    """Offsets of one queue from `start` to `end`, exclusive."""
+    """Offsets of one queue from `start` to `end`, which is exclusive."""
 
     queue: MessageQueue
     start: int
@@ -29,9 +32,9 @@ def partition(
     most: int | None = None,
     max_records: int | None = None,
 ) -> list[list[QueueRange]]:
-    """Return the ranges of each task, a queue's ranges in order. Empty ranges are dropped.
+    """Return the ranges of each task, with a queue's ranges in order of offsets. Empty ranges are dropped.
 
-    A task costs tens of ms, so the default is one task per core for any number of queues.
+    A task costs tens of ms to start, so the default is one task per core for any number of queues.
     """
     ranges = [r for r in ranges if len(r)]
     if not ranges:
@@ -42,9 +45,9 @@ def partition(
 
 
 def share(backlogs: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, int]:
-    """Share out `most` offsets in proportion to the backlogs, at least one each where that is possible.
+    """Divide `most` offsets among queues in proportion to their backlogs, at least one offset each if possible.
 
-    The remainder goes to the queues that lost most by rounding down.
+    Return the number of offsets of each queue. The remainder goes to the queues that lost most by rounding down.
     """
     waiting = {queue: backlog for queue, backlog in backlogs.items() if backlog > 0}
     total = sum(waiting.values())

@@ -1,4 +1,7 @@
-"""Reads a task's ranges of queues: pulls one request ahead and converts the records to Arrow batches. No Spark here."""
+"""Reads the queue ranges of a Spark task: pulls one request ahead and converts records to Arrow batches.
+
+No Spark here.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,16 @@ from pyromq.spark.worker_clients import kept_client, queue_reader, with_retries
 
 T = TypeVar("T")
 
-BUNDLE_ROWS = 1024  # rows of short ranges that are pulled together
-BUNDLE_RANGES = 16  # ranges pulled together: each response may have `pullBytes`
-MAX_REPAIRS = 100  # pulls of one offset while the broker repairs damaged entries; then messages count as lost
+BUNDLE_ROWS = 1024  # limit of rows in short ranges that are pulled together
+BUNDLE_RANGES = 16  # limit of ranges that are pulled together: each response may have `pullBytes`
+MAX_REPAIRS = 100  # limit of pulls of one offset while its broker repairs damaged entries; then messages are lost
 
 
 def client_of(options: ReadOptions) -> QueueReader:
-    """Return this process's client for these options. Raises `NoNameServer` at once if no name server is reachable."""
+    """Return this process's client for these options.
+
+    Raises `NoNameServer` immediately if no name server is reachable.
+    """
 
     def open_client() -> QueueReader:
         client = queue_reader(
@@ -44,10 +50,10 @@ def client_of(options: ReadOptions) -> QueueReader:
 
 
 def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of the ranges, in order of the ranges and of offsets.
+    """Yield the messages of the ranges as Arrow batches, in order of the ranges and of offsets.
 
-    Raises `DataLoss` with failOnDataLoss if messages were deleted, and `Unavailable` if a broker does not answer until
-    `deadlineMs`.
+    Raises `DataLoss` if messages were deleted, unless failOnDataLoss is false. Raises `Unavailable` if a broker does
+    not answer until `deadlineMs`.
     """
     reading = RowFormat(
         options.system_properties,
@@ -64,7 +70,9 @@ def read_ranges(options: ReadOptions, columns: list[str], ranges: list[QueueRang
 
 
 def _joined(options: ReadOptions, pulled: Iterable[tuple[MessageQueue, int, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Join pulls of one broker until a batch is full: small batches cost Spark three times as much."""
+    """Join the pulled records of one broker until a batch is full; yield broker name and records. Small batches cost
+    Spark three times as much.
+    """
     parts: list[bytes] = []
     rows = size = 0
     broker_name = ""
@@ -86,7 +94,7 @@ def _whole(parts: list[bytes]) -> bytes:
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:
-    """Yield the items; a thread fetches the next item meanwhile."""
+    """Yield the items of an iterator. A thread fetches the next item while the caller uses the present one."""
     end = object()
     with ThreadPoolExecutor(1) as thread:
         pending = thread.submit(next, items, end)
@@ -98,9 +106,9 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
 def _pulls(
     options: ReadOptions, client: QueueReader, ranges: list[QueueRange]
 ) -> Iterator[tuple[MessageQueue, int, bytes]]:
-    """Yield the pulled records of each range, with their number.
+    """Yield queue, number of records and records of each pull, for each range in turn.
 
-    A range ends by offset, not by count: filtered or deleted messages leave gaps.
+    A range ends at an offset, not after a count: filtered or deleted messages leave gaps.
     """
     for together in bundles(ranges):
         begun = _pull(options, client, [(range_, range_.start) for range_ in together])
@@ -118,7 +126,9 @@ def _pulls(
 
 
 def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
-    """Group short ranges that are pulled together: a micro-batch may have a few messages in each of many queues."""
+    """Yield groups of short ranges that are pulled together: a micro-batch may have a few messages in each of many
+    queues.
+    """
     bundle: list[QueueRange] = []
     rows = 0
     for range_ in ranges:
@@ -132,7 +142,10 @@ def bundles(ranges: list[QueueRange]) -> Iterator[list[QueueRange]]:
 
 
 def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRange, int]]) -> list[PullResult | None]:
-    """Pull from each offset; None if the topic was deleted since planning."""
+    """Pull from each offset and return the results in order.
+
+    A result is None if the topic was deleted since planning.
+    """
     wanted = [(range_.queue, offset, min(options.pull_batch, range_.end - offset)) for range_, offset in places]
     pull = partial(client.pull_all, tags=options.tag_filter, sql=options.sql_filter, max_bytes=options.pull_bytes)
 
@@ -154,12 +167,16 @@ def _pull(options: ReadOptions, client: QueueReader, places: list[tuple[QueueRan
 
 
 def _is_being_repaired(found: PullResult) -> bool:
-    """Whether the broker returned nothing because it has just repaired entries of the queue; pull again."""
+    """Return whether the pull must be repeated: the broker returned no message because it has just repaired entries of
+    the queue.
+    """
     return found.status is PullStatus.NO_MATCH and found.next_offset == found.offset
 
 
 def _is_whole(options: ReadOptions, client: QueueReader, found: PullResult, *, place: tuple[QueueRange, int]) -> bool:
-    """Return whether the range can be read further; report messages that were deleted since planning."""
+    """Return whether the range can be read further. Messages deleted since planning raise `DataLoss`, or are logged if
+    failOnDataLoss is false.
+    """
     range_, offset = place
     least, most = found.min_offset, found.max_offset
     moves = found.next_offset > offset
@@ -182,7 +199,10 @@ def _first_offset(found: PullResult) -> int:
 
 
 def _is_filtered(options: ReadOptions, client: QueueReader, queue: MessageQueue, offset: int) -> bool:
-    """Return whether a missing message was filtered. For deleted messages brokers give the same response."""
+    """Return whether the message at this offset was filtered, not deleted.
+
+    A pull has the same response for both.
+    """
     if not options.is_filtered:
         return False
     return with_retries(options, partial(client.store_time_at, queue, offset), planned=True) is not None

@@ -1,4 +1,6 @@
-"""The options of a read: names, types and meaning, checked before any connection is opened. No Spark here."""
+"""The options of a read: names, types and meaning. All options are checked before a connection is opened. No Spark
+here.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def _pattern(name: str, value: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options of a read; the texts are the documentation for users."""
+    """Options of a read. The text in each field is the option's documentation for users."""
 
     namesrv: str = name_servers_option()
     subscribe: tuple[str, ...] = option("subscribe", _topics, (), "topics to read, separated by commas")
@@ -251,7 +253,7 @@ class ReadOptions:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether brokers filter messages."""
+        """Whether brokers filter messages by tags or by an SQL expression."""
         return self.tag_filter != "*" or self.sql_filter is not None
 
     def __post_init__(self) -> None:
@@ -315,9 +317,10 @@ def _check_order(options: ReadOptions) -> None:
 
 
 def read_options(given: Mapping[str, str], mode: str | None = BATCH) -> ReadOptions:
-    """Return the checked options. Raises `UsageError` naming option, value and allowed values.
+    """Parse and check the options of a read. Raises `UsageError` naming option, value and allowed values.
 
-    `mode` is BATCH or STREAM; an option for the other mode is refused. None: the mode is not known yet.
+    `mode` is BATCH or STREAM; an option for the other mode is refused. None: the mode is not known yet, and all options
+    are allowed.
     """
     options = ReadOptions(**read_fields(ReadOptions, given, mode=mode))
     if mode == BATCH and options.starting_offsets == "latest":

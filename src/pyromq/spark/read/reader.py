@@ -1,4 +1,6 @@
-"""Spark's readers, batch and stream. `bounds`, `stream_planning` and `plan` decide what is read, without Spark."""
+"""Spark's readers of topics, for batches and streams. `bounds`, `stream_planning` and `plan` decide what is read,
+without Spark.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +29,27 @@ from pyromq.spark.worker_clients import with_retries
 
 logger = logger_of(__name__)
 
-MOST_BYTES = 4 << 20  # of a micro-batch that the driver reads: its memory serves the whole query
-PATIENCE_MS = 1_000  # wait of the driver for a broker while it reads; tasks then wait until `deadlineMs`
+MOST_BYTES = 4 << 20  # limit of a micro-batch that the driver reads: the driver's memory serves the whole query
+PATIENCE_MS = 1_000  # longest wait of the driver for a broker while the driver reads; tasks wait until `deadlineMs`
 
 UNLIMITED = (1 << 63) - 1
 
 
 @dataclass
 class RangePartition(InputPartition):
-    """The ranges of one task: names and offsets only. The task fetches the brokers' addresses itself."""
+    """The queue ranges that one Spark task reads: names and offsets only.
+
+    The task looks up the brokers' addresses.
+    """
 
     ranges: list[QueueRange]
 
 
 class RocketMQReader(DataSourceReader):
-    """One batch read. `partitions` fixes the offset of "latest", once for a DataFrame."""
+    """Reads one batch of messages.
+
+    Spark calls `partitions` once for a DataFrame, which fixes the offset of "latest".
+    """
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
         self._options = options
@@ -49,20 +57,22 @@ class RocketMQReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        client = client_of(options)  # an unreachable name server is an error at once, not after the deadline
+        client = client_of(options)  # an unreachable name server is an error immediately, not after `deadlineMs`
         return _partitions(options, with_retries(options, ReadBounds(options, client).ranges))
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the partition's messages as Arrow batches. Spark passes no partition if there is nothing to read."""
+        """Yield the messages of a task's ranges as Arrow batches. Spark passes another kind of partition if there is
+        nothing to read.
+        """
         return _read(self._options, self._columns, partition)
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One run of a streaming query.
+    """Reads the micro-batches of one run of a streaming query.
 
-    Spark plans in one process with one object, and reads in other processes with copies of it. It calls `commit` a
-    batch late and not for the last batch, but `latestOffset` always with the end of the last batch that is done. So
-    `latestOffset` stores the offsets.
+    Spark plans in one process with one reader, and reads in other processes with copies of that reader. Spark calls
+    `commit` a batch late and not for the last batch, but `latestOffset` always with the end of the last batch that is
+    done. So `latestOffset` stores the offsets at the brokers.
     """
 
     def __init__(self, options: ReadOptions, columns: list[str]) -> None:
@@ -87,7 +97,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.as_json() if end != reached else start
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return any limit if the options have one. Spark knows one limit at a time; `StreamPlanning` applies all."""
+        """Return a limit if the options have any.
+
+        Spark knows one limit at a time; `StreamPlanning` applies all limits.
+        """
         options = self._options
         if options.max_rows or options.max_bytes or options.min_rows:
             return ReadMaxRows(options.max_rows or UNLIMITED)
@@ -98,24 +111,26 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest.as_json() if latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the tasks' ranges. A small micro-batch is read here, and its rows go to Spark with its one task."""
+        """Return the partitions of a micro-batch, one per task. The driver reads a small micro-batch itself and passes
+        the rows to Spark with a single partition.
+        """
         begin, stop = read_stream_offset(start), read_stream_offset(end)
         ranges = with_retries(self._options, partial(self._planning.ranges, begin, stop))
         batches = read_early(self._options, self._columns, ranges)
         if batches is None:
             return _partitions(self._options, ranges)
         self._early = batches
-        self.__class__ = _ReaderWithRows  # until `getCache`
+        self.__class__ = _ReaderWithRows  # until PySpark has called `getCache`
         return [RangePartition([each for each in ranges if len(each)])]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         return _read(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: `latestOffset` stores the offsets."""
+        """Do nothing: `latestOffset` stores the offsets at the brokers."""
 
     def stop(self) -> None:
-        """Do nothing: Spark does not always call this, and connections end with the process."""
+        """Do nothing: Spark does not always call `stop`, and connections end with the process."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_columns": self._columns}
@@ -134,11 +149,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _ReaderWithRows(RocketMQStreamReader, _SimpleStreamReaderWrapper):
-    """A stream's reader while PySpark fetches the rows of a micro-batch that the driver has read.
+    """Class of a stream's reader while PySpark fetches the rows of a micro-batch that the driver has read.
 
-    Spark's block manager keeps the rows, and the task that reads them needs no Python. If they are lost, the task reads
-    its ranges. PySpark takes rows only from its own class for simple readers, and checks `isinstance` after
-    `partitions`. Queries over that class do not report the ends of the queues, so a reader has it only meanwhile.
+    Spark's block manager keeps the rows, and the task that reads them needs no Python. If the rows are lost, the task
+    reads its ranges from brokers. PySpark takes rows only from its own class for simple readers, and checks
+    `isinstance` after `partitions`. Queries over that class do not report the ends of the queues, so a reader has this
+    class only between `partitions` and `getCache`.
     """
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -148,9 +164,9 @@ class _ReaderWithRows(RocketMQStreamReader, _SimpleStreamReaderWrapper):
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises the error of a stream's options in the first calls of Spark.
+    """Reader of a stream with wrong options: Spark's first calls raise the error.
 
-    An error from `streamReader` itself would be hidden by an error of Spark about an unset variable.
+    Spark would hide an error raised by `streamReader` behind an error about an unset variable.
     """
 
     def __init__(self, why: MQError) -> None:
@@ -186,9 +202,10 @@ def _read(options: ReadOptions, columns: list[str], partition: InputPartition | 
 
 
 def read_early(options: ReadOptions, columns: list[str], ranges: list[QueueRange]) -> list[pa.RecordBatch] | None:
-    """Return the messages of all ranges; None if tasks must read them.
+    """Read all ranges on the driver; return the messages as Arrow batches, or None if tasks must read them.
 
-    Tasks read if there are too many messages, if the broker does not answer now, or if options split rows into tasks.
+    Tasks read if there are too many messages, if a broker does not answer within 1 s, or if options split rows into
+    tasks.
     """
     rows = sum(map(len, ranges))
     if not 0 < rows <= options.early_rows or options.min_partitions or options.max_records:

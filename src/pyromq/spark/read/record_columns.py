@@ -1,8 +1,8 @@
 """Converts pulled records to Arrow columns in bulk, without message objects. No Spark and no client here.
 
-numpy gathers fixed fields, bodies and property texts become views of the pulled bytes. Properties are found in all
-texts at once; their form is name 01 value 02 name 01 value 02 … (see `pyromq.message`). Records with IPv6
-addresses, whose fields lie elsewhere, are rewritten first.
+numpy gathers the fixed fields; bodies and property texts become views of the pulled bytes. The property texts of all
+records are searched together; their form is name 01 value 02 name 01 value 02 … (see `pyromq.message`). Records with
+IPv6 addresses have other field positions, and are rewritten first.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from pyromq.spark.columns import SOURCE_COLUMNS, TOMBSTONE, TOMBSTONE_BODY, UNDE
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-_INLINE = 12  # an Arrow view holds up to 12 bytes inline
+_INLINE = 12  # limit of bytes that an Arrow view holds inline
 
 
 def blocks(data: Bytes, at: Ints, form: str | np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the values at each position, read as the fixed-width numpy type `form`; some ns per value.
+    """Return the values at byte positions `at` of `data`, read as the fixed-width numpy type `form`; takes some ns per
+    value.
 
-    A view has an item beginning at every byte; indexing it copies the wanted items.
+    A numpy view has an item at every byte position; indexing the view copies the wanted items.
     """
     kind = np.dtype(form)
     if not at.size:
@@ -45,7 +46,7 @@ def blocks(data: Bytes, at: Ints, form: str | np.dtype[Any]) -> npt.NDArray[Any]
 
 
 def slices(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
-    """Return slices of different sizes as a binary array, by way of Arrow's view layout.
+    """Return slices of `data`, of different sizes, as a binary array, by way of Arrow's view layout.
 
     view (16 bytes)  size 4 | up to 12 bytes inline, or: first 4 bytes (unused here), buffer number 4, offset 4
     """
@@ -60,7 +61,9 @@ def slices(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
 
 
 def _begins(data: Bytes, at: Ints) -> Bytes:
-    """Return 12 bytes from each position, beyond the slice if it is shorter; bytes past the end are arbitrary."""
+    """Return 12 bytes from each position, even if the slice there is shorter; bytes past the end of `data` are
+    arbitrary.
+    """
     found: Bytes
     if at.max() + _INLINE <= data.size:
         found = blocks(data, at, f"V{_INLINE}").view(np.uint8).reshape(-1, _INLINE)
@@ -70,7 +73,9 @@ def _begins(data: Bytes, at: Ints) -> Bytes:
 
 
 def texts(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
-    """Return slices as texts; bytes that are not UTF-8 are replaced, as in Java."""
+    """Return slices of `data` as an Arrow array of texts. Bytes that are not UTF-8 become replacement characters, as in
+    Java.
+    """
     found = slices(data, at, sizes)
     try:
         return found.cast(pa.string())
@@ -79,30 +84,32 @@ def texts(data: Bytes, at: Ints, sizes: Ints) -> pa.Array:
 
 
 def list_offsets(rows: Ints, count: int) -> pa.Array:
-    """Return Arrow list offsets of `count` lists from the list number of each item, in ascending order."""
+    """Return the Arrow offsets of `count` lists. `rows` has the list number of each item, in ascending order."""
     ends = np.zeros(count + 1, np.int32)
     np.cumsum(np.bincount(rows, minlength=count), out=ends[1:])
     return pa.array(ends)
 
 
 _MIDDLE, _END = ord(NAME_VALUE), ord(PAIRS)
-_MARGIN = 16  # bytes behind the last text, so that `slices` never reads past the end
-_FEW = 32  # different names that are searched one by one; more are numbered by a dictionary
+_MARGIN = 16  # bytes after the last property text, so that `slices` never reads past the end
+_FEW = 32  # limit of property names that are searched one by one; Arrow numbers further names
 
-_Bounds = tuple[Ints, Ints, Ints]  # positions of the separators before pairs, between name and value, and behind pairs
+_Bounds = tuple[
+    Ints, Ints, Ints
+]  # positions of the separators before a pair, between name and value, and after the pair
 
 
 class PropertyPairs:
-    """All pairs, in order of the records.
+    """The properties of many records as pairs of name and value, in order of the records.
 
-    `rows` has the record number of each pair, `codes` its name as index of `names`. Pairs without name or value are
+    `rows` has the record number of each pair, `codes` the index of its name in `names`. Pairs without name or value are
     left out.
     """
 
     def __init__(self, data: Bytes, at: Ints, sizes: Ints) -> None:
-        """Find the pairs in the property texts at these positions of `data`."""
+        """Parse the property texts at positions `at` of `data`; `sizes` are their lengths in bytes."""
         self.count = at.size
-        # The byte before each text becomes a separator, so that every pair has one on either side.
+        # The byte before each text becomes a separator, so that every pair has a separator on either side.
         text = slices(data, at - 1, sizes + 1)
         starts = np.frombuffer(text.buffers()[1], np.int32)[: at.size + 1].astype(np.int64)
         self._text = np.zeros(starts[-1] + _MARGIN, np.uint8)
@@ -121,9 +128,9 @@ class PropertyPairs:
         self.codes = self._number_names(self.rows.size if pattern is None else pattern[0].size)
 
     def _pattern(self, starts: Ints) -> _Bounds | None:
-        """Return the pairs of the first text if all other texts have the same names at the same positions.
+        """Return the pairs of the first text if all texts have the same names at the same positions, else None.
 
-        Most batches do; one comparison of all bytes then replaces the search in each text.
+        Most batches have such texts; one comparison of all bytes then replaces the search in each text.
         """
         if not self.count or (np.diff(starts) != starts[1]).any():
             return None
@@ -137,9 +144,10 @@ class PropertyPairs:
         return begins, middles, ends
 
     def _number_names(self, count: int) -> Ints:
-        """Return a number per pair, equal for equal names. The first `count` pairs' names repeat in all further pairs.
+        """Return a number per pair, equal for equal names. The names of the first `count` pairs repeat in all further
+        pairs.
 
-        Most batches have few names: each is searched in all pairs.
+        Most batches have few names, so each name is searched in all pairs.
         """
         codes = np.full(count, -1, np.int64)
         left = np.arange(codes.size)
@@ -158,7 +166,9 @@ class PropertyPairs:
         return np.tile(codes, self.rows.size // count) if count else codes
 
     def value_of(self, name: str) -> pa.Array:
-        """Return one property of each record, the last one of equal names; null if it has none."""
+        """Return the value of property `name` in each record, the last of equal names; null for a record without this
+        property.
+        """
         if name not in self.names:
             return pa.nulls(self.count, pa.string())
         found = np.flatnonzero(self.codes == self.names.index(name))
@@ -169,7 +179,9 @@ class PropertyPairs:
         return self._values(found).take(pa.array(places, mask=places < 0))
 
     def without(self, names: frozenset[str]) -> tuple[Ints, pa.Array, pa.Array]:
-        """Return rows, names and values of the pairs with other names; the last one of equal names in a record."""
+        """Return record numbers, names and values of the pairs whose name is not in `names`. Of equal names in a
+        record, the last pair counts.
+        """
         wanted = np.array([name not in names for name in self.names], np.bool_)
         pairs = np.flatnonzero(wanted[self.codes]) if wanted.size else np.empty(0, np.int64)
         pairs = self._last_of_equal(pairs)
@@ -189,11 +201,11 @@ class PropertyPairs:
 
 
 def _whole_pairs(text: Bytes) -> _Bounds:
-    """Return begins, middles and ends of the pairs that have a name and a value."""
+    """Return the positions of the separators before, inside and after each pair that has a name and a value."""
     marks = np.flatnonzero((text == _MIDDLE) | (text == _END))
     separators = np.flatnonzero(text[marks] == _END)
     begins, ends = marks[separators[:-1]], marks[separators[1:]]
-    middles = marks[separators[:-1] + 1]  # the next mark: the pair's middle, or its end if it has no middle
+    middles = marks[separators[:-1] + 1]  # the next separator: inside the pair, or after a pair without a value
     whole = (middles > begins + 1) & (ends > middles + 1)
     if whole.all():
         return begins, middles, ends
@@ -214,7 +226,7 @@ _TYPES: dict[str, pa.DataType] = {
 }
 ARROW_TYPES = {name: _TYPES[kind] for name, kind in SOURCE_COLUMNS.items()}
 
-# A record with IPv4 addresses up to its body.
+# The fixed fields of a record with IPv4 addresses, up to the body.
 _FORMATS = {
     **dict.fromkeys(("size", "queue_id", "flag", "sys_flag", "reconsume_times", "body_size"), ">i4"),
     **dict.fromkeys(("queue_offset", "log_offset", "born_ms", "store_ms"), ">i8"),
@@ -230,34 +242,39 @@ _HEAD = np.dtype(
 )
 _IPV6 = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 _HEX = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), dtype="u2")
-_ALIKE = 16  # records of one size in a row, after which further ones are searched in bulk
-_FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_400_000  # the years 1 to 9999, less a day for time zones
+_ALIKE = 16  # consecutive records of one size, after which further records are searched in bulk
+_FIRST_MS, _LAST_MS = (
+    -62_135_510_400_000,
+    253_402_214_400_000,
+)  # limits of a timestamp: the years 1 to 9999, less a day for time zones
 
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """How records become rows: the content of `properties`, and how compressed bodies are unpacked."""
+    """How records become rows: which properties `properties` has, and how compressed bodies are decompressed."""
 
     system_properties: bool = False
-    tags: frozenset[str] = frozenset()  # only messages with one of these; empty: all messages
+    tags: frozenset[str] = frozenset()  # only messages with one of these tags are returned; empty: all messages
     most_body_bytes: int = MAX_BODY_BYTES
-    undecodable: str = "null"  # or raw, or fail
-    # Limit of unpacked bodies in a batch: a pull of 2 MiB may unpack to a thousand times as much, and is then divided.
+    undecodable: str = "null"  # option onUndecodable: null, raw or fail
+    # Limit of decompressed bodies in a batch (bytes): a pull of 2 MiB may decompress to 2 GiB, and is then divided.
     most_batch_bytes: int = 64 << 20
-    names: Namespace = NO_NAMESPACE  # removed from the names of topics
+    names: Namespace = NO_NAMESPACE  # namespace that is removed from topic names
 
 
 EVERYTHING = RowFormat()
 
 
 class BatchTooLarge(Exception):
-    """The unpacked bodies of a batch exceed `most_batch_bytes`."""
+    """The decompressed bodies of a batch exceed `RowFormat.most_batch_bytes`."""
 
 
 def to_batches(
     raw: bytes, broker_name: str, columns: Sequence[str], reading: RowFormat = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of `raw` as one batch, or as several if they are large; raises as `to_batch`."""
+    """Yield the records of `raw` as one Arrow batch, or as several if the bodies are too large for one. Raises
+    `StoreCorrupt` and `UndecodableBody` as `to_batch` does.
+    """
     try:
         yield to_batch(raw, broker_name, columns, reading)
     except BatchTooLarge:
@@ -268,15 +285,15 @@ def to_batches(
 
 
 def to_batch(raw: bytes, broker_name: str, columns: Sequence[str], reading: RowFormat = EVERYTHING) -> pa.RecordBatch:
-    """Return the records of `raw` (back to back) with these columns, in order.
+    """Return the records of `raw` (back to back) as an Arrow batch with these columns, in order.
 
-    Raises `StoreCorrupt` for bytes that are no records, `BatchTooLarge` for several records with too large
-    bodies together, and `UndecodableBody` if `undecodable` is fail.
+    Raises `StoreCorrupt` for bytes that are no records, and `BatchTooLarge` if the bodies of several records are too
+    large together. Raises `UndecodableBody` if `reading.undecodable` is fail and a body cannot be decompressed.
     """
     records = RecordColumns(raw, broker_name, reading, unpacks="body" in columns)
     arrays = [records.column(name) for name in columns]
     batch = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
-    if reading.tags:  # the broker compares only hashes
+    if reading.tags:  # the broker compares only hashes of tags, and different tags may have one hash
         batch = batch.filter(pc.is_in(records.property_of(Property.TAGS), pa.array(sorted(reading.tags))))
     return batch
 
@@ -286,7 +303,7 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 class RecordColumns:
-    """The records of pulled bytes; `column` computes one column."""
+    """Pulled records; `column(name)` computes the Arrow column of this name."""
 
     def __init__(self, raw: bytes, broker_name: str, reading: RowFormat, *, unpacks: bool) -> None:
         self._read(raw)
@@ -310,7 +327,7 @@ class RecordColumns:
         ends = self._starts + self._head["size"]
         sound = (self._body_size >= 0) & (self._topic_at < ends)
         if sound.all():
-            sound = self._properties_at <= ends  # their length can be read
+            sound = self._properties_at <= ends  # so that the length of the properties can be read
         if sound.all():
             sound = (self._properties_size >= 0) & (self._properties_at + self._properties_size == ends)
         if not sound.all():
@@ -327,7 +344,9 @@ class RecordColumns:
         return pa.array(self._head[field].astype(form))
 
     def time_column(self, field: str) -> pa.Array:
-        """Return timestamps; null for ms outside of the calendar, which a producer may have written."""
+        """Return a column of timestamps; null for a time outside of the years 1 to 9999, which a producer may have
+        written.
+        """
         times = self._head[field].astype(np.int64)
         valid = (times >= _FIRST_MS) & (times <= _LAST_MS)
         return pa.array(np.where(valid, times, 0) * 1000, mask=None if valid.all() else ~valid).cast(TIMESTAMP)
@@ -336,7 +355,9 @@ class RecordColumns:
         return _repeated(self._broker_name, len(self))
 
     def topic_column(self) -> pa.Array:
-        """Return the topics. Records of one pull have one topic: if all bytes are equal, one text is repeated."""
+        """Return the topic of each record. Records of one pull have one topic: if all names are equal, one text is
+        repeated.
+        """
         sizes = self._topic_size
         if len(self) and sizes[0] and (sizes == sizes[0]).all():
             names = blocks(self._bytes, self._topic_at + 1, f"S{sizes[0]}")
@@ -355,7 +376,7 @@ class RecordColumns:
         return self._without_tombstones(bodies)
 
     def _without_tombstones(self, bodies: pa.Array) -> pa.Array:
-        """Return null for the body of each tombstone."""
+        """Return the bodies with null for each tombstone (a message that stands for a null body)."""
         may_be = (self._body_size == 1) & (self._bytes[self._starts + BODY_AT] == TOMBSTONE_BODY[0])
         if not may_be.any():
             return bodies
@@ -364,7 +385,7 @@ class RecordColumns:
 
     @cached_property
     def _unpacked(self) -> tuple[dict[int, bytes | None], dict[int, str]]:
-        """Return by row the unpacked bodies, and the errors of bodies that cannot be unpacked."""
+        """The decompressed bodies, and the errors of bodies that cannot be decompressed, by row number."""
         bodies: dict[int, bytes | None] = {}
         errors: dict[int, str] = {}
         left = self._reading.most_batch_bytes
@@ -388,7 +409,7 @@ class RecordColumns:
         return bodies, errors
 
     def offset_id_column(self) -> pa.Array:
-        """Store address and log offset as upper-case hex: 32 characters each."""
+        """Return the broker's message ids: store address and log offset as 32 upper-case hex characters."""
         ids = np.empty((len(self), 16), np.uint8)
         ids[:, :8] = _bytes_of(self._head["store_address"])
         ids[:, 8:] = _bytes_of(self._head["log_offset"])
@@ -404,7 +425,7 @@ class RecordColumns:
         return names.take(pa.array(which.ravel()))
 
     def property_of(self, name: str) -> pa.Array:
-        """Return one property of each record; null if it has none."""
+        """Return the value of property `name` in each record; null for a record without this property."""
         return self._pairs.value_of(name)
 
     def keys_column(self) -> pa.Array:
@@ -475,18 +496,21 @@ _COLUMNS: dict[str, Callable[[RecordColumns], pa.Array]] = {
 
 
 def count_records(raw: bytes) -> int:
-    """Return the number of records in `raw`. Raises `StoreCorrupt`."""
+    """Return the number of records in `raw`. Raises `StoreCorrupt` for bytes that are not whole records."""
     return int(_starts(raw).size)
 
 
 def check_bodies(raw: bytes) -> None:
-    """Compare every body with its checksum. Raises `StoreCorrupt`."""
+    """Compare the body of every record in `raw` with its checksum. Raises `StoreCorrupt` for a difference."""
     for start in _starts(raw):
         decode(raw, int(start), check_crc=True)
 
 
 def _starts(raw: bytes) -> Ints:
-    """Return the positions of the records. After 16 records of one size, further ones are searched in bulk."""
+    """Return the byte positions of the records in `raw`. Raises `StoreCorrupt` for bytes that are not whole records.
+
+    After 16 records of one size, further records of this size are searched in bulk.
+    """
     runs: list[Ints] = []
     starts: list[int] = []
     position, end = 0, len(raw)
@@ -513,7 +537,7 @@ def _starts(raw: bytes) -> Ints:
 
 
 def _run(raw: bytes, position: int, size: int, most: int) -> Ints:
-    """Return the positions of at most `most` records of one size that follow each other from `position` on."""
+    """Return the positions of at most `most` consecutive records of `size` bytes, from byte `position` on."""
     count = min(most, (len(raw) - position) // size)
     places = position + size * np.arange(count)
     others = np.flatnonzero(blocks(np.frombuffer(raw, np.uint8), places, ">i4") != size)
@@ -521,7 +545,10 @@ def _run(raw: bytes, position: int, size: int, most: int) -> Ints:
 
 
 def _with_ipv4(raw: bytes) -> bytes:
-    """Rewrite records with the layout of IPv4 addresses; an IPv6 address is cut to its last part."""
+    """Return the records in the layout of IPv4 addresses.
+
+    An IPv6 address is cut to its last four bytes and the port.
+    """
     parts = []
     for message in decode_all(raw):
         message.sys_flag &= ~_IPV6

@@ -2,14 +2,14 @@
 
     {"v": 1,
      "t":  {topic: {broker name: {queue id: next queue offset}}},
-     "id": {topic: {broker name: {"queue": ..., "offset": ..., "stored": ms, "made": how often it was created again}}},
+     "id": {topic: {broker name: {"queue": ..., "offset": ..., "stored": ms, "made": times created again}}},
      "began": {"ms": when the query began, "brokers": [registered at that time]},
      "from": {topic: {broker name: {queue id: queue offset}}},
      "new": true}
 
-`id` has one message with its store time for each topic and broker that was read. A different message at its offset
+`id` has, for each topic and broker that was read, one message with its store time. A different message at that offset
 means that the topic was deleted and created again. `from` has the first offsets of the queues that this micro-batch is
-the first to read. `new` is only in the offset before the first micro-batch: it makes Spark write down where the query
+the first to read. `new` is only in the offset before the first micro-batch. Spark then writes down where the query
 begins even if there is nothing to read. No Spark and no client here.
 """
 
@@ -25,7 +25,7 @@ from pyromq.message import MessageQueue
 from pyromq.spark.option_values import by_queue
 
 VERSION = 1
-NO_MESSAGE = -1  # offset of a mark whose topic has no message yet
+NO_MESSAGE = -1  # offset in the mark of a topic that has no message yet
 
 TopicAtBroker = tuple[str, str]
 Json = dict[str, Any]
@@ -33,7 +33,9 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A message of a topic: its queue, offset and store time. `made` counts how often the topic was created again."""
+    """A message by which a topic at a broker is recognized: queue, offset and store time. `made` counts how often the
+    topic was created again.
+    """
 
     queue_id: int
     offset: int
@@ -43,7 +45,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class QueryStart:
-    """Time at which a query began, and the brokers that were registered then."""
+    """The time (ms) when a query began, and the brokers that were registered at that time."""
 
     ms: int
     brokers: tuple[str, ...]
@@ -51,7 +53,7 @@ class QueryStart:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The next offset of every queue, and marks that identify the topics."""
+    """The next offset of every queue of a stream, with marks (one message per topic) that reveal recreated topics."""
 
     positions: dict[MessageQueue, int]
     marks: dict[TopicAtBroker, Mark] = field(default_factory=dict)
@@ -81,7 +83,10 @@ class StreamOffset:
 
 
 def read_stream_offset(found: Mapping[str, Any]) -> StreamOffset:
-    """Parse the offset in a checkpoint. Raises `UsageError` for another version or another source."""
+    """Parse the offset in a query's checkpoint.
+
+    Raises `UsageError` for another version of the format, or another source.
+    """
     if found.get("v") != VERSION:
         raise UsageError(
             f"the checkpoint's offset {dict(found)!r} is not of version {VERSION} of this source; "
@@ -97,7 +102,10 @@ def read_stream_offset(found: Mapping[str, Any]) -> StreamOffset:
 
 
 def reported_offset(given: Any) -> StreamOffset | None:
-    """Parse an offset in Spark's progress report, a text or an object; None for null or for another source."""
+    """Parse a source's offset in Spark's progress report: JSON text or a dict.
+
+    Return None for null, or for another source.
+    """
     found = json.loads(given) if isinstance(given, str) else given
     return read_stream_offset(found) if isinstance(found, dict) and "t" in found else None
 

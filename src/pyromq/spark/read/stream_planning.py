@@ -1,6 +1,7 @@
 """Plans the micro-batches of a stream on the driver: their ends, lost messages, and the offsets stored at brokers.
 
-No Spark here. The state lasts for one run of a query; the checkpoint's offsets hold all that must last longer.
+The state here lasts for one run of a query. The offsets in the query's checkpoint hold everything that lasts longer.
+No Spark here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyromq.spark.read.stream_offset import NO_MESSAGE, Mark, QueryStart, Stream
 
 logger = logger_of(__name__)
 
-SAMPLE = 32  # messages whose mean size is taken for the whole backlog
+SAMPLE = 32  # number of messages whose mean size stands for the whole backlog
 
 
 class StreamPlanning:
@@ -33,17 +34,17 @@ class StreamPlanning:
         self._clock = clock
         self._first: StreamOffset | None = None
         self._ends_here = False
-        self._target: Positions | None = None  # end of this run with AvailableNow, set with the first micro-batch
+        self._target: Positions | None = None  # ends of this run with AvailableNow, set by the first micro-batch
         self._latest: Positions = {}
         self._away: set[TopicAtBroker] = set()
-        self._deleted: set[TopicAtBroker] = set()  # reported, with failOnDataLoss false
+        self._deleted: set[TopicAtBroker] = set()  # deleted topics that were reported, with failOnDataLoss false
         self._waiting_since = clock.monotonic()
         self._commit_seconds = options.commit_interval_ms / 1000
         self._published: Positions = {}
         self._published_at: float | None = None
 
     def first(self) -> StreamOffset:
-        """Return the first offset of a query without a checkpoint; equal for every call of a run."""
+        """Return the offset where a query without a checkpoint begins. All calls of a run return the same offset."""
         if self._first is None:
             began = QueryStart(self._clock.now_ms(), tuple(self._client.brokers()))
             self._queues.check_absent(required=self._ends_here)
@@ -55,14 +56,15 @@ class StreamPlanning:
         return self._first
 
     def end_here(self) -> None:
-        """End this run at the present ends of the queues (Trigger.AvailableNow)."""
+        """End this run at the present ends of the queues, for Trigger.AvailableNow."""
         self._ends_here = True
 
     def next(self, start: StreamOffset, *, limited: bool = True) -> StreamOffset:
-        """Return the end of the next micro-batch, `limited` by the options; an equal offset if there is nothing to do.
+        """Return the end of the next micro-batch; an offset with equal positions if there is nothing to read.
 
-        Raises `DataLoss` with failOnDataLoss, `UsageError` for a checkpoint of other topics, and `Unavailable` if the
-        run cannot end without the queues of a broker that is not registered.
+        With `limited`, limits in the options apply. Raises `DataLoss` unless failOnDataLoss is false, `UsageError` for
+        a checkpoint of other topics, and `Unavailable` if the run cannot end without the queues of a broker that is not
+        registered.
         """
         self._check_topics(start)
         try:
@@ -101,15 +103,17 @@ class StreamPlanning:
 
     @property
     def ends_here(self) -> bool:
-        """Whether this run ends at an offset that was fixed when it began."""
+        """Whether this run ends at offsets that were fixed when the run began (Trigger.AvailableNow)."""
         return self._ends_here
 
     def latest(self) -> StreamOffset | None:
-        """Return the ends of all queues at the last call of `next`, for the query's progress."""
+        """Return the ends of all queues that the last call of `next` found; None before the first call."""
         return StreamOffset(self._latest) if self._latest else None
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[QueueRange]:
-        """Return the ranges of a micro-batch. They depend only on the two offsets, so a repeated one reads the same."""
+        """Return the ranges of a micro-batch, without queues of retired brokers. The ranges depend only on the two
+        offsets, so a repeated micro-batch reads the same messages.
+        """
         retired = self._retired()
         return [
             QueueRange(queue, end.begins.get(queue, start.positions.get(queue, 0)), stop)
@@ -118,7 +122,8 @@ class StreamPlanning:
         ]
 
     def publish(self, reached: StreamOffset, *, last: bool = False) -> None:
-        """Store the query's offsets under its group's name, once per commitInterval and at the `last` call of a run.
+        """Commit the query's offsets at the brokers under the query's group, once per commitInterval and at the `last`
+        call of a run.
 
         A failure is only logged: tools show old offsets until the next call.
         """
@@ -158,7 +163,9 @@ class StreamPlanning:
         return names.difference(self._client.brokers()) if names else names
 
     def _look_for_losses(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> dict[TopicAtBroker, Mark]:
-        """Report lost messages; return the marks of topics that were created again."""
+        """Report lost messages: raise `DataLoss` or log. Return new marks for topics that were created again, by topic
+        and broker.
+        """
         made = {}
         for place in self._created_again(start, bounds):
             report_loss(
@@ -176,7 +183,10 @@ class StreamPlanning:
     def _look_for_brokers(
         self, missing: Collection[TopicAtBroker], start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]
     ) -> None:
-        """Report topics that were deleted. Queues of a broker that is not registered wait: no message is lost."""
+        """Report deleted topics. A queue whose broker is not registered is read later: no message of the queue is lost.
+
+        Raises `Unavailable` if the run cannot end without such a queue.
+        """
         deleted = self._client.deleted(missing) if missing else set()
         if new := sorted(deleted - self._deleted):
             report_loss(self._options, "; ".join(deletion(place, start.positions) for place in new))
@@ -202,7 +212,10 @@ class StreamPlanning:
         self._away = away
 
     def _is_unread(self, queue: MessageQueue, offset: int) -> bool:
-        """Whether a run with an end still has to read this queue. True as long as the end is not known."""
+        """Return whether a run with a fixed end still has to read this queue.
+
+        Return True while the end is not known.
+        """
         return self._target is None or offset < self._target.get(queue, 0)
 
     def _look_at(self, queue: MessageQueue, offset: int, bounds: Mapping[MessageQueue, Bounds]) -> None:
@@ -224,7 +237,7 @@ class StreamPlanning:
             )
 
     def _created_again(self, start: StreamOffset, bounds: Mapping[MessageQueue, Bounds]) -> list[TopicAtBroker]:
-        """Return the topics with another message at their mark, or whose queue ends before it."""
+        """Return the topics with another message at their mark's offset, or whose queue ends before that offset."""
         again = []
         places = {}
         for place, mark in start.marks.items():
@@ -260,21 +273,21 @@ class StreamPlanning:
 
     @property
     def _begins_at_ends(self) -> bool:
-        """Whether a query without a checkpoint begins at the ends of the queues, which change all the time."""
+        """Whether a query without a checkpoint begins at the ends of the queues, which move with every new message."""
         options = self._options
         by_time = options.starting_ms is not None or options.starting_times is not None
         return not by_time and options.starting_offsets in (None, "latest")
 
     def _begin_later(self, queue: MessageQueue, bounds: Bounds, began: QueryStart) -> int:
-        """Return the first offset of a queue whose broker was not registered when the query began.
+        """Return the first offset to read in a queue whose broker was not registered when the query began.
 
-        It is the offset where the query would have begun then.
+        The query would have begun at this offset if the broker had been registered.
         """
         options = self._options
         if self._begins_at_ends:
             return self._client.first_since(queue, began.ms, bounds)
         if options.starting_times is not None or isinstance(options.starting_offsets, dict):
-            return bounds[0]  # the table names other queues: the query waited for the brokers in it
+            return bounds[0]  # the table names other queues: the query waited for the brokers in the table
         return self._queues.beginnings({queue: bounds}, default="latest")[queue]
 
     def _ends(self, begin: Positions, bounds: Mapping[MessageQueue, Bounds], limited: bool) -> Positions:
@@ -299,7 +312,9 @@ class StreamPlanning:
         return self._clock.monotonic() - self._waiting_since >= self._options.max_delay_ms / 1000
 
     def _most_rows(self, begin: Positions, backlogs: Mapping[MessageQueue, int]) -> int | None:
-        """Return the limit in rows. A limit in bytes is divided by the mean size of messages of the longest backlog."""
+        """Return the limit of a micro-batch in rows, None: no limit. A limit in bytes is divided by the mean size of
+        messages in the longest backlog.
+        """
         max_rows, max_bytes = self._options.max_rows, self._options.max_bytes
         if max_bytes is None or not any(backlogs.values()):
             return max_rows
@@ -314,7 +329,7 @@ class StreamPlanning:
     def _marks(
         self, positions: Positions, bounds: Mapping[MessageQueue, Bounds], known: Mapping[TopicAtBroker, Mark]
     ) -> dict[TopicAtBroker, Mark]:
-        """Return a mark for each topic and broker: the last message before the furthest of its positions."""
+        """Return a mark for each topic and broker: the last message before the furthest position in its queues."""
         furthest: dict[TopicAtBroker, MessageQueue] = {}
         for queue, offset in positions.items():
             place = _place(queue)

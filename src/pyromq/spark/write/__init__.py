@@ -1,1 +1,1 @@
-"""Writes to topics: at least once, idempotent, exactly once."""
+"""Writes rows to topics: at least once, idempotent, or exactly once."""

@@ -41,7 +41,9 @@ Ints = npt.NDArray[np.int64]
 
 
 class BatchMembers:
-    """The encoded messages of some rows. `bodies` and `texts` have no null, and no text exceeds a record's limit."""
+    """Messages encoded as members of a batch message. `bodies` and `texts` (of properties) have no null, and no text
+    exceeds a record's limit.
+    """
 
     def __init__(self, flags: Ints, bodies: pa.BinaryArray, texts: pa.BinaryArray) -> None:
         self._flags = flags.astype(np.int32)
@@ -53,13 +55,13 @@ class BatchMembers:
 
     @cached_property
     def ends(self) -> Ints:
-        """Positions of the members in the joined bytes: 0, then the end of each."""
+        """Positions of the members in the joined bytes: 0, then the end of each member."""
         ends = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self._sizes(self._bodies) + self._sizes(self._texts) + MEMBER_BYTES, out=ends[1:])
         return ends
 
     def between(self, first: int, last: int) -> bytes | memoryview:
-        """Return the joined bytes of members `first` to `last`, exclusive: the body of a run."""
+        """Return the joined bytes of members `first` to `last` (exclusive): the body of a batch message."""
         if speedups.is_active:
             return write_members(self._flags, self._body_buffers, self._text_buffers, first, last)
         return self._content[self.ends[first] : self.ends[last]]
@@ -79,7 +81,7 @@ class BatchMembers:
 
     @cached_property
     def _content(self) -> memoryview:
-        """All members, joined by Arrow's functions: the plain form of `write_members`."""
+        """The bytes of all members, joined by Arrow's functions. Used if the compiled `write_members` is missing."""
         count = len(self)
         body_sizes, text_sizes = self._sizes(self._bodies), self._sizes(self._texts)
         heads = np.zeros((count, 5), ">i4")
@@ -102,7 +104,7 @@ class BatchMembers:
 
 
 def _buffers(values: pa.BinaryArray) -> tuple[Any, Any]:
-    """Return the offsets and the bytes of an array's values."""
+    """Return two buffers: the offsets and the bytes of an Arrow array's values."""
     _, ends, content = values.buffers()
     begin, count = 4 * values.offset, 4 * (len(values) + 1)
     if ends is None:  # the array is empty
@@ -111,20 +113,20 @@ def _buffers(values: pa.BinaryArray) -> tuple[Any, Any]:
 
 
 def _fixed(raw: bytes, count: int, width: int) -> pa.Array:
-    """Return `raw` as an array of `count` values of one width."""
+    """Return `raw` as an Arrow array of `count` binary values, each `width` bytes long."""
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, pa.py_buffer(raw)]).cast(pa.binary())
 
 
 logger = logger_of(__name__)
 
-KEPT_BYTES = 64 << 10  # of the body of a too large row, in its dead letter
-ROOM_FOR_BROKER = 200  # bytes of properties that a broker adds, such as its cluster's name
+KEPT_BYTES = 64 << 10  # limit of the body in the dead letter of a too large row
+ROOM_FOR_BROKER = 200  # bytes left free for properties that a broker adds, for example its cluster's name
 
 _PLAIN = {"keys": Property.KEYS, "tags": Property.TAGS, "shardingKey": Property.SHARDING_KEY, "bornTimestamp": BORN}
 _NUMBERS = ("flag", "queueId", "delayLevel")
 _KEPT = tuple(name + NAME_VALUE for name in (Property.UNIQUE_KEY, Property.KEYS, Property.TAGS))
 
-# Spark has several Arrow types for texts and lists; columns are cast to one of each.
+# Spark has several Arrow types for lists and maps of texts; columns are cast to these two.
 _WORDS, _PAIRS_OF_TEXTS = pa.list_(pa.string()), pa.map_(pa.string(), pa.string())
 
 Truths = npt.NDArray[np.bool_]
@@ -132,16 +134,18 @@ Truths = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SingleMessage:
-    """One message: for rows that are not sent in a run."""
+    """One message that is sent in its own request, not in a batch message."""
 
     topic: str
     body: bytes
-    text: str  # its properties
+    text: str  # the message's properties in text form
     flag: int = 0
 
 
 class MessageColumns:
-    """The messages of some rows, in order. Columns that are missing, or unused by the options, are None."""
+    """The messages of some rows, in order, as Arrow columns. A column is None if the rows lack it or the options do not
+    use it.
+    """
 
     def __init__(self, columns: Mapping[str, pa.Array], texts: pa.Array, options: SinkOptions) -> None:
         self._columns = columns
@@ -159,28 +163,31 @@ class MessageColumns:
 
     @cached_property
     def members(self) -> BatchMembers:
-        """The encoded messages."""
+        """The messages, encoded as members of a batch message."""
         return BatchMembers(self._flags, self.bodies, self.texts)
 
     @cached_property
     def sizes(self) -> Ints:
-        """Bytes of each message in a run."""
+        """Size in bytes of each message as a member of a batch message."""
         return self._body_sizes + self._text_sizes + MEMBER_BYTES
 
     @property
     def body_bytes(self) -> int:
-        """Bytes of all bodies."""
+        """Sum of the body sizes in bytes."""
         return int(self._body_sizes.sum())
 
     @cached_property
     def too_large(self) -> Truths:
-        """Whether each message exceeds the brokers' limits."""
+        """For each message, whether its size exceeds the brokers' limits."""
         too_wide = self._text_sizes > MAX_PROPERTIES_SIZE - ROOM_FOR_BROKER
         return (self.sizes > self._options.max_message_bytes) | too_wide
 
     @cached_property
     def delayed(self) -> Truths:
-        """Whether each message is delayed or scheduled; such a message cannot be in a run."""
+        """For each message, whether the message is delayed or scheduled.
+
+        Such a message cannot be in a batch message.
+        """
         if "deliverTimestamp" in self._columns:
             return ~_truths(self._columns["deliverTimestamp"].is_null())
         if "delayLevel" in self._columns:
@@ -188,7 +195,7 @@ class MessageColumns:
         return np.zeros(len(self), np.bool_)
 
     def row(self, index: int) -> SingleMessage:
-        """Return one message."""
+        """Return the message in row `index`."""
         topic = self._options.topic or self._columns["topic"][index].as_py()
         text = self.texts[index].as_py().decode()
         return SingleMessage(topic, self.bodies[index].as_py(), text, int(self._flags[index]))
@@ -201,7 +208,7 @@ class MessageColumns:
         )
 
     def refusal(self, index: int) -> str:
-        """Return the sizes and the limit of a too large message."""
+        """Return the sizes of the too large message in row `index`, and the exceeded limit, for an error text."""
         body, text = int(self._body_sizes[index]), int(self._text_sizes[index])
         if self.sizes[index] > self._options.max_message_bytes:
             return f"{body} bytes of body and {text} of properties; the limit is {self._options.max_message_bytes}"
@@ -222,9 +229,10 @@ class MessageColumns:
 
 
 class MessageReader:
-    """Converts Arrow batches to messages.
+    """Converts Arrow batches of rows to messages.
 
-    `new_ids(count)` makes unique ids for rows without column uniqKey, `id_of(key)` the id of a row with one.
+    `new_ids(count)` makes unique ids for rows without column uniqKey. `id_of(key)` returns the id of a row with value
+    `key` in that column.
     """
 
     def __init__(self, options: SinkOptions, new_ids: Callable[[int], pa.Array], id_of: Callable[[str], str]) -> None:
@@ -297,7 +305,7 @@ def _check_topics(topics: pa.Array) -> None:
 
 
 def _check_tags(tags: pa.Array) -> None:
-    """Raise `IllegalMessage` for a tag that no subscription matches, as producers do."""
+    """Raise `IllegalMessage` for a tag that no subscription can match. Producers refuse the same tags."""
     doubtful = pc.or_(pc.match_substring(tags, "|"), pc.not_equal(tags, pc.utf8_trim_whitespace(tags)))
     for tag in pc.unique(tags.filter(doubtful)).to_pylist():
         try:
@@ -307,7 +315,9 @@ def _check_tags(tags: pa.Array) -> None:
 
 
 def dead_letter(row: SingleMessage, reason: str, options: SinkOptions) -> MessageColumns:
-    """Return the dead letter of a too large row: the beginning of its body, its id, keys and tags."""
+    """Return the dead letter of a too large row: the beginning of its body, its unique id, keys and tags, and the
+    reason as a property.
+    """
     properties = {"TOO_LARGE": reason, "ORIGIN_TOPIC": row.topic, "ORIGIN_BODY_BYTES": str(len(row.body))}
     pairs = [f"{name}{NAME_VALUE}{value}" for name, value in properties.items()]
     kept = [pair for pair in row.text.split(PAIRS) if len(pair) < 1024 and pair.startswith(_KEPT)]
@@ -325,7 +335,7 @@ def _of_column_topic(options: SinkOptions) -> SinkOptions:
 
 
 def _plain(name: str, column: pa.Array) -> pa.Array:
-    """Return a column with the type used here: bytes for bodies, texts for properties."""
+    """Return column `name` cast to the Arrow type used here: binary for bodies, string for properties."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if name == "body":
@@ -352,13 +362,17 @@ def _joined_words(lists: pa.ListArray) -> pa.Array:
 
 
 def _where_no_copy(born: pa.Array, maps: pa.MapArray) -> pa.Array:
-    """Return the born times, null for copies: the properties of a copy have the born time of its original."""
+    """Return the born times, null for copied messages. The properties of a copied message have the original's born
+    time.
+    """
     before = pc.fill_null(pc.map_lookup(maps, BORN, "last"), "")
     return pc.if_else(pc.equal(before, ""), born, pa.scalar(None, pa.string()))
 
 
 def _property(name: str, values: pa.Array) -> pa.Array:
-    """Return `02 name 01 value` for each row; '' for null and empty values. Raises `IllegalMessage`."""
+    """Return property `name` as text `02 name 01 value` for each row; '' for null and empty values. Raises
+    `IllegalMessage` for a value with a separator.
+    """
     _check_texts(name, values)
     values = pc.fill_null(values, "")
     pairs = pc.binary_join_element_wise(PAIRS + name + NAME_VALUE, values, "")
@@ -377,18 +391,23 @@ def _check_texts(name: str, values: pa.Array) -> None:
 
 
 def _may_have_separator(texts: pa.StringArray) -> bool:
-    """Search the whole buffer at once. If `texts` is a slice, the match may lie in other rows."""
+    """Return whether a text may contain a separator. The whole buffer is searched; if `texts` is a slice, the match may
+    lie in other rows.
+    """
     content = texts.buffers()[2]
     return content is not None and bool((np.frombuffer(content, np.uint8) <= ord(PAIRS)).any())
 
 
 def _free_properties(maps: pa.MapArray) -> pa.Array:
-    """Return `02 name 01 value 02 name 01 value` for each row. Pairs with an empty value are left out."""
+    """Return column properties as text `02 name 01 value 02 name 01 value` for each row, without pairs of empty value.
+
+    Raises `IllegalMessage` for a name or value that cannot be sent.
+    """
     lists = maps.cast(pa.list_(maps.type.field(0)))
     pairs = lists.flatten()
     names, values = pairs.field(0), pc.fill_null(pairs.field(1), "")
     for name in pc.unique(names).to_pylist():
-        if name != BORN:  # a copy that is copied again has it
+        if name != BORN:  # a copied message that is copied again has this property
             check_name(name)
     for name in (name for name in pc.unique(names).to_pylist() if _has_separator(values.filter(pc.equal(names, name)))):
         _check_texts(name, values.filter(pc.equal(names, name)))
@@ -405,7 +424,10 @@ def _has_separator(values: pa.Array) -> bool:
 
 
 def _waits(columns: Mapping[str, pa.Array], most_levels: int) -> Iterator[pa.Array]:
-    """Yield the properties of delayed and scheduled messages."""
+    """Yield the property texts of delayed and scheduled messages.
+
+    Raises `IllegalMessage` for a delay level out of range.
+    """
     if (levels := columns.get("delayLevel")) is not None:
         levels = pc.if_else(pc.equal(levels, 0), pa.scalar(None, pa.int32()), levels)
         bounds = pc.min_max(levels).as_py()

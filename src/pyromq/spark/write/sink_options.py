@@ -1,4 +1,6 @@
-"""The options of a write: names, types and meaning, checked before any connection is opened. No Spark here."""
+"""The options of a write: names, types and meaning. All options are checked before a connection is opened. No Spark
+here.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from pyromq.spark.options import (
 AT_LEAST_ONCE, IDEMPOTENT, EXACTLY_ONCE = "atLeastOnce", "idempotent", "exactlyOnce"
 FAIL, DROP, DEAD_LETTER, TOMBSTONES = "fail", "drop", "dlq", "tombstone"
 QUEUE_ID, SHARDING_KEY = "queueId", "shardingKey"
-MAX_MESSAGE_BYTES = 15 << 20  # the highest limit that a broker accepts in its settings
+MAX_MESSAGE_BYTES = 15 << 20  # limit of option maxMessageBytes: the highest limit that a broker accepts in its settings
 
 
 def check_writable(topic: str) -> None:
@@ -40,7 +42,7 @@ def _job(name: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Options of a write; the texts are the documentation for users."""
+    """Options of a write. The text in each field is the option's documentation for users."""
 
     namesrv: str = name_servers_option()
     topic: str | None = option(
@@ -129,7 +131,7 @@ class SinkOptions:
     )
     group: str = option("group", checked_by(check_producer_group), "pyromq-spark-sink", "the producer group at brokers")
     connecting: ConnectionOptions = BY_ENVIRONMENT
-    checkpoint: str | None = None  # of a stream; Spark adds both to the options
+    checkpoint: str | None = None  # option checkpointLocation of a stream, which Spark adds, like queryName
     query_name: str | None = None
 
     def __post_init__(self) -> None:
@@ -146,7 +148,7 @@ class SinkOptions:
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Return the checked options. Raises `UsageError` naming option, value and allowed values."""
+    """Parse and check the options of a write. Raises `UsageError` naming option, value and allowed values."""
     return SinkOptions(**read_fields(SinkOptions, given))
 
 
@@ -155,7 +157,10 @@ _EXTRA_TYPES = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "fl
 
 
 def check_columns(columns: Mapping[str, str], options: SinkOptions) -> None:
-    """Check names and types (in Spark's spelling). Raises `UsageError` naming both."""
+    """Check the names and types (in Spark's spelling) of the columns to write.
+
+    Raises `UsageError` naming column and type.
+    """
     extra = [name for name in columns if name not in SINK_COLUMNS]
     _check_extra(extra, columns, options)
     for name in columns.keys() - extra:

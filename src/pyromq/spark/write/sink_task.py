@@ -1,8 +1,8 @@
-"""Sends the rows of one task of a write in runs, and reports when brokers acknowledged all. No Spark here.
+"""Sends the rows of one Spark task in runs, and reports when brokers have acknowledged all rows. No Spark here.
 
-A run is the batch message of one request. Messages for one queue stay in order. Messages without a queue fill one run
-after the other, for one queue after the other: a broker stores full runs far faster than messages spread over all
-queues.
+A run is the batch message of one request, for one queue. Messages for one queue stay in order. Messages without a given
+queue fill one run after another, each for the next queue: a broker stores full runs far faster than messages spread
+over all queues.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from pyromq.spark.worker_clients import RESTART_SECONDS, with_retries
 from pyromq.spark.write.message_columns import BatchMembers, MessageColumns, MessageReader, SingleMessage, dead_letter
 from pyromq.spark.write.sink_options import DROP, EXACTLY_ONCE, FAIL, IDEMPOTENT, SinkOptions
 
-MOST_BUFFERED = 8  # times `run_bytes` that open runs of a task may hold; then the largest is sent before it is full
-KNOWN_KEYS = 10_000  # sharding keys whose queue is cached
+MOST_BUFFERED = 8  # limit of a task's open runs (times `run_bytes`); beyond the limit, the largest run is sent
+KNOWN_KEYS = 10_000  # limit of sharding keys of a topic whose queue is cached
 
 
 @dataclass(slots=True)
 class _Run:
-    """The open run of one queue."""
+    """The open run of one queue: a batch message that is not sent yet."""
 
     parts: list[bytes | memoryview] = field(default_factory=list)
     size: int = 0
@@ -46,7 +46,7 @@ class _Run:
 
 
 class _Topic:
-    """The queues of one topic."""
+    """The queues of one topic; chooses the queue of each message."""
 
     def __init__(self, name: str, queues: list[MessageQueue]) -> None:
         self.name = name
@@ -58,16 +58,17 @@ class _Topic:
 
     @property
     def next(self) -> MessageQueue:
-        """The queue for the next message without a queue."""
+        """The queue for the next messages that have no given queue."""
         return self.queues[self._turn % len(self.queues)]
 
     def pass_turn(self) -> None:
         self._turn += 1
 
     def named_queues(self, messages: MessageColumns) -> list[MessageQueue | None] | None:
-        """Return the queue of each message by its id or sharding key, None for a message without both.
+        """Return the queue of each message, chosen by column queueId or shardingKey; None for a message with neither
+        value.
 
-        Return None if no message has either. Raises `UsageError` for a queue that does not exist.
+        Return None instead of a list if both columns are missing. Raises `UsageError` for a queue that does not exist.
         """
         keys = None if messages.sharding_keys is None else messages.sharding_keys.to_pylist()
         ids = None if messages.queue_ids is None else messages.queue_ids.to_pylist()
@@ -81,13 +82,15 @@ class _Topic:
         ]
 
     def missing_brokers(self, messages: MessageColumns) -> set[str]:
-        """Return the brokers that messages name and that have no queue of this topic."""
+        """Return the brokers that messages name in column brokerName, and that have no queue of this topic."""
         if messages.queue_ids is None or messages.broker_names is None:
             return set()
         return set(pc.unique(messages.broker_names.drop_null()).to_pylist()).difference(self._brokers)
 
     def named(self, broker: str | None, queue_id: int) -> MessageQueue:
-        """Return the queue with this id. Raises `UsageError` if there is none, or more than one."""
+        """Return the queue with this id at this broker. Raises `UsageError` if there is no such queue, or if `broker`
+        is None and several brokers have the topic.
+        """
         if broker is None:
             if len(self._brokers) > 1:
                 raise UsageError(
@@ -105,9 +108,9 @@ class _Topic:
 
 
 class OpenRuns:
-    """The open runs of one task. Full runs go to `send(queue, body, messages)`.
+    """The open runs of one task: a batch message for each queue. Full runs are passed to `send(queue, body, messages)`.
 
-    `queues_of(topic, brokers)` returns a topic's queues; rows name these brokers.
+    `queues_of(topic, brokers)` returns the queues of a topic; `brokers` are those that rows name.
     """
 
     def __init__(
@@ -125,7 +128,7 @@ class OpenRuns:
         self._size = 0
 
     def add(self, topic: str | None, messages: MessageColumns) -> None:
-        """Add messages to the runs of their queues. Without `topic`, the messages' own topics count.
+        """Add messages to the runs of their queues. If `topic` is None, each message goes to its own topic.
 
         Raises `UsageError` for a queue that does not exist.
         """
@@ -138,12 +141,12 @@ class OpenRuns:
             self._add_to(self._topic(name), messages if mask.all() else messages.where(mask))
 
     def queue_of(self, topic: str, messages: MessageColumns) -> MessageQueue:
-        """Return the queue of a single message."""
+        """Return the queue for a message that is sent alone."""
         named = self._topic(topic).named_queues(messages)
         return (named and named[0]) or self._topic(topic).next
 
     def flush(self) -> None:
-        """Send all open runs."""
+        """Send all open runs, full or not."""
         for queue in list(self._runs):
             self._close(queue)
 
@@ -168,7 +171,9 @@ class OpenRuns:
             self._fill(topic, queue, members)
 
     def _fill(self, topic: _Topic, only: MessageQueue | None, members: BatchMembers) -> None:
-        """Add members to runs of queue `only`; None: to the next queue, which changes with each full run."""
+        """Add encoded messages to runs of queue `only`. If `only` is None, use the next queue, which changes with each
+        full run.
+        """
         ends = members.ends
         first, count = 0, len(members)
         while first < count:
@@ -181,7 +186,7 @@ class OpenRuns:
                 if run.messages:
                     self._close(queue)
                     continue
-                last = first + 1  # larger than `run_bytes`: a run of its own
+                last = first + 1  # a message larger than `run_bytes` is a run by itself
             run.parts.append(members.between(first, last))
             run.size += int(ends[last] - ends[first])
             run.messages += last - first
@@ -211,18 +216,19 @@ _UNIQUE_ID_DIGITS = 32
 
 @dataclass(frozen=True, slots=True)
 class TaskName:
-    """Identifies a task of a write; equal when Spark repeats the task."""
+    """Identifies a task of a write. A task that Spark repeats has an equal name."""
 
-    write: str  # name of the query's batch or the job; also of the transaction
+    write: str  # name of the stream's batch or of the job; a transaction has the same name
     partition: int
-    stream: StreamBatch | None = None  # the micro-batch that the task belongs to
+    stream: StreamBatch | None = None  # the micro-batch that the task belongs to; None in a batch write
 
 
 @dataclass(slots=True)
 class TaskReport:
-    """What a task has written. `skipped`: nothing, since the write was decided before; `rows` counts its input.
+    """What a task has written. If the write was committed before, the task sends nothing: `skipped` is true and `rows`
+    counts the input.
 
-    Except with exactly once, `queues` has the offsets of the stored messages.
+    Unless delivery is exactlyOnce, `queues` has the offsets of the stored messages.
     """
 
     write: str
@@ -242,19 +248,20 @@ class TaskReport:
 
 
 class SinkTask:
-    """Writes the rows of one task."""
+    """Writes the rows of one Spark task to topics."""
 
     def __init__(self, client: BatchTransactions, options: SinkOptions, name: TaskName) -> None:
         self._client = client
         self._options = options
         self._name = name
         self._report = TaskReport(name.write, name.stream)
-        self._given = 0  # rows
+        self._given = 0  # number of rows that Spark has given to this task
         self._out: Attempt | Stream
         self._runs: OpenRuns
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-        """Send all rows; return when the brokers have stored them.
+        """Send all rows; return the report when the brokers have stored them. A write that was committed before sends
+        nothing.
 
         Raises `IllegalMessage` for a row that cannot be sent, and the errors of sending.
         """
@@ -275,7 +282,10 @@ class SinkTask:
         return self._report
 
     def _queues(self, topic: str, brokers: Collection[str]) -> list[MessageQueue]:
-        """Return the topic's queues. Wait up to 20 s for these brokers, which may be restarting."""
+        """Return the queues of a topic.
+
+        Wait up to 20 s for `brokers`, which may be restarting; then raise `Unavailable`.
+        """
 
         def found() -> list[MessageQueue]:
             queues = self._client.queues(topic)
@@ -290,7 +300,10 @@ class SinkTask:
         return with_retries(self._options, found, planned=True, most_seconds=RESTART_SECONDS if brokers else math.inf)
 
     def _skipped(self, batches: Iterable[pa.RecordBatch]) -> TaskReport:
-        """Consume the rows without sending them: Spark's worker requires that all are consumed."""
+        """Consume the rows without sending them; return the report.
+
+        Spark's worker requires that a task consumes all rows.
+        """
         rows = self._given + sum(batch.num_rows for batch in batches)
         logger.info("%s is written already; partition %d sends nothing", self._name.write, self._name.partition)
         return TaskReport(self._name.write, self._name.stream, skipped=True, rows=rows)
@@ -316,7 +329,9 @@ class SinkTask:
         self._count(messages)
 
     def _refuse(self, row: SingleMessage, reason: str) -> None:
-        """Fail, drop the row or send a dead letter, as option onTooLarge says."""
+        """Handle a too large row as option onTooLarge says: raise `MessageRefused`, drop the row, or send a dead
+        letter.
+        """
         options = self._options
         if options.too_large == FAIL:
             raise MessageRefused(
@@ -331,7 +346,7 @@ class SinkTask:
         logger.warning("a row for topic %s has %s: %s", row.topic, reason, options.too_large)
 
     def _send_single(self, message: MessageColumns) -> None:
-        """Send a delayed message by itself: runs cannot be delayed."""
+        """Send a delayed or scheduled message in its own request: a batch message cannot be delayed."""
         assert isinstance(self._out, Stream)
         row = message.row(0)
         queue = self._runs.queue_of(row.topic, message)
@@ -351,14 +366,18 @@ class SinkTask:
 
 
 def unique_id_of(key: str) -> str:
-    """Return the message id for column uniqKey: the key itself if it has the form of an id."""
+    """Return the message id for a value of column uniqKey: the value if the value has the form of an id, else a digest
+    of the value.
+    """
     if len(key) == _UNIQUE_ID_DIGITS and key.isascii() and key.isalnum():
         return key
     return _digest(key)
 
 
 def _id_maker(options: SinkOptions, name: TaskName, unique: UniqueIds) -> Callable[[int], pa.Array]:
-    """Return a maker of message ids: new ones, or with delivery idempotent equal ones for a repeated task."""
+    """Return a function that makes message ids. With delivery idempotent, a repeated task makes equal ids; otherwise
+    all ids are new.
+    """
     if options.delivery != IDEMPOTENT:
         return partial(fresh_ids, unique)
     numbers = count()
@@ -371,7 +390,7 @@ def _digest(text: str) -> str:
 
 
 def fresh_ids(unique: UniqueIds, count: int) -> pa.StringArray:
-    """Return new unique ids. numpy makes them in a tenth of the time of Python texts."""
+    """Return `count` new unique ids. numpy makes them in a tenth of the time that Python texts take."""
     parts = [_block(head.encode(), numbers) for head, numbers in unique.blocks(count)]
     return pa.concat_arrays(parts or [pa.array([], pa.string())])
 

@@ -1,7 +1,7 @@
 """Spark's writers, for batches and streams. `SinkTask` sends the rows in tasks.
 
 On the driver Spark passes the tasks' reports to `commit`, or to `abort` with None for failed attempts. A stream's
-writer on the driver is a new object for every call, so all its state is in the reports.
+writer on the driver is a new object for every call, so all state of a write is in the reports.
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ from pyromq.spark.write.sink_task import SinkTask, TaskName, TaskReport
 
 logger = logger_of(__name__)
 
-FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.002, 0.1  # pauses between two checks whether messages are visible
-SLOWLY_VISIBLE = 10_000  # messages per second that any broker makes visible; measured: about 70,000
+FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = (
+    0.002,
+    0.1,
+)  # shortest and longest pause between checks whether messages are visible
+SLOWLY_VISIBLE = 10_000  # messages per second that even a slow broker makes visible; about 70,000 were measured
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """Carries a task's report to the driver."""
+    """Carries the report of a task to the driver."""
 
     report: TaskReport
 
 
 class RocketMQWriter(DataSourceArrowWriter):
-    """One batch write. Tasks and driver have pickled copies of one object."""
+    """Writes one batch of rows. Tasks and driver have pickled copies of one writer."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = check_reachable(options, wait_seconds=0)
@@ -59,7 +62,7 @@ class RocketMQWriter(DataSourceArrowWriter):
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
-    """The writes of a stream's micro-batches, each named by the query's id and the batch's number."""
+    """Writes the micro-batches of a stream. Each write is named after the query's id and the batch's number."""
 
     def __init__(self, options: SinkOptions) -> None:
         if options.job_id is not None:
@@ -82,10 +85,11 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
 
 def check_reachable(options: SinkOptions, *, wait_seconds: float) -> SinkOptions:
-    """Connect at planning, so that a missing name server, topic or ledger is an error before any row is computed.
+    """Connect at planning, so that a missing name server, topic or ledger raises an error before any row is computed.
 
-    Spark plans each micro-batch, so a stream waits `wait_seconds` for servers that restart. For exactly once, return
-    the options with the ledger broker: tasks and driver must use the same one.
+    Return the options. Spark plans each micro-batch, so a stream waits `wait_seconds` for servers that restart. With
+    delivery exactlyOnce the returned options name the ledger (the broker that stores commits): tasks and driver must
+    use the same one.
     """
     client = with_retries(options, lambda: sink_client(options), most_seconds=wait_seconds)
     for topic in filter(None, (options.topic, options.dead_letter_topic)):
@@ -98,9 +102,9 @@ def reports_of(messages: Iterable[WriterCommitMessage | None]) -> list[TaskRepor
 
 
 def commit_reports(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
-    """Commit a write. Except with exactly once, its messages are visible already.
+    """Commit a write on the driver. Unless delivery is exactlyOnce, the messages are visible already.
 
-    Raises the brokers' errors, and `BatchDecided` if a write with other rows is decided under the name.
+    Raises the errors of brokers, and `BatchDecided` if a write with other rows was committed under the same name.
     """
     if not reports:
         return
@@ -114,7 +118,7 @@ def commit_reports(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
 
 def _decide(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
     write, stream, results = reports[0].write, reports[0].stream, _results(reports)
-    # If a task found the write decided, this commit only completes the earlier one.
+    # If a task found that the write was committed before, this commit only completes the earlier one.
     whole = not any(report.skipped for report in reports)
     if whole and not any(result.messages for result in results):
         logger.info("%s: there are no rows, and nothing is decided", write)
@@ -136,7 +140,7 @@ def _decide(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
 
 
 def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome: BatchOutcome) -> None:
-    """Return when all messages of a decided write are visible.
+    """Wait until all messages of a committed write are visible.
 
     Raises `Unavailable` after `deadlineMs`, plus a second for each 10,000 messages.
     """
@@ -154,7 +158,7 @@ def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome:
 
 
 def abort_reports(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
-    """Roll back what the tasks sent, unless the write is decided. Never raises an `MQError`."""
+    """Roll back the messages that tasks sent, unless the write was committed. Errors of brokers are only logged."""
     if options.delivery != EXACTLY_ONCE or not reports:
         if reports:
             logger.warning("%s failed; %d rows are stored nevertheless", reports[0].write, sum(r.rows for r in reports))
@@ -172,12 +176,16 @@ def _results(reports: Iterable[TaskReport]) -> list[AttemptResult]:
 
 
 def _planned_batch(options: SinkOptions) -> tuple[int, str] | None:
-    """Return number and content of the planned micro-batch with delivery idempotent: message ids depend on them."""
+    """Return number and input digest of the planned micro-batch if delivery is idempotent, else None. Message ids
+    depend on both.
+    """
     return planned_batch(options.checkpoint) if options.delivery == IDEMPOTENT else None
 
 
 def _task_name(write: str, planned: tuple[int, str] | None) -> TaskName:
-    """Return the task's name. It includes the content of the micro-batch if known: idempotent ids then differ by it."""
+    """Return the name of the running task. The name has the digest of the micro-batch's input, if known, so that
+    idempotent ids of other input differ.
+    """
     stream = StreamBatch.of_task(_task())
     if planned is not None and stream is not None and stream.batch == planned[0]:
         write = f"{write}:{planned[1]}"
@@ -196,9 +204,9 @@ def _task() -> TaskContext:
 
 
 def sink_client(options: SinkOptions) -> BatchTransactions:
-    """Return this process's client for these options.
+    """Return the client of this process for these options.
 
-    Raises `NoNameServer` at once if no name server is reachable, `UsageError` for a ledger that does not exist.
+    Raises `NoNameServer` immediately if no name server is reachable, `UsageError` for a ledger that does not exist.
     """
 
     def open_client() -> BatchTransactions:
@@ -214,7 +222,7 @@ def sink_client(options: SinkOptions) -> BatchTransactions:
         return client
 
     client = kept_client(_key(options, options.ledger), open_client)
-    return kept_client(_key(options, client.ledger), lambda: client)  # driver and tasks share it
+    return kept_client(_key(options, client.ledger), lambda: client)  # driver and tasks in one process share the client
 
 
 def _key(options: SinkOptions, ledger: str | None) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""The checkpoint: up to which store times log, consume queues and index are on disk.
+"""The checkpoint file: the store times up to which log, consume queues and index are on disk.
 
     byte   type   meaning
     0      long   store time (ms) of the last record flushed to the commit log
@@ -9,8 +9,10 @@
     480    3 x 8  ours: a copy of the times
     504    uint   ours: CRC-32 of the copy
 
-The file has 4,096 bytes. A damaged, later time would make a start trust missing data. So the earlier of time and copy
-counts, if the copy is intact. Java brokers write the first three only, and keep the rest.
+The file has 4,096 bytes. "Ours" marks fields that RocketMQ does not know: Java brokers write only the first three
+fields and keep the other bytes. A damaged time that is too late would make a start trust missing data. So the earlier
+of each time and its copy is used, if the copy is intact.
+
 Source: RocketMQ 4.9.8, StoreCheckpoint.
 """
 
@@ -25,14 +27,17 @@ from pyromq.store.disk import LOCAL_DISK, Disk, opened, read_file
 CHECKPOINT_BYTES = 4096
 TIMES = struct.Struct(">qqq")
 _COPY = struct.Struct(">24sI")
-_COPY_AT = 480  # within the first sector, which a disk writes atomically
+_COPY_AT = 480  # byte of the copy: in the first sector of 512 bytes, which a disk writes atomically
 _BEGIN = struct.Struct(">qI")
 _BEGIN_AT = _COPY_AT - _BEGIN.size
-_SAFETY_MS = 3_000  # more than the store times of neighbouring records can be out of order
+_SAFETY_MS = 3_000  # subtracted from the times (ms): store times may be out of order by less
 
 
 class Checkpoint:
-    """One writer: the flusher's thread, or the thread that opens or closes the store while no flusher runs."""
+    """The checkpoint file of a store. Only one thread at a time may use this object.
+
+    That thread is the flusher's thread, or the thread that opens or closes the store while no flusher runs.
+    """
 
     def __init__(self, path: Path, disk: Disk = LOCAL_DISK) -> None:
         self._path = path
@@ -44,11 +49,11 @@ class Checkpoint:
 
     @property
     def safe_ms(self) -> int:
-        """Store time (ms) up to which records and their queue entries are on disk."""
+        """Store time (ms since 1970) up to which records and their queue entries are on disk."""
         return max(0, min(self.log_ms, self.queues_ms) - _SAFETY_MS)
 
     def load(self) -> None:
-        """Read the times; 0 from a missing or short file."""
+        """Read the times from the file. The times are 0 if the file is missing or too short."""
         content = read_file(self._disk, self._path)
         if content is not None and len(content) >= TIMES.size:
             times: tuple[int, ...] = TIMES.unpack_from(content)
@@ -60,7 +65,7 @@ class Checkpoint:
             self.log_ms, self.queues_ms, self.index_ms = times
 
     def save(self) -> None:
-        """Write the times durably. The data they cover must be on disk before."""
+        """Write the times durably. The caller must have flushed the data that the times cover."""
         with opened(self._disk, self._path, create=True) as descriptor:
             self._disk.resize(descriptor, CHECKPOINT_BYTES)
             times = TIMES.pack(self.log_ms, self.queues_ms, self.index_ms)

@@ -1,9 +1,10 @@
-"""The store's folder: its paths, its lock, and whether the last broker stopped cleanly.
+"""The store's data folder: its paths, its lock, and whether the last broker stopped cleanly.
 
-    lock    byte 0 exclusively locked while a store is open; content `lock`
-    abort   exists while a store is open: found at start, the last broker crashed. Ours holds process id and boot id.
+    lock    byte 0 is exclusively locked while a store is open; content `lock`
+    abort   exists while a store is open: if a start finds the file, the last broker crashed
 
-Source: RocketMQ 4.9.8, DefaultMessageStore.start and isTempFileExist.
+Different from RocketMQ, `abort` holds process id and boot id. Source: RocketMQ 4.9.8, DefaultMessageStore.start and
+isTempFileExist.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ _UNFLUSHED = "unflushed"
 
 
 class Directory:
-    """Paths of one store folder. `lock` sets `crashed` and `same_boot`.
+    """The paths of one data folder. `lock` sets `crashed` and `same_boot`.
 
-    `same_boot`: the last broker crashed, but neither machine nor disk did, so everything it had written exists.
+    `crashed`: the last broker did not stop cleanly. `same_boot`: the machine has not restarted since, and no flush had
+    failed, so everything that broker had written exists.
     """
 
     def __init__(self, root: Path, disk: Disk = LOCAL_DISK) -> None:
@@ -39,7 +41,10 @@ class Directory:
         self._descriptor: int | None = None
 
     def lock(self) -> None:
-        """Lock the folder; create it if absent. Raises `StoreLocked` with the holder, and `StoreNotWritable`."""
+        """Lock the folder; create the folder if necessary.
+
+        Raises `StoreLocked` with the process that holds the lock, and `StoreNotWritable`.
+        """
         try:
             make_lasting_folder(self._disk, self.root)
             descriptor = self._disk.open(self.lock_file, create=True)
@@ -60,7 +65,10 @@ class Directory:
         self._read_abort()
 
     def _holder(self, descriptor: int) -> str:
-        """Return the holder as text. The system knows the process of a Java broker's lock; `abort` names ours."""
+        """Return " by process N" for the process that holds the lock; "" if unknown.
+
+        The system knows the process of a Java broker's lock. The file `abort` names the process of a pyromq broker.
+        """
         pid = self._disk.lock_holder(descriptor)
         if not pid:
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -77,14 +85,14 @@ class Directory:
         self.same_boot = known and _UNFLUSHED.encode() not in words
 
     def mark_open(self) -> None:
-        """Create `abort`, so that the next start detects a crash."""
+        """Create the file `abort`, so that the next start detects a crash."""
         self._write_abort("")
         self._disk.sync_folder(self.root)
 
     def mark_unflushed(self) -> None:
-        """Note in `abort` that a flush failed: the next start must not trust unflushed data.
+        """Write into the file `abort` that a flush failed. The next start must not trust unflushed data.
 
-        Does nothing if another folder has replaced this one.
+        Does nothing if another folder has replaced this folder.
         """
         with contextlib.suppress(OSError):
             if self._descriptor is not None and self._disk.is_at(self._descriptor, self.lock_file):
@@ -94,7 +102,7 @@ class Directory:
         write_file(self._disk, self._abort, f"{os.getpid()} {self._disk.boot_id()} {word}\n".encode())
 
     def mark_closed(self) -> None:
-        """Delete `abort` after all data is on disk: the next start is clean."""
+        """Delete the file `abort`, so that the next start is clean. All data must be on disk before."""
         remove_file(self._disk, self._abort)
         self._disk.sync_folder(self.root)
 

@@ -1,10 +1,11 @@
-"""The store's interface to file systems, and its implementation for the local machine. Knows no formats.
+"""The store's interface to file systems, and its implementation for the local machine. Does not know file formats.
 
-All file operations of the store go through a `Disk`, so that tests can use one that fails, loses unflushed data and
-stops at any operation (`pyromq.testing`). Only bytes of mapped files are accessed directly.
+All file operations of the store go through a `Disk`. So tests can use a disk that fails, loses unflushed data and stops
+at any operation (`pyromq.testing`). Only bytes of mapped files are accessed directly.
 
-Mapping, flushing and populating use system calls that release the interpreter's lock. `mmap.flush` and `mmap.madvise`
-hold it for tenths of a second, and each `mmap` keeps a file descriptor, which thousands of queues would exhaust.
+Mapping, flushing and populating use system calls that release Python's interpreter lock (GIL). `mmap.flush` and
+`mmap.madvise` hold the lock for tenths of a second. Each `mmap` object keeps a file descriptor, which a store with
+thousands of queues would exhaust.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ _in_core.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 Content = bytes | bytearray | memoryview
 
-OWNER_ONLY, OWNER_ONLY_FOLDER = 0o600, 0o700  # modes of new files and folders: no other user reads messages
-_MADV_POPULATE_READ = 22  # Linux 5.14; others answer EINVAL and the pages are then read
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; others answer EINVAL and pages are then made one by one, when written
-_FAILED = ctypes.c_void_p(-1).value  # result of a failed mmap
-_FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
+OWNER_ONLY, OWNER_ONLY_FOLDER = 0o600, 0o700  # modes of new files and folders: other users must not read messages
+_MADV_POPULATE_READ = 22  # since Linux 5.14; before, EINVAL: `_load` then reads the pages
+_MADV_POPULATE_WRITE = 23  # since Linux 5.14; before, EINVAL: the first write makes each page
+_FAILED = ctypes.c_void_p(-1).value  # address that a failed mmap returns
+_FLOCK = struct.Struct("hhqqi4x")  # C struct flock: type, whence, start, length, pid
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_ASKED_BYTES = 128 << 10  # the kernel may ignore what is asked for beyond this
-_PIECE = 1 << 20  # bytes read, copied or cleared at once
+_ASKED_BYTES = 128 << 10  # bytes per call of posix_fadvise: the kernel may ignore further bytes
+_PIECE = 1 << 20  # bytes read, copied or cleared per system call
 _ZEROS = memoryview(bytes(_PIECE))
 _map = _libc.mmap
 _map.restype = ctypes.c_void_p
@@ -54,109 +55,116 @@ _unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class Disk(Protocol):
-    """Files and folders. Every method may raise `OSError`. Only `sync` makes writes durable.
+    """Files and folders as the store uses them. Every method may raise `OSError`. Only `sync` makes writes durable.
 
-    `in_threads`: slow work runs in threads. A simulation has one thread only.
+    `in_threads`: slow work runs in threads. False in a simulation, which has only one thread.
     """
 
     @property
     def in_threads(self) -> bool: ...
 
     def names(self, folder: Path) -> list[str]:
-        """Return the names in a folder, sorted; [] if there is no folder."""
+        """Return the names of files and folders in a folder, sorted; [] if the folder does not exist."""
 
     def is_folder(self, path: Path) -> bool: ...
 
     def size(self, path: Path) -> int | None:
-        """Return a file's size; None if there is no file."""
+        """Return the size of a file in bytes; None if the file does not exist."""
 
     def changed_ms(self, path: Path) -> int:
-        """Return a file's modification time."""
+        """Return the modification time of a file in ms since 1970."""
 
     def make_folder(self, folder: Path) -> None:
-        """Create a folder and its missing parents, accessible to their owner only, as new files are."""
+        """Create a folder and its missing parents. Only the owner has access to new folders and files."""
 
     def sync_folder(self, folder: Path) -> None:
-        """Make created, renamed and removed names of a folder durable."""
+        """Make the creation, renaming and removal of files in a folder durable. Blocks."""
 
     def remove_folder(self, folder: Path) -> None:
-        """Delete a folder with all its files and ignore errors. Views of mapped files stay valid."""
+        """Delete a folder with all its files; errors are ignored. Views of mapped files stay valid."""
 
     def remove(self, path: Path) -> None: ...
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename a file; an existing target is replaced."""
+        """Rename a file to `target`. An existing target is replaced."""
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
-        """Return a descriptor for reading and, with `write`, for writing."""
+        """Open a file and return its descriptor, for reading and, with `write`, for writing.
+
+        `create`: a missing file is created.
+        """
 
     def close(self, descriptor: int) -> None: ...
 
     def is_at(self, descriptor: int, path: Path) -> bool:
-        """Whether the path names the opened file or folder. Raises if it names nothing."""
+        """Return True if the path leads to the opened file or folder.
+
+        Raises `FileNotFoundError` if nothing is at the path.
+        """
 
     def read(self, descriptor: int, size: int, position: int) -> bytes:
-        """Return `size` bytes, or fewer at the file's end."""
+        """Return `size` bytes from a file position on, or fewer bytes at the file's end."""
 
     def write(self, descriptor: int, content: Content, position: int) -> int:
-        """Write bytes; return how many were written, perhaps not all."""
+        """Write bytes at a file position. Return how many bytes were written, possibly not all."""
 
     def resize(self, descriptor: int, size: int) -> None:
-        """Truncate a file, or extend it by a hole."""
+        """Truncate a file to `size` bytes, or extend the file by a hole (unallocated zeros)."""
 
     def allocate(self, descriptor: int, position: int, size: int) -> None:
-        """Allocate disk space for a range: later writes to it cannot fail for lack of space."""
+        """Allocate disk space for a range of a file. Later writes to the range do not fail for lack of space."""
 
     def clear(self, descriptor: int, position: int, end: int) -> None:
-        """Fill a range with zeros."""
+        """Fill the file from `position` to `end` with zeros."""
 
     def hole_behind(self, descriptor: int, position: int) -> int:
-        """Return the begin of the first hole from a position on; the file's end if there is none."""
+        """Return the begin of the first hole (unallocated range) from `position` on; without one, the file's end."""
 
     def sync(self, descriptor: int) -> None:
         """Flush a file's bytes and size to disk; blocks."""
 
     def write_out(self, descriptor: int, position: int, size: int) -> None:
-        """Start writing a range to disk in small steps with pauses, so that `sync` has less to do."""
+        """Start writing a range of a file to disk in small steps, with pauses. A later `sync` then takes less time."""
 
     def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:
-        """Map a file until its last view is deleted. `scattered`: writes are not sequential.
+        """Map a file into memory until the last view of the mapping is deleted. `scattered`: writes are not sequential.
 
-        Writable only with `write`; the descriptor must have been opened for writing then.
+        The view is writable only with `write`; then the descriptor must have been opened for writing.
         """
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
-        """Make pages of a mapped file writable without page faults; False if unsupported.
+        """Make pages of a mapped file writable without page faults. Return False if the system does not support that.
 
-        Raises `OSError` if the file system refuses: writing these pages would kill the process.
+        Raises `OSError` if the file system refuses, usually as the disk is full: writing these pages would kill the
+        process.
         """
 
     def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int) -> None:
-        """Allocate unwritten bytes of a mapped file, fill them with zeros and populate their pages.
+        """Allocate disk space for unwritten bytes of a mapped file, fill them with zeros and populate their pages.
 
-        For threads: long work has pauses, in which other threads can run.
+        For threads: long work has pauses in which other threads can run.
         """
 
     def drop_pages(self, memory: memoryview, position: int, size: int) -> None:
-        """Unmap pages of a mapped file. Their content is kept, and the next access maps them again."""
+        """Unmap pages of a mapped file. The content of the pages is kept, and the next access maps them again."""
 
     def is_resident(self, memory: memoryview, position: int, size: int) -> bool:
-        """Whether a range of a mapped file is resident; True if the system cannot tell. Does not block."""
+        """Return True if a range of a mapped file is in memory, or if the system cannot tell. Does not block."""
 
     def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
-        """Return `size` bytes; None if that would block, or if the file ends before."""
+        """Return `size` bytes from a file position on; None if the read would block or if the file ends before."""
 
     def load(self, pages: Sequence[FilePiece]) -> None:
-        """Load pieces of files into memory; blocks, without the interpreter's lock. Ignores read errors."""
+        """Load pieces of files into memory. Blocks, but other Python threads can run. Read errors are ignored."""
 
     def lock(self, descriptor: int) -> None:
-        """Lock byte 0 for this open file alone. Raises `OSError` if it is locked."""
+        """Lock byte 0 of a file exclusively for this open file. Raises `OSError` if the byte is locked."""
 
     def lock_holder(self, descriptor: int) -> int:
-        """Return the process that holds the lock of byte 0; 0 if unknown."""
+        """Return the id of the process that holds the lock of byte 0; 0 if unknown."""
 
     def boot_id(self) -> str:
-        """Return an id that changes with each start of the machine."""
+        """Return an id that changes with each start of the machine; "unknown" if the system has none."""
 
 
 class LocalDisk:
@@ -224,7 +232,7 @@ class LocalDisk:
         os.posix_fallocate(descriptor, position, size)
 
     def clear(self, descriptor: int, position: int, end: int) -> None:
-        # Zeros are written: truncating and extending would leave a file of another size if killed in between.
+        # Zeros are written: a process killed between truncating and extending would leave a file of another size.
         while (position := _next_data(descriptor, position)) < end:
             size = min(_PIECE - position % _PIECE, end - position)
             if os.pread(descriptor, size, position).strip(b"\0"):
@@ -235,10 +243,10 @@ class LocalDisk:
         while True:
             try:
                 position = os.lseek(descriptor, position, os.SEEK_HOLE)
-            except OSError:  # after the end
+            except OSError:  # `position` is after the file's end
                 return position
             page = os.pread(descriptor, mmap.PAGESIZE, position)
-            if not page.strip(b"\0"):  # else the file system does not know of the latest writes yet
+            if not page.strip(b"\0"):  # otherwise the page was written, but the file system has not allocated it yet
                 return position
             position += len(page)
 
@@ -256,11 +264,11 @@ class LocalDisk:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         if scattered:
-            _advise(address, size, mmap.MADV_RANDOM)  # only advice: it may fail
+            _advise(address, size, mmap.MADV_RANDOM)  # the result is ignored: advice may fail
         content = (ctypes.c_ubyte * size).from_address(address)
-        # Not at the interpreter's exit: a thread may still be writing, and the process ends all mappings anyway.
+        # No unmapping at the interpreter's exit: a thread may still write, and the end of the process unmaps.
         weakref.finalize(content, _unmap, address, size).atexit = False
-        memory = memoryview(content).cast("B")  # its `obj` is `content`, which has the address
+        memory = memoryview(content).cast("B")  # `memory.obj` is `content`, which knows the address
         return memory if write else memory.toreadonly()
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
@@ -268,12 +276,12 @@ class LocalDisk:
             return True
         if ctypes.get_errno() != errno.EFAULT:
             return False
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the system gives no reason; nearly always a full disk
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # EFAULT tells no reason; nearly always the disk is full
 
     def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int) -> None:
         if speedups.is_active:
             records.make_ready(descriptor, memory, position, size)
-        else:  # without pauses: after each, the thread would wait for the interpreter's lock
+        else:  # no pauses: after each pause the thread would wait for Python's interpreter lock
             self.allocate(descriptor, position, size)
             written = 0
             while written < size:
@@ -283,7 +291,7 @@ class LocalDisk:
     def drop_pages(self, memory: memoryview, position: int, size: int) -> None:
         first = -(-position // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (position + size) // mmap.PAGESIZE * mmap.PAGESIZE
-        if first < end:  # a shared mapping loses no data, flushed or not
+        if first < end:  # no data is lost, as the mapping is shared
             _advise(*_pages(memory, first, end - first), mmap.MADV_DONTNEED)
 
     def is_resident(self, memory: memoryview, position: int, size: int) -> bool:
@@ -298,18 +306,18 @@ class LocalDisk:
         except BlockingIOError:
             return None
         except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:  # raised by some file systems, for example tmpfs
+            if error.errno != errno.EOPNOTSUPP:  # EOPNOTSUPP comes from some file systems, such as tmpfs
                 raise
             found = os.preadv(descriptor, [content], position)
         return bytes(content) if found == size else None
 
     def load(self, pages: Sequence[FilePiece]) -> None:
         for piece in pages:
-            with contextlib.suppress(OSError):  # the next read raises it
+            with contextlib.suppress(OSError):  # the next read raises the error
                 _load(piece)
 
     def lock(self, descriptor: int) -> None:
-        # Bound to the open file instead of the process: two stores in one process exclude each other too.
+        # The lock belongs to the open file, not to the process: two stores in one process exclude each other too.
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
 
     def lock_holder(self, descriptor: int) -> int:
@@ -327,9 +335,10 @@ LOCAL_DISK = LocalDisk()
 
 
 def complaint(error: OSError, then: str) -> str:
-    """Return the text of a disk's error with advice; `then` names the operation that works again on a freed disk.
+    """Return the text of a disk error with advice. `then` says what works again once the disk has space.
 
-    Other errors than a full disk may come with a failed flush or read-only mappings: they need a restart.
+    After an error other than a full disk, a flush may have failed or mappings are read-only, so the advice is a
+    restart.
     """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{error.strerror}; make room on that disk, then {then}"
@@ -338,7 +347,7 @@ def complaint(error: OSError, then: str) -> str:
 
 @contextlib.contextmanager
 def readable() -> Iterator[None]:
-    """Context in which an `OSError` of reading becomes a `StoreError` with the file's name."""
+    """Context manager that turns an `OSError` of reading into a `StoreError` with the file's name."""
     try:
         yield
     except OSError as error:
@@ -347,7 +356,7 @@ def readable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(disk: Disk, path: Path, *, create: bool = False, write: bool = True) -> Iterator[int]:
-    """Context with the descriptor of a file."""
+    """Context manager that opens a file, yields its descriptor and closes the file."""
     descriptor = disk.open(path, create=create, write=write)
     try:
         yield descriptor
@@ -356,7 +365,7 @@ def opened(disk: Disk, path: Path, *, create: bool = False, write: bool = True) 
 
 
 def read_file(disk: Disk, path: Path) -> bytes | None:
-    """Return a file's content; None if there is no file. An `OSError` names the file."""
+    """Return the content of a file; None if the file does not exist. An `OSError` names the file."""
     size = disk.size(path)
     if size is None:
         return None
@@ -369,7 +378,7 @@ def read_file(disk: Disk, path: Path) -> bytes | None:
 
 
 def write_file(disk: Disk, path: Path, content: bytes) -> None:
-    """Replace a file's content and flush it. The file's name is not flushed."""
+    """Replace the content of a file and flush the content. The file's name is not flushed."""
     with opened(disk, path, create=True) as descriptor:
         disk.resize(descriptor, 0)
         written = 0
@@ -379,13 +388,13 @@ def write_file(disk: Disk, path: Path, content: bytes) -> None:
 
 
 def remove_file(disk: Disk, path: Path) -> None:
-    """Delete a file if there is one."""
+    """Delete a file. A missing file is no error."""
     with contextlib.suppress(FileNotFoundError):
         disk.remove(path)
 
 
 def make_lasting_folder(disk: Disk, folder: Path) -> None:
-    """Create a folder durably, also if it exists but its name was never flushed."""
+    """Create a folder and flush its name to disk. An existing folder's name is flushed too."""
     made = [each for each in (folder, *folder.parents) if not disk.is_folder(each)]
     disk.make_folder(folder)
     for each in folder.parents:
@@ -397,9 +406,10 @@ def make_lasting_folder(disk: Disk, folder: Path) -> None:
 
 
 def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
-    """Write a range of a file again unchanged, so that the next `sync` flushes it.
+    """Write the bytes of a file from `start` to `end` again unchanged, so that the next `sync` flushes them.
 
-    After a crash of the process it may be in memory only, and after a failed flush the system takes it as flushed.
+    After a crash of the process these bytes may be in memory only. After a failed flush the system takes them as
+    flushed.
     """
     with opened(disk, path) as descriptor:
         for position in range(start, end, _PIECE):
@@ -407,10 +417,10 @@ def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
 
 
 def _next_data(descriptor: int, position: int) -> int:
-    """Return the first position from a position on that is in no hole; a huge one if all is holes."""
+    """Return the first position from `position` on that is not in a hole; 1 << 62 if only holes follow."""
     try:
         return os.lseek(descriptor, position, os.SEEK_DATA)
-    except OSError:  # only holes up to the end
+    except OSError:  # only holes follow up to the file's end
         return 1 << 62
 
 
@@ -418,7 +428,7 @@ def _load(piece: FilePiece) -> None:
     path, start, size, memory, ahead = piece
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        # Not by the kernel's read-ahead: the first touch of a page at its end starts the next one, and takes 5 ms.
+        # Without the kernel's read-ahead: a page fault at the end of one read-ahead starts the next, and takes 5 ms.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         for position in range(start, start + size + ahead, _ASKED_BYTES):
             asked = min(_ASKED_BYTES, start + size + ahead - position)
@@ -431,6 +441,6 @@ def _load(piece: FilePiece) -> None:
 
 
 def _pages(memory: memoryview, position: int, size: int) -> tuple[int, int]:
-    """Return address and size of a range of a mapped file, from the begin of its first page on."""
+    """Return memory address and size of a range of a mapped file, extended to the begin of the first page."""
     before = position % mmap.PAGESIZE
     return ctypes.addressof(memory.obj) + position - before, size + before  # type: ignore[arg-type]  # made by `map`

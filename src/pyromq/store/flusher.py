@@ -1,8 +1,7 @@
-"""Flushes log, queues and index to disk: at intervals, or as soon as possible if a request waits for it.
+"""Flushes log, queues and index to disk: at intervals, or immediately if a request waits for the flush.
 
-One thread calls fdatasync. Records written meanwhile are in its next turn, so many waiting requests share one call.
-The thread reads the positions of the writer and nothing else of the store. Source: RocketMQ 4.9.8, GroupCommitService,
-FlushRealTimeService, FlushConsumeQueueService.
+One thread calls fdatasync. Records written during a flush belong to the next flush, so many waiting requests share one
+flush. Source: RocketMQ 4.9.8, GroupCommitService, FlushRealTimeService, FlushConsumeQueueService.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from pyromq.store.store_config import FlushMode, StoreConfig
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 0.5  # longest time between checks for lost files: appends are refused within a second of the loss
-FORGET_SECONDS = 2.0  # time between two rounds of unmapping pages
+LOOK_SECONDS = 0.5  # longest time between checks for lost files: a loss stops appends within a second
+FORGET_SECONDS = 2.0  # time between two rounds that unmap pages far from the log's end
 
-MUCH_BYTES = 2 << 20  # bytes of the log written out before a flush: more at once takes 0.5 ms of processor time
-MOST_ROUNDS = 3  # rounds of that before a flush: a disk may be slower than the producers
+MUCH_BYTES = 2 << 20  # unflushed bytes of the log from which `_write_out` writes before a flush
+MOST_ROUNDS = 3  # rounds of `_write_out` before a flush: a disk may be slower than the producers
 
 _PAGE = 4096
 
@@ -46,9 +45,10 @@ class _Waiter(NamedTuple):
 
 
 class Flusher:
-    """Owns the flushing thread and the waits for it. The log before `flushed_to` is on disk.
+    """Owns the flushing thread and the requests that wait for a flush. The log before `flushed_to` is on disk.
 
-    After an error of the disk the log refuses appends for good, as a later flush could succeed without lost pages.
+    After a failed flush the log refuses appends until the next start: a later flush could succeed although pages were
+    lost.
     """
 
     def __init__(
@@ -77,17 +77,17 @@ class Flusher:
         self._started = self._stopping = False
         self._failure: OSError | None = None
         self._thread: threading.Thread | None = None
-        # The lock guards the waiters and deletions, which both threads change.
+        # The lock guards `_waiters` and `_deletions`, which the flushing and the appending thread change.
         self._lock = threading.Lock()
         self._waiters: deque[_Waiter] = deque()
         self._deletions: list[Future[None]] = []
         self._dropped_at = 0.0
-        self.missing: tuple[Path, ...] = ()  # older files and tables that were deleted while the store is open
+        self.missing: tuple[Path, ...] = ()  # older files and tables deleted while the store is open
         self._looked_at = 0.0
         self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = 0.0
 
     def start(self, flushed_to: int) -> None:
-        """Start to flush from a log offset on, in a thread unless the disk allows none."""
+        """Start to flush from log offset `flushed_to` on, in a thread if the disk allows threads."""
         self.flushed_to = flushed_to
         self._log_flushed_at = self._queues_flushed_at = self._queues_synced_at = self._clock.monotonic()
         self._started = True
@@ -96,9 +96,9 @@ class Flusher:
             self._thread.start()
 
     def stop(self) -> None:
-        """Join the thread and flush everything. Raises `OSError`. Remaining waits resolve to False.
+        """Join the thread and flush everything. Waits that remain resolve to False. Raises `OSError` if a flush fails.
 
-        After an error, raises that one again: a second attempt could succeed without the pages lost in the first.
+        If an earlier flush failed, its error is raised again: a second flush could succeed although pages were lost.
         """
         if not self._started:
             return
@@ -120,7 +120,10 @@ class Flusher:
             self._resolve(self._take_deletions())
 
     def wait(self, log_offset: int) -> Future[bool]:
-        """Resolve to True once the log before `log_offset` is on disk, to False after the timeout."""
+        """Return a future that resolves to True once the log before `log_offset` is on disk.
+
+        The future resolves to False after `sync_flush_timeout_ms`, or if a flush fails.
+        """
         flushed: Future[bool] = Future()
         if log_offset <= self.flushed_to or self._failure is not None:
             flushed.set_result(log_offset <= self.flushed_to)
@@ -132,10 +135,13 @@ class Flusher:
         return flushed
 
     def note_deletion(self) -> Future[None]:
-        """Delete the files of queues just deleted. Resolves once that is durable, or after an error of the disk."""
+        """Delete the files of queues that the caller has removed from the table.
+
+        The returned future resolves once the deletion is durable, or after an error of the disk.
+        """
         noted: Future[None] = Future()
         with self._lock:
-            if waits := self._started and self._failure is None:  # else no thread resolves it
+            if waits := self._started and self._failure is None:  # otherwise no thread resolves the future
                 self._deletions.append(noted)
         if not (waits and self._disk.in_threads):
             self._queues.remove_deleted()
@@ -146,24 +152,30 @@ class Flusher:
         return noted
 
     def expire(self, now: float) -> None:
-        """Resolve expired waits to False: the flushing thread cannot while a stuck disk blocks it."""
+        """Resolve waits whose deadline is before `now` (monotonic seconds) to False.
+
+        The flushing thread cannot resolve these waits while a stuck disk blocks the thread.
+        """
         self._answer(self._take(lambda waiter: waiter.deadline <= now), False)
 
-    # -- called by the flushing thread, and once more by `stop` after it has ended
+    # -- called by the flushing thread, and by `stop` after that thread has ended
 
     def flush_log(self) -> None:
         self._write_out()
-        last_store_ms = self._log.last_store_ms  # read before `end`: that record must lie before it
+        last_store_ms = self._log.last_store_ms  # read first: its record must lie before `end`
         end = self._log.end
         sync_all(self._log.files.between(self.flushed_to, end), self._disk)
-        self._presence.check()  # a flush of a deleted file succeeds
+        self._presence.check()  # needed, as a flush of a deleted file succeeds
         self.flushed_to = end
         self._log_flushed_at = self._clock.monotonic()
         self._checkpoint.log_ms = max(self._checkpoint.log_ms, last_store_ms)
         self._answer(self._take(lambda waiter: waiter.log_offset <= end), True)
 
     def _write_out(self) -> None:
-        """Write the log out in small steps, new records too, until a request waits for a flush."""
+        """Write unflushed log bytes to disk in small steps, so that the flush is short.
+
+        Ends if a request waits for a flush.
+        """
         start = self.flushed_to
         for _ in range(MOST_ROUNDS):
             end = self._log.end
@@ -174,9 +186,10 @@ class Flusher:
             start = end
 
     def flush_queues(self, least_pages: int) -> None:
-        """Flush queues with at least `least_pages` dirty pages; 0 flushes all and saves the checkpoint.
+        """Flush queues with at least `least_pages` unflushed pages; 0 flushes all queues and saves the checkpoint.
 
-        The log is flushed between them if due: thousands of queues on a slow disk take long.
+        The log is flushed between two queues if its flush is due: flushing thousands of queues on a slow disk takes
+        long.
         """
         last_store_ms = self._log.last_store_ms
         segments: list[Segment] = []
@@ -188,7 +201,7 @@ class Flusher:
                 segments += queue.unflushed(end)
                 flushed.append((queue, end))
             elif not least_pages:
-                segments += queue.files.fresh()  # a file without entries
+                segments += queue.files.fresh()  # the last file of a queue without new entries
         sync_all(segments, self._disk, between=self._flush_log_if_due)
         for queue, end in flushed:
             queue.flushed_offset = end
@@ -202,7 +215,10 @@ class Flusher:
                 self._save_ends()
 
     def _save_ends(self) -> None:
-        """Save the ends of queues after a flush of the log: a start would report entries beyond the log as lost."""
+        """Save the ends of queues after a flush of the log. Deletes the files of deleted queues first.
+
+        Without the flush, a start after a power loss would report entries beyond the log's end as lost.
+        """
         deletions = self._take_deletions()
         try:
             self._queues.remove_deleted(self._flush_log_if_due)
@@ -222,9 +238,9 @@ class Flusher:
             deletion.set_result(None)
 
     def sync_entries(self) -> None:
-        """Flush all entries of queues now. Thread-safe; changes no state of `turn`."""
+        """Flush all queue entries now; blocks. Raises `OSError`. Thread-safe: does not change `flushed_offset`."""
         if self._failure is not None:
-            raise self._failure  # a second attempt could succeed without the pages lost in the first
+            raise self._failure  # a second flush could succeed although pages were lost in the first
         segments = [segment for queue in self._queues for segment in queue.unflushed(queue.max_offset)]
         folders: dict[Path, None] = {}
         try:
@@ -244,7 +260,10 @@ class Flusher:
                 return
 
     def turn(self) -> bool:
-        """Flush due data; False after an error of the disk. Called by the thread, or instead of it."""
+        """Flush the data whose flush is due. Return False if a flush has failed.
+
+        Called by the flushing thread, or by the store if the disk allows no threads.
+        """
         if self._failure is not None:
             return False
         try:
@@ -287,7 +306,7 @@ class Flusher:
             self._save_ends()
 
     def _look_for_missing(self) -> None:
-        """Log each older file or table that was deleted. Sends go on: the deletion endangers no new message."""
+        """Log each older file or table that was deleted. Sends continue, as the deletion endangers no new message."""
         now = self._clock.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return
@@ -302,7 +321,7 @@ class Flusher:
         self.missing = missing
 
     def _drop_pages(self) -> None:
-        """Unmap pages read far from the log's end: the key index reads all of the log."""
+        """Unmap log pages far from the log's end. The key index reads the whole log and so maps such pages."""
         now = self._clock.monotonic()
         if now - self._dropped_at >= FORGET_SECONDS:
             self._dropped_at = now
@@ -321,7 +340,7 @@ class Flusher:
         return dirty > 0 and enough and passed_ms >= self._config.flush_interval_ms
 
     def _take(self, chosen: Callable[[_Waiter], bool]) -> list[_Waiter]:
-        """Remove the chosen waiters from the front: their offsets and deadlines ascend."""
+        """Remove and return the first waiters that `chosen` accepts. Offsets and deadlines of the waiters ascend."""
         taken = []
         with self._lock:
             while self._waiters and chosen(self._waiters[0]):
@@ -335,7 +354,7 @@ class Flusher:
 
 
 class FilesLost(OSError):
-    """A file or folder of an open store was deleted, moved, replaced or unmounted."""
+    """Raised if a file or folder of an open store was deleted, moved, replaced or unmounted."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -351,8 +370,9 @@ class FilesLost(OSError):
 class Presence:
     """Detects that files of an open store were deleted, moved or replaced: data folder, tables, queues, log, index.
 
-    Writes to a mapped file succeed after its deletion, and are lost with the process. So names are compared with the
-    opened files. Each stays open, so that no other file can get its inode.
+    Writes to a mapped file succeed after the file's deletion, and are lost when the process ends. So the files at the
+    known paths are compared with the opened files. Each opened file stays open, so that no other file can get its
+    inode.
     """
 
     def __init__(self, log: SegmentedLog, index: KeyIndex, directory: Directory, disk: Disk) -> None:
@@ -361,10 +381,13 @@ class Presence:
         self._directory = directory
         self._disk = disk
         self._opened: dict[Path, int] = {}
-        self._tables: set[Path] = set()  # each that was seen; a table that is saved again is no longer missing
+        self._tables: set[Path] = set()  # all tables seen so far; a deleted table that is saved again is not missing
 
     def check(self) -> None:
-        """Raise `FilesLost` with the lost path, or another `OSError`. A path seen for the first time is opened."""
+        """Raise `FilesLost` with the lost path, or another `OSError`.
+
+        A path that is new since the last check is opened.
+        """
         watched = self._watched()
         for path in self._opened.keys() - watched.keys():
             self._disk.close(self._opened.pop(path))
@@ -379,10 +402,13 @@ class Presence:
                 raise FilesLost(reported)
 
     def missing(self) -> list[Path]:
-        """Return older log files, index files and tables that are deleted or moved. No new message depends on them."""
+        """Return older log files, index files and tables that are deleted or moved.
+
+        No new message depends on these files.
+        """
         older = [segment.path for segment in self._log.segments[:-1]]
         gone = [path for path in (*older, *self._index_paths()) if self._disk.size(path) is None]
-        if gone:  # retention deletes files too
+        if gone:  # ignore files that retention has deleted meanwhile
             kept = {*(segment.path for segment in self._log.segments), *self._index_paths()}
             gone = [path for path in gone if path in kept]
         config = self._directory.config
@@ -394,7 +420,7 @@ class Presence:
         return [file.file.path for file in list(self._index.files)]
 
     def _watched(self) -> dict[Path, Path]:
-        """Return the paths to check, each with the path to report."""
+        """Return a dict from each path to check to the path that an error reports."""
         directory, opened = self._directory, self._opened
         watched = {directory.lock_file: directory.root}
         watched |= {segment.path: segment.path for segment in self._log.segments[-1:]}

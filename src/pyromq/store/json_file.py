@@ -1,7 +1,7 @@
-"""Small files on disk that survive a crash at any moment. Knows no meaning of their content.
+"""Small files on disk that survive a crash at any moment. This module does not know the meaning of their content.
 
-A JSON object gets a last field `checksum`: CRC-32 of the content without it, as 8 hexadecimal digits. RocketMQ ignores
-it and writes none: a file without it is accepted unchecked.
+A JSON object gets a last field `checksum`: CRC-32 of the object without that field, as 8 hexadecimal digits. RocketMQ
+ignores the field and writes no such field: an object without a checksum is accepted unchecked.
 """
 
 from __future__ import annotations
@@ -29,29 +29,33 @@ _CHECKSUM_BYTES = len(b',"checksum":"12345678"}')
 
 
 class JsonFile:
-    """One file, with its previous content in a `.bak` file. Source: RocketMQ 4.9.8, ConfigManager, MixAll."""
+    """One file whose content is replaced as a whole. The previous content is kept in a `.bak` file.
+
+    Source: RocketMQ 4.9.8, ConfigManager, MixAll.
+    """
 
     def __init__(self, path: Path, disk: Disk = LOCAL_DISK) -> None:
         self.path = path
         self.disk = disk
-        self._is_new = True  # the name of its folder may not be on disk
-        self._has_folder = False  # a folder that is lost later is not made again: its place may be another file system
+        self._is_new = True  # the name of the file's folder may not be on disk
+        self._has_folder = False  # a folder lost later is not made again: its disk may be unmounted
         self._saving = threading.Lock()
         self._order = 0
 
     def load(self) -> bytes | None:
-        """Return the content, or the previous one if the file is missing or empty; None without both.
+        """Return the content; the previous content if the file is missing or empty; None without both.
 
-        Ignores the checksum. Raises `StoreError` if an existing file cannot be read.
+        The checksum is removed unchecked. Raises `StoreError` if an existing file cannot be read.
         """
         content = self._content(self.path) or self._content(self._beside(".bak")) or b""
         self._has_folder = self._has_folder or bool(content)
         return _split(content)[0] or None
 
     def read(self, decode: Callable[[bytes], T]) -> T | None:
-        """Return the decoded content, or the previous one if the file is missing, empty or damaged; None without both.
+        """Return the decoded content; the previous content if the file is missing, empty or damaged; None without both.
 
-        A damaged file is renamed to `.damaged`. Raises `StoreCorrupt` if there is no readable previous content.
+        A damaged file is renamed to `.damaged`. Raises `StoreCorrupt` if the file is damaged and there is no readable
+        previous content.
         """
         damaged: StoreCorrupt | None = None
         for path in (self.path, self._beside(".bak")):
@@ -83,9 +87,9 @@ class JsonFile:
                 self._order = order
 
     def saving(self, content: Callable[[], bytes], *, failed: Callable[[], None], order: int = 0) -> Callable[[], None]:
-        """Return a function for any thread that makes the content and saves it.
+        """Return a function that calls `content` and saves the result. Any thread may call the function.
 
-        On an error it calls `failed` and raises `StoreError`.
+        On an error the function calls `failed` and raises `StoreError`.
         """
 
         def save() -> None:
@@ -111,7 +115,7 @@ class JsonFile:
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                remove_file(self.disk, self._beside(".bak"))  # frees about as much as the new content needs
+                remove_file(self.disk, self._beside(".bak"))  # frees about as many bytes as the new content needs
                 write_file(self.disk, temporary, content)
             self.disk.replace(temporary, self.path)
             self.disk.sync_folder(self.path.parent)
@@ -141,7 +145,7 @@ class JsonFile:
 
 
 def verified(content: bytes) -> bytes:
-    """Return a file's content without its checksum. Raises `ProtocolError` if the checksum does not match."""
+    """Return a file's content without the field `checksum`. Raises `ProtocolError` if the checksum is wrong."""
     plain, checksum = _split(content)
     if checksum is not None and checksum != zlib.crc32(plain):
         raise ProtocolError(
@@ -152,12 +156,12 @@ def verified(content: bytes) -> bytes:
 
 
 def _split(content: bytes) -> tuple[bytes, int | None]:
-    """Return a file's content without its checksum, and the checksum; None if it has none."""
+    """Return a file's content without the field `checksum`, and the checksum; None if the file has no checksum."""
     found = _CHECKSUM.search(content, max(len(content) - _CHECKSUM_BYTES, 0))
     return (content, None) if found is None else (content[: found.start()] + b"}", int(found[1], 16))
 
 
 def _with_checksum(content: bytes) -> bytes:
     if not (content.startswith(b'{"') and content.endswith(b"}")):
-        return content  # a properties file, or an object without fields
+        return content  # no checksum is added to a properties file or an object without fields
     return b'%b,"checksum":"%08x"}' % (content[:-1], zlib.crc32(content))

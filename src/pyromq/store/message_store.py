@@ -1,8 +1,8 @@
-"""The store of a broker: append, read, find. Opens and closes all files below its folder.
+"""The store of a broker: appends, reads and finds messages. Opens and closes all files of the data folder.
 
-After `append` returns, the record has its offsets, is visible to readers and survives a crash of the process. It
-survives a power loss once `flushed_to` has passed its end; `wait_flushed` waits for that. One thread appends and
-reads. Readers get views of the mapped file, which stay valid as long as they are referenced.
+After `append` returns, the record has its offsets, is visible to readers and survives a crash of the process. The
+record survives a power loss once `flushed_to` has passed the record's end; `wait_flushed` waits for that. Only one
+thread may append and read. Readers get views of the mapped file, which stay valid as long as they are referenced.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ logger = logger_of(__name__)
 
 __all__ = ["KeyMatches", "MessageStore", "QueueEntry", "ReadResult", "ReadStatus"]
 
-_RECORD_ALLOWANCE = 64 << 10  # bytes by which a record may exceed the largest body. Source: CommitLog
-_INDEX_ON_CLOSE_SECONDS = 5.0  # longest time for indexing at close; the next start indexes the rest
+_RECORD_ALLOWANCE = 64 << 10  # bytes that a record may have beyond the limit of a body. Source: CommitLog
+_INDEX_ON_CLOSE_SECONDS = 5.0  # limit of the time for indexing at close; the next start indexes the rest
 
 
 class MessageStore:
-    """`store_address` (packed IP and port) is written into records and may be corrected before the first append.
+    """The messages of one broker on disk. `store_address` (packed IP and port) is written into each record.
 
-    Compiled code appends and reads through `log_tail`, `queues_of` and `queue_tail`.
+    The caller may correct `store_address` before the first append. Compiled code appends and reads through `log_tail`,
+    `queues_of` and `queue_tail`.
     """
 
     def __init__(self, config: StoreConfig, clock: Clock, *, store_address: bytes, disk: Disk = LOCAL_DISK) -> None:
@@ -96,7 +97,7 @@ class MessageStore:
         self._loading = worker(disk, "load-log-end")
         self._clock = clock
         self._open = False
-        # Bound once, as they are called for every message.
+        # These methods are bound once, as they are called for every message.
         self._by_topic = self._queues.by_topic
         self.queues_of = self._by_topic.get
         self.queue_tail = self._queues.find
@@ -107,7 +108,7 @@ class MessageStore:
     # -- life
 
     def open(self) -> None:
-        """Lock the folder, recover, and accept appends. `close` must be called, also if this fails.
+        """Lock the data folder, recover the store, and accept appends. `close` must be called, even if `open` fails.
 
         Raises `StoreLocked`, `StoreCorrupt` or `StoreNotWritable`.
         """
@@ -134,12 +135,12 @@ class MessageStore:
             advice = "free space on its disk" if full else "check its permissions, or choose another folder"
             raise StoreNotWritable(f"cannot open the store in {directory.root}: {error}; {advice}") from error
         self._flusher.start(flushed_to)
-        if recent := self.residency.recent():  # after a start of the machine it is not resident
+        if recent := self.residency.recent():  # not resident after a start of the machine
             self._loading.submit(self.disk.load, recent)
         self._open = True
 
     def close(self) -> None:
-        """Flush everything, mark the stop as clean and unlock the folder. Safe after a failed `open`.
+        """Flush everything, mark the stop as clean and unlock the data folder. May be called after a failed `open`.
 
         Raises `StoreNotWritable` if a flush fails: the next start then recovers as after a crash.
         """
@@ -166,19 +167,23 @@ class MessageStore:
         self._directory.mark_closed()
 
     def tick(self) -> None:
-        """Resolve expired waits for a flush. Must be called about once a second."""
+        """Resolve the expired waits of `wait_flushed` to False. Must be called about once a second."""
         self._flusher.expire(self._clock.monotonic())
 
     def flush_due(self) -> bool:
-        """Flush due data if no thread does; False after an error of the disk."""
+        """Flush the data whose flush is due. Only for a disk without threads.
+
+        Return False if a flush has failed: the store then refuses messages.
+        """
         return self._flusher.turn()
 
     # -- writing
 
     def listen(self, arrived: Callable[[StoredMessage, int], None], came_together: BatchListener) -> None:
-        """Call `arrived(message, tags_code)` after each append, and `came_together` after each append of a batch.
+        """Register two listeners. `arrived(message, tags_code)` is called after each append of a message.
 
-        Compiled sends call neither.
+        `came_together(topic, queue id, arrivals)` is called after each compiled append of a batch. Compiled sends call
+        neither listener.
         """
         self._dispatcher.on_append = arrived
         self.batch_appends.on_append = came_together
@@ -186,12 +191,12 @@ class MessageStore:
     def follow(self, topic: str, apply: Callable[[StoredMessage], None]) -> None:
         """Call `apply` with each record appended to an internal topic, before the append returns.
 
-        It must neither append nor raise. A topic has one follower; no compiled code appends to such a topic.
+        `apply` must neither append nor raise. A topic has one follower. Compiled code never appends to such a topic.
         """
         self._dispatcher.followers[topic] = apply
 
     def append(self, message: StoredMessage) -> None:
-        """Store a message and set its queue offset, log offset, store time, store address and size.
+        """Store a message. Sets the message's queue offset, log offset, store time, store address and size.
 
         Raises `MessageRefused` for a value that no record can hold, and `StoreNotWritable`.
         """
@@ -211,7 +216,10 @@ class MessageStore:
         self._dispatch(message, queue)
 
     def append_batch(self, messages: list[StoredMessage]) -> None:
-        """Store messages back to back in one segment with one write, all or none. Raises as `append` does."""
+        """Store messages back to back in one segment with one write, all or none.
+
+        Sets the same fields, and raises the same errors, as `append`.
+        """
         by_topic, address = self._by_topic, self.store_address
         queues = []
         next_offsets: dict[ConsumeQueue, int] = {}
@@ -242,15 +250,16 @@ class MessageStore:
         return self._flusher.flushed_to
 
     def wait_flushed(self, log_offset: int) -> Future[bool]:
-        """Resolve to True once the log before `log_offset` is on disk, to False after `sync_flush_timeout_ms`.
+        """Return a future that resolves to True once the log before `log_offset` is on disk.
 
-        The flusher's thread resolves it.
+        The future resolves to False after `sync_flush_timeout_ms`, or if a flush fails. The flusher's thread resolves
+        the future.
         """
         return self._flusher.wait(log_offset)
 
     @property
     def refusal(self) -> str:
-        """Reason why messages are refused; "" if they are accepted."""
+        """Reason why messages are refused; "" if messages are accepted."""
         return self._log.refusal
 
     @property
@@ -270,15 +279,18 @@ class MessageStore:
 
     @property
     def confirmed_end(self) -> int:
-        """Log offset before which records may be read, delivered and saved as progress: the log's end."""
+        """Log offset before which records may be read, delivered and saved as progress. Here that is the log's end."""
         return self._log.end
 
     def record_at(self, log_offset: int) -> memoryview | None:
-        """Return the record that begins at a log offset; None if none does."""
+        """Return the record that begins at a log offset; None if no record begins there."""
         return self._log.record_at(log_offset)
 
     def message_at(self, log_offset: int, *, check_crc: bool = True) -> StoredMessage | None:
-        """Return the message whose record begins at a log offset; None if none does. Raises `StoreCorrupt`."""
+        """Return the message whose record begins at a log offset; None if no record begins there.
+
+        Raises `StoreCorrupt` if the record is damaged.
+        """
         return self._log.message_at(log_offset, check_crc=check_crc)
 
     # -- queues
@@ -288,30 +300,30 @@ class MessageStore:
         return list(self._by_topic)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, ascending; [] for an unknown topic."""
+        """Return the ids of a topic's queues in ascending order; [] for an unknown topic."""
         return sorted(self._by_topic.get(topic, ()))
 
     def delete_topic(self, topic: str) -> Future[None]:
-        """Delete the queues of a topic. Its records stay in the log until retention deletes them.
+        """Delete the queues of a topic. The topic's records stay in the log until retention deletes them.
 
-        The flusher's thread deletes the files and resolves this once that is durable. Until then appends to the topic
-        raise `StoreNotWritable`.
+        The returned future resolves once the queue files are deleted durably; the flusher's thread deletes them. Until
+        then appends to the topic raise `StoreNotWritable`.
         """
         self._queues.delete(topic)
         return self._flusher.note_deletion()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Return the minimum offset; 0 for an unknown queue."""
+        """Return the queue offset of a queue's first message; 0 for an unknown queue."""
         queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset of the next message; 0 for an unknown queue."""
+        """Return the queue offset that the next message of a queue gets; 0 for an unknown queue."""
         queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def entries(self, topic: str, queue_id: int, first: int, count: int) -> list[QueueEntry]:
-        """Return up to `count` entries from queue offset `first` on, without a filter."""
+        """Return up to `count` entries of a queue from queue offset `first` on; [] for an unknown queue."""
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return []
@@ -320,12 +332,15 @@ class MessageStore:
         return [entry for entry in found if entry is not None]
 
     def message(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
-        """Return one message of a queue; None if it does not exist. A lost or damaged one is logged, and None too."""
+        """Return the message at a queue offset; None if the message does not exist.
+
+        A lost or damaged message is logged, and None is returned.
+        """
         entries = self.entries(topic, queue_id, queue_offset, 1)
         return self.message_of(entries[0], topic, queue_id, queue_offset) if entries else None
 
     def message_of(self, entry: QueueEntry, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
-        """Return the message of an entry as `message` does."""
+        """Return the message of a queue entry; None for a lost or damaged message, which is logged."""
         if entry.size == FILLER_SIZE:
             logger.error("queue %s %d: message %d is lost by damage of the log", topic, queue_id, queue_offset)
             return None
@@ -336,9 +351,10 @@ class MessageStore:
             return None
 
     def records(self, topic: str, queue_id: int, first: int, count: int) -> list[tuple[int, memoryview | None]]:
-        """Return log offset and record of up to `count` messages from queue offset `first` on.
+        """Return pairs of log offset and record for up to `count` messages from queue offset `first` on.
 
-        Returns fewer at the end of a file of the queue, [] at the queue's end, and None for a deleted or lost record.
+        The list is shorter at the end of a file of the queue, and empty at the queue's end. None stands for a deleted
+        or lost record.
         """
         queue = self._queues.find(topic, queue_id)
         if queue is None or first >= queue.max_offset or (content := queue.content(first, count)) is None:
@@ -351,7 +367,7 @@ class MessageStore:
         return list(zip(starts, self._log.views(starts, sizes), strict=True))
 
     def copies_of(self, starts: Sequence[int], sizes: Sequence[int], *, wait: bool = True) -> list[bytes]:
-        """Return copies of the records at ascending log offsets; b"" for a deleted one.
+        """Return a copy of the record at each log offset; b"" for a deleted record. `starts` must ascend.
 
         Without `wait`, raises `NotInMemory` if a record must be read from the disk.
         """
@@ -360,38 +376,44 @@ class MessageStore:
         return [bytes(self._log.record_at(start) or b"") for start in starts]
 
     def records_from(self, log_offset: int) -> Iterator[tuple[int, memoryview]]:
-        """Yield log offset and record of all topics from a record's begin on, in order of arrival."""
+        """Yield log offset and record of all topics in order of arrival, from a log offset where a record begins."""
         return self._log.records_from(log_offset)
 
     def is_cold(self, log_offset: int) -> bool:
-        """Whether a record is so far from the log's end that it is probably not resident."""
+        """Return True if a record is so far from the log's end that the record is probably not resident."""
         return self.reading.is_cold(log_offset)
 
     # -- keys
 
     @property
     def index_behind(self) -> int:
-        """Bytes of the log that are not indexed yet."""
+        """Bytes of the log that are not indexed by key yet; 0 if the index is off."""
         return self._index.behind(self._log) if self.config.index_enabled else 0
 
     def index_step(self, budget_seconds: float) -> bool:
-        """Index for up to `budget_seconds`; True if nothing is left. For idle times."""
+        """Index records for up to `budget_seconds`. Return True if no record is left to index. For idle times."""
         return not self.config.index_enabled or self._index.step(self._log, budget_seconds)
 
     def follow_index(self, budget_seconds: float | None = None) -> None:
-        """Index for up to `budget_seconds`, or to the log's end. Raises `StoreNotWritable` if the disk is full."""
+        """Index records for up to `budget_seconds`; with None, up to the log's end.
+
+        Raises `StoreNotWritable` if the disk is full.
+        """
         if self.config.index_enabled:
             self._index.follow(self._log, budget_seconds)
 
     def search_by_key(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> SlowWork[KeyMatches]:
-        """Find the log offsets of indexed messages by key or unique id and store time, newest first."""
+        """Return the log offsets of up to `max_count` messages with a key or unique id, the newest first.
+
+        Only indexed messages stored from `begin_ms` to `end_ms` (ms since 1970) are found.
+        """
         has_key = partial(self._has_key, topic, key)
         return self._index.search(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms, has_key=has_key)
 
     async def _has_key(self, topic: str, key: str, log_offset: int) -> bool:
-        """Whether a record has this topic and key: other keys may have the same hash."""
+        """Return True if a record has this topic and key. Other keys may have the same hash in the index."""
         await self.residency.load_record(log_offset)
-        await breathe()  # a record may have thousands of keys
+        await breathe()  # lets the event loop run: a record may have thousands of keys
         record = self._log.record_at(log_offset)
         try:
             return record is not None and is_found_by(decode_labels(record, 0), topic, key)

@@ -18,9 +18,7 @@ from pyromq.store.queue.consume_queue import ConsumeQueue
 logger = logger_of(__name__)
 
 _TAGS = Property.TAGS + NAME_VALUE
-_UNKNOWN_LEVEL_MS = (
-    1_000  # delay (ms) if no level is configured. Source: ScheduleMessageService.computeDeliverTimestamp
-)
+_UNKNOWN_LEVEL_MS = 1_000  # delay (ms) without levels. Source: ScheduleMessageService.computeDeliverTimestamp
 
 # Transaction messages, half (0x4) and rollback (0xC), have this bit: consume queues have no entries for them.
 UNQUEUED = SysFlag.HALF

@@ -1,10 +1,12 @@
-"""Recovery at start: finds the end of the log and makes every queue agree with it.
+"""Recovery when a store is opened: finds the end of the log and makes every consume queue agree with the log.
 
-After a clean stop only the last records are verified. After a crash all records since the checkpoint are read, with
-their checksums, and their queue entries are written again. Source: RocketMQ 4.9.8, CommitLog.recoverAbnormally, which
-truncates at the same place. Ours starts at a record known from a queue instead of a segment's begin, and fills
-truncated space with zeros, so that no old record can reappear. If a queue lacks entries, all of the log is read, and
-the queue is written again.
+After a clean stop only the last records are verified. After a crash all records since the checkpoint are read and
+compared with their checksums, and their queue entries are written again. If a queue lacks entries, the whole log is
+read, and the queue is written again.
+
+Source: RocketMQ 4.9.8, CommitLog.recoverAbnormally, which truncates the log at the same place. Different from RocketMQ:
+the walk starts at a record that a queue leads to, not at a segment's begin, and truncated space is filled with zeros,
+so that no old record can reappear.
 """
 
 from __future__ import annotations
@@ -25,17 +27,20 @@ from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 
 logger = logger_of(__name__)
 
-_FIRST_SECONDS = 2.0  # a shorter walk logs no progress
-_EVERY_SECONDS = 5.0  # between two lines of progress
+_FIRST_SECONDS = 2.0  # a walk shorter than this logs no progress
+_EVERY_SECONDS = 5.0  # time between two log lines of progress
 _LOOK_RECORDS = 8_192  # records between two readings of the clock
 
-_VERIFIED_BYTES = 1 << 20  # bytes at the log's end verified after a clean stop
-_CLOCK_TOLERANCE_MS = 1_000  # a newer last message causes a warning
+_VERIFIED_BYTES = 1 << 20  # bytes at the log's end that a start after a clean stop verifies
+_CLOCK_TOLERANCE_MS = 1_000  # a last message stored this far in the future causes a warning
 _RECOVERED_FILES = 3  # files walked after a clean stop if no queue gives a later start. Source: recoverNormally
 
 
 class KnownEnd(NamedTuple):
-    """The end of the log by the queue entry that leads furthest, with that entry's file and byte."""
+    """The log's end according to the consume queues: the end of the last record that a queue entry leads to.
+
+    `path` and `position` are file and byte of that entry.
+    """
 
     log_end: int = 0
     path: Path = Path()
@@ -43,7 +48,10 @@ class KnownEnd(NamedTuple):
 
 
 class Walked(NamedTuple):
-    """The end of a walk: the log offset after the last record before any damage, and the next intact record."""
+    """The result of a walk over the log. `end` is the log offset after the last record before any damage.
+
+    `following` is the next intact record after the damage, None without one.
+    """
 
     end: int
     last_store_ms: int
@@ -51,7 +59,10 @@ class Walked(NamedTuple):
 
 
 class Recovery:
-    """One start of a store. The log accepts appends after `run`. `log_began` is the log's begin by the checkpoint."""
+    """Recovers a store once, at its start. The log accepts appends after `run`.
+
+    `log_began` is the first log offset that the checkpoint has saved; None if the checkpoint has none.
+    """
 
     def __init__(
         self,
@@ -75,9 +86,10 @@ class Recovery:
         self._may_be_torn = may_be_torn
 
     def run(self, *, crashed: bool, safe_ms: int, power_cut: bool = False) -> int:
-        """Recover log and queues; return the log offset up to which all records are known to be on disk.
+        """Recover log and queues. Return the log offset up to which all records are known to be on disk.
 
-        `power_cut`: the last writes may be missing. Raises `StoreCorrupt` with the file if a user must decide.
+        `power_cut`: the machine went down, so the last writes may be missing. Raises `StoreCorrupt` with the file if
+        starting would delete intact records.
         """
         self._log.load()
         self._check_log_begin()
@@ -100,7 +112,7 @@ class Recovery:
             logger.warning("queue entries are missing: reading the whole log")
             start, settled_to, complete = self._log.min_offset, 0, True
             for queue in self._queues:
-                queue.cut_at(ends.get(queue, 0))  # one that was empty may have begun after older messages
+                queue.cut_at(ends.get(queue, 0))  # an empty queue may have begun after older messages
         self._check_cut(walked, known, trusted_ms=safe_ms if power_cut else None)
         self._finish(walked, saved_ends, crashed=crashed)
         if not crashed:
@@ -133,7 +145,7 @@ class Recovery:
             )
 
     def _known_end(self, *, repair: bool) -> KnownEnd:
-        """Return the end of the log by its queues. With `repair`, a wrong entry at that end is repaired first."""
+        """Return the log's end according to the queues. With `repair`, first repair a wrong queue entry at that end."""
         while True:
             farthest = max(self._queues, key=lambda queue: queue.log_end, default=None)
             if farthest is None or not (log_end := farthest.log_end):
@@ -144,15 +156,16 @@ class Recovery:
             return KnownEnd(log_end, *farthest.place_of(farthest.max_offset - 1))
 
     def _saved_ends(self) -> QueueEnds:
-        """Return the saved ends of the queues; none if they were saved for a longer log."""
+        """Return the saved ends of the queues; no ends if they were saved for a longer log."""
         saved_ends = self._queues.ends_file.load()
         return saved_ends if saved_ends.log_end <= self._log.files.capacity_end else QueueEnds()
 
     def _walk(self, start: int, entered_to: int, settled_to: int, *, complete: bool) -> Walked | None:
-        """Read the log from `start` to its end and write the missing entries of its records.
+        """Read the log from `start` to its end and write the missing queue entries of its records.
 
-        Returns None if a queue lacks entries that may be found before `start`. Records before `entered_to` without a
-        queue are those of deleted topics. Existing queue offsets of records before `settled_to` are not in doubt.
+        Return None if a queue lacks entries that may be found before `start`. Records before `entered_to` whose queue
+        does not exist belong to deleted topics. Queue offsets of records before `settled_to` that have entries are
+        trusted.
         """
         self._dispatcher.begin_replay(start)
         walk = self._log.walk(start, check_crc=self._check_crc, may_be_torn=self._may_be_torn)
@@ -177,7 +190,10 @@ class Recovery:
         return Walked(walk.position if end is None else end, last_store_ms, following)
 
     def _queue_of(self, message: StoredMessage, entered_to: int) -> ConsumeQueue | None:
-        """Return the queue of a record, made if it is new; None if its topic is deleted, or has no legal name."""
+        """Return the queue of a record; create the queue if necessary.
+
+        None if the topic is deleted or has no legal name.
+        """
         queue = self._queues.find(message.topic, message.queue_id)
         if queue is not None or message.log_offset < entered_to or message.sys_flag & UNQUEUED:
             return queue
@@ -187,10 +203,11 @@ class Recovery:
         return None
 
     def _check_cut(self, walked: Walked, known: KnownEnd, *, trusted_ms: int | None) -> None:
-        """Raise `StoreCorrupt` if the log must not be truncated: later records are intact or known to queues.
+        """Raise `StoreCorrupt` if the log must not be truncated at the walk's end.
 
-        Incomplete records of a crash may go. After a power loss `trusted_ms` is the store time up to which records
-        were on disk: later ones may be damaged. None means that everything written exists.
+        That is so if later records are intact, or if queues lead to later records. Incomplete records of a crash may be
+        truncated. After a power loss `trusted_ms` is the store time up to which records were on disk: later records may
+        be damaged. With None, everything written exists.
         """
         files, end, following = self._log.files, walked.end, walked.following
         if trusted_ms is None and end < known.log_end:
@@ -230,7 +247,10 @@ class Recovery:
             )
 
     def _start_after_stop(self, queues_end: int) -> int:
-        """Return the begin of a record about `_VERIFIED_BYTES` before the log's end; the log's begin without queues."""
+        """Return the log offset where the walk after a clean stop begins, about `_VERIFIED_BYTES` before the log's end.
+
+        Without queues return the log's begin.
+        """
         begin = self._log.min_offset
         if not queues_end:
             return begin
@@ -242,10 +262,14 @@ class Recovery:
         return begin if begin > segments[0].base else segments[max(0, len(segments) - _RECOVERED_FILES)].base
 
     def _start_after_crash(self, safe_ms: int) -> int:
-        """Return the begin of the last record known from a segment or queue and covered by the checkpoint."""
+        """Return the log offset where the walk after a crash begins. Shorten the queues to entries before that offset.
+
+        The walk begins at the last intact record that the checkpoint covers and that a queue or a segment's begin leads
+        to.
+        """
         begin = self._log.min_offset
         if not self._queues.by_topic:
-            return begin  # the queues are rebuilt
+            return begin  # no queue exists: all queues are rebuilt
         unsafe: dict[ConsumeQueue, int] = {}
         for segment in reversed(self._log.files.segments):
             if self._log.is_intact(segment.base) and self._is_safe(segment.base, safe_ms):
@@ -255,16 +279,16 @@ class Recovery:
             first_unsafe = queue.first(lambda entry: not self._is_safe_entry(entry, safe_ms))
             unsafe[queue] = first_unsafe
             known = self._record_of(queue, first_unsafe - 1)
-            if known > begin and self._log.is_intact(known):  # the store time of an incomplete record may be wrong
+            if known > begin and self._log.is_intact(known):  # of an incomplete record the store time may be wrong
                 begin = known
         for queue, first_unsafe in unsafe.items():
-            queue.shorten_to(_entries_before(queue, first_unsafe, begin))  # the walk writes the others again
+            queue.shorten_to(_entries_before(queue, first_unsafe, begin))  # the walk writes the later entries again
         return begin
 
     def _is_safe_entry(self, entry: QueueEntry, safe_ms: int) -> bool:
         if entry.is_empty:
             return False
-        # Messages of fillers and expired records precede all others.
+        # Entries of fillers and of expired records precede all other entries.
         if entry.is_filler or entry.log_offset < self._log.min_offset:
             return True
         return self._is_safe(entry.log_offset, safe_ms)
@@ -274,7 +298,7 @@ class Recovery:
         return store_ms is not None and 0 < store_ms <= safe_ms
 
     def _record_of(self, queue: ConsumeQueue, queue_offset: int) -> int:
-        """Return the log offset of an entry's record; 0 if there is no record."""
+        """Return the log offset of the record of a queue entry; 0 if entry or record is missing."""
         entry = queue.find(queue_offset)
         if entry is None or entry.size == FILLER_SIZE:
             return 0
@@ -282,9 +306,10 @@ class Recovery:
 
 
 def _entries_before(queue: ConsumeQueue, count: int, log_offset: int) -> int:
-    """Return how many of the first `count` entries lead to records before `log_offset`, without damaged last entries.
+    """Return how many of the first `count` entries lead to records before `log_offset`.
 
-    A damaged entry may lead anywhere, also to the records of previous entries.
+    Damaged last entries do not count. A damaged entry may lead anywhere, for example to the records of previous
+    entries.
     """
     while (entry := queue.find(count - 1)) is not None:
         previous = queue.find(count - 2)
@@ -295,7 +320,7 @@ def _entries_before(queue: ConsumeQueue, count: int, log_offset: int) -> int:
 
 
 class RecoveryProgress:
-    """Logs the progress of a walk over the log from `start` to about `end`."""
+    """Logs the progress of a walk over the log from log offset `start` to about `end`."""
 
     def __init__(self, clock: Clock, start: int, end: int) -> None:
         self._clock = clock
@@ -306,7 +331,7 @@ class RecoveryProgress:
         self._records = 0
 
     def count(self, log_offset: int) -> None:
-        """Count a record; log progress if a line is due."""
+        """Count a record. Log the progress if the last line is at least `_EVERY_SECONDS` old."""
         self._records += 1
         if self._records % _LOOK_RECORDS == 0 and (now := self._clock.monotonic()) >= self._next:
             self._next = now + _EVERY_SECONDS

@@ -1,10 +1,11 @@
 """Deletes old log files by age, by bytes and by disk use, and refuses messages while the disk is too full.
 
-Whole files are deleted, the oldest first, never the one being written. The age of a file is that of its newest message
-by store time, so a copied store keeps its age. Consume queues and key index follow in small steps. No file with bytes
-from `keep_from` on is deleted: they hold messages to deliver. Source: RocketMQ 4.9.8, CleanCommitLogService and
-CleanConsumeQueueService of DefaultMessageStore, which use the modification time, and have no limit of bytes and no
-`keep_from`.
+Whole files are deleted, the oldest first, never the file being written. The age of a file is the age of its newest
+message by store time, so a copied store keeps its age. Consume queues and key index follow in small steps. No file with
+bytes from log offset `keep_from` on is deleted, as such files hold messages to deliver.
+
+Source: RocketMQ 4.9.8, CleanCommitLogService and CleanConsumeQueueService of DefaultMessageStore. RocketMQ uses the
+modification time, and has no limit of bytes and no `keep_from`.
 """
 
 from __future__ import annotations
@@ -33,18 +34,19 @@ from pyromq.store.worker import Worker, worker
 logger = logger_of(__name__)
 
 
-FILES_A_ROUND = 10  # most files deleted in a round. Source: MappedFileQueue.deleteExpiredFileByTime
-ROUNDS_BY_HAND = 20  # rounds after `expire_now`. Source: CleanCommitLogService.MANUAL_DELETE_FILE_MAX_TIMES
-MEASURE_SECONDS = 1.0  # time between two measurements of the disk
-_QUEUES_A_LOOK = 8  # queues between two readings of the clock
+FILES_A_ROUND = 10  # limit of files deleted in a round. Source: MappedFileQueue.deleteExpiredFileByTime
+ROUNDS_BY_HAND = 20  # rounds that `expire_now` starts. Source: CleanCommitLogService.MANUAL_DELETE_FILE_MAX_TIMES
+MEASURE_SECONDS = 1.0  # time between two measurements of the disk use
+_QUEUES_A_LOOK = 8  # queues trimmed between two readings of the clock
 _HOUR_MS = 3_600_000
 
 
 class Retention:
-    """One writer, the store's. All work happens in `step` and `expire_now`.
+    """Deletes expired log files and what leads to them. Only the store's thread may call `step` and `expire_now`.
 
-    `sync_entries` flushes the queues before log files are deleted: after that only entries know the queue offsets.
-    `needs` return the log offsets from which on tables still need the log. `measure` returns the disk use of a path.
+    `sync_entries` flushes the queues before log files are deleted: afterwards only queue entries know the queue
+    offsets. Each function of `needs` returns the log offset from which a table still needs the log. `measure` returns
+    the disk use of a path.
     """
 
     def __init__(
@@ -70,17 +72,20 @@ class Retention:
         self._removal = Removal(disk, before=sync_entries)
         self._use: DiskUse | None = None
         self._measured_at = self._round_at = float("-inf")
-        self._to_trim: Iterator[ConsumeQueue] | None = None  # queues that may have entries of deleted records
+        self._to_trim: Iterator[ConsumeQueue] | None = None  # queues that are left to trim
         self._rounds_by_hand = 0
         self._age_by_hand_ms: int | None = None
         self._is_suspended = False
 
     def to_load(self) -> PagesToLoad:
-        """Return the record heads that the next check of file ages needs and that are not resident."""
+        """Return the pages to load before the next check of file ages: record heads that are not resident."""
         return self._residency.heads_to_load(segment.base + segment.size for segment in self._candidates)
 
     def step(self, budget_seconds: float) -> bool:
-        """Measure the disk, delete files and trim queues for up to `budget_seconds`; True if nothing is left."""
+        """Measure the disk, delete expired files and trim queues for up to `budget_seconds`.
+
+        Return True if no queue is left to trim.
+        """
         now = self._clock.monotonic()
         if now - self._measured_at >= MEASURE_SECONDS:
             self._measured_at = now
@@ -96,14 +101,14 @@ class Retention:
     def expire_now(self, age_ms: int | None = None) -> int:
         """Delete expired files at any hour, now and in the next rounds. Return the number of files deleted now.
 
-        `age_ms` is the age to expire at, instead of the configured one.
+        With `age_ms`, files older than `age_ms` are deleted, instead of files older than `reserved_hours`.
         """
         self._age_by_hand_ms = age_ms
         self._rounds_by_hand = ROUNDS_BY_HAND
         return self._drop(self._expired())
 
     def close(self) -> None:
-        """Trim all queues and finish all deletions."""
+        """Trim all queues and finish all deletions. Blocks."""
         while not self._trim_queues(None):
             pass
         self._removal.close()
@@ -111,7 +116,7 @@ class Retention:
     # -- the disk
 
     def _measure_disk(self) -> None:
-        """Refuse messages while a disk is too full."""
+        """Measure the disk use. Refuse messages while the use exceeds `disk_refuse_percent`."""
         paths = {self._config.root, self._config.log_folder}
         try:
             uses = [self.measure(path) for path in paths if path.is_dir()]
@@ -138,11 +143,11 @@ class Retention:
         )
 
     def keep_from(self) -> int:
-        """Return the first log offset that is still needed."""
+        """Return the first log offset that is still needed to deliver messages; the log's end if nothing is needed."""
         return min((need() for need in self.needs), default=self._log.end)
 
     def _advice(self) -> str:
-        """Return how the user can free space."""
+        """Return a text that tells the operator how to free disk space."""
         files = self._log.files.segments[:-1]
         keep_from = self.keep_from()
         waiting = sum(segment.base + segment.size > keep_from for segment in files)
@@ -171,7 +176,7 @@ class Retention:
     # -- the log
 
     def _expired(self) -> int:
-        """Return how many of the oldest files this round deletes."""
+        """Return the number of oldest log files that this round deletes."""
         segments = self._log.files.segments
         keep_from, age_ms = self.keep_from(), self._age_ms()
         too_many = 0
@@ -190,7 +195,7 @@ class Retention:
         return self._log.files.segments[:-1][:FILES_A_ROUND]
 
     def _age_ms(self) -> int | None:
-        """Return the age at which this round deletes files; None if it ignores ages."""
+        """Return the age (ms) above which this round deletes files; None if this round deletes no file for its age."""
         if self._rounds_by_hand and self._age_by_hand_ms is not None:
             return self._age_by_hand_ms
         hour = datetime.fromtimestamp(self._clock.now_ms() / 1000).hour
@@ -198,11 +203,11 @@ class Retention:
         return self._config.reserved_hours * _HOUR_MS if wanted or self._rounds_by_hand else None
 
     def _is_older(self, end: int, age_ms: int | None) -> bool:
-        """Whether all messages before `end`, where a file begins, are older than `age_ms`."""
+        """Return True if all messages before log offset `end`, where a file begins, are older than `age_ms`."""
         if age_ms is None:
             return False
         stored_ms = self._log.store_ms_at(end)
-        if stored_ms is None:  # no record is there yet, or it is damaged
+        if stored_ms is None:  # no record begins there yet, or the record is damaged
             segment = self._log.files.find(end - 1)
             assert segment is not None
             stored_ms = segment.changed_ms()
@@ -219,7 +224,7 @@ class Retention:
         return count
 
     def _trim_queues(self, budget_seconds: float | None) -> bool:
-        """Drop queue entries of deleted records; True if no queue is left."""
+        """Drop queue entries of deleted records for up to `budget_seconds`. Return True if no queue is left."""
         if self._to_trim is None:
             return True
         deadline = None if budget_seconds is None else self._clock.monotonic() + budget_seconds
@@ -237,7 +242,7 @@ def _readable(size: int) -> str:
 
 
 class DiskUse(NamedTuple):
-    """The use of the disk that holds `path`, in bytes. `free` is the space for ordinary users."""
+    """The use of the disk that holds `path`: `used` and `free` bytes. `free` excludes space reserved for root."""
 
     path: Path
     used: int
@@ -245,31 +250,37 @@ class DiskUse(NamedTuple):
 
     @property
     def percent(self) -> int:
-        """Use in percent, rounded up as by `df`. Source: RocketMQ 4.9.8, UtilAll.getDiskPartitionSpaceUsedPercent."""
+        """Used space in percent, rounded up as `df` does.
+
+        Source: RocketMQ 4.9.8, UtilAll.getDiskPartitionSpaceUsedPercent.
+        """
         return -(-self.used * 100 // max(self.used + self.free, 1))
 
 
 def measured(path: Path) -> DiskUse:
-    """Return the use of the disk of a path, by one short system call. Raises `OSError`."""
+    """Return the use of the disk that holds a path. Raises `OSError`."""
     usage = shutil.disk_usage(path)
     return DiskUse(path, usage.used, usage.free)
 
 
 def around(folder: Path) -> tuple[int, int, int]:
-    """Return total, used and free bytes of the disk of a folder; of its nearest existing parent if it is missing."""
+    """Return total, used and free bytes of the disk that holds a folder.
+
+    If the folder is missing, its nearest existing parent folder is measured.
+    """
     return shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.is_dir()))
 
 
 class Removal:
-    """Deletes files in the order of `add` in a thread, each after the previous one: a log must not get holes.
+    """Deletes files in a thread, in the order of `add`. A file that cannot be deleted delays the later files.
 
-    The thread calls `before` before each deletion.
+    So a log never gets holes. The thread calls `before` before each deletion.
     """
 
     def __init__(self, disk: Disk, *, before: Callable[[], None]) -> None:
         self._before = before
         self._disk = disk
-        self._files: deque[Segment] = deque()  # filled by the owner, emptied by the thread
+        self._files: deque[Segment] = deque()  # the store's thread adds, the deleting thread removes
         self._thread: Worker | None = None
         self._turn: Future[None] | None = None
         self._complaint = ""
@@ -278,13 +289,16 @@ class Removal:
         self._files.extend(files)
 
     def start(self) -> None:
-        """Start the thread if files are left, also those of a failed deletion. Must be called repeatedly."""
+        """Start the thread if files are left to delete.
+
+        Must be called repeatedly, as a failed deletion ends the thread.
+        """
         if self._files and (self._turn is None or self._turn.done()):
             self._thread = self._thread or worker(self._disk, "store-removal")
             self._turn = self._thread.submit(self._remove)
 
     def close(self) -> None:
-        """Delete the remaining files and join the thread."""
+        """Delete the remaining files and join the thread. Blocks."""
         self.start()
         if self._thread is not None:
             self._thread.shutdown()
@@ -295,7 +309,7 @@ class Removal:
             file = self._files[0]
             try:
                 self._before()
-                file.delete()  # durably: a power loss must not bring back a file without the next one
+                file.delete()  # durable: a power loss must not restore a file without the next file
             except OSError as error:
                 complaint = f"{file.path} is expired and cannot be deleted: {error.strerror}; check its permissions"
                 if complaint != self._complaint:

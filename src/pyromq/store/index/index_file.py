@@ -1,12 +1,12 @@
-"""One file of the key index: a hash table with a chain of entries for each slot, newest first.
+"""One file of the key index: a hash table. Each slot has a chain of entries, the newest entry first.
 
     header              byte   type   meaning
     begin store time    0      long   ms, of the first entry's record
-    end store time      8      long   ms, of the last one's
-    begin log offset    16     long
-    end log offset      24     long
+    end store time      8      long   ms, of the last entry's record
+    begin log offset    16     long   of the first entry's record
+    end log offset      24     long   of the last entry's record
     used slots          32     int
-    next entry          36     int    number of the next entry; the first is 1
+    next entry          36     int    number of the next entry; the first entry has number 1
 
     slot (4 bytes, at 40 + 4 s)       int    number of the newest entry of the chain, 0 none
 
@@ -16,8 +16,8 @@
     seconds             12     int    since the begin store time
     previous entry      16     int    of the chain, 0 none
 
-Until its first entry is written, a new file begins at the end of the previous file, and the first entry counts its
-seconds from there. Source: RocketMQ 4.9.8, IndexFile, IndexHeader and IndexService.
+Until its first entry is written, a new file has the end of the previous file as its begin. The seconds of the first
+entry are counted from that time. Source: RocketMQ 4.9.8, IndexFile, IndexHeader and IndexService.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ if TYPE_CHECKING or speedups.is_active:
 else:
 
     class IndexTail:
-        """The header's fields and the layout of `file`, for plain and compiled code.
+        """The header fields and the layout of an index file, for plain and compiled code.
 
-        Entries have disk space up to position `reserved_end`. Slots have it in blocks of `stretch_bytes` whose byte in
-        `ready` is 1. The compiled form adds `enter(records, log_offset=, last_store_ms=, most=, skipped=)`: it indexes
-        records back to back in a view of the log up to the first unusual one, without those of topic `skipped`. It
-        returns the log offset reached and the number of records; a record with many keys counts as several.
+        Entries have disk space up to file position `reserved_end`. Slots have disk space in blocks of `stretch_bytes`
+        whose byte in `ready` is 1. The compiled form adds the method `enter(records, log_offset=, last_store_ms=,
+        most=, skipped=)`: it indexes the records in a view of the log up to the first unusual record, except records of
+        topic `skipped`. The method returns the log offset reached and the number of records; a record with many keys
+        counts as several.
         """
 
         __slots__ = (
@@ -71,21 +72,21 @@ __all__ = ["IndexTail"]
 
 HEADER = struct.Struct(">qqqqii")
 SLOT = struct.Struct(">i")
-LOOKED_AT = 200  # entries between two yields of a search: up to a millisecond
+LOOKED_AT = 200  # limit of entries visited between two yields of a search: up to 1 ms
 _PAGE_BYTES = 4096
 ENTRY = struct.Struct(">iqii")
-_KEY = struct.Struct(">iq")  # of an entry: key hash and log offset
-_ALLOCATED_BYTES = 1 << 20  # bytes of disk space allocated at once for entries
-_STRETCH = 1 << 15  # bytes allocated at once for slots; a multiple of the slot size, header included
+_KEY = struct.Struct(">iq")  # the first fields of an entry: key hash and log offset
+_ALLOCATED_BYTES = 1 << 20  # bytes of disk space per allocation for entries
+_STRETCH = 1 << 15  # bytes per allocation for slots; a multiple of the slot size
 _INT_MAX = (1 << 31) - 1
-_MOST_CACHED = 200  # characters of a cached part: a topic and an id, or an ordinary key
-_COUNTER = 4  # hex digits at the end of a unique id; the digits before change once a millisecond
+_MOST_CACHED = 200  # limit of characters of a key part whose hash is cached
+_COUNTER = 4  # hex digits of the counter at the end of a unique id: the other digits change once a ms
 _hash_of_start = lru_cache(maxsize=1024)(java_hash)
-_hash_of_end = lru_cache(maxsize=65536)(java_hash)  # all counters
+_hash_of_end = lru_cache(maxsize=65536)(java_hash)  # one hash per value of the counter
 
 
 def key_of_entry(key_hash: int, log_offset: int) -> bytes:
-    """Return the first bytes of the entry of a key and a record."""
+    """Return the first bytes (key hash and log offset) of an index entry."""
     return _KEY.pack(key_hash, log_offset)
 
 
@@ -94,7 +95,7 @@ def index_file_bytes(slots: int, entries: int) -> int:
 
 
 class IndexFile(IndexTail):
-    """One writer; the header on disk follows with `write_header`."""
+    """One file of the key index. Only one thread may add entries. The header is written by `write_header`."""
 
     __slots__ = ()
     file: Segment
@@ -121,7 +122,7 @@ class IndexFile(IndexTail):
 
     @property
     def has_plausible_head(self) -> bool:
-        """Whether the header is possible in a file of this size."""
+        """True if the header's values are possible in a file of this size."""
         return (
             1 <= self.next_entry <= self.entries
             and 0 <= self.used_slots <= self.slots
@@ -130,7 +131,10 @@ class IndexFile(IndexTail):
         )
 
     def create(self, *, end_ms: int, end_log_offset: int) -> None:
-        """Create the file after a file with this end. Raises `OSError`."""
+        """Create the file. `end_ms` and `end_log_offset` are the end of the previous file, 0 without one.
+
+        Raises `OSError`.
+        """
         self.file.create()
         self.file.allocate(0, self.entries_at)
         self._prepare_slots(0)
@@ -139,19 +143,19 @@ class IndexFile(IndexTail):
         self.write_header()
 
     def load(self) -> None:
-        [content] = self.file.read([(0, HEADER.size)])  # not mapped: a page never written may need disk space
+        [content] = self.file.read([(0, HEADER.size)])  # a map could allocate an unwritten page
         header = HEADER.unpack(content)
         self.begin_ms, self.end_ms, self.begin_log_offset, self.end_log_offset, self.used_slots, next_entry = header
         self.next_entry = next_entry or 1
 
     def reserve(self, hashes: Sequence[int]) -> None:
-        """Allocate disk space for the entries of these hashes, up to the file's end. Raises `OSError`."""
+        """Allocate disk space for the entries of these key hashes, at most up to the file's end. Raises `OSError`."""
         self._prepare_slots(0)
         for key_hash in hashes:
             self._prepare_slots((HEADER.size + key_hash % self.slots * SLOT.size) // _STRETCH)
         start = self.entries_at + self.next_entry * ENTRY.size
         needed = min(start + len(hashes) * ENTRY.size, self.file.size)
-        if needed > max(start, self.reserved_end):  # false for a full file
+        if needed > max(start, self.reserved_end):  # False if the file is full
             self.file.prepare(start, needed + _ALLOCATED_BYTES)
             self.reserved_end = min(needed + _ALLOCATED_BYTES, self.file.size)
 
@@ -161,7 +165,7 @@ class IndexFile(IndexTail):
             self.ready[number] = 1
 
     def put(self, key_hash: int, log_offset: int, store_ms: int) -> None:
-        """Add an entry. The file must not be full; `reserve` must have been called."""
+        """Add an entry. The file must not be full, and `reserve` must have been called with `key_hash`."""
         memory = self.file.memory
         number = self.next_entry
         slot_at = HEADER.size + key_hash % self.slots * SLOT.size
@@ -182,7 +186,10 @@ class IndexFile(IndexTail):
         self.next_entry = number + 1
 
     def _counted(self, number: int) -> int:
-        """Return the first valid entry of a chain: a killed process may have added others without a header."""
+        """Return the number of the newest valid entry of a chain, starting at entry `number`; 0 if there is none.
+
+        A killed process may have added newer entries that the header does not count.
+        """
         while self.next_entry <= number < self.entries:
             newer, number = number, ENTRY.unpack_from(self.file.memory, self.entries_at + number * ENTRY.size)[3]
             if number >= newer:
@@ -202,11 +209,11 @@ class IndexFile(IndexTail):
         )
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file holds records of a time range, both ends included."""
+        """Return True if the file may hold records stored from `begin_ms` to `end_ms`, both included."""
         return begin_ms <= self.end_ms and end_ms >= self.begin_ms
 
     def last_entries_of(self, log_offset: int) -> int:
-        """Return how many of the last entries lead to a record."""
+        """Return how many entries at the end of the file lead to the record at `log_offset`."""
         number = self.next_entry - 1
         while (
             number > 0 and ENTRY.unpack_from(self.file.memory, self.entries_at + number * ENTRY.size)[1] == log_offset
@@ -215,12 +222,12 @@ class IndexFile(IndexTail):
         return self.next_entry - 1 - number
 
     def search(self, key_hash: int, *, begin_ms: int, end_ms: int) -> Iterator[int | PagesToLoad]:
-        """Yield log offsets of records by the hash of a key, newest first, and between them pages to load.
+        """Yield the log offset of each record with a key hash, the newest first, and in between pages to load.
 
-        Entries added meanwhile are not found.
+        The caller must load these pages before the next step. Entries added meanwhile are not found.
         """
         file = self.file
-        memory = file.memory  # stays mapped if the file is deleted meanwhile
+        memory = file.memory  # keeps the file mapped if the file is deleted meanwhile
         slot_at = HEADER.size + key_hash % self.slots * SLOT.size
         yield file.to_load(slot_at, slot_at + SLOT.size)
         number = self._counted(SLOT.unpack_from(memory, slot_at)[0])
@@ -244,7 +251,7 @@ class IndexFile(IndexTail):
 
 
 def is_found_by(record: RecordHead, topic: str, key: str) -> bool:
-    """Whether a record has this topic, and the key as unique id or among its keys."""
+    """Return True if a record has this topic, and has the key as unique id or in the property KEYS."""
     if record.topic != topic:
         return False
     properties = decode_properties(record.property_text)
@@ -252,15 +259,18 @@ def is_found_by(record: RecordHead, topic: str, key: str) -> bool:
 
 
 def key_hashes(topic: str, property_text: str) -> list[int]:
-    """Return the hash of each key of a message: its unique id first, then the words of KEYS.
+    """Return the index hash of each key of a message: the unique id first, then the words of the property KEYS.
 
-    Scheduled messages have none: they are indexed when they are delivered.
+    [] for a message waiting for its delivery time: such a message is indexed after its delivery.
     """
     return [index_hash(joined_hash(*key)) for key in keys_of(topic, property_text)]
 
 
 def keys_of(topic: str, property_text: str) -> list[tuple[str, str]]:
-    """Return each key as two parts for `joined_hash`: a begin that many messages share, and an end."""
+    """Return the keys of a message for `joined_hash`: each as a begin that many messages share, and an end.
+
+    [] for a message waiting for its delivery time.
+    """
     if topic == TIMER_TOPIC:
         return []
     properties = decode_properties(property_text)
@@ -274,7 +284,7 @@ def keys_of(topic: str, property_text: str) -> list[tuple[str, str]]:
 
 
 def index_hash(value: int) -> int:
-    """Return the absolute value of a hash, as in index files; 0 for -2^31, which has none in Java."""
+    """Return the hash that index files hold: the absolute value of a Java hash; 0 for -2^31."""
     value = abs(value)
     return value if value <= 0x7FFFFFFF else 0
 

@@ -1,4 +1,7 @@
-"""The key index over all its files. Records are indexed after their append, in idle time or before a search."""
+"""The key index of a store: finds messages by key.
+
+Records are indexed after their append, at idle times or before a search.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +29,22 @@ from pyromq.store.index.index_file import IndexFile, index_file_bytes, index_has
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segmented_log import Segment, sync_all
 
-_LOOKED_THROUGH = 10_000  # records without keys checked between two files, before all others count as such too
+_LOOKED_THROUGH = 10_000  # limit of records searched for keys between two index files: the rest count as without keys
 
 logger = logger_of(__name__)
 
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 _NAME = re.compile(r"\d{17}\Z")
-_SLICE = 16  # records between two readings of the clock
-_ORDINARY_SLICE = 64  # the same for records indexed by compiled code
-_KEYS_AT_ONCE = 64  # keys of one record between two readings of the clock; a record may have thousands
+_SLICE = 16  # records indexed by Python code between two readings of the clock
+_ORDINARY_SLICE = 64  # records indexed by compiled code between two readings of the clock
+_KEYS_AT_ONCE = 64  # keys indexed between two readings of the clock: a record may have thousands of keys
 
 
 class KeyMatches(NamedTuple):
-    """Log offsets, newest first, with store time and log offset of the last indexed record."""
+    """The result of a search by key: log offsets of messages, the newest first.
+
+    The other fields are store time (ms) and log offset of the last indexed record; 0 for an empty index.
+    """
 
     log_offsets: list[int]
     last_update_ms: int
@@ -46,7 +52,7 @@ class KeyMatches(NamedTuple):
 
 
 class _PartialRecord(NamedTuple):
-    """A record with its keys, of which the first `done` are indexed."""
+    """A record with many keys, of which the first `done` keys are indexed."""
 
     log_offset: int
     keys: list[tuple[str, str]]
@@ -54,7 +60,7 @@ class _PartialRecord(NamedTuple):
 
 
 class KeyIndex:
-    """One writer. Records before log offset `position` are indexed."""
+    """The key index of one store. Records before log offset `position` are indexed. Only one thread may index."""
 
     def __init__(self, folder: Path, *, slots: int, entries: int, clock: Clock, disk: Disk = LOCAL_DISK) -> None:
         self.position = 0
@@ -71,12 +77,12 @@ class KeyIndex:
     # -- opening
 
     def load(self, log: CommitLog, *, flushed_ms: int, power_cut: bool) -> None:
-        """Find the files and the position.
+        """Find the index files, delete damaged ones, and set `position`: indexing continues at this log offset.
 
-        After a power cut, files that are not full or have records stored after `flushed_ms` may be incomplete: they
-        are deleted and rebuilt from the log. Otherwise these files are flushed again, as a killed process may not have
-        done it. From the first file on that has another size, a damaged head or no previous file, files are rebuilt
-        too. Raises `StoreCorrupt` if all files have another size.
+        After a power cut, files that are not full, or that have records stored after `flushed_ms`, may be incomplete:
+        these files are deleted and rebuilt from the log. Without a power cut these files are flushed again, as a killed
+        process may not have flushed them. From the first file on that has another size, a damaged head or no previous
+        file, all files are rebuilt too. Raises `StoreCorrupt` if all files have another size.
         """
         self._load_files()
         if not power_cut and max((file.end_ms for file in self.files), default=0) < flushed_ms:
@@ -86,7 +92,7 @@ class KeyIndex:
         while self.files and not self._is_intact(self.files[-1], log, flushed_ms if power_cut else None):
             self.files.pop().file.delete()
         while power_cut and len(self.files) > 1 and self.files[-2].end_ms == flushed_ms:
-            self.files.pop().file.delete()  # of files with the same end time only the first one may be flushed
+            self.files.pop().file.delete()  # of files with the same end time only the first may be on disk
         for file in self.files:
             if file.end_ms > flushed_ms or not file.is_full:
                 file.file.is_fresh = True
@@ -98,7 +104,10 @@ class KeyIndex:
             self._continue_after(self.files[-1].end_log_offset, last)
 
     def _continue_after(self, log_offset: int, record: memoryview) -> None:
-        """Set the position after the last indexed record, or at it: full files may have only some of its keys."""
+        """Set `position` after the last indexed record.
+
+        If full files have only some keys of that record, set `position` to its begin.
+        """
         self.position = log_offset + len(record)
         done = 0
         for file in reversed(self.files):
@@ -112,7 +121,7 @@ class KeyIndex:
                 self.position, self._partial = log_offset, _PartialRecord(log_offset, keys, done)
 
     def _drop_damaged(self, log: CommitLog) -> None:
-        """Delete the files from the first one on that is damaged or lacks its previous file."""
+        """Delete all files from the first file on that is damaged or lacks its previous file."""
         indexed_to: int | None = log.min_offset
         for number, file in enumerate(self.files):
             if fault := _head_fault(file, log) or _gap_before(file, indexed_to, log):
@@ -161,7 +170,7 @@ class KeyIndex:
 
     @property
     def full_ms(self) -> int:
-        """End store time (ms) of the last full file."""
+        """End store time (ms) of the last full file; 0 if no file is full."""
         return max((file.end_ms for file in self.files if file.is_full), default=0)
 
     def behind(self, log: CommitLog) -> int:
@@ -169,7 +178,7 @@ class KeyIndex:
         return log.end - self.position
 
     def follow(self, log: CommitLog, budget_seconds: float | None) -> bool:
-        """Index records up to the log's end or for the budget; True if none is left.
+        """Index records up to the log's end, or for `budget_seconds`. Return True if no record is left to index.
 
         Raises `StoreNotWritable` if the disk is full; a later call continues.
         """
@@ -185,7 +194,7 @@ class KeyIndex:
         return done
 
     def step(self, log: CommitLog, budget_seconds: float) -> bool:
-        """Index as `follow` does, but log an error once and return True."""
+        """Index as `follow` does. An error of the disk is logged once, and True is returned."""
         try:
             return self.follow(log, budget_seconds)
         except StoreNotWritable as error:
@@ -209,7 +218,7 @@ class KeyIndex:
                 return False
 
     def _enter_ordinary(self, log: CommitLog) -> int:
-        """Index records with compiled code up to the first unusual one; return their number."""
+        """Index records with compiled code up to the first unusual record. Return the number of indexed records."""
         segment = log.files.find(self.position)
         if segment is None or self._partial:
             return 0
@@ -225,7 +234,7 @@ class KeyIndex:
     def _enter_plainly(self, log: CommitLog, most: int) -> None:
         for count, (log_offset, record) in enumerate(log.records_from(self.position), 1):
             try:
-                if not is_of_topic(record, _TIMER_TOPIC):  # they have no keys; this check takes a third of the time
+                if not is_of_topic(record, _TIMER_TOPIC):  # faster than decoding; this topic has no keys
                     head = decode_labels(record, 0)
                     if head.log_offset != log_offset or head.store_ms > log.last_store_ms:
                         raise StoreCorrupt(f"its log offset is {head.log_offset}, its store time {head.store_ms}")
@@ -240,9 +249,9 @@ class KeyIndex:
         self.position = log.end
 
     def _put(self, head: RecordHead) -> bool:
-        """Index a record by its unique id and its keys, unless it is rolled back.
+        """Index a record by its unique id and its keys, unless the record is a rolled back transaction message.
 
-        Return False after some of many keys: call again for the next ones.
+        Return False if the record has more keys: the caller must call again to index the next keys.
         """
         if _is_rolled_back(head):
             return True
@@ -256,7 +265,7 @@ class KeyIndex:
             file.reserve(hashes)
         for key_hash in hashes:
             if file is None or file.is_full:
-                self._partial = partial._replace(done=done)  # if the disk is full, a later call continues
+                self._partial = partial._replace(done=done)  # if the disk is full, a later call continues here
                 file = self._add_file()
                 file.reserve(hashes)
             file.put(key_hash, head.log_offset, head.store_ms)
@@ -266,7 +275,7 @@ class KeyIndex:
             return False
         self._partial = None
         if file is not None and partial.keys:
-            file.write_header()  # after all keys: if the process is killed before, the record is indexed again
+            file.write_header()  # after the last key: a process killed earlier indexes the record again
         return True
 
     def _add_file(self) -> IndexFile:
@@ -281,28 +290,37 @@ class KeyIndex:
         return file
 
     def _fresh_path(self) -> Path:
-        """Return a name by the local time, above the last file's name: names order the files."""
+        """Return the path of a new file, named by the local time. Names must ascend, as names order the files."""
         name = int(datetime.fromtimestamp(self._clock.now_ms() / 1000).strftime("%Y%m%d%H%M%S%f")[:17])
         if self.files:
             name = max(name, int(self.files[-1].file.path.name) + 1)
         return self._folder / f"{name:017}"
 
     def drop_before(self, log_offset: int) -> list[Segment]:
-        """Remove and return the files that lead only to records before `log_offset`, but not the last file."""
+        """Remove the files whose records all begin before `log_offset`, except the last file.
+
+        Return the removed files, which the caller must delete.
+        """
         dropped = []
         while len(self.files) > 1 and self.files[0].end_log_offset < log_offset:
             dropped.append(self.files.pop(0).file)
         return dropped
 
     def next_unflushed(self) -> IndexFile | None:
-        """Remove and return a full file to flush; None if there is none. Thread-safe."""
+        """Remove a full file from the queue of unflushed files and return the file; None if the queue is empty.
+
+        Thread-safe.
+        """
         try:
             return self._unflushed.popleft()
         except IndexError:
             return None
 
     def close(self) -> int:
-        """Flush all files. Return the store time up to which the index is complete on disk."""
+        """Flush and unmap all files.
+
+        Return the store time (ms) up to which the index is complete on disk; 0 without files.
+        """
         if not self.files:
             return 0
         last = self.files[-1]
@@ -326,22 +344,23 @@ class KeyIndex:
         end_ms: int,
         has_key: Callable[[int], SlowWork[bool]],
     ) -> KeyMatches:
-        """Find up to `max_count` records by key, stored between two times, both included.
+        """Return the log offsets of up to `max_count` records with a key, stored from `begin_ms` to `end_ms`.
 
-        `has_key` returns whether the record at a log offset has the key: other keys may have the same hash.
+        Both ends are included. `has_key` returns whether the record at a log offset has the key, as other keys may have
+        the same hash.
         """
         found: list[int] = []
         looked_at, fits = -1, False
         key_hash = index_hash(java_hash(f"{topic}#{key}"))
         for file in self.files[::-1]:
-            if file.overlaps(begin_ms, end_ms) and file in self.files:  # it may be deleted during the search
+            if file.overlaps(begin_ms, end_ms) and file in self.files:  # the file may have been deleted meanwhile
                 for log_offset in file.search(key_hash, begin_ms=begin_ms, end_ms=end_ms):
                     if len(found) >= max_count:
                         break
                     if not isinstance(log_offset, int):
                         await (loaded(log_offset) if log_offset else breathe())
                         continue
-                    if log_offset != looked_at:  # one record may have many keys of this hash
+                    if log_offset != looked_at:  # consecutive entries may lead to the same record
                         looked_at, fits = log_offset, await has_key(log_offset)
                     if fits:
                         found.append(log_offset)
@@ -363,7 +382,7 @@ def _head_fault(file: IndexFile, log: CommitLog) -> str:
 
 
 def _gap_before(file: IndexFile, start: int | None, log: CommitLog) -> str:
-    """Return the fault of a file if records with keys lie between log offset `start` and its first record."""
+    """Return a text if records with keys lie between log offset `start` and the first record of the file; else ""."""
     if start is None or file.is_empty or file.begin_log_offset <= start:
         return ""
     for log_offset, record in islice(log.records_from(start), _LOOKED_THROUGH):

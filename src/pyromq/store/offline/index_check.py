@@ -1,4 +1,4 @@
-"""Compares the key index with the log: entries, chains, and whether every key is found."""
+"""Compares the key index of a stopped store with the log: entries, chains, and whether every key is found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyromq.store.offline.stopped_store import Cure, StoppedStore, StoreFault
 
 
 class _File:
-    """One index file. `slots` is the size of its table; 0: not known yet."""
+    """One index file, mapped for reading. `slots` is the number of slots in its hash table; 0 if not known yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +33,7 @@ class _File:
         return HEADER.size + self.slots * SLOT.size
 
     def guessed_slots(self, store: StoppedStore) -> int:
-        """Return the number of slots for which the last record's entry is at its place; 0 if it is not found."""
+        """Return the number of slots, derived from the last record's entry; 0 if that is missing."""
         last = store.message_at(self.end_log_offset)
         if last is None or self.next_entry <= 1:
             return 0
@@ -43,7 +43,7 @@ class _File:
         return slots if place > 0 and slots > 0 and not rest else 0
 
     def check_header(self) -> None:
-        """Raise `StoreCorrupt` if the header does not fit the file."""
+        """Raise `StoreCorrupt` if the header's values are impossible in a file of this size."""
         capacity = (len(self.content) - self.entries_at) // ENTRY.size
         spans = (self.begin_ms, self.end_ms), (self.begin_log_offset, self.end_log_offset)
         if not 0 <= self.used_slots <= self.slots or any(not 0 <= begin <= end for begin, end in spans):
@@ -52,14 +52,17 @@ class _File:
             raise StoreCorrupt(f"the header says {self.next_entry} entries, the file has room for {capacity}")
 
     def entries(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield position, key hash, log offset, seconds and previous number, in order."""
+        """Yield file position, key hash, log offset, seconds and previous entry's number of each entry in order."""
         for number in range(1, self.next_entry):
             position = self.entries_at + number * ENTRY.size
             yield position, *ENTRY.unpack_from(self.content, position)
 
 
 class IndexCheck:
-    """Takes every sound record of the log in order, then yields `findings`. `broken`: the first fault of each file."""
+    """Checks the key index: `take` gets every sound record of the log in order, then `findings` yields the faults.
+
+    `broken` maps a file to its first fault.
+    """
 
     def __init__(self, store: StoppedStore) -> None:
         self.broken: dict[Path, StoreFault] = {}
@@ -89,7 +92,10 @@ class IndexCheck:
                 self._note(path, None, str(error))
 
     def _find_sizes(self, store: StoppedStore) -> None:
-        """Take the configured sizes if the files have them, else the most frequent ones."""
+        """Set the number of slots of each file. Note files of another size than most files as broken.
+
+        The number is the configured one if most files have the configured size, otherwise it is guessed from the files.
+        """
         config = store.config
         expected = index_file_bytes(config.index_slots, config.index_entries)
         sizes = Counter(len(file.content) for file in self._files)
@@ -116,7 +122,10 @@ class IndexCheck:
         self.broken.setdefault(path, StoreFault(path, position, text, Cure.REPAIR))
 
     def _check_chains(self, file: _File) -> None:
-        """Follow a file's entries in order: each names the previous one of its slot, the slot names the last one."""
+        """Note a fault if an entry does not name the previous entry of its slot.
+
+        Note a fault also if a slot does not name its newest entry.
+        """
         newest: dict[int, int] = {}
         for number, (position, key_hash, _, seconds, previous) in enumerate(file.entries(), 1):
             slot = key_hash % file.slots
@@ -129,7 +138,7 @@ class IndexCheck:
                 self._note(file.path, position, f"slot {slot} does not lead to its newest entry, {number}")
 
     def _all_entries(self) -> Iterator[tuple[Path, int, int, int]]:
-        """Yield file, position, key hash and log offset of the entries in order of their records."""
+        """Yield file, file position, key hash and log offset of all entries, in order of their records."""
         held: tuple[Path, int, int, int] | None = None
         for file in self._files:
             for position, key_hash, log_offset, _, _ in file.entries():
@@ -142,7 +151,7 @@ class IndexCheck:
             yield held
 
     def _unreadable_ranges(self) -> list[tuple[int, int]]:
-        """Return between which log offsets, both included, files that cannot be read have entries."""
+        """Return the ranges of log offsets, both ends included, whose entries are in files that cannot be read."""
         ranges = []
         for path in self.broken.keys() - {file.path for file in self._files}:
             low = max((file.end_log_offset for file in self._files if file.path < path), default=-1)
@@ -152,11 +161,11 @@ class IndexCheck:
 
     @property
     def end_ms(self) -> int:
-        """Store time (ms) of the last record in readable files; 0 without one."""
+        """Store time (ms) of the last record in readable index files; 0 without such a file."""
         return max((file.end_ms for file in self._files), default=0)
 
     def take(self, message: StoredMessage) -> None:
-        """Compare the entries of a sound record with its keys."""
+        """Compare a sound record's keys with its index entries, and note a fault if they differ."""
         at = message.log_offset
         if self._next is None or at > self._end or message.sys_flag & SysFlag.ROLLBACK == SysFlag.ROLLBACK:
             return
@@ -166,16 +175,16 @@ class IndexCheck:
         while self._next is not None and self._next[3] == at:
             found.add(self._next[2])
             self._next = next(self._entries, None)
-        if message.topic == TIMER_TOPIC:  # in the index of older stores, and of Java brokers
+        if message.topic == TIMER_TOPIC:  # older brokers and Java brokers indexed scheduled messages
             return
         wanted = set(key_hashes(message.topic, message.property_text))
         if at == self._end and found < wanted:
-            return  # a killed process may have indexed some of its keys: the next start adds the others
+            return  # a killed process may have indexed only some keys: the next start adds the rest
         if found != wanted and not any(low <= at <= high for low, high in self._unreadable):
             self._note(path, position, f"the record at {at} has {len(wanted)} keys, the index {len(found)} of it")
 
     def _skip_before(self, log_offset: int) -> None:
-        """Note entries that lead to no record before a log offset, unless it has expired."""
+        """Note each entry before a log offset that leads to no record, unless the record has expired."""
         while self._next is not None and self._next[3] < log_offset:
             path, position, _, at = self._next
             if not 0 <= at < self._store.log_begin:
@@ -183,6 +192,6 @@ class IndexCheck:
             self._next = next(self._entries, None)
 
     def findings(self, log_end: int) -> Iterator[StoreFault]:
-        """Yield the faults. After a crash entries may lead behind the log's end."""
+        """Yield the faults of all index files. After a crash, entries may lead beyond the log's end `log_end`."""
         self._skip_before(log_end if self._store.crashed else 1 << 63)
         yield from (*self._harmless, *self.broken.values())

@@ -1,4 +1,4 @@
-"""Compares consume queues with the entries that a rebuild from the log would write."""
+"""Compares the consume queues of a stopped store with the entries that a rebuild from the log would write."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
 
 
 class ComparedQueue:
-    """A `RebuiltQueue` that compares the entries of a rebuild with the stored ones instead of writing them.
+    """A `RebuiltQueue` that compares the entries of a rebuild with the stored entries, and writes nothing.
 
-    `wrong` are the queue offsets of entries that do not lead to their records, `lost` those without records.
+    `wrong` are the queue offsets of entries that do not lead to their records. `lost` are the queue offsets without
+    records.
     """
 
     def __init__(self, stored: ConsumeQueue) -> None:
@@ -29,7 +30,7 @@ class ComparedQueue:
         self.max_offset = self.covered_to = 0
         self.wrong: list[range] = []
         self.lost: list[range] = []
-        self._has_tags = stored.topic != SCHEDULE_TOPIC  # else a due time, by the broker's delay levels
+        self._has_tags = stored.topic != SCHEDULE_TOPIC  # otherwise the code is a due time
 
     def append(self, log_offset: int, size: int, tags_code: int) -> None:
         entry = self.stored.find(self.max_offset)
@@ -51,7 +52,7 @@ class ComparedQueue:
             ]
 
     def place_of(self, queue_offset: int) -> tuple[Path, int]:
-        """Return file and position of an entry, which need not exist."""
+        """Return file and byte position of the entry at a queue offset. The entry need not exist."""
         position, files = queue_offset * ENTRY_BYTES, self.stored.files
         return files.path_of(position - position % files.segment_bytes), position % files.segment_bytes
 
@@ -65,10 +66,10 @@ class ComparedQueue:
 
 
 class QueueCheck:
-    """Takes every sound record of the log in order, then yields `findings`.
+    """Checks all consume queues: `take` gets every sound record of the log in order, then `findings` yields the faults.
 
-    Then `broken` holds the queues to rebuild, `ends` the maximum offsets of all queues, and `lost` the queue offsets of
-    messages whose records are damaged or missing.
+    Afterwards `broken` holds the queues to rebuild, `ends` the maximum offsets of all queues, and `lost` the queue
+    offsets of messages whose records are damaged or missing.
     """
 
     def __init__(self, store: StoppedStore) -> None:
@@ -88,10 +89,10 @@ class QueueCheck:
         self._topics = table.read_bytes() if table.exists() else b""
         saved_ends = QueueEndsFile(store.root / "queues").load().ends
         self._saved = {(topic, queue_id): end for topic, ends in saved_ends.items() for queue_id, end in ends.items()}
-        self._unknown: dict[tuple[str, int], int] = {}  # number of records by queue
+        self._unknown: dict[tuple[str, int], int] = {}  # number of records by queue, for queues that are not on disk
 
     def take(self, message: StoredMessage) -> None:
-        """Compare the entry of a sound record."""
+        """Compare a sound record of the log with the queue entry of its message."""
         key = (message.topic, message.queue_id)
         if message.sys_flag & UNQUEUED or not is_folder_name(*key):
             return
@@ -101,11 +102,11 @@ class QueueCheck:
             self._dispatcher.replay(message, queue, complete=True)
 
     def findings(self, log_end: int, damages: list[Damage]) -> Iterator[StoreFault]:
-        """Yield the faults, queue by queue."""
+        """Yield the faults of all queues, queue by queue. `log_end` is the log offset where the log ends."""
         self._dispatcher.end_replay(complete=True)
         for log_offset, queue_offset in self._dispatcher.damaged_heads:
             place = self._store.place_of(log_offset)
-            assert place is not None  # it was read there
+            assert place is not None  # the record was read there
             text = f"the head of the record is damaged: its queue offset, {queue_offset}, does not fit its queue"
             yield StoreFault(place[0].path, place[1] + FIELD_AT["queue_offset"], text, Cure.BACKUP)
         for stored, (key, queue) in zip(self._stored, self._queues.items(), strict=True):
@@ -130,12 +131,12 @@ class QueueCheck:
 
     def _of_wrong(self, queue: ComparedQueue) -> Iterator[StoreFault]:
         for offsets in queue.wrong:
-            # Entries that a crash kept from the disk are at the queue's end.
+            # Entries that were not on disk at a crash are at the queue's end.
             cure = Cure.START if self._store.crashed and offsets[0] >= queue.stored.max_offset else Cure.REPAIR
             yield StoreFault(*queue.place_of(offsets[0]), f"{_numbers(offsets)}: missing or not as in the log", cure)
 
     def _of_lost(self, queue: ComparedQueue, log_end: int, damages: list[Damage]) -> Iterator[StoreFault]:
-        """Yield entries without records, one finding for consecutive entries with the same cure."""
+        """Yield a fault for each range of consecutive entries without records and with the same cure."""
         runs: list[tuple[Cure, range]] = []
         for offset, entry in queue.without_record(self._store.log_begin):
             at = entry.log_offset
@@ -162,7 +163,7 @@ class QueueCheck:
             yield StoreFault(*queue.place_of(offsets[0]), text, cure)
 
     def _of_missing(self) -> Iterator[StoreFault]:
-        """Yield queues without any file, and those that end before their saved end."""
+        """Yield a fault for each queue without files, and for each queue that ends before its saved end."""
         for key, count in self._unknown.items():
             if key in self._saved or self._is_known(key[0]):
                 self.broken.add(key)
@@ -182,12 +183,15 @@ class QueueCheck:
         return self._store.root / "consumequeue" / topic / str(queue_id)
 
     def _is_known(self, topic: str) -> bool:
-        """Whether the topic has settings, or needs none. The table is searched, not decoded: its form may vary."""
+        """Return True if the topic has settings, or is a system topic, which needs none.
+
+        The topic table is searched, not decoded, as its format may vary.
+        """
         return is_system_topic(topic) or f'"{topic}"'.encode() in self._topics
 
 
 def _extend(ranges: list[range], offset: int) -> None:
-    """Add an offset to ranges of consecutive offsets."""
+    """Add an offset to the last range if the offset follows that range, otherwise as a new range."""
     if ranges and ranges[-1].stop == offset:
         ranges[-1] = range(ranges[-1].start, offset + 1)
     else:

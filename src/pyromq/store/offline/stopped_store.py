@@ -1,7 +1,7 @@
-"""The files of a stopped store, for reading only: which there are, which size they must have, what they hold.
+"""Reads the files of a stopped store: finds the files, the size that they must have, and their content.
 
-File sizes are taken from the files, so that folders of any settings, and of Java brokers, can be checked. Nothing here
-writes, and nothing trusts what it reads.
+The right file sizes are derived from the files, so that data folders with any settings, and of Java brokers, can be
+checked. This module writes nothing, and does not trust the bytes in the files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pyromq.store.store_config import StoreConfig
 
 _NAME_DIGITS = 20
 _LEAST_LOG_FILE = 4096
-_LARGEST_RECORD = 16 << 20  # bytes, as of a frame: the blank record at a file's end is shorter
-_ROUND_SIZES = (4096, 1000)  # configured file sizes are multiples of one of these
+_LARGEST_RECORD = 16 << 20  # bytes: the blank record at a file's end is shorter than the largest record
+_ROUND_SIZES = (4096, 1000)  # a configured file size is a multiple of one of these
 
 
 class Cure(Enum):
-    """What repairs a finding."""
+    """What repairs a fault of the store."""
 
     NOBODY = "harmless"
     START = "the next start repairs it"
@@ -42,7 +42,7 @@ class Cure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreFault:
-    """A fault of a file, at a byte of it; None if it concerns the file as a whole."""
+    """A fault of a file at byte `position`; None if the fault concerns the whole file."""
 
     path: Path
     position: int | None
@@ -55,7 +55,10 @@ class StoreFault:
 
 
 class StoppedQueue(NamedTuple):
-    """A consume queue on disk. `entries` has its last files, as far as they have the right size and no gap."""
+    """A consume queue on disk.
+
+    `entries` covers the last files that have the right size and follow each other without a gap.
+    """
 
     entries: ConsumeQueue
     file_bytes: int
@@ -64,10 +67,10 @@ class StoppedQueue(NamedTuple):
 
 
 class StoppedStore:
-    """The content of a store's folder. Raises `UsageError` if the folder is no store.
+    """The content of a data folder, for reading. Raises `UsageError` if the folder is no data folder of a broker.
 
-    `log_rows` are begin and path of the log files. `segments` are those that are not empty; files may be missing
-    between them, or short.
+    `log_rows` has first log offset and path of each log file. `segments` are the log files that are not empty; files
+    may be missing between them, or be too short.
     """
 
     def __init__(self, config: StoreConfig) -> None:
@@ -85,24 +88,24 @@ class StoppedStore:
         self.config = replace(config, segment_bytes=self.segment_bytes)
         abort = self.root / "abort"
         self.crashed = abort.exists()
-        # As in `Directory`: without a power cut everything written exists.
+        # As in `Directory`: unless the machine went down, everything that the broker wrote exists.
         words = abort.read_bytes().split() if self.crashed else []
         same_boot = len(words) > 1 and words[1] == LOCAL_DISK.boot_id().encode()
         self.power_cut = self.crashed and (not same_boot or b"unflushed" in words)
 
     def log_path(self, base: int) -> Path:
-        """Return the path of the log file that begins at `base`, which need not exist."""
+        """Return the path of the log file that begins at log offset `base`. The file need not exist."""
         return self.log_folder / f"{base:0{_NAME_DIGITS}}"
 
     def wrong_log_files(self) -> Iterator[tuple[Path, str]]:
-        """Yield log files that are missing or of another size."""
+        """Yield path and fault of each log file that is missing or has a wrong size."""
         rows = self.log_rows
-        if rows and rows[-1][1].stat().st_size == 0:  # a crash between creation and resizing
+        if rows and rows[-1][1].stat().st_size == 0:  # left by a crash between creation and resizing
             rows = rows[:-1]
         yield from _wrong_files(self.log_folder, rows, self.segment_bytes)
 
     def queues(self) -> Iterator[StoppedQueue]:
-        """Yield the consume queues, by topic and id."""
+        """Yield the consume queues, sorted by topic and queue id."""
         for folder in sorted((self.root / "consumequeue").glob("*/*")):
             if folder.is_dir() and folder.name.isdecimal() and is_folder_name(folder.parent.name):
                 yield self._queue(folder)
@@ -121,23 +124,23 @@ class StoppedStore:
         return StoppedQueue(queue, file_bytes, foreign, list(_wrong_files(folder, rows, file_bytes)))
 
     def walk(self, start: int = 0) -> LogWalk:
-        """Return the messages and the damage of the log from `start`, where a record or a file begins."""
+        """Return an iterator over messages and damage of the log from `start`, where a record or a file begins."""
         return LogWalk(self.segments, self.segment_bytes, start)
 
     def place_of(self, log_offset: int) -> tuple[Segment, int] | None:
-        """Return the file that holds a log offset, and the position there; None if there is none."""
+        """Return the log file that holds a log offset, and the position in the file; None without such a file."""
         index = bisect_right(self.segments, log_offset, key=lambda segment: segment.base) - 1
         if index < 0 or log_offset >= self.segments[index].base + self.segments[index].size:
             return None
         return self.segments[index], log_offset - self.segments[index].base
 
     def record_at(self, log_offset: int, size: int) -> memoryview:
-        """Return `size` bytes from a log offset on; fewer if the file ends before."""
+        """Return `size` bytes from a log offset on; fewer bytes if the file ends before."""
         place = self.place_of(log_offset)
         return memoryview(b"") if place is None else place[0].memory[place[1] : place[1] + size]
 
     def message_at(self, log_offset: int, *, check_crc: bool = False) -> StoredMessage | None:
-        """Return the message whose record begins at a log offset; None if it is damaged."""
+        """Return the message whose record begins at a log offset; None if no sound record begins there."""
         place = self.place_of(log_offset)
         try:
             message = None if place is None else decode(place[0].memory, place[1], check_crc=check_crc)
@@ -146,7 +149,7 @@ class StoppedStore:
         return message if message is not None and message.log_offset == log_offset else None
 
     def log_offset_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Return the log offset of a queue's message. Raises `UsageError` if the queue has none."""
+        """Return the log offset of a queue's message. Raises `UsageError` if the queue has no such message."""
         folder = self.root / "consumequeue" / topic / str(queue_id)
         if "/" in topic or not folder.is_dir():
             raise UsageError(f"there is no queue {queue_id} of topic {topic!r} in {self.root}")
@@ -161,9 +164,9 @@ class StoppedStore:
         return entry.log_offset
 
     def find_record(self, log_offset: int) -> tuple[StoredMessage, str]:
-        """Return the record that begins at a log offset, and its fault; "" if it is sound.
+        """Return the message whose record begins at a log offset, and the record's fault; "" for a sound record.
 
-        Raises `UsageError` with the nearest records if none begins there.
+        Raises `UsageError` with the nearest records if no record begins there.
         """
         if (place := self.place_of(log_offset)) is None:
             end = self.segments[-1].base + self.segment_bytes if self.segments else 0
@@ -182,10 +185,10 @@ class StoppedStore:
         return message, ""
 
     def _neighbours(self, log_offset: int) -> str:
-        """Return as text where the nearest sound records begin, or where the log ends."""
+        """Return a text that says where the nearest sound records begin, or where the log ends."""
         before: int | None = None
         after: int | None = None
-        walk = self.walk(log_offset - log_offset % self.segment_bytes - self.segment_bytes)  # from the file before
+        walk = self.walk(log_offset - log_offset % self.segment_bytes - self.segment_bytes)  # from the previous file on
         for found in walk:
             if isinstance(found, StoredMessage) and found.log_offset >= log_offset:
                 after = found.log_offset
@@ -198,19 +201,19 @@ class StoppedStore:
         return f"{begins}, {'none follows' if after is None else f'the next one begins at {after}'}"
 
     def _file_size(self, configured: int) -> int:
-        """Return the right size of log files. A single one has it unless it was cut."""
+        """Return the right size of a log file (bytes). A single file has the right size unless the file was cut."""
         usual = _usual_size(path for _, path in self.log_rows)
         if len(self.segments) != 1 or usual >= configured:
             return usual or configured
         return configured if self._is_cut(self.segments[0], configured) else usual
 
     def _is_cut(self, file: Segment, configured: int) -> bool:
-        """Whether the only log file was longer: nobody configures its size, or queues lead beyond its end."""
+        """Return True if the only log file was cut: its size is unusual, or queues lead beyond its end."""
         end_at = max(file.size - _LARGEST_RECORD, 0)
         [end] = file.read([(end_at, file.size - end_at)])
         blank_at = end.rfind(BLANK_MAGIC_BYTES) - MAGIC_AT
         if blank_at >= 0 and unpack_size_and_magic(end, blank_at)[0] == len(end) - blank_at:
-            return False  # the file was full
+            return False  # the file ends with its blank record: the file was full
         if file.size < _LEAST_LOG_FILE or all(file.size % unit for unit in _ROUND_SIZES):
             return True
         file_end = file.base + file.size
@@ -218,7 +221,7 @@ class StoppedStore:
 
 
 def _row(folder: Path) -> tuple[list[tuple[int, Path]], list[Path]]:
-    """Return the files named by an offset, in order, and all other files."""
+    """Return the files of a folder whose names are offsets, with these offsets in order, and all other files."""
     if not folder.is_dir():
         return [], []
     paths = sorted(folder.iterdir())
@@ -231,7 +234,7 @@ def _usual_size(paths: Iterable[Path]) -> int:
 
 
 def usual(sizes: Iterable[int]) -> int:
-    """Return the most frequent size, the largest of several: wrong files are usually too short."""
+    """Return the most frequent size; of several the largest, as wrong files are usually too short. 0 without sizes."""
     counts = Counter(sizes)
     return max(counts, key=lambda size: (counts[size], size), default=0)
 
@@ -249,10 +252,10 @@ def _wrong_files(folder: Path, row: list[tuple[int, Path]], file_bytes: int) -> 
 
 
 def check_stopped(root: Path) -> None:
-    """Raise `StoreLocked` if a broker has the folder open. Writes nothing."""
+    """Raise `StoreLocked` if a broker has the data folder open. Writes nothing."""
     try:
         descriptor = LOCAL_DISK.open(root / "lock")
-    except OSError:  # no broker ever locked it, or it is read-only
+    except OSError:  # no broker ever locked the folder, or the file is read-only
         return
     try:
         LOCAL_DISK.lock(descriptor)

@@ -1,7 +1,7 @@
-"""Reports the damage of a stopped store by file and byte; changes nothing.
+"""Reports the damage of a stopped store by file and byte. Changes nothing.
 
-One walk over the log compares every record with its checksum, its queue entry and its index entries. Knows no meaning
-of the tables in `config`.
+One walk over the log compares every record with its checksum, its queue entry and its index entries. The content of the
+tables in the folder `config` is not checked.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from pyromq.store.timers.timer_bucket import (
 from pyromq.store.timers.timer_files import decode_checkpoint
 
 _CHECKPOINT_SLACK_MS = 3_000
-_EVERY_RECORDS = 100_000  # records between two reports of progress
+_EVERY_RECORDS = 100_000  # records between two calls of `on_progress`
 _IN_LOG = "its record is not copied yet, and the log does not have it"
 
 
 @dataclass(slots=True)
 class Report:
-    """The result of a check."""
+    """The result of a check of a store."""
 
     records: int = 0
     log_begin: int = 0
     log_end: int = 0
     newest_ms: int = 0
-    segment_bytes: int = 0  # of a log file, by the files
+    segment_bytes: int = 0  # size of a log file, derived from the files
     findings: list[StoreFault] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class Report:
 
 
 class StoreCheck:
-    """One check. `on_progress(done, total)` is called with bytes of the log from time to time."""
+    """Checks a store once. `on_progress(done, total)` is called repeatedly; both are bytes of the log."""
 
     def __init__(self, config: StoreConfig, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         self.store = StoppedStore(config)
@@ -65,7 +65,7 @@ class StoreCheck:
         self._on_progress = on_progress
 
     def run(self) -> Report:
-        """Check all files. Raises `OSError` if a file cannot be read."""
+        """Check all files of the store and return the report. Raises `OSError` if a file cannot be read."""
         store = self.store
         report = Report(log_begin=store.log_begin, segment_bytes=store.segment_bytes)
         report.findings += [StoreFault(path, None, "it is no log file", Cure.NOBODY) for path in store.foreign]
@@ -95,7 +95,7 @@ class StoreCheck:
 
     def _of_damage(self, damage: Damage) -> StoreFault:
         text = f"{damage.reason}; up to byte {damage.end - damage.base} (log offset {damage.end}) no record is sound"
-        # The next start truncates incomplete records of a crash; elsewhere only a repair keeps later records.
+        # The next start truncates incomplete records at the log's end; elsewhere only a repair keeps later records.
         torn = damage.is_tail and (self.store.power_cut or self.queues.lost_end <= damage.start)
         cure = Cure.START if torn and self.store.crashed else Cure.REPAIR
         return StoreFault(damage.path, damage.start - damage.base, text, cure)
@@ -109,7 +109,7 @@ class StoreCheck:
         checkpoint = Checkpoint(path)
         checkpoint.load()
         began = checkpoint.log_begin
-        # After a crash the first files may just have expired, and index files may be incomplete.
+        # At a crash the first log files may have been expiring, and index files may be incomplete.
         if not self.store.crashed and began is not None and began < self.store.log_begin:
             text = f"the file is missing, and all up to log offset {self.store.log_begin}"
             yield StoreFault(self.store.log_path(began), None, text, Cure.BACKUP)
@@ -125,7 +125,7 @@ class StoreCheck:
                     yield StoreFault(path, 8 * number, text, Cure.REPAIR)
 
     def _of_timers(self) -> Iterator[StoreFault]:
-        """Check the files of scheduled messages; a store of a Java broker has none."""
+        """Yield the faults of the files of scheduled messages. A store of a Java broker has no such files."""
         path = self.store.root / "timers" / "checkpoint.json"
         if not path.exists():
             return
@@ -142,7 +142,7 @@ class StoreCheck:
             return
         cure = self._cure_of_timers(checkpoint.buckets)
         for name, sizes in checkpoint.buckets.items():
-            done = path.with_name(f"{name}.done")  # of an older broker
+            done = path.with_name(f"{name}.done")  # file of an older broker
             done = done if done.exists() else done.with_suffix(".finished")
             for suffix, size in zip(("entries", "records", done.suffix[1:]), sizes, strict=True):
                 file = path.with_name(f"{name}.{suffix}")
@@ -153,7 +153,10 @@ class StoreCheck:
             yield from self._of_finished(done, sizes, cure)
 
     def _cure_of_timers(self, names: Iterable[str]) -> Cure:
-        """Return the cure of these buckets: the log can rebuild them if it has the first message of each."""
+        """Return the cure for these buckets: `AWAY` if the log can rebuild them, otherwise `BACKUP`.
+
+        The log can rebuild a bucket if the log still has the bucket's first message.
+        """
         for name in names:
             path = self.store.root / "timers" / f"{name}.entries"
             first = path.read_bytes()[:ENTRY_BYTES] if path.exists() else b""
@@ -192,7 +195,7 @@ class StoreCheck:
 
 
 def _timer_fault(record: Buffer, entry: TimerEntry) -> str:
-    """Return the fault of a scheduled message's record; "" if it is sound."""
+    """Return the fault of a scheduled message's record; "" for a sound record."""
     try:
         return "" if matches_entry(decode_verified(record, entry), entry) else MISFIT
     except StoreCorrupt as error:

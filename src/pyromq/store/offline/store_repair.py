@@ -1,8 +1,8 @@
-"""Repairs a stopped store: rebuilds queues and index from the log, and keeps every sound record at its place.
+"""Repairs a stopped store: rebuilds queues and index from the log, and keeps every sound record at its log offset.
 
-Damage of the log is overwritten so that later records keep their offsets: at a file's end by a blank record, elsewhere
-by a filler record, which is in no queue. The overwritten bytes are saved in the folder `damaged`. The entry of a lost
-message becomes a filler, which consumers skip.
+Damage of the log is overwritten so that later records keep their offsets. At a file's end the damage becomes a blank
+record, elsewhere a filler record, which is in no queue. The overwritten bytes are saved in the folder `damaged`. The
+queue entry of a lost message becomes a filler, which consumers skip.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from pyromq.store.queue_dispatcher import QueueDispatcher
 from pyromq.store.recovery import Recovery
 from pyromq.store.store_config import StoreConfig
 
-_TOPIC = "damaged"  # of filler records
-_SAVED = "damaged"  # folder
-_LEAST = FIXED_SIZE + 1  # bytes of a record with a topic of one character
-_MOST = 4 << 20  # bytes of a filler record: brokers read a record into memory
+_TOPIC = "damaged"  # topic of filler records
+_SAVED = "damaged"  # folder of the overwritten bytes, in the data folder
+_LEAST = FIXED_SIZE + 1  # size of the smallest record (bytes): a topic of one character
+_MOST = 4 << 20  # limit of a filler record (bytes), as brokers read a record into memory
 
 
 class StoreRepair:
-    """One repair of a store that the caller has locked. `on_act` is called with the text of each step, before it."""
+    """Repairs a store once. The caller must have locked the store.
+
+    `on_act` is called with the text of each step, before the step.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class StoreRepair:
         self._on_progress = on_progress
 
     def run(self) -> Report:
-        """Repair the store; return the report of a check afterwards. Raises `OSError`."""
+        """Repair the store. Return the report of a check after the repair. Raises `OSError`."""
         store = StoppedStore(self._config)
         self._begin_again(store)
         self._restore_sizes(store)
@@ -65,9 +68,9 @@ class StoreRepair:
     # -- the log
 
     def _begin_again(self, store: StoppedStore) -> None:
-        """Create a log file behind the records that queues lead to if nothing is left of the log.
+        """If the log has no bytes left, create a log file after the records that queues lead to.
 
-        The queues then continue to count.
+        So queue offsets continue to ascend.
         """
         known = max((queue.entries.covered_to for queue in store.queues()), default=0)
         if not known or store.segments:
@@ -80,13 +83,17 @@ class StoreRepair:
         _resize(path, store.segment_bytes)
 
     def _restore_sizes(self, store: StoppedStore) -> None:
-        """Give log files their size again; a missing one is created empty."""
+        """Give wrong log files their right size again. A missing file is created, with zeros."""
         for path, text in store.wrong_log_files() if store.segments else ():
             self._on_act(f"{path}: {text}; made whole, without its lost bytes")
             _resize(path, store.segment_bytes)
 
     def _fill(self, store: StoppedStore, damage: Damage, *, known_end: int) -> None:
-        """Overwrite damage. At the log's end it is filled up to where a queue leads, and cleared after that."""
+        """Overwrite a damaged range of the log.
+
+        Before `known_end`, where the last queue entry leads, filler records are written. Later bytes at the log's end
+        are cleared.
+        """
         path, start, end = damage.path, damage.start - damage.base, damage.end - damage.base
         content = b""
         if not damage.is_empty:
@@ -112,14 +119,14 @@ class StoreRepair:
             while start < end:
                 size = end - start
                 if size > _MOST:
-                    size = min(_MOST, size - _LEAST)  # the rest must be a record too
+                    size = min(_MOST, size - _LEAST)  # the rest must have the size of a record too
                 _write(path, start, _filler(content[:size], damage.base + start, size, store_ms))
                 start, content = start + size, content[size:]
 
     # -- queues, index, checkpoint
 
     def _rebuild(self, store: StoppedStore, queues: QueueCheck, report: Report) -> None:
-        """Delete broken queues and let a recovery, as at a start, write them again."""
+        """Delete broken queues, and run a recovery as a start does, which writes these queues again."""
         if not queues.broken:
             return
         config = store.config
@@ -147,7 +154,7 @@ class StoreRepair:
             check_crc=True,
             clock=clock,
             log_began=checkpoint.log_begin,
-            may_be_torn=False,  # a check takes such records as sound: a client may have sent the zeros
+            may_be_torn=False,  # as in a check: a client may have sent zeros in topic or properties
         )
         recovery.run(crashed=store.crashed, safe_ms=checkpoint.safe_ms, power_cut=store.power_cut)
         for queue in table:
@@ -157,14 +164,14 @@ class StoreRepair:
         log.close()
 
     def _drop_index(self, broken: Collection[Path]) -> None:
-        """Remove index files from the first broken one on: the next start rebuilds them."""
+        """Delete index files from the first broken file on. The next start rebuilds these files."""
         if not broken:
             return
         for path in sorted(each for each in (self._config.root / "index").iterdir() if each.name.isdecimal()):
             if path >= min(broken):
                 self._on_act(f"{path}: removed; the next start rebuilds it from the log")
                 path.unlink()
-        if (path := self._config.root / "checkpoint").exists():  # else a start would miss the removed files
+        if (path := self._config.root / "checkpoint").exists():  # a start must not miss the files
             checkpoint = Checkpoint(path)
             checkpoint.load()
             checkpoint.index_ms = 0
@@ -187,7 +194,7 @@ def _lost(ranges: list[range]) -> str:
 
 
 def _filler(content: bytes, log_offset: int, size: int, store_ms: int) -> bytes:
-    """Return a record of a size that is in no queue, with damaged bytes as body."""
+    """Return a record of `size` bytes that is in no queue, with damaged bytes as body."""
     topic = _TOPIC[: size - FIXED_SIZE]
     body_size = size - FIXED_SIZE - len(topic)
     body = content[:body_size].ljust(body_size, b"\0")
@@ -199,7 +206,7 @@ def _filler(content: bytes, log_offset: int, size: int, store_ms: int) -> bytes:
 
 
 def _write(path: Path, position: int, content: bytes) -> None:
-    """Write bytes of a file durably, with its name."""
+    """Write bytes at a file position and flush the file and its name."""
     with opened(LOCAL_DISK, path, create=True) as descriptor:
         while content:
             written = LOCAL_DISK.write(descriptor, content, position)

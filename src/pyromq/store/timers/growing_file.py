@@ -1,7 +1,7 @@
-"""A file that only grows, in pieces too small to be written one by one. Knows no formats.
+"""A file that only grows, in pieces too small to be written one by one. Does not know file formats.
 
-New bytes stay in memory until `write`, and can be read before. The owner keeps `size` in another file: bytes after it
-do not count, and are overwritten.
+New bytes stay in memory until `write`, and can be read before. The owner saves `size` in another file. After a start,
+bytes beyond the saved size do not count, and are overwritten.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from pyromq.store.disk import LOCAL_DISK, Disk, opened
 
 
 class GrowingFile:
-    """One writer. Bytes are appended to `tail`, which stays the same object; `size` includes those not written yet.
+    """A growing file. Only one thread may append to `tail`, a bytearray, and call `write`.
 
-    Written bytes leave `tail` when all are written: moving the rest each time would take longer.
+    `size` includes unwritten bytes. `tail` keeps written bytes until all of its bytes are written: moving the rest
+    after each write would take longer.
     """
 
     __slots__ = ("_descriptor", "_disk", "_failure", "_tail_at", "_written", "path", "tail", "unsynced")
 
     def __init__(self, path: Path, size: int = 0, *, disk: Disk = LOCAL_DISK) -> None:
         self.path = path
-        self.unsynced = False  # written bytes may not be on disk
+        self.unsynced = False  # True if written bytes may not be on disk
         self._written = self._tail_at = size
         self.tail = bytearray()
         self._disk = disk
@@ -40,9 +41,10 @@ class GrowingFile:
         return self.size - self._written
 
     def read(self, position: int, size: int, *, wait: bool = True) -> bytes:
-        """Return `size` bytes from `position` on. Raises `StoreCorrupt` if the file ends before, and `OSError`.
+        """Return `size` bytes from file position `position` on, from memory or file.
 
-        Without `wait`, raises `NotInMemory` if the bytes must be read from the disk.
+        Raises `StoreCorrupt` if the file ends before, and `OSError`. Without `wait`, raises `NotInMemory` if the bytes
+        must be read from the disk.
         """
         if position >= self._tail_at:
             start = position - self._tail_at
@@ -52,7 +54,7 @@ class GrowingFile:
             try:
                 content = self._from_file(position, from_file, wait=wait)
             except OSError as error:
-                if error.errno == errno.EIO:  # a damaged disk: other messages must not wait for it
+                if error.errno == errno.EIO:  # the disk is damaged: the error must not stop the other messages
                     raise StoreCorrupt(
                         f"{self.path} cannot be read at byte {position}; restore it from a backup"
                     ) from error
@@ -73,7 +75,10 @@ class GrowingFile:
         return content
 
     def write(self, most: int) -> int:
-        """Write up to `most` new bytes; return how many. They survive a crash of the process. Raises `OSError`."""
+        """Write up to `most` unwritten bytes to the file; return how many were written. Raises `OSError`.
+
+        Written bytes survive a crash of the process, but not yet a power loss.
+        """
         total = 0
         while self.unwritten and total < most:
             start = self._written - self._tail_at
@@ -88,15 +93,15 @@ class GrowingFile:
         return total
 
     def sync(self) -> None:
-        """Flush the written bytes; blocks. Thread-safe. Raises `OSError`.
+        """Flush the written bytes to disk; blocks. Thread-safe. Raises `OSError`.
 
-        After an error, raises that one again: a second attempt could succeed without the bytes lost in the first.
+        If an earlier flush failed, its error is raised again: a second flush could succeed although bytes were lost.
         """
         if self._failure is not None:
             raise self._failure
         if not self.unsynced:
             return
-        self.unsynced = False  # before the flush, as more may be written meanwhile
+        self.unsynced = False  # set before the flush, as more bytes may be written meanwhile
         try:
             with opened(self._disk, self.path) as descriptor:
                 self._disk.sync(descriptor)
@@ -106,7 +111,7 @@ class GrowingFile:
             raise
 
     def release(self) -> None:
-        """Close the file; the next use opens it again."""
+        """Close the file. The next use opens the file again."""
         if self._descriptor is not None:
             self._disk.close(self._descriptor)
             self._descriptor = None

@@ -1,6 +1,6 @@
-"""The scheduled messages of one hour: three files, which only grow.
+"""The scheduled messages of one hour, in three files that only grow.
 
-    NAME.entries   36 bytes per message, in order of arrival; its number is its place
+    NAME.entries   36 bytes per message, in order of arrival; an entry's place is the message's number
 
         entry        bytes   type   meaning
         due time     8       long   ms since 1970
@@ -11,11 +11,12 @@
         position     6              of the record in NAME.records
         size         4       int    of the record
 
-    NAME.records   the records as they are in the commit log, back to back
+    NAME.records   the records as in the commit log, back to back
     NAME.finished  8 bytes per message delivered or cancelled: its number, and the number with all bits inverted
-    NAME.done      the same by older brokers: 4 bytes, the number alone; a bucket that has this file continues it
+    NAME.done      replaces NAME.finished in buckets of older brokers: 4 bytes per message, the number alone
 
-All integers are big-endian. Records are copied after their entries are written: until then only the log has them.
+All integers are big-endian. Records are copied after their entries are written: until then only the log has the
+records.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from pyromq.store.timers.growing_file import GrowingFile
 
 MISFIT = "its entry is not that of its record"
 
-LONGEST_RUN = 16_384  # hashes of the longest run that is merged with another: two milliseconds
+LONGEST_RUN = 16_384  # limit of hashes in a merged run (sorted array): a merge takes 2 ms
 _NUMBER_BITS = 32
 _NUMBER = (1 << _NUMBER_BITS) - 1
 
 _HEAD = struct.Struct(">qIIq")
 _REST = struct.Struct(">HIi")
-_pack_head, _pack_rest = _HEAD.pack, _REST.pack  # bound once: used for every message
+_pack_head, _pack_rest = _HEAD.pack, _REST.pack  # bound once, as every message needs them
 _LOW_BITS = 0xFFFFFFFF
 
 if TYPE_CHECKING or speedups.is_active:
@@ -55,16 +56,17 @@ if TYPE_CHECKING or speedups.is_active:
 else:
 
     class BucketTail:
-        """`entries` are the unwritten entries; the records of all entries end at `records_end`.
+        """The end of a bucket. `entries` are the unwritten entries.
 
-        `needed_from` is the log offset of the first uncopied record, None if all are copied. `finished` has a byte for
-        each message, 1 if it is delivered or cancelled; None if it is not in memory.
+        The records of all entries end at position `records_end`. `needed_from` is the log offset of the first record
+        that is not copied, None if all records are copied. `finished` has a byte for each message, 1 if the message is
+        delivered or cancelled; None if the bytes are not in memory.
         """
 
         __slots__ = ("entries", "finished", "needed_from", "records_end")
 
         def add(self, due_ms: int, key_hash: int, topic_hash: int, log_offset: int, size: int) -> None:
-            """Add a message by its place in the log. Log offsets must ascend."""
+            """Add the entry of a message whose record is at `log_offset` in the commit log. Log offsets must ascend."""
             head = _pack_head(due_ms, key_hash, topic_hash, log_offset)
             rest = _pack_rest(self.records_end >> 32, self.records_end & _LOW_BITS, size)
             self.entries += head + (crc_hqx(rest, crc_hqx(head, 0)) or 1).to_bytes(2) + rest
@@ -83,19 +85,19 @@ HOUR_MS = 3_600_000
 ENTRY_BYTES = 36
 _FINISHED = struct.Struct(">II")
 _OLD_FINISHED = struct.Struct(">I")
-UNKNOWN_MS = -1  # due time of a damaged entry
+UNKNOWN_MS = -1  # due time that stands for a damaged entry
 ENTRY = struct.Struct(">qIIqHHIi")
 _CHECKSUM_AT, _REST_AT = 24, 26
 _DUE_AND_KEY = struct.Struct(">qI")
 _KEY = struct.Struct(">8xI24x")
 _ALL_BITS = 0xFFFFFFFF
-_AHEAD_BYTES = 1 << 20  # of entries, read from the disk at once
-_LOOKED_AT = 512  # single entries read between two yields
-_AT_ONCE = 1_024  # entries or marks read at once between two yields: half a millisecond
+_AHEAD_BYTES = 1 << 20  # bytes of entries loaded from the disk per request
+_LOOKED_AT = 512  # entries read one by one between two yields
+_AT_ONCE = 1_024  # entries or marks read between two yields: 0.5 ms
 
 
 class TimerEntry(NamedTuple):
-    """The entry of a message. `is_whole`: its checksum fits."""
+    """The entry of one scheduled message. `is_whole`: the entry has its correct checksum, or none."""
 
     due_ms: int
     key_hash: int
@@ -107,7 +109,7 @@ class TimerEntry(NamedTuple):
 
 
 def read_entry(content: Buffer) -> TimerEntry:
-    """Return the entry of these 36 bytes."""
+    """Return the entry that these 36 bytes hold."""
     due_ms, key_hash, topic_hash, log_offset, _, high, low, size = ENTRY.unpack(content)
     return TimerEntry(due_ms, key_hash, topic_hash, log_offset, high << 32 | low, size, _is_whole(content))
 
@@ -118,7 +120,7 @@ def _is_whole(content: Buffer) -> bool:
 
 
 class BucketSizes(NamedTuple):
-    """The valid bytes of each file."""
+    """The number of valid bytes in each file of a bucket. `done` counts the file of the finished messages."""
 
     entries: int = 0
     records: int = 0
@@ -127,7 +129,10 @@ class BucketSizes(NamedTuple):
 
 @dataclass(slots=True)
 class _Learning:
-    """The finished messages by the marks before `position`, of which `spoiled` are damaged or repeated."""
+    """Progress of reading which messages are finished: the marks before file position `position` are read.
+
+    `spoiled` of these marks are damaged or repeated.
+    """
 
     flags: bytearray = field(default_factory=bytearray)
     spoiled: int = 0
@@ -135,10 +140,12 @@ class _Learning:
 
 
 class TimerBucket(BucketTail):
-    """One hour, counted from 1970, with `count` messages, `pending` of them neither delivered nor cancelled.
+    """The scheduled messages of one hour.
 
-    The records of the first `copied` messages are copied. Marks and keys are read from the files when they are needed,
-    in steps that all callers share, and stay in memory until `release`.
+    `hour` counts hours since 1970, `count` messages, `pending` unfinished messages. A message is finished after it was
+    delivered or cancelled. The records of the first `copied` messages are copied from the commit log. Marks of finished
+    messages, and key hashes, are read from the files when they are needed, in steps, and stay in memory until
+    `release`.
     """
 
     __slots__ = (
@@ -158,13 +165,13 @@ class TimerBucket(BucketTail):
         self._disk = disk
         self.name = name
         self.hour = hour
-        self.listed = 0  # entries before this number are in memory, in order of due time
+        self.listed = 0  # message number before which entries are in memory, sorted by due time
         self._entries = GrowingFile(folder / f"{name}.entries", sizes.entries, disk=disk)
         self._records = GrowingFile(folder / f"{name}.records", sizes.records, disk=disk)
         is_old = disk.size(folder / f"{name}.done") is not None
         self._marks = _OLD_FINISHED if is_old else _FINISHED
         self._done = GrowingFile(folder / f"{name}.{'done' if is_old else 'finished'}", sizes.done, disk=disk)
-        self._spoiled = 0  # damaged or repeated marks
+        self._spoiled = 0  # number of damaged or repeated marks
         self.entries = self._entries.tail
         self.records_end = sizes.records
         self.copied = self.count
@@ -174,7 +181,7 @@ class TimerBucket(BucketTail):
         self._keys: KeyHashes | None = None
 
     def resume(self, copied: int) -> None:
-        """Continue after a start with `copied` records copied. Raises `StoreCorrupt`, `OSError`."""
+        """Continue after a start, with `copied` records already copied. Raises `StoreCorrupt`, `OSError`."""
         last = self.entry(self.count - 1)
         self.records_end = last.position + last.size
         self._set_copied(copied)
@@ -198,7 +205,7 @@ class TimerBucket(BucketTail):
 
     @property
     def finished_bytes(self) -> int:
-        """Size of the mark of one finished message."""
+        """Size in bytes of the mark of one finished message."""
         return self._marks.size
 
     @property
@@ -206,7 +213,10 @@ class TimerBucket(BucketTail):
         return sum(file.unwritten for file in self.files)
 
     def uncopied(self, count: int, most_bytes: int) -> tuple[list[int], list[int]]:
-        """Return log offsets and sizes of up to `count` records to copy, at least one, up to `most_bytes`."""
+        """Return log offsets and sizes of the next records to copy: at least one, at most `count`.
+
+        The records have about `most_bytes` in all.
+        """
         starts, sizes, room = [], [], most_bytes
         for entry in ENTRY.iter_unpack(self._content(self.copied, count)):
             starts.append(entry[3])
@@ -217,7 +227,7 @@ class TimerBucket(BucketTail):
         return starts, sizes
 
     def copy(self, records: Sequence[Buffer]) -> None:
-        """Append the records that `uncopied` returned."""
+        """Append the records whose places `uncopied` returned."""
         self._records.tail += b"".join(records)
         self._set_copied(self.copied + len(records))
 
@@ -226,7 +236,7 @@ class TimerBucket(BucketTail):
         self.needed_from = self.entry(copied).log_offset if copied < self.count else None
 
     def finish(self, number: int) -> bool:
-        """Mark a message as delivered or cancelled; False if it was marked before."""
+        """Mark a message as delivered or cancelled. Return False if the message was marked before."""
         finished = self._flags()
         if finished[number]:
             return False
@@ -241,7 +251,10 @@ class TimerBucket(BucketTail):
         return read_entry(self._entries.read(number * ENTRY_BYTES, ENTRY_BYTES, wait=wait))
 
     def record(self, entry: TimerEntry, *, wait: bool = True) -> bytes | None:
-        """Return the record of an entry; None if it is not copied yet. Raises `StoreCorrupt`."""
+        """Return the record of an entry; None if the record is not copied yet.
+
+        Raises `StoreCorrupt` for impossible entries.
+        """
         if not 0 < entry.size <= self.records_end - entry.position:
             raise StoreCorrupt(f"its entry says {entry.size} bytes at {entry.position}")
         if entry.position >= self._records.size:
@@ -249,13 +262,14 @@ class TimerBucket(BucketTail):
         return self._records.read(entry.position, entry.size, wait=wait)
 
     def place_of(self, entry: TimerEntry) -> str:
-        """Return file and byte of the record of an entry, as text."""
+        """Return the text "FILE byte N" for the record of an entry."""
         return f"{self._records.path} byte {entry.position}"
 
     def waiting_of(self, topic_hash: int, first_ms: int) -> Iterator[list[tuple[int, int]]]:
-        """Yield due time and number of unfinished messages of a topic that are due at `first_ms` or later.
+        """Yield lists of due time (ms) and number of the unfinished messages of a topic, due at `first_ms` or later.
 
-        They are in order of arrival, those of a thousand entries at once: often none. Messages may be added meanwhile.
+        Each list covers about a thousand entries in order of arrival, and may be empty. Messages may be added
+        meanwhile.
         """
         for first in range(0, self.count, _AT_ONCE):
             while not self.learn_finished():
@@ -269,9 +283,10 @@ class TimerBucket(BucketTail):
             ]
 
     def due_times(self, first: int, count: int, *, wait: bool = True) -> Iterator[tuple[int, int]]:
-        """Yield due time and number of the unfinished ones of `count` entries; `UNKNOWN_MS` for a damaged entry.
+        """Yield due time (ms) and number of the unfinished messages among `count` entries from number `first` on.
 
-        Without `wait`, raises `NotInMemory` if the entries must be read from the disk.
+        The due time of a damaged entry is `UNKNOWN_MS`. Without `wait`, raises `NotInMemory` if the entries must be
+        read from the disk.
         """
         flags = self._flags()
         try:
@@ -284,9 +299,9 @@ class TimerBucket(BucketTail):
                 yield _DUE_AND_KEY.unpack_from(entry)[0] if _is_whole(entry) else UNKNOWN_MS, number
 
     def waiting(self, due_ms: int, key_hash: int) -> Iterator[int | None]:
-        """Yield the numbers of unfinished messages by due time and hash of the unique key.
+        """Yield the numbers of unfinished messages with this due time and hash of the unique key.
 
-        Yields None after some milliseconds without one. Messages may be added, finished and released meanwhile.
+        Yields None after some milliseconds without a match. Messages may be added, finished and released meanwhile.
         """
         wanted = _DUE_AND_KEY.pack(due_ms, key_hash)
         while not (self.learn_finished() and self.learn_keys()):
@@ -303,7 +318,7 @@ class TimerBucket(BucketTail):
                 yield None
 
     def number_at(self, log_offset: int) -> int | None:
-        """Return the number of the message whose record begins at a log offset; None if it is not in this bucket."""
+        """Return the number of the message whose record begins at a log offset; None without such a message."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -314,17 +329,17 @@ class TimerBucket(BucketTail):
         return low if low < self.count and self.entry(low).log_offset == log_offset else None
 
     def write(self, most: int) -> None:
-        """Write up to `most` new bytes. Raises `OSError`."""
+        """Write up to `most` unwritten bytes to the files. Raises `OSError`."""
         for file in self.files:
             most -= file.write(most)
 
     def close(self) -> None:
-        """Close the files; the next use opens them again."""
+        """Close the files. The next use opens the files again."""
         for file in self.files:
             file.release()
 
     def release(self) -> None:
-        """Release the memory of everything that the files have."""
+        """Close the files and release the memory of everything that the files hold."""
         self.finished = self._learning = self._keys = None
         self.close()
 
@@ -342,7 +357,7 @@ class TimerBucket(BucketTail):
         return self.finished
 
     def learn_finished(self) -> bool:
-        """Read a thousand marks of finished messages; True once all are read."""
+        """Read about a thousand marks of finished messages. Return True once all marks are read."""
         if self.finished is not None:
             return True
         known = self._learning = self._learning or _Learning()
@@ -362,7 +377,7 @@ class TimerBucket(BucketTail):
         return True
 
     def learn_keys(self) -> bool:
-        """Read the key hashes of a thousand messages; True once all are read."""
+        """Read the key hashes of about a thousand messages. Return True once all key hashes are read."""
         keys = self._keys = KeyHashes() if self._keys is None else self._keys
         if len(keys) < self.count:
             keys.add(key_hash for (key_hash,) in _KEY.iter_unpack(self._content(len(keys), _AT_ONCE)))
@@ -370,7 +385,10 @@ class TimerBucket(BucketTail):
 
 
 def read_finished(content: bytes, count: int, *, is_old: bool) -> Iterator[tuple[int, int, str]]:
-    """Yield place, number and fault of the marks of a bucket with `count` messages; "" for a sound mark."""
+    """Yield byte position, message number and fault of each mark of a finished message; "" for a sound mark.
+
+    `count` is the number of messages in the bucket. `is_old`: the marks have 4 bytes, as in files of older brokers.
+    """
     marks = _OLD_FINISHED if is_old else _FINISHED
     whole = content[: len(content) // marks.size * marks.size]
     for place, (number, *turned) in enumerate(marks.iter_unpack(whole)):
@@ -383,10 +401,10 @@ def read_finished(content: bytes, count: int, *, is_old: bool) -> Iterator[tuple
 
 
 class KeyHashes:
-    """Message numbers by key hash. Its length is the number of the first message that is not in it yet.
+    """Finds message numbers by key hash. The length is the number of messages added so far.
 
-    A run is a sorted array of hashes, each followed by its message's number. A run is merged with the previous one if
-    that is not longer, so there are few runs, and each message is moved a few times at most.
+    A run is a sorted array of key hashes, each with its message's number. A new run is merged with the previous run
+    unless that run is longer. So there are few runs, and each message is moved a few times at most.
     """
 
     __slots__ = ("_count", "_runs")
@@ -399,7 +417,7 @@ class KeyHashes:
         return self._count
 
     def add(self, hashes: Iterable[int]) -> None:
-        """Add the hashes of the next messages."""
+        """Add the key hashes of the next messages, in order of their numbers."""
         run = sorted([key_hash << _NUMBER_BITS | number for number, key_hash in enumerate(hashes, self._count)])
         self._count += len(run)
         while self._runs and len(self._runs[-1]) <= len(run) <= LONGEST_RUN - len(self._runs[-1]):
@@ -407,7 +425,7 @@ class KeyHashes:
         self._runs.append(array("Q", run))
 
     def numbers(self, key_hash: int) -> Iterator[int]:
-        """Yield the numbers of the messages with a hash, without those added meanwhile."""
+        """Yield the numbers of the messages with a key hash. Messages added meanwhile are left out."""
         for run in tuple(self._runs):
             place = bisect_left(run, key_hash << _NUMBER_BITS)
             while place < len(run) and run[place] >> _NUMBER_BITS == key_hash:
@@ -416,7 +434,7 @@ class KeyHashes:
 
 
 def decode_verified(record: Buffer, entry: TimerEntry) -> StoredMessage:
-    """Return the message of a record. Raises `StoreCorrupt` if it is damaged, or not that of the entry."""
+    """Return the message of a record. Raises `StoreCorrupt` if the record is damaged or of another entry."""
     if len(record) < entry.size:
         raise StoreCorrupt("the file ends before it")
     message = decode(record, check_crc=True)
@@ -428,7 +446,7 @@ def decode_verified(record: Buffer, entry: TimerEntry) -> StoredMessage:
 
 
 def matches_entry(message: StoredMessage, entry: TimerEntry) -> bool:
-    """Whether due time, key and topic of a message are those of its entry."""
+    """Return True if due time, key and topic of a message are those of the entry."""
     properties = message.properties
     key, topic = properties.get(Property.UNIQUE_KEY, ""), properties.get(Property.REAL_TOPIC, "")
     due = properties.get(Property.TIMER_OUT_MS, "")

@@ -1,7 +1,8 @@
-"""All scheduled messages: a bucket per hour in the folder `timers`, and a checkpoint with the sizes of their files.
+"""The files of all scheduled messages: one bucket per hour in the folder `timers`, and a checkpoint with file sizes.
 
-Messages filed after the checkpoint are filed again from the commit log. So files are written at idle times, and bytes
-after the checkpoint's sizes do not count. Files are written in rounds, and some rounds also copy records from the log.
+After a crash, messages added since the checkpoint are added again from the commit log, and bytes beyond the
+checkpoint's sizes are ignored. So files can be written at idle times, in rounds. Some rounds also copy records from the
+commit log into the buckets.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ logger = logger_of(__name__)
 _CHECKPOINT = "checkpoint.json"
 _NAME_FORMAT = "%Y-%m-%dT%H"
 _FILE_NAME = re.compile(r".*-.*T.*\.")
-OPENING_EFFORT = 250  # records that could be copied in the time that opens the files of a bucket
-WRITTEN_BYTES = 128 << 10  # bytes written, and bytes of records copied, at once
+OPENING_EFFORT = 250  # cost of opening the files of a bucket, in copied records
+WRITTEN_BYTES = 128 << 10  # limit of bytes written, and of bytes of records copied, per step
 _ALL = 1 << 62
-KEPT_MESSAGES = 2_000_000  # of far buckets in memory, at nine bytes each
+KEPT_MESSAGES = 2_000_000  # limit of messages of far buckets whose keys stay in memory, at nine bytes each
 _NAME_CHARACTERS = len("2026-01-31T23")
 
 
 class TimerCheckpoint(msgspec.Struct, rename="camel"):
-    """The state of all buckets at one moment.
+    """The saved state of all buckets. `moved` is the queue offset of the first message that is in no bucket.
 
-    `moved` is the queue offset of the first message not filed, `log_end` the log's end, `needed_from` the log offset
-    from which the log is needed, `pending` the number of messages by topic, `buckets` the file sizes by name.
-    `uncopied` is the number of copied records, of the buckets with others.
+    `log_end` is the end of the commit log at that time, and `needed_from` the log offset from which the log is still
+    needed. `pending` is the number of undelivered messages by topic, `buckets` the file sizes by bucket name.
+    `uncopied` is the number of copied records by bucket name, for buckets with uncopied records.
     """
 
     moved: int = 0
@@ -53,13 +54,13 @@ class TimerCheckpoint(msgspec.Struct, rename="camel"):
 
 
 def decode_checkpoint(content: bytes) -> TimerCheckpoint:
-    """Decode a checkpoint. Raises `msgspec.DecodeError`."""
+    """Return the checkpoint in the file's content. Raises `msgspec.DecodeError` if the content is damaged."""
     return msgspec.json.decode(content, type=TimerCheckpoint)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A checkpoint to save, and the buckets to delete after that."""
+    """A checkpoint to save, and the buckets whose files must be deleted after the save."""
 
     checkpoint: TimerCheckpoint
     dropped: list[TimerBucket]
@@ -70,28 +71,28 @@ class FromLog(Protocol):
 
 
 class TimerFiles:
-    """One writer; only `save` may run in another thread. `pending` is the number of undelivered messages by topic.
+    """All buckets of scheduled messages. Only one thread may use this object; only `save` may run in another thread.
 
-    `changed` are the buckets with unwritten bytes or uncopied records. `from_log` returns the records to copy, or
-    raises `NotInMemory`.
+    `pending` is the number of undelivered messages by topic. `changed` holds the buckets with unwritten bytes or
+    uncopied records. `from_log` returns the records to copy, or raises `NotInMemory`.
     """
 
     def __init__(self, folder: Path, from_log: FromLog, *, disk: Disk = LOCAL_DISK) -> None:
         self.folder = folder
         self._from_log = from_log
         self._disk = disk
-        self.buckets: dict[int, TimerBucket] = {}  # by hour
+        self.buckets: dict[int, TimerBucket] = {}  # by hour, counted from 1970
         self.pending: Counter[str] = Counter()
         self.saved = TimerCheckpoint()
         self.unwritten = 0
         self.changed: dict[TimerBucket, None] = {}
-        self._round: dict[TimerBucket, int] = {}  # to write in this round, and the number of records to copy
-        self._dropped: list[TimerBucket] = []  # since the last snapshot
+        self._round: dict[TimerBucket, int] = {}  # buckets of this round, with the records to copy
+        self._dropped: list[TimerBucket] = []  # buckets dropped since the last snapshot
         self._file = JsonFile(folder / _CHECKPOINT, disk)
         self._has_folder = False
 
     def load(self) -> bool:
-        """Find the buckets of the checkpoint; False if there is no checkpoint. Raises `StoreCorrupt`."""
+        """Find the buckets that the checkpoint names. Return False if there is no checkpoint. Raises `StoreCorrupt`."""
         found = self._file.read(decode_checkpoint)
         if found is not None:
             self.saved = found
@@ -137,21 +138,21 @@ class TimerFiles:
                     )
 
     def make(self, hour: int, queue_offset: int) -> TimerBucket:
-        """Create the bucket of an hour. Its first message is part of its name.
+        """Create and return the bucket of an hour. Its name contains the queue offset of its first message.
 
-        So a name is never used again, and files of a finished bucket may be deleted at any time.
+        So a name is never used again, and the files of a finished bucket may be deleted at any time.
         """
         start = datetime.fromtimestamp(hour * 3600, UTC).strftime(_NAME_FORMAT)
         bucket = self.buckets[hour] = TimerBucket(self.folder, f"{start}-{queue_offset}", hour, disk=self._disk)
         return bucket
 
     def count(self, by_topic: Mapping[str, int]) -> None:
-        """Count messages by topic that were added to buckets of `changed`."""
+        """Add the number of messages by topic that the caller has put into buckets of `changed`."""
         self.pending.update(by_topic)
         self.unwritten += sum(by_topic.values()) * ENTRY_BYTES
 
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
-        """Mark a message as delivered or cancelled. A second call does nothing."""
+        """Mark a message as delivered or cancelled. Does nothing if the message is marked already."""
         if bucket.finish(number):
             self.changed[bucket] = None
             self.unwritten += bucket.finished_bytes
@@ -163,16 +164,19 @@ class TimerFiles:
 
     @property
     def is_written(self) -> bool:
-        """Whether all bytes are written to the files."""
+        """True if all bytes are written to the files."""
         return not self.unwritten
 
     @property
     def needed_from(self) -> int | None:
-        """Log offset of the first record that is not copied; None if all are."""
+        """Log offset of the first record that is not copied into a bucket; None if all records are copied."""
         return min((each.needed_from for each in self.changed if each.needed_from is not None), default=None)
 
     def drop_finished(self, before: int) -> None:
-        """Drop the buckets before an hour without undelivered messages. The next checkpoint deletes their files."""
+        """Drop the buckets of hours before `before` that have no undelivered message.
+
+        The next checkpoint deletes the files of dropped buckets.
+        """
         for hour in [hour for hour, each in self.buckets.items() if hour < before and not each.pending]:
             bucket = self.buckets.pop(hour)
             self._dropped.append(bucket)
@@ -182,14 +186,17 @@ class TimerFiles:
             bucket.release()
 
     def begin_round(self, *, copy: bool) -> None:
-        """Begin a round: `write_some` writes all bytes that are new by now, and with `copy` copies the records."""
+        """Begin a round: `write_some` then writes all bytes that are unwritten now.
+
+        With `copy`, `write_some` also copies all records that are uncopied now.
+        """
         if copy:
             self._round = {bucket: bucket.count for bucket in self.changed}
         else:
             self._round = {bucket: 0 for bucket in self.changed if bucket.unwritten}
 
     def write_some(self, effort: int, *, keep: int, wait: bool = True) -> bool:
-        """Write a part of the round that takes as long as `effort` copied records; False if there is more.
+        """Write a part of the round, with a cost of about `effort` copied records. Return False if more is left.
 
         Files of buckets up to hour `keep` stay open. Raises `StoreNotWritable`. Without `wait`, raises `NotInMemory` if
         records to copy must be read from the disk.
@@ -216,7 +223,10 @@ class TimerFiles:
             self._has_folder = True
 
     def _write(self, bucket: TimerBucket, count: int, *, wait: bool) -> int:
-        """Write new bytes of a bucket and copy up to `count` records, fewer large ones; return how many."""
+        """Write new bytes of a bucket and copy up to `count` records, fewer if they are large.
+
+        Return how many were copied.
+        """
         self._write_new(bucket, WRITTEN_BYTES)
         if count <= 0 or bucket.unwritten:
             return 0
@@ -234,7 +244,7 @@ class TimerFiles:
             self.unwritten -= before - bucket.unwritten
 
     def write_entries(self) -> None:
-        """Write all new bytes, but copy no records. Raises `StoreNotWritable`."""
+        """Write all unwritten bytes, but copy no records. Raises `StoreNotWritable`."""
         try:
             self._disk.make_folder(self.folder)
             for bucket in self.changed:
@@ -247,7 +257,10 @@ class TimerFiles:
         return StoreNotWritable(f"cannot write timers to {self.folder}: {error.strerror}")
 
     def snapshot(self, *, moved: int, log_end: int, needed_from: int) -> Snapshot:
-        """Return the state to save once all bytes that are new by now are written, and the log is on disk."""
+        """Return the state to save.
+
+        Before `save`, all bytes that are new now must be written, and the log must be on disk.
+        """
         sizes = {bucket.name: bucket.sizes for bucket in self.buckets.values()}
         uncopied = {bucket.name: bucket.copied for bucket in self.changed if bucket.needed_from is not None}
         dropped, self._dropped = self._dropped, []
@@ -259,7 +272,10 @@ class TimerFiles:
         return [file for bucket in self.buckets.values() for file in bucket.files if file.unsynced]
 
     def save(self, snapshot: Snapshot, unsynced: list[GrowingFile]) -> None:
-        """Flush the files, then save the checkpoint. Thread-safe. Raises `StoreNotWritable`."""
+        """Flush the files, save the checkpoint, then delete the dropped buckets. Thread-safe.
+
+        Raises `StoreNotWritable`.
+        """
         try:
             self._disk.make_folder(self.folder)
             for file in unsynced:
@@ -278,18 +294,21 @@ class TimerFiles:
 
 
 class BucketCache:
-    """Which of the far buckets keep their keys and marks in memory: those used last, up to `KEPT_MESSAGES`.
+    """Limits the memory for keys and marks of far buckets: the buckets used last keep theirs, up to `KEPT_MESSAGES`.
 
-    The last one is kept however large it is, so that a thousand cancellations of one hour read its files once; it alone
-    has open files.
+    A mark says that a message is delivered or cancelled. The bucket used last is kept however large it is, so that many
+    cancellations of one hour read its files once. Only this bucket has open files.
     """
 
     def __init__(self) -> None:
-        self._counts: dict[TimerBucket, int] = {}  # the one asked about last is the last
+        self._counts: dict[TimerBucket, int] = {}  # messages by bucket, the bucket used last at the end
         self._messages = 0
 
     def keep(self, bucket: TimerBucket, *, near: int) -> None:
-        """Keep this bucket in memory and release the oldest others above the limit, but none up to hour `near`."""
+        """Keep a bucket in memory, and release the least recently used buckets above the limit.
+
+        Buckets up to hour `near` are never released.
+        """
         counts = self._counts
         if (last := next(reversed(counts), bucket)) is not bucket:
             last.close()

@@ -1,4 +1,4 @@
-"""The base of all admin clients, and their requests to brokers and name servers."""
+"""The base class of all admin clients, and the requests that they send to brokers and name servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyromq.remoting.headers import BrokerClusterInfo
 
 @checked
 class AdminClient(AsyncLifespan):
-    """A client that is connected in an `async with` block; its arguments are those of `AsyncAdmin`."""
+    """A client of administrators, connected in an `async with` block. Its arguments are those of `AsyncAdmin`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class AdminClient(AsyncLifespan):
         self._cluster = ClusterClient(namesrv, self._clock, instance=instance, connections=connections)
 
     async def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        """Connect. Raises `NoNameServer` immediately if no name server can be reached."""
         await self._cluster.start()
 
     async def close(self) -> None:
@@ -51,7 +51,9 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 
 class ClusterBrokers:
-    """Sends requests and raises refusals; `timeout` is seconds for each broker."""
+    """Sends requests to brokers and name servers and raises their refusals; `timeout` is seconds per request to a
+    broker.
+    """
 
     def __init__(self, cluster: ClusterClient, *, timeout: float) -> None:
         self._cluster = cluster
@@ -62,7 +64,10 @@ class ClusterBrokers:
         return await self.name_server(BrokerClusterInfo(), ClusterTable)
 
     async def masters(self, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
-        """Return the masters' addresses by broker name. Raises `UsageError` or `Unavailable` if there is none."""
+        """Return the masters' addresses by broker name, of one `cluster` or `broker` or of all.
+
+        Raises `UsageError` for an unknown cluster or broker, `Unavailable` if no master is registered.
+        """
         table = await self.table()
         if cluster is not None and cluster not in table.clusters:
             raise UsageError(f"cluster {cluster!r} does not exist; there is {listed(table.clusters)}")
@@ -75,33 +80,34 @@ class ClusterBrokers:
         )
         if not masters:
             where = ";".join(self._cluster.name_servers.addresses)
-            raise Unavailable(f"no broker is registered at name server {where}; start one whose name server this is")
+            raise Unavailable(f"no broker is registered at name server {where}; start a broker with this name server")
         return masters
 
     async def ask(self, address: str, header: Header, body: bytes = b"") -> Response:
-        """Return the response of the broker at `host:port`."""
+        """Return the response of the broker at `host:port`. Raises its refusal, or `Unavailable`."""
         return (await self._cluster.ask(address, header, body, timeout=self._timeout)).check()
 
     async def ask_each(
         self, addresses: Iterable[str], header: Header, body: bytes = b"", *, partial: bool = False
     ) -> list[Response]:
-        """Ask brokers in turn. The first failure is raised, and later brokers are not asked.
+        """Send a request to brokers in turn and return their responses. After the first failure no further broker is
+        asked.
 
-        With `partial`, brokers out of reach are left out as by `answers`.
+        With `partial`, brokers out of reach are left out and logged, as in `answers`.
         """
         if partial:
             return list((await self.answers(addresses, header)).values())
         return [await self.ask(address, header, body) for address in addresses]
 
     async def answers(self, addresses: Iterable[str], header: Header) -> dict[str, Response]:
-        """Ask all brokers at once and return their responses by address.
+        """Send a request to all brokers in parallel and return their responses by address.
 
         A broker out of reach is left out and logged. Raises `Unavailable` if no broker can be reached.
         """
         return await self._cluster.ask_reachable(addresses, lambda address: self.ask(address, header))
 
     async def ask_name_server(self, header: Header) -> Response:
-        """Return the response of the first name server that answers."""
+        """Return the response of the first name server that answers. Raises its refusal."""
         self._cluster.check_running()
         return (await self._cluster.name_servers.ask(header)).check()
 
@@ -110,7 +116,10 @@ class ClusterBrokers:
         return decode_body(body, (await self.ask_name_server(header)).body)
 
     async def ask_name_servers(self, header: Header, body: bytes = b"") -> list[Response]:
-        """Ask all name servers in the order of their addresses; they do not replicate changes."""
+        """Send a request to every name server and return the responses by order of address.
+
+        Each must be asked, because name servers do not replicate changes.
+        """
         self._cluster.check_running()
         return [response.check() for response in await self._cluster.name_servers.ask_each(header, body)]
 
@@ -121,20 +130,20 @@ def masters_of(brokers: Iterable[BrokerAddresses]) -> dict[str, str]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for an error text, sorted."""
+    """Return names as text for an error, sorted and joined by commas; "none" without names."""
     return ", ".join(sorted(names)) or "none"
 
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-AT_ONCE = 32  # limit of parallel requests: more would only queue at the brokers
+AT_ONCE = 32  # limit of parallel requests of `each_of`: more would only queue at the brokers
 
 
 async def each_of(
     look: Callable[[T], Awaitable[R]], items: Sequence[T], shown: Callable[[int], None] | None = None
 ) -> list[R]:
-    """Return `look(item)` of all items, in order. The first error is raised and cancels the others.
+    """Return the result of `look(item)` for each item, in order. The first error is raised and cancels the other calls.
 
     `shown` is called with the number of finished items.
     """
@@ -154,4 +163,4 @@ async def each_of(
         return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
-            task.cancel()  # after a failure
+            task.cancel()  # has an effect only after a failure

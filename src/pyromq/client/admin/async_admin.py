@@ -1,6 +1,6 @@
-"""The async admin client: topics, groups, offsets, brokers and single messages of a whole cluster.
+"""The async admin client for topics, groups, offsets, brokers and single messages of a whole cluster.
 
-Requests about topics and groups go to every broker that has them; the responses are joined.
+A request about a topic or group goes to every broker that has it; the responses are merged into one result.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ T = TypeVar("T")
 def forwarded(
     noun: str, method: Callable[Concatenate[Any, P], Awaitable[T]]
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Return a method of the object in attribute `noun` as one of the class itself, docstring and types included."""
+    """Return a method that calls `method` of the object in attribute `noun`, with docstring and types of `method`."""
 
     @wraps(method)
     async def forward(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -61,20 +61,20 @@ def forwarded(
 
 @checked
 class AsyncAdmin(AdminClient):
-    """Administers a cluster, for programs with an event loop; `Admin` is the same without one.
+    """Administers a cluster, for programs with an event loop; `Admin` is the blocking form.
 
         async with AsyncAdmin() as admin:
             await admin.create_topic("orders", queues=8)
             print(await admin.overviews.topics())
 
     `namesrv` is as for `AsyncProducer`, `connections` and `instance` as in `ProducerConfig`; `timeout` is seconds for
-    each request. Entering raises `NoNameServer` at once if no name server can be reached. Methods raise `UsageError`
-    for illegal arguments, `Unavailable` if a broker does not answer or none is registered, and a `BrokerError`
-    (`TopicNotFound`, `ConsumerNotOnline`, ...) for a refusal by a server.
+    each request. Entering raises `NoNameServer` immediately if no name server can be reached. Methods raise
+    `UsageError` for illegal arguments, `Unavailable` if a broker does not answer or none is registered, and a
+    `BrokerError` (`TopicNotFound`, `ConsumerNotOnline`, ...) for a refusal by a server.
 
-    `members` asks members of groups, `servers` single brokers and the name servers, `accounts` brokers with
-    permissions. `overviews` lists all topics or groups, `delay_levels` messages in delay levels; `exports` returns the
-    contents of mqadmin's exports.
+    Further methods are in attributes. `members` sends requests to members of groups, `servers` to single brokers and
+    the name servers. `accounts` manages accounts of brokers with permissions. `overviews` lists all topics or groups,
+    `delay_levels` lists messages in delay levels, and `exports` returns the contents of mqadmin's exports.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class AsyncAdmin(AdminClient):
         return parse_properties(answer.body.decode(errors="replace"))
 
     async def expire_log(self, address: str, *, older_than_hours: int | None = None) -> DeleteExpiredLogResponse:
-        """Let the broker at `host:port` delete expired messages now; None: expired by its settings.
+        """Let the broker at `host:port` delete expired messages now. None means expired by the broker's own setting.
 
         The response has the number of deleted log files and the first log offset kept; Java's brokers send neither.
         """
@@ -152,20 +152,20 @@ class AsyncAdmin(AdminClient):
         return response.header(DeleteExpiredLogResponse)
 
     async def wipe_write_permission(self, broker: str) -> int:
-        """Remove a broker, by name, from producers' routes; return the number of changed topics."""
+        """Remove a broker, by its name, from producers' routes. Return the number of topics changed."""
         responses = await self._brokers.ask_name_servers(WipeWritePermission(broker_name=broker))
         return max(response.header(WipeWritePermissionResponse).count for response in responses)
 
     async def add_write_permission(self, broker: str) -> int:
-        """Put a broker, by name, back into producers' routes; return the number of changed topics."""
+        """Put a broker, by its name, back into producers' routes. Return the number of topics changed."""
         responses = await self._brokers.ask_name_servers(AddWritePermission(broker_name=broker))
         return max(response.header(AddWritePermissionResponse).count for response in responses)
 
     async def view(self, message_id: str, topic: str | None = None) -> StoredMessage:
         """Return one message by its unique id, its offset id or its recall handle. Raises `QueryNotFound`.
 
-        A unique id is looked up in `topic`, or without it in all topics, one request each. A damaged message is
-        returned with a warning: its `is_damaged` is true.
+        A unique id is searched in `topic`, or without `topic` in all topics with one request per topic. A damaged
+        message is returned with `is_damaged` set, and a warning is logged.
         """
         self._cluster.check_running()
         return await find_message(self._cluster, message_id, topic, timeout=self._timeout)
@@ -175,8 +175,8 @@ class AsyncAdmin(AdminClient):
     ) -> list[LifeEvent]:
         """Return the events of the message with this unique id, offset id or recall handle, in order of time.
 
-        Sources are the traces of clients and the brokers' logs. Without `topic` all topics are searched, unless a
-        trace names it. Raises `QueryNotFound` if there is no event.
+        Sources are the traces of clients and the brokers' logs. Without `topic`, all topics are searched unless a
+        trace names the topic. Raises `QueryNotFound` if there is no event.
         """
         self._cluster.check_running()
         return await life_of(
@@ -184,7 +184,10 @@ class AsyncAdmin(AdminClient):
         )
 
     async def view_at(self, queue: MessageQueue, offset: int) -> StoredMessage:
-        """Return the message at a queue offset. Raises `QueryNotFound`. A damaged message is returned as by `view`."""
+        """Return the message at a queue offset. Raises `QueryNotFound`.
+
+        A damaged message is returned with `is_damaged` set, and a warning is logged.
+        """
         self._cluster.check_running()
         return await find_at(self._cluster, queue, offset, timeout=self._timeout)
 
@@ -194,7 +197,7 @@ class AsyncAdmin(AdminClient):
         """Return the messages of a topic that carry a key and were stored between two times, newest first.
 
         Each broker returns at most 64. Times are ms since 1970; `end_ms` None means now. Damaged messages are returned
-        as by `view`.
+        with `is_damaged` set.
         """
         self._cluster.check_running()
         found = await find_by_key(

@@ -1,6 +1,6 @@
-"""Accounts of brokers with permissions: list, save, delete, and their rights.
+"""Lists, saves and deletes accounts of brokers with permissions, and returns accounts' rights.
 
-Each broker has accounts of its own. Brokers never return secret keys.
+Each broker has its own accounts. Brokers never return secret keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RIGHTS = ("DENY", "PUB", "SUB", "PUB|SUB")
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Whether an account may send to a topic and read it at a broker; `reason` is `admin` or a setting."""
+    """Whether an account may send to and read a topic at a broker. `reason` is `admin` or the setting that decides."""
 
     broker: str
     may_send: bool
@@ -29,13 +29,15 @@ class Rights:
 
 @checked
 class Accounts:
-    """`admin.accounts`: accounts of one broker (by name), or of all brokers."""
+    """The object `admin.accounts`: manages accounts at one broker (by name), or at all brokers."""
 
     def __init__(self, brokers: ClusterBrokers) -> None:
         self._brokers = brokers
 
     async def tables(self, broker: str | None = None) -> dict[str, AccountTable]:
-        """Return accounts and white list by broker name. Raises `UsageError` for a broker without permissions."""
+        """Return accounts and white list of each broker by its name. Raises `UsageError` for a broker without
+        permissions.
+        """
         tables = {}
         for name, address in (await self._brokers.masters(broker=broker)).items():
             try:
@@ -58,9 +60,11 @@ class Accounts:
         default_group: str | None = None,
         broker: str | None = None,
     ) -> None:
-        """Create an account, or change its given settings; `topics` and `groups` are rights by name, "" removes one.
+        """Create an account, or change its given settings; `topics` and `groups` are rights by name, "" removes a
+        right.
 
-        A new account needs a secret key. In force when this returns. The first broker that refuses ends the call.
+        A new account needs a secret key. The change is in force when this returns. If a broker refuses, later brokers
+        are not changed.
         """
         for right in (*(topics or {}).values(), *(groups or {}).values(), default_topic or "", default_group or ""):
             if right and right not in RIGHTS:
@@ -89,12 +93,12 @@ class Accounts:
             await self._brokers.ask_each((await self._brokers.masters(broker=name)).values(), DeleteAccount(access_key))
 
     async def replace_white_list(self, patterns: Sequence[str], *, broker: str | None = None) -> None:
-        """Set the addresses that need no account, in the default file of each broker."""
+        """Set the addresses that may connect without an account, in each broker's default account file."""
         masters = await self._brokers.masters(broker=broker)
         await self._brokers.ask_each(masters.values(), SaveWhiteList(",".join(patterns)))
 
     async def rights(self, access_key: str, topic: str, *, broker: str | None = None) -> list[Rights]:
-        """Return what an account may do with a topic at each broker. Raises `UsageError` where none has the account."""
+        """Return an account's rights on a topic at each broker that has it. Raises `UsageError` if no broker has it."""
         found = []
         for name, table in (await self.tables(broker)).items():
             account = find_account(table, access_key)
@@ -107,12 +111,12 @@ class Accounts:
 
 
 def find_account(table: AccountTable, access_key: str) -> AccountEntry | None:
-    """Return an account of a broker; None if it has no account of this name."""
+    """Return the account with this access key in a broker's table; None if the broker has no such account."""
     return next((entry for entry in table.accounts if entry.access_key == access_key), None)
 
 
 def _right(account: AccountEntry, topic: str) -> tuple[str, str]:
-    """Return the right on a topic as brokers compute it, and its reason."""
+    """Return an account's right on a topic, computed as brokers do, and the setting that it comes from."""
     own = {
         name.strip(): right.strip() for name, _, right in (each.partition("=") for each in account.topic_perms or [])
     }
@@ -125,7 +129,7 @@ def _right(account: AccountEntry, topic: str) -> tuple[str, str]:
 
 
 def _merged(known: Sequence[str] | None, changes: Mapping[str, str] | None) -> str | None:
-    """Return rights in the form of a request; None if they do not change."""
+    """Return the known rights with `changes`, in the form of a request; None if `changes` is None."""
     if changes is None:
         return None
     rights = {name.strip(): right.strip() for name, _, right in (each.partition("=") for each in known or [])}

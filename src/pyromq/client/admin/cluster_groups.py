@@ -29,7 +29,10 @@ from pyromq.remoting.headers import AllGroups, ConsumerConnections, DeleteGroup,
 
 @dataclass(frozen=True, slots=True)
 class OnlineMember:
-    """One member. `subscriptions` are expressions by topic; {} for a consumer with `assign`, None: unknown."""
+    """One connected member of a group. `subscriptions` are filter expressions by topic.
+
+    They are {} for a consumer that assigns queues itself, None if the broker does not send them.
+    """
 
     client_id: str
     address: str
@@ -51,7 +54,7 @@ class LockedQueue:
 class GroupState:
     """A group as its brokers see it. `consume_type` and `message_model` are None if no member is connected.
 
-    Java's brokers send neither members' subscriptions nor locks: `locks` is then None.
+    Java's brokers send neither members' subscriptions nor locks; if no broker sends locks, `locks` is None.
     """
 
     group: str
@@ -63,12 +66,12 @@ class GroupState:
 
     @property
     def differences(self) -> Differences:
-        """Differing subscriptions: client ids by topic and expression."""
+        """The topics to which members subscribe differently: client ids by topic and filter expression."""
         return differences({member.client_id: member.subscriptions or {} for member in self.members})
 
 
 def put_together(group: str, answers: Iterable[ConsumerConnection]) -> GroupState:
-    """Return the state joined from the responses of several brokers."""
+    """Return a group's state, merged from the responses of several brokers."""
     answers = list(answers)
     online = next((answer for answer in answers if answer.connections), None)
     told = [answer.locks for answer in answers if answer.locks is not None]
@@ -87,7 +90,7 @@ def put_together(group: str, answers: Iterable[ConsumerConnection]) -> GroupStat
 
 
 def _member(connection: ClientConnection, known: OnlineMember | None) -> OnlineMember:
-    """Return a member with one more broker's data."""
+    """Return a member with the subscriptions that a broker sends added to the known ones."""
     subscriptions = connection.subscriptions
     if known is not None and known.subscriptions is not None:
         subscriptions = known.subscriptions | (subscriptions or {})
@@ -103,7 +106,7 @@ def _locks(told: list[list[LockHolder]]) -> Iterable[LockedQueue]:
 
 
 class ClusterGroups:
-    """Groups of a whole cluster, for `AsyncAdmin`."""
+    """Reads and changes groups at all masters of a cluster, for `AsyncAdmin`."""
 
     def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, topics: ClusterTopics) -> None:
         self._cluster = cluster
@@ -113,7 +116,8 @@ class ClusterGroups:
     async def create_group(self, config: GroupConfig, *, replace: bool = False) -> None:
         """Create a consumer group at every master.
 
-        Raises `AlreadyExists` if a master has it: `alter_group` changes single settings, `replace=True` sets all.
+        Raises `AlreadyExists` if a master has the group: `alter_group` changes single settings, `replace=True` sets
+        all.
         """
         check_group(config.name)
         if not replace and (found := await self.group_configs(config.name)):
@@ -141,7 +145,9 @@ class ClusterGroups:
         }
         changes = {field: value for field, value in given.items() if value is not None}
         masters = await self._brokers.masters()
-        await self._brokers.ask_each(masters.values(), AllGroups())  # raises if one is out of reach
+        await self._brokers.ask_each(
+            masters.values(), AllGroups()
+        )  # raises `Unavailable` if a master is out of reach, before any change
         configs = await self.group_configs(name)
         if not configs:
             raise GroupNotFound(f"group {name} does not exist")
@@ -158,10 +164,10 @@ class ClusterGroups:
             try:
                 await self._topics.delete_topic(topic)
             except TopicNotFound:
-                pass  # created by a first failure only
+                pass  # brokers create these topics when a first message fails
 
     async def groups(self) -> list[GroupConfig]:
-        """Return the settings of all consumer groups by name; of a group at several brokers, those of one."""
+        """Return the settings of all consumer groups, sorted by name; if brokers differ, those of one broker."""
         groups: dict[str, GroupConfig] = {}
         for table in (await self._groups_by_broker()).values():
             groups |= table
@@ -173,7 +179,7 @@ class ClusterGroups:
         return {broker_name: table[name] for broker_name, table in sorted(tables.items()) if name in table}
 
     async def consumer_connection(self, group: str) -> ConsumerConnection:
-        """Return a group's connected members and subscriptions. Raises `ConsumerNotOnline` if there are none."""
+        """Return a group's connected members and subscriptions. Raises `ConsumerNotOnline` without members."""
         found = await self._consumer_connections(ConsumerConnections(consumer_group=group))
         if not found:
             raise ConsumerNotOnline(f"consumer group {group!r} has no member online")
@@ -188,13 +194,13 @@ class ClusterGroups:
         )
 
     async def group_state(self, group: str) -> GroupState:
-        """Return a group's members, their subscriptions, and the owners of locked queues."""
+        """Return a group's connected members with their subscriptions, and the owners of locked queues."""
         return put_together(
             group, await self._consumer_connections(ConsumerConnections(consumer_group=group, details=True))
         )
 
     async def producer_connection(self, group: str, topic: str) -> ProducerConnection:
-        """Return a producer group's clients at the brokers of a topic. Raises `BrokerError` if there are none."""
+        """Return a producer group's clients at the brokers of a topic. Raises `BrokerError` without clients."""
 
         async def producers_at(address: str) -> ProducerConnection | BrokerError:
             try:
@@ -212,7 +218,7 @@ class ClusterGroups:
         return ProducerConnection(connections=[members[client_id] for client_id in sorted(members)])
 
     async def _groups_by_broker(self) -> dict[str, dict[str, GroupConfig]]:
-        """Return the settings of all groups by broker name, without brokers out of reach."""
+        """Return the settings of all groups by broker name and group name; brokers out of reach are left out."""
         masters = await self._brokers.masters()
         answers = await self._brokers.answers(masters.values(), AllGroups())
         return {
@@ -222,7 +228,7 @@ class ClusterGroups:
         }
 
     async def _consumer_connections(self, question: ConsumerConnections) -> list[ConsumerConnection]:
-        """Return the answers of brokers with members. Raises `Unavailable` if no broker can be reached."""
+        """Return the answers of those brokers that have members. Raises `Unavailable` if none can be reached."""
 
         async def members_at(address: str) -> ConsumerConnection | None:
             try:

@@ -1,4 +1,4 @@
-"""Offsets of groups in a whole cluster: progress in each queue, resets and copies."""
+"""Reads, resets and copies the offsets of groups in a whole cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ END_OF_QUEUE = -1  # wire value of "reset to the end" instead of a time
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueProgress:
-    """Progress of a group in one queue; `last_ms` is when the last consumed message was stored (0: unknown)."""
+    """A group's progress in one queue.
+
+    `broker_offset` is that of the queue's end. `last_ms` is the store time of the last consumed message, 0 if unknown.
+    """
 
     queue: MessageQueue
     broker_offset: int
@@ -27,12 +30,12 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        """Messages not consumed yet."""
+        """The number of messages not consumed yet."""
         return self.broker_offset - self.consumer_offset
 
 
 class ClusterOffsets:
-    """Offsets of groups in a whole cluster, for `AsyncAdmin`."""
+    """Reads and changes the offsets of groups in a whole cluster, for `AsyncAdmin`."""
 
     def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, *, timeout: float) -> None:
         self._cluster = cluster
@@ -42,7 +45,7 @@ class ClusterOffsets:
     async def group_progress(
         self, group: str, topic: str | None = None, *, partial: bool = False
     ) -> list[QueueProgress]:
-        """Return a group's progress in each queue it has consumed from, in order; [] if none is known.
+        """Return a group's progress in each queue with a committed offset, in order; [] if there is none.
 
         With `partial`, brokers out of reach are left out and logged.
         """
@@ -60,7 +63,8 @@ class ClusterOffsets:
     async def reset_offset(self, group: str, topic: str, timestamp_ms: int | None) -> dict[MessageQueue, int]:
         """Reset a group's offsets to a time (ms since 1970; None: the end) and return the new offset of each queue.
 
-        The broker notifies connected members. Without any, the stored offsets are changed.
+        A broker with connected members notifies them. At a broker without members of the group, the stored offsets are
+        changed.
         """
         offsets: dict[MessageQueue, int] = {}
         time = END_OF_QUEUE if timestamp_ms is None else timestamp_ms
@@ -80,16 +84,16 @@ class ClusterOffsets:
         return offsets
 
     async def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Store a group's offset of one queue. Connected members do not notice."""
+        """Store a group's offset of one queue. Connected members are not notified."""
         check_group(group)
         if offset < 0:
             raise UsageError(f"offset {offset} is negative")
         await self._offsets.commit(group, queue, offset)
 
     async def clone_offsets(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
-        """Store the offsets of group `source` in a topic for group `destination`, and return them by queue.
+        """Store the offsets of group `source` in a topic for group `destination` as well. Return them by queue.
 
-        Connected members of `destination` do not notice. Source: RocketMQ 4.9.8, CloneGroupOffsetCommand.
+        Connected members of `destination` are not notified. Source: RocketMQ 4.9.8, CloneGroupOffsetCommand.
         """
         check_group(destination)
         offsets = {each.queue: each.consumer_offset for each in await self.group_progress(source, topic)}
@@ -100,7 +104,10 @@ class ClusterOffsets:
     async def queue_entries(
         self, queue: MessageQueue, index: int, count: int = 10, *, group: str | None = None
     ) -> QueueEntriesBody:
-        """Return entries of a consume queue from an offset on, and with `group` whether its subscription takes each."""
+        """Return `count` entries of a consume queue from offset `index` on.
+
+        With `group`, each entry tells whether the group's subscription matches it.
+        """
         self._cluster.check_running()
         address = (await self._cluster.route(queue.topic)).master(queue.broker_name)
         if address is None:

@@ -1,4 +1,4 @@
-"""Topics of a whole cluster: created, changed and deleted at every broker that has them, and at the name servers."""
+"""Creates, changes and deletes topics of a whole cluster, at brokers and name servers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ from pyromq.remoting.headers import (
     TopicStatistics,
 )
 
-ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"  # key-value namespace of order topics' fixed queues
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"  # key-value namespace at name servers with the fixed queues of order topics
 
 _PERMISSIONS = {"r": Permission.READ, "w": Permission.WRITE, "rw": Permission.READ | Permission.WRITE}
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueStatus:
-    """Bounds of one queue: first and next queue offset, and when its last message was stored (ms; 0: none)."""
+    """Bounds of one queue: the offsets of its first message and of the next message to arrive.
+
+    `last_store_ms` is the store time of the queue's last message (ms since 1970; 0: no message).
+    """
 
     queue: MessageQueue
     min_offset: int
@@ -45,7 +48,7 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """Settings of a topic to change; None leaves one as it is. Raises `UsageError` for an unknown permission."""
+    """Changed settings of a topic; None leaves a setting as it is. Raises `UsageError` for an unknown permission."""
 
     read_queues: int | None = None
     write_queues: int | None = None
@@ -57,7 +60,7 @@ class TopicChange:
             permission_bits(self.permission)
 
     def applied_to(self, config: TopicConfig) -> TopicConfig:
-        """Return the settings with this change; permission bits without a letter stay."""
+        """Return a topic's settings with this change; permission bits other than read and write stay."""
         given = {"read_queues": self.read_queues, "write_queues": self.write_queues, "order": self.order}
         changes = {field: value for field, value in given.items() if value is not None}
         if self.permission is not None:
@@ -66,19 +69,19 @@ class TopicChange:
 
 
 def permission_bits(permission: str) -> int:
-    """Return the permission bits of `r`, `w` or `rw`. Raises `UsageError` for anything else."""
+    """Return the permission bits for the text `r`, `w` or `rw`. Raises `UsageError` for another text."""
     if permission not in _PERMISSIONS:
         raise UsageError(f"permission {permission!r} is unknown; use one of {', '.join(_PERMISSIONS)}")
     return int(_PERMISSIONS[permission])
 
 
 def permission_text(bits: int) -> str:
-    """Return `r`, `w`, `rw`, or `-` for neither."""
+    """Return the text `r`, `w` or `rw` for permission bits; `-` if neither is set."""
     return ("r" if bits & Permission.READ else "") + ("w" if bits & Permission.WRITE else "") or "-"
 
 
 class ClusterTopics:
-    """Topics of a whole cluster, for `AsyncAdmin`."""
+    """Reads and changes topics of a whole cluster, for `AsyncAdmin`."""
 
     def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, kv: ClusterKv) -> None:
         self._cluster = cluster
@@ -100,9 +103,10 @@ class ClusterTopics:
     ) -> None:
         """Create a topic at every master, or only in one `cluster` or at one `broker`.
 
-        Each broker gets `queues` queues. `permission` is `r`, `w` or `rw`. `order` also fixes the topic's queue list
-        at the name servers, so that the queues of a dead broker are not replaced by others. Raises `AlreadyExists` if
-        one of these masters has the topic: `alter_topic` changes single settings, `replace=True` sets all of them.
+        The topic has `queues` queues at each of these brokers. `permission` is `r`, `w` or `rw`. `order` also fixes the
+        topic's queue list at the name servers, so that the queues of a dead broker are not replaced by others. Raises
+        `AlreadyExists` if one of these masters has the topic: `alter_topic` changes single settings, `replace=True`
+        sets all of them.
         """
         check_topic(name)
         header = CreateTopic(
@@ -161,11 +165,11 @@ class ClusterTopics:
         self._cluster.routes.forget(name)
 
     async def topics(self) -> list[str]:
-        """Return the names of all topics, reserved ones included, in order."""
+        """Return the names of all topics, reserved ones included, sorted."""
         return sorted(set((await self._brokers.name_server(TopicNames(), TopicList)).topics))
 
     async def topic_route(self, name: str) -> TopicRoute:
-        """Return the brokers that hold a topic, fetched from a name server now. Raises `TopicNotFound`."""
+        """Return the brokers of a topic and its queues, fetched from a name server now. Raises `TopicNotFound`."""
         return await self._brokers.name_server(RouteOfTopic(topic=name, standard_json_only=True), TopicRoute)
 
     async def topic_status(self, name: str, *, partial: bool = False) -> list[QueueStatus]:
@@ -203,14 +207,14 @@ class ClusterTopics:
         return {each: config for each, config in found.items() if config is not None}
 
     async def allocation(self, topic: str, client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
-        """Return the queues of a topic that each of these members would get by averaging, the usual strategy."""
+        """Return the queues of a topic that each of these members would get by the usual strategy, averaging."""
         self._cluster.check_running()
         self._cluster.routes.forget(topic)
         queues, members = (await self._cluster.route(topic)).readable, sorted(client_ids)
         return {each: averaging("any", each, queues, members) for each in members}
 
     async def _fix_queues(self, name: str, queues: dict[str, int]) -> None:
-        """Store an order topic's queue counts at these brokers with the name servers; other brokers' stay."""
+        """Store an order topic's queue counts of these brokers at the name servers; those of other brokers stay."""
         known = _fixed_queues(await self._kv.kv(ORDER_NAMESPACE, name))
         value = ";".join(f"{broker_name}:{count}" for broker_name, count in sorted((known | queues).items()))
         await self._kv.put_kv(ORDER_NAMESPACE, name, value)
@@ -220,7 +224,7 @@ class ClusterTopics:
             return decode_body(TopicConfig, (await self._brokers.ask(address, TopicSettings(topic=name))).body)
         except TopicNotFound:
             return None
-        except CodeNotSupported:  # RocketMQ 4 knows only the whole table
+        except CodeNotSupported:  # brokers of RocketMQ 4 return only the settings of all topics
             table = decode_body(TopicConfigTable, (await self._brokers.ask(address, AllTopics())).body)
             return table.topics.get(name)
 
@@ -247,6 +251,6 @@ def _described(configs: Mapping[str, TopicConfig]) -> str:
 
 
 def _fixed_queues(text: str | None) -> dict[str, int]:
-    """Return the queue counts by broker of an order topic's stored text, `broker-a:8;broker-b:8`."""
+    """Return the queue counts by broker name from an order topic's stored text, `broker-a:8;broker-b:8`."""
     pairs = (each.rpartition(":") for each in (text or "").split(";") if each)
     return {broker: int(count) for broker, _, count in pairs if count.isdigit()}

@@ -37,7 +37,7 @@ from pyromq.remoting.headers import BrokerClusterInfo, BrokerState, RouteOfTopic
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: the checked server or topic, whether it is in order, the observation, and advice."""
+    """One check: the checked server or topic (`name`), whether it is in order, the observation, and advice."""
 
     name: str
     ok: bool
@@ -61,10 +61,11 @@ async def diagnose(
     connections: ConnectionConfig | None = None,
     seconds: float | None = None,
 ) -> list[Finding]:
-    """Return the findings in order; the brokers of a failing name server are not checked.
+    """Check name servers, brokers and a topic, and return the findings in order.
 
-    After `seconds` (None: no limit) it returns the findings so far, and a last one that names the silent server and the
-    checks left out. Raises `UsageError` naming a TLS file that cannot be used.
+    The brokers of a failing name server are not checked. After `seconds` (None: no limit) this returns the findings so
+    far, and a last one that names the silent server and the checks left out. Raises `UsageError` naming a TLS file that
+    cannot be used.
     """
     connections = connections_of(connections)
     if connections.tls is not None:
@@ -75,7 +76,7 @@ async def diagnose(
 
     async def check() -> None:
         async for finding in _check_name_servers(namesrv, topic, asking, clock=clock, connections=connections):
-            found.append(finding)  # noqa: PERF401  findings count even if the time runs out
+            found.append(finding)  # noqa: PERF401  the findings so far are returned if the time runs out
 
     if seconds is None:
         await check()
@@ -87,7 +88,7 @@ async def diagnose(
 
 
 async def _ends_within(work: Coroutine[None, None, None], seconds: float, clock: Clock) -> bool:
-    """Run some work for at most `seconds`; return whether it ended. Raises its error."""
+    """Run a coroutine for at most `seconds`. Return whether it ended in this time. Raises its error."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(clock.sleep(seconds))
     try:
         await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -102,7 +103,7 @@ async def _ends_within(work: Coroutine[None, None, None], seconds: float, clock:
 
 @dataclass(slots=True)
 class _Asking:
-    """The server whose reply is awaited, and the checks left after it."""
+    """The server whose reply is awaited, and the checks that come after it."""
 
     whom: str = "name servers"
     left: Sequence[str] = ()
@@ -210,7 +211,7 @@ async def _check_broker(cluster: ClusterClient, name: str, address: str, *, cloc
         return Finding(name, False, f"advertises {address}, which cannot be reached from here: {error}", advice)
     except MQError as error:
         return Finding(name, False, f"answers at {address}, but: {error}", "see the broker's log")
-    if refusal := figures.get("sendRefusal"):  # only brokers of pyromq have this key and the next ones
+    if refusal := figures.get("sendRefusal"):  # only brokers of pyromq send this key and those read below
         return Finding(name, False, f"answers at {address}, but takes no messages", refusal)
     if missing := figures.get("pyromqMissingFile"):
         text = f"answers at {address}, but files of its store were deleted: {figures.get('pyromqMissingFiles')}"
@@ -269,7 +270,7 @@ async def _route(cluster: ClusterClient, topic: str) -> TopicRoute:
 
 
 async def explained(name: str, address: str, error: BaseException, clock: Clock) -> Finding | None:
-    """Return the TLS finding for an address that failed with this error; None if TLS is not the cause."""
+    """Return the TLS finding for an address whose connection failed with `error`; None if TLS is not the cause."""
     if isinstance(error, TlsRefused):
         if await _answers_plainly(address, clock):
             return Finding(name, False, "takes plain connections only", WITHOUT_TLS)
@@ -280,7 +281,7 @@ async def explained(name: str, address: str, error: BaseException, clock: Clock)
 
 
 def certificates_of(name: str, channel: Channel | None, clock: Clock) -> list[Finding]:
-    """Return a finding about the expiry of a connection's certificate; [] for a plain connection."""
+    """Return a finding about the expiry of the server's certificate; [] for a plain connection or none."""
     end = channel.certificate_expiry if channel is not None else None
     if end is None:
         return []
@@ -296,7 +297,9 @@ async def _answers_plainly(address: str, clock: Clock) -> bool:
     except MQError:
         return False
     try:
-        answer = await channel.call(BrokerState(), timeout=_SECONDS)  # any response will do
+        answer = await channel.call(
+            BrokerState(), timeout=_SECONDS
+        )  # any response shows that the server takes plain connections
     except MQError:
         return False
     finally:

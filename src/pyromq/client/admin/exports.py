@@ -39,7 +39,7 @@ from pyromq.remoting.headers import (
 )
 from pyromq.remoting.properties import parse_properties
 
-# Settings of a broker in mqadmin's export.
+# Settings of a broker that mqadmin's export contains.
 _KEPT_SETTINGS = (
     *("brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums"),
     *("flushDiskType", "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable", "traceOn"),
@@ -51,7 +51,7 @@ Export = dict[str, Any]
 
 @checked
 class Exports:
-    """`admin.exports`: of one `cluster`, or of all brokers. Results can be written as JSON."""
+    """The object `admin.exports`: exports of one `cluster`, or of all brokers. Results can be written as JSON."""
 
     def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, servers: Servers) -> None:
         self._cluster = cluster
@@ -59,7 +59,7 @@ class Exports:
         self._servers = servers
 
     async def settings(self, cluster: str | None = None) -> Export:
-        """Return the masters' main settings by broker name, and the numbers of servers."""
+        """Return the masters' main settings by broker name, and the numbers of name servers, masters and replicas."""
         masters = await self._brokers.masters(cluster=cluster)
         table = (await self._brokers.table()).brokers
         configs = {name: await self._settings(address) for name, address in sorted(masters.items())}
@@ -77,7 +77,7 @@ class Exports:
     async def metadata(self, cluster: str | None = None, *, of_groups: bool = False) -> Export:
         """Return topics and consumer groups, without built-in ones; queue counts of several brokers are added up.
 
-        With `of_groups` also retry and dead-letter topics. `exportTime` is ms since 1970.
+        With `of_groups`, retry and dead-letter topics are included. `exportTime` is ms since 1970.
         """
         topics: dict[str, Export] = {}
         groups: dict[str, Export] = {}
@@ -90,7 +90,7 @@ class Exports:
         return {"topicConfigTable": topics, "subscriptionGroupTable": groups, "exportTime": now}
 
     async def metrics(self, cluster: str | None = None) -> Export:
-        """Return each master's load and size, and the totals."""
+        """Return each master's environment, rates, message counts and sizes by broker name, and the totals."""
         masters = await self._brokers.masters(cluster=cluster)
         report = {name: await self._report(address) for name, address in sorted(masters.items())}
         quotas = [each["runtimeQuota"] for each in report.values()]
@@ -136,12 +136,12 @@ class Exports:
         }
 
     async def _clients(self, address: str, groups: Iterable[str]) -> list[str]:
-        """Return the distinct languages and versions of the groups' members."""
+        """Return the distinct pairs of language and version of the groups' members, sorted, as `JAVA%V4_9_8`."""
         found = set()
         for group in groups:
             try:
                 response = await self._brokers.ask(address, ConsumerConnections(consumer_group=group))
-            except (ConsumerNotOnline, AccessDenied):  # the latter if the account has no right on the group
+            except (ConsumerNotOnline, AccessDenied):  # AccessDenied: this account has no right on the group
                 continue
             members = decode_body(ConsumerConnection, response.body).connections
             found |= {f"{each.language}%{version_name(each.version)}" for each in members}
@@ -171,16 +171,16 @@ class Exports:
 
 
 def _add(table: dict[str, Export], name: str, entry: Export, counts: Iterable[str]) -> None:
-    """Add an entry to a table; its counts are added to those of other brokers."""
+    """Add a broker's entry of a topic or group to a table; its counts are added to those of other brokers."""
     known = table.get(name, {})
     table[name] = entry | {count: entry[count] + known.get(count, 0) for count in counts}
 
 
 def _latest_rate(text: str) -> float:
-    """Return the first of several rates; 0 for a Java broker that has just started and sends none."""
+    """Return the first of several rates in a text; 0 for an empty text, sent by a Java broker that has just started."""
     return float(text.split()[0]) if text.strip() else 0.0
 
 
 def _yesterday(figures: dict[str, str], kind: str) -> int:
-    """Return the number of messages stored, or read, between the last two midnights."""
+    """Return the number of messages stored (`msgPut`) or read (`msgGet`) between the last two midnights."""
     return int(figures[f"{kind}TotalTodayMorning"]) - int(figures[f"{kind}TotalYesterdayMorning"])

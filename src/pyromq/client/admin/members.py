@@ -1,4 +1,4 @@
-"""Members of groups: their running state, offsets and producers, and message tracks."""
+"""Requests to members of groups through brokers: running state, offsets, consuming one message; producers' clients."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from pyromq.remoting.headers import (
     TopicConsumers,
 )
 
-RELAY_SECONDS = 12.0  # a broker waits 10 s for the member
+RELAY_SECONDS = 12.0  # limit of a request that a broker relays to a member; brokers wait 10 s for the member
 BLOCKED_SECONDS = 60.0  # a queue with messages and no progress for this time is blocked. Source: analyzeProcessQueue
 
 
 class TrackState(Enum):
-    """State of a message in a group. Source: TrackType.
+    """The state of a message in a group. Source: TrackType.
 
-    Brokers do not know it for pulling and broadcasting groups: PULL and CONSUME_BROADCASTING.
+    Brokers do not know the state in pulling and in broadcasting groups: it is PULL or CONSUME_BROADCASTING there.
     """
 
     CONSUMED = "CONSUMED"
@@ -53,7 +53,7 @@ class TrackState(Enum):
 
 @checked
 class Members:
-    """`admin.members`: asks members of groups through the brokers they are connected to."""
+    """The object `admin.members`: sends requests to members of groups through the brokers they are connected to."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Members:
         self._clock = clock
 
     async def running(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunning:
-        """Return a member's settings, queues, subscriptions and rates, with `stacks` also its thread dump.
+        """Return a member's settings, queues, subscriptions and rates, and with `stacks` also its thread dump.
 
         Raises `BrokerError` if the member is not connected, `ConsumeTimeout` if it does not answer.
         """
@@ -89,7 +89,10 @@ class Members:
         raise refusal
 
     async def all_running(self, group: str, *, stacks: bool = False) -> dict[str, ConsumerRunning | MQError]:
-        """Return each member's state, or the error of its request, by client id. Raises `ConsumerNotOnline`."""
+        """Return each member's running state, or the error of its request, by client id.
+
+        Raises `ConsumerNotOnline` if no member is connected.
+        """
         found: dict[str, ConsumerRunning | MQError] = {}
         for connection in (await self._groups.consumer_connection(group)).connections:
             try:
@@ -99,9 +102,9 @@ class Members:
         return found
 
     async def offsets(self, group: str, topic: str, client_id: str | None = None) -> dict[str, dict[MessageQueue, int]]:
-        """Return the members' own, uncommitted offsets in a topic's queues, by client id; with `client_id` of one.
+        """Return by client id the offsets that members will consume next in a topic's queues, committed or not.
 
-        Raises `ConsumerNotOnline` if the group has no member.
+        With `client_id`, only this member is asked. Raises `ConsumerNotOnline` if the group has no member.
         """
         question = ConsumerStatusOfGroup(topic=topic, group=group, client_address=client_id or "")
 
@@ -110,7 +113,7 @@ class Members:
             try:
                 return decode_body(ConsumerStatus, response.check().body)
             except BrokerError:
-                return None  # brokers have no code of its own for a group without members
+                return None  # brokers have no separate response code for a group without members
 
         masters = (await self._brokers.masters()).values()
         answers = (await self._cluster.ask_reachable(masters, offsets_at)).values()
@@ -125,7 +128,7 @@ class Members:
     async def consume(
         self, group: str, client_id: str, message_id: str, *, topic: str | None = None
     ) -> ConsumeDirectlyResult:
-        """Let a member's listener consume one message now, by any id that `AsyncAdmin.view` takes.
+        """Let a member's listener consume one message now. `message_id` is any id that `AsyncAdmin.view` accepts.
 
         Offsets and retries do not change. Raises `BrokerError` if the member is not connected.
         """
@@ -136,7 +139,7 @@ class Members:
         return decode_body(ConsumeDirectlyResult, response.check().body)
 
     async def producers(self, address: str | None = None) -> dict[str, list[ProducerClient]]:
-        """Return the clients of all producer groups by group, at the broker at `host:port` or at all brokers."""
+        """Return the connected producer clients by group, at the broker at `host:port` or at all brokers."""
         found: dict[str, dict[str, ProducerClient]] = {}
         if address is not None:
             answers = [await self._brokers.ask(address, AllProducers())]
@@ -164,7 +167,7 @@ class Members:
         return {group: await self._track(group, queue, message) for group in await self.groups_of_topic(message.topic)}
 
     async def _broker_at(self, address: str) -> str:
-        """Return the name of the broker at an address; "" if no broker registers it."""
+        """Return the name of the broker registered with this address; "" if there is none."""
         return next((name for name, each in (await self._brokers.masters()).items() if each == address), "")
 
     async def _track(self, group: str, queue: MessageQueue, message: StoredMessage) -> TrackState:
@@ -187,9 +190,10 @@ class Members:
         return TrackState.CONSUMED_BUT_FILTERED if is_filtered else TrackState.CONSUMED
 
     def troubles(self, states: Mapping[str, ConsumerRunning | MQError]) -> list[str]:
-        """Return the problems in a result of `all_running`, a line each: different subscriptions, blocked queues.
+        """Return the problems in a result of `all_running`, one line each.
 
-        Source: RocketMQ 4.9.8, ConsumerRunningInfo.analyzeSubscription, analyzeProcessQueue.
+        Problems are different subscriptions, members that do not answer, and blocked queues. Source: RocketMQ 4.9.8,
+        ConsumerRunningInfo.analyzeSubscription, analyzeProcessQueue.
         """
         told = {client_id: state for client_id, state in states.items() if isinstance(state, ConsumerRunning)}
         wanted = {tuple(sorted((s.topic, s.expression) for s in state.subscriptions)) for state in told.values()}
@@ -203,7 +207,7 @@ class Members:
         return found
 
     def _standing(self, client_id: str, state: ConsumerRunning) -> list[str]:
-        """Return the blocked queues of a push consumer, a line each."""
+        """Return one line for each blocked queue of a push consumer: no lock, or no progress for `BLOCKED_SECONDS`."""
         now = self._clock.now_ms()
         orderly = state.properties.get("PROP_CONSUMEORDERLY") == "true"
         found = []

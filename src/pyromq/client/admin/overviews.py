@@ -1,6 +1,7 @@
 """Overviews of all topics or groups: messages, rates, lag.
 
-Each topic, group or topic's groups takes one request, a limited number in parallel: a thousand take a second or two.
+Each topic, group, or pair of topic and group takes a request; a limited number run in parallel. A thousand topics take
+a second or two.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class TopicOverview:
-    """A topic of the whole cluster; `last_store_ms` is the store time of its latest message, 0 for none."""
+    """A topic in the whole cluster. `last_store_ms` is the store time of its latest message (0: no message)."""
 
     topic: str
     brokers: list[str]
@@ -58,9 +59,9 @@ class TopicOverview:
 
 @dataclass(frozen=True, slots=True)
 class GroupOverview:
-    """A group of the whole cluster. `lag` is the number of messages not consumed.
+    """A group in the whole cluster. `lag` is the number of messages not consumed.
 
-    `delay_seconds` is the age of the oldest of them; 0 for none.
+    `delay_seconds` is the age of the oldest message not consumed, 0 if there is none.
     """
 
     group: str
@@ -73,7 +74,7 @@ class GroupOverview:
 class TopicRates:
     """Messages stored in a topic and consumed by one of its groups; `group` is None for a topic without groups.
 
-    `..._per_second` are rates of the last minute, `..._day` are messages of the last 24 hours.
+    `..._per_second` are rates of the last minute, `..._day` are numbers of messages in the last 24 hours.
     """
 
     topic: str
@@ -87,7 +88,7 @@ class TopicRates:
 
 @checked
 class Overviews:
-    """`admin.overviews`: `shown` is called with the number of finished items."""
+    """The object `admin.overviews`. Its methods call `shown` with the number of finished items."""
 
     def __init__(self, brokers: ClusterBrokers, servers: Servers) -> None:
         self._brokers = brokers
@@ -144,7 +145,7 @@ class Overviews:
     async def figures(self, address: str) -> FiguresTable:
         """Return the figures of all topics and groups of the broker at `host:port`.
 
-        One request at brokers of pyromq; Java's brokers take one a topic, and leave connected members and delays at 0.
+        A broker of pyromq needs one request. A Java broker needs one per topic, and connected members and delays are 0.
         """
         try:
             return decode_body(FiguresTable, (await self._brokers.ask(address, BrokerFigures())).body)
@@ -180,9 +181,9 @@ class Overviews:
     async def rates(
         self, topic: str | None = None, *, active_only: bool = False, shown: Callable[[int], None] | None = None
     ) -> list[TopicRates]:
-        """Return the rates of each topic, or of one, with each of its groups.
+        """Return the rates of a topic, or of all topics, with one row for each of its groups.
 
-        Brokers out of reach are left out. With `active_only`, only rows with traffic in the last 24 hours.
+        Brokers out of reach are left out. With `active_only`, only rows with traffic in the last 24 hours are returned.
         Source: RocketMQ 4.9.8, StatsAllSubCommand.
         """
         tables = await self._brokers.answers((await self._brokers.masters()).values(), AllTopics())
@@ -225,13 +226,13 @@ class Overviews:
     async def _stats(self, address: str, topic: str) -> TopicStats:
         try:
             return decode_body(TopicStats, (await self._brokers.ask(address, TopicStatistics(topic=topic))).body)
-        except TopicNotFound:  # deleted meanwhile
+        except TopicNotFound:  # the topic was deleted meanwhile
             return TopicStats()
 
     async def _client_ids(self, address: str, group: str) -> list[str]:
         try:
             response = await self._brokers.ask(address, ConsumerConnections(consumer_group=group))
-        except (ConsumerNotOnline, AccessDenied):  # the latter if the account has no right on the group
+        except (ConsumerNotOnline, AccessDenied):  # AccessDenied: this account has no right on the group
             return []
         return [each.client_id for each in decode_body(ConsumerConnection, response.body).connections]
 
@@ -247,7 +248,10 @@ _OF_GROUPS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 
 def day_sum(stats: BrokerStats) -> int:
-    """Return the sum of the last day: the largest of three, as a Java broker's day sample may be an hour old."""
+    """Return a counter's sum of the last 24 hours.
+
+    This is the largest of its sums per day, hour and minute, as a Java broker's sample of the day may be an hour old.
+    """
     return max(stats.day.sum, stats.hour.sum, stats.minute.sum)
 
 

@@ -1,4 +1,4 @@
-"""Single brokers and name servers: settings, statistics, cleaning, round trips, key-value settings."""
+"""Requests to single brokers and name servers: settings, statistics, cleaning, round trips, key-value settings."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from pyromq.remoting.headers import (
 )
 from pyromq.remoting.properties import parse_properties, write_properties
 
-STATISTICS_SECONDS = 30.0  # for the progress of all groups, which a Java broker computes in one request
-PROBE_GROUP = "SELF_TEST_P_GROUP"  # one of RocketMQ's own. Source: MixAll.SELF_TEST_PRODUCER_GROUP
+STATISTICS_SECONDS = 30.0  # limit of the request for all groups' progress, slow at Java brokers
+PROBE_GROUP = "SELF_TEST_P_GROUP"  # producer group of probe messages. Source: MixAll.SELF_TEST_PRODUCER_GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """One probe message: milliseconds until its reply, or the `failure`."""
+    """One probe message: the milliseconds until its reply or failure, and the `failure` (None: it was stored)."""
 
     queue: MessageQueue
     milliseconds: float
@@ -49,7 +49,7 @@ class RoundTrip:
 
 @checked
 class Servers:
-    """`admin.servers`: one broker at `host:port`, or all name servers."""
+    """The object `admin.servers`: sends requests to one broker at `host:port`, or to all name servers."""
 
     def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, *, clock: Clock) -> None:
         self._cluster = cluster
@@ -57,14 +57,17 @@ class Servers:
         self._clock = clock
 
     async def change_settings(self, address: str, settings: Mapping[str, str]) -> None:
-        """Change a broker's settings, by the names of RocketMQ's configuration files: all or none of them.
+        """Change settings of the broker at `address`, by their names in RocketMQ's configuration files: all or none.
 
-        Raises `BrokerError` for an illegal name or value, with the reason.
+        Raises `BrokerError` with the reason for an illegal name or value.
         """
         await self._brokers.ask(address, SaveBrokerSettings(), _properties(settings))
 
     async def settings_at_next_start(self, address: str) -> dict[str, str] | None:
-        """Return changed settings that apply from the broker's next start; None from a Java broker, which has none."""
+        """Return the changed settings that the broker will apply at its next start, by name.
+
+        Return None for a Java broker, which does not send them.
+        """
         answer = await self._brokers.ask(address, BrokerSettings())
         text = answer.header(BrokerSettingsResponse).next_start
         return None if text is None else decode_body(dict[str, str], text.encode())
@@ -76,38 +79,41 @@ class Servers:
         return dict(zip(self._cluster.name_servers.addresses, texts, strict=True))
 
     async def change_name_server_settings(self, settings: Mapping[str, str]) -> None:
-        """Change settings of all name servers, by the names of RocketMQ's configuration files."""
+        """Change settings of all name servers, by their names in RocketMQ's configuration files."""
         await self._brokers.ask_name_servers(SaveNamesrvSettings(), _properties(settings))
 
     async def clean_topics(self, address: str) -> None:
-        """Let a broker remove the queues of topics that do not exist."""
+        """Let the broker at `address` remove the queues of topics that no longer exist."""
         await self._brokers.ask(address, CleanTopics())
 
     async def clean_queues(self, address: str) -> None:
-        """Let a broker remove queues whose messages have all been deleted."""
+        """Let the broker at `address` remove queues whose messages have all been deleted."""
         await self._brokers.ask(address, CleanQueues())
 
     async def statistic(self, address: str, name: str, key: str) -> BrokerStats | None:
-        """Return a broker's counter over the last minute, hour and day, such as `TOPIC_PUT_NUMS` of a topic.
+        """Return a broker's counter over the last minute, hour and day, for example `TOPIC_PUT_NUMS` of a topic.
 
-        None if nothing was counted, or the name is unknown.
+        Return None if nothing was counted, or the counter's name is unknown.
         """
         try:
             response = await self._brokers.ask(address, BrokerStatistics(stats_name=name, stats_key=key))
         except BrokerError:
-            return None  # brokers have no code of its own for it
+            return None  # brokers have no separate response code for an unknown counter
         return decode_body(BrokerStats, response.body)
 
     async def progress(self, address: str, *, ordered_only: bool = False) -> ConsumeStatsList:
-        """Return the progress of every group of a broker by queue; with `ordered_only` only in ordered topics."""
+        """Return the progress of every group of a broker by queue.
+
+        With `ordered_only`, only the queues of ordered topics are included.
+        """
         question = BrokerConsumeStatistics(order=ordered_only)
         response = await self._cluster.ask(address, question, timeout=STATISTICS_SECONDS)
         return decode_body(ConsumeStatsList, response.check().body)
 
     async def round_trips(self, topic: str, *, count: int = 100, size: int = 128) -> list[RoundTrip]:
-        """Send `count` messages of `size` bytes to a topic's queues in turn; return the time of each.
+        """Send `count` messages of `size` bytes to a topic's queues in turn. Return the round-trip time of each.
 
-        `cluster rt` measures a broker by the topic of its name, as mqadmin does.
+        Each broker has a topic of its own name: `cluster rt` uses it to measure that broker, as mqadmin does.
         """
         check_topic(topic)
         if count < 1 or size < 1:
@@ -119,7 +125,7 @@ class Servers:
         return [await self._round_trip(queue, route.master(queue.broker_name), b"a" * size) for queue in turns]
 
     async def _round_trip(self, queue: MessageQueue, address: str | None, body: bytes) -> RoundTrip:
-        """Send one message without retries, which would distort the time."""
+        """Send one message. There are no retries, because they would distort the time."""
         header, began = self._sending(queue), time.perf_counter()
         failure: MQError | None = None
         try:
@@ -152,7 +158,7 @@ def _properties(settings: Mapping[str, str]) -> bytes:
 
 
 class ClusterKv:
-    """Values by namespace and key, for `AsyncAdmin`; changes go to every name server."""
+    """Values by namespace and key at the name servers, for `AsyncAdmin`. Changes go to every name server."""
 
     def __init__(self, brokers: ClusterBrokers) -> None:
         self._brokers = brokers
@@ -162,7 +168,7 @@ class ClusterKv:
         await self._brokers.ask_name_servers(PutKv(namespace=namespace, key=key, value=value))
 
     async def kv(self, namespace: str, key: str) -> str | None:
-        """Return a stored value; None if there is none."""
+        """Return a value by namespace and key; None if none is stored."""
         try:
             response = await self._brokers.ask_name_server(KvValue(namespace=namespace, key=key))
         except QueryNotFound:
@@ -174,7 +180,7 @@ class ClusterKv:
         await self._brokers.ask_name_servers(DeleteKv(namespace=namespace, key=key))
 
     async def kv_namespace(self, namespace: str) -> dict[str, str]:
-        """Return all values of a namespace; {} if there are none."""
+        """Return all values of a namespace by key; {} if there are none."""
         try:
             return (await self._brokers.name_server(KvNamespace(namespace=namespace), KeyValues)).table
         except QueryNotFound:

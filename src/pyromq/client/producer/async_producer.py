@@ -1,6 +1,7 @@
 """The async producer.
 
-A message is checked and encoded (`pending_send`), then gets a queue, a connection, a reply and a result (`outbox`).
+A message is checked and encoded (`pending_send`). After that, `outbox` chooses its queue and connection, and turns the
+broker's reply into a result.
 """
 
 from __future__ import annotations
@@ -56,24 +57,25 @@ logger = logger_of(__name__)
 
 _NO_CODES: frozenset[int] = frozenset()
 
-# Of the whole process: a broker may push a reply to any connection of a client id, on any event loop.
+# Waiting requests of all clients of this process, by correlation id: a broker may push a reply to any connection of a
+# client id, on any event loop.
 _waiting: dict[str, Request] = {}
 
 
 class AsyncProducer(AsyncLifespan):
-    """Sends messages, for programs with an event loop; `Producer` is the same without one.
+    """Sends messages, for programs with an event loop; `Producer` is the blocking form.
 
         async with AsyncProducer("orders-service") as producer:
             result = await producer.send(Message("orders", b"...", keys="order-7"), ordering_key="customer-3")
 
     `group` is the producer group. `namesrv` is `host:port`, several joined by `;`. None means the environment's
-    `NAMESRV_ADDR`, else `127.0.0.1:9876`. Times are in seconds. Entering (or `start`) raises `NoNameServer` at once if
-    no name server can be reached.
+    `NAMESRV_ADDR`, else `127.0.0.1:9876`. Times are in seconds. Entering (or `start`) raises `NoNameServer`
+    immediately if no name server can be reached.
 
     Sending raises `UsageError` (or `IllegalMessage`, `IllegalName`, `NotRunning`) for a message that cannot be sent,
     `TopicNotFound` if no broker has or creates the topic, and a `BrokerError` if a broker refuses the message. It
-    raises `Unavailable` or `DeadlineExceeded` if no broker confirmed the message within the timeout; then it may still
-    have been stored. A retried message may be stored twice, with the same `message_id`.
+    raises `Unavailable` or `DeadlineExceeded` if no broker confirmed the message within the timeout; the message
+    may still have been stored. A retried message may be stored twice, with the same `message_id`.
     """
 
     @checked
@@ -120,7 +122,7 @@ class AsyncProducer(AsyncLifespan):
         self._fast_outbox: FastOutbox | None = None  # the compiled outbox for plain messages
 
     async def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once if no name server can be reached."""
+        """Connect. Raises `NoNameServer` immediately if no name server can be reached."""
         await self._cluster.start()
         ids = UniqueIds(self._cluster.ip, self._clock)
         self._preparation.begin(ids)
@@ -152,7 +154,7 @@ class AsyncProducer(AsyncLifespan):
         the response codes in `ProducerConfig.retry_codes` are retried at another broker. With a chosen queue only
         network failures are retried, at the same broker.
         """
-        outbox = self._outbox  # as `is_full`, without its call
+        outbox = self._outbox  # the condition of `is_full`, repeated here to save a call
         if outbox.in_flight >= self.config.max_in_flight or outbox.pending_bytes >= outbox.most_bytes:
             await self.room()
         if (
@@ -177,11 +179,11 @@ class AsyncProducer(AsyncLifespan):
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Send without waiting. The future gets the result or the error of `send`. Call it on the event loop.
+        """Send without waiting. The future returned gets the result or the error of `send`.
 
-        Messages of one turn of the event loop are written together, those of one queue in order. Network failures are
-        retried, which may change the order; a broker's refusal is not. Raises `UsageError` while `max_in_flight`
-        messages, or `max_pending_bytes`, are in flight: await some of the futures, or `flush()`.
+        Call this on the event loop. Messages of one turn of the event loop are written together, those of one queue in
+        order. Network failures are retried, which may change the order; a broker's refusal is not. Raises `UsageError`
+        while `max_in_flight` messages, or `max_pending_bytes`, are in flight: await some of the futures, or `flush()`.
         """
         if self.is_full:
             what = f"{self.in_flight} messages wait for their replies (max_in_flight)"
@@ -193,7 +195,7 @@ class AsyncProducer(AsyncLifespan):
     def begin_soon(
         self, message: Message, choose: QueueChooser | None, timeout: float | None
     ) -> asyncio.Future[SendResult]:
-        """Begin as `send_soon`, without its limit: the caller has waited for `room`."""
+        """Begin a send as `send_soon`, without the limit of messages in flight: the caller has waited for `room`."""
         if choose is None and timeout is None and self._fast_outbox is not None:
             future = self._fast_outbox.send(message, _NO_CODES, False)
             if future is not None:
@@ -207,7 +209,7 @@ class AsyncProducer(AsyncLifespan):
     def begin(
         self, message: Message, choose: QueueChooser | None, timeout: float | None, *, at_once: bool = False
     ) -> asyncio.Future[SendResult]:
-        """Begin a send and return its future. `at_once` writes in this call, not at the end of the turn."""
+        """Begin a send and return its future. `at_once`: write the request in this call, not at the end of the turn."""
         if at_once and choose is None and timeout is None and self._fast_outbox is not None:
             future = self._fast_outbox.send(message, self.config.retry_codes, True)
             if future is not None:
@@ -231,7 +233,7 @@ class AsyncProducer(AsyncLifespan):
     ) -> SendResult:
         """Send messages of one topic in one request to one queue; their queue offsets are consecutive.
 
-        They must have the same `wait_stored` and no delay, and together at most `max_message_bytes`.
+        The messages must have the same `wait_stored`, no delay, and together at most `max_message_bytes`.
         """
         await self.room()
         self.check_open()
@@ -248,7 +250,7 @@ class AsyncProducer(AsyncLifespan):
     ) -> None:
         """Write a message to a broker's connection and return. The broker does not confirm it.
 
-        Raises `DeadlineExceeded` if the broker reads nothing for the configured `timeout`.
+        Raises `DeadlineExceeded` if the broker does not read from the connection within `ProducerConfig.timeout`.
         """
         choose = queue_chooser(message, queue, ordering_key, None)
         pending = self._prepare(message, choose, None, kind=SendKind.ONE_WAY)
@@ -276,8 +278,8 @@ class AsyncProducer(AsyncLifespan):
     ) -> StoredMessage:
         """Send a message and return the reply of a consumer's `reply` method.
 
-        `timeout` (seconds) covers sending and waiting. Raises `NoReply` if the message was stored and no reply came in
-        time, and the errors of `send`. Only this client gets the reply.
+        `timeout` (seconds) covers sending and waiting. Raises `NoReply` if the message was stored but no reply arrived
+        in time, and the errors of `send`. Only this client gets the reply.
         """
         choose = queue_chooser(message, queue, ordering_key, selector)
         seconds = self.config.timeout if timeout is None else timeout
@@ -301,10 +303,10 @@ class AsyncProducer(AsyncLifespan):
                 ) from error
 
     async def _be_known(self, topic: str, seconds: float) -> None:
-        """Register at every broker of the topic, once: any of them may relay the reply."""
+        """Register at every broker of the topic before the first request: any of these brokers may relay the reply."""
         if topic in self._requested_topics:
             return
-        with suppress(TimeoutError):  # the request itself raises it
+        with suppress(TimeoutError):  # the request itself raises this error
             async with asyncio.timeout(seconds):
                 await self._outbox.route(topic)
                 await self._cluster.heartbeat()
@@ -313,9 +315,9 @@ class AsyncProducer(AsyncLifespan):
     async def cancel(self, recall_handle: str | None) -> str:
         """Cancel a message sent with `deliver_at` or `delay`, by its send result's `recall_handle`; return its id.
 
-        Any producer of any process may cancel it. After this returns, the message is not delivered. Raises
-        `RecallRefused` if it was delivered or cancelled before, and `UsageError` for None, the handle of a message
-        without delay. After `Unavailable` the message may be cancelled or not.
+        Any producer of any process may cancel the message. After this method returns, it is not delivered. Raises
+        `RecallRefused` if the message was delivered or cancelled before, and `UsageError` for None, the handle of a
+        message without delay. After `Unavailable` the message may be cancelled or not.
         """
         return await recall(
             self._cluster, recall_handle, group=self._names.wrap(self.group), timeout=self.config.timeout
@@ -332,7 +334,7 @@ class AsyncProducer(AsyncLifespan):
 
     @property
     def is_full(self) -> bool:
-        """Whether sending must wait: `max_in_flight` messages, or `max_pending_bytes`, are in flight."""
+        """True while sending must wait, because `max_in_flight` messages or `max_pending_bytes` are in flight."""
         outbox = self._outbox
         return outbox.in_flight >= self.config.max_in_flight or outbox.pending_bytes >= outbox.most_bytes
 
@@ -341,7 +343,7 @@ class AsyncProducer(AsyncLifespan):
         await self._room_below(1)
 
     async def room(self) -> None:
-        """Wait while `is_full`."""
+        """Wait until fewer messages and bytes are in flight than `max_in_flight` and `max_pending_bytes`."""
         await self._room_below(self.config.max_in_flight)
 
     def check_open(self) -> None:
@@ -358,14 +360,14 @@ class AsyncProducer(AsyncLifespan):
     def _batched(
         self, message: Message, choose: QueueChooser | None, timeout: float | None
     ) -> asyncio.Future[SendResult] | None:
-        """Add a message to a batch of `linger_seconds`; None if it must be sent alone."""
+        """Add a message to a batch and return the message's future; None if it must be sent alone."""
         if self._batching is None:
             return None
         self.check_open()
         return self._batching.add(message, choose, timeout)
 
     def _answerers(self) -> list[object]:
-        """Return the processors of brokers' requests; a transaction producer has one for checks as well."""
+        """Return the processors of brokers' requests; a transaction producer adds one for transaction checks."""
         return [self._requests]
 
     def _prepare(
@@ -380,27 +382,29 @@ class AsyncProducer(AsyncLifespan):
         if self._closing or not self._cluster.running:
             self.check_open()
         if self._batching is not None:
-            self._batching.send_open(self._preparation.topic(message.topic))  # sent first: its messages are older
+            self._batching.send_open(
+                self._preparation.topic(message.topic)
+            )  # the open batch is sent first: its messages are older
         return self._preparation.message(message, choose, timeout, kind=kind, more=more)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A waiting request: the properties of its message, and its future reply."""
+    """A request that waits for its reply: the properties of its message, and the future of the reply."""
 
     properties: dict[str, str]
     reply: asyncio.Future[StoredMessage]
 
 
 class Requests:
-    """The waiting requests; completes them with the replies that brokers push."""
+    """The requests of a producer that wait for replies; replies pushed by brokers complete them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     @contextmanager
     def waiting(self, client_id: str, seconds: float) -> Iterator[Request]:
-        """Yield a request that can be answered within the block; consumers see its timeout of `seconds`."""
+        """Yield a request that can be answered until the block ends; its message names `seconds` as the time limit."""
         correlation_id = str(uuid.uuid4())
         properties = {
             Property.CORRELATION_ID: correlation_id,
@@ -417,13 +421,15 @@ class Requests:
 
     @answers(PushReplyMessage)
     def take(self, header: PushReplyMessage, call: Call) -> Reply:
-        """Complete the request of a reply; a late reply is logged."""
+        """Complete the request that a pushed reply answers. If that request no longer waits, log the reply."""
         message = _message(header, call.body, self._clock.now_ms())
         correlation_id = message.properties.get(Property.CORRELATION_ID, "")
         request = _waiting.get(correlation_id)
         if request is None:
             logger.warning(
-                "a reply of %s is dropped, it is late: no request waits for %r", message.born_host, correlation_id
+                "a reply of %s is dropped because no request with correlation id %r waits any more",
+                message.born_host,
+                correlation_id,
             )
         else:
             with suppress(RuntimeError):  # the event loop of that client was closed meanwhile
@@ -437,7 +443,7 @@ def _complete(reply: asyncio.Future[StoredMessage], message: StoredMessage) -> N
 
 
 def _message(header: PushReplyMessage, body: bytes, now_ms: int) -> StoredMessage:
-    """Return the reply as a message. It is in no commit log, so its offsets are 0."""
+    """Return a reply as a message. A reply is in no commit log, so its offsets are 0."""
     properties = decode_properties(header.properties or "") | {Property.ARRIVE_TIME: str(now_ms)}
     return StoredMessage(
         header.topic,
@@ -455,7 +461,7 @@ def _message(header: PushReplyMessage, body: bytes, now_ms: int) -> StoredMessag
 
 
 def _packed(address: str) -> bytes:
-    """Read `ip:port`; Java puts a slash before it."""
+    """Return the packed form of an address `ip:port`; Java puts a slash before the address."""
     host, _, port = address.lstrip("/").rpartition(":")
     return pack_address(host.strip("[]"), int(port) if port.isdigit() else 0)
 
@@ -465,9 +471,9 @@ async def recall(
 ) -> str:
     """Cancel a scheduled message and return its unique id. After this returns, the message is not delivered.
 
-    One attempt of `timeout` seconds. Raises `RecallRefused` for an illegal handle, and if the message was delivered or
-    cancelled before; `TopicNotFound`. After `Unavailable` the message may be cancelled or not.
-    Source: RocketMQ 5.3.3, DefaultMQProducerImpl.
+    One attempt of `timeout` seconds. Raises `TopicNotFound`, and `RecallRefused` for an illegal handle or if the
+    message was delivered or cancelled before. After `Unavailable` the message may be cancelled or not. Source: RocketMQ
+    5.3.3, DefaultMQProducerImpl.
     """
     if not isinstance(recall_handle, str):
         raise UsageError(

@@ -1,8 +1,9 @@
-"""Sends encoded batches (runs) of messages to chosen queues, for programs that send very many messages.
+"""Sends runs: encoded batches of messages for one queue, for programs that send very many messages.
 
 Runs of one queue are sent one after another, so that a retry cannot change their order. Runs of different queues are
-sent in parallel. A run is retried at its broker until it is acknowledged or its timeout has passed. Its header makes it
-messages that consumers see at once (here), or half messages of a batch transaction (`batch_transactions`).
+sent in parallel. A run is retried at its broker until it is acknowledged or its timeout has passed. The header of a run
+decides what its messages are: visible to consumers immediately, or half messages of a batch transaction
+(`batch_transactions`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendMessageV2
 
-LONGEST_ANSWER = 15.0  # longest wait for a reply, in seconds, before a run is sent again
+LONGEST_ANSWER = 15.0  # longest wait for the reply to a run before the run is sent again
 
 MakeHeader = Callable[[MessageQueue, int], Header]
 
@@ -43,7 +44,10 @@ class Acknowledged:
 
 
 class BatchStream:
-    """Sends runs. After a failure every call raises it, and earlier unacknowledged runs may be stored or not."""
+    """Sends runs (encoded batches for one queue) and collects their acknowledgements.
+
+    After a run has failed, every call raises that run's error; unacknowledged runs may be stored or not.
+    """
 
     def __init__(
         self, cluster: ClusterClient, clock: Clock, *, make_header: MakeHeader, in_flight: int, timeout: float
@@ -57,11 +61,14 @@ class BatchStream:
         self._lanes: dict[MessageQueue, asyncio.Lock] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._failure: MQError | None = None
-        self.count = 0  # of runs
+        self.count = 0  # number of runs begun
         self._messages = 0
 
     async def put(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
-        """Begin to send a run; waits while `in_flight` runs are unacknowledged. `header` replaces the stream's own."""
+        """Begin to send a run of `messages` messages; wait while `in_flight` runs are unacknowledged.
+
+        `header` replaces the header that the stream makes. Raises the error of an earlier run.
+        """
         self._cluster.check_running()
         await self._room.acquire()
         if self._failure is not None:
@@ -76,7 +83,7 @@ class BatchStream:
         task.add_done_callback(self._running.discard)
 
     async def finish(self) -> dict[MessageQueue, Acknowledged]:
-        """Wait until every run is acknowledged. Return the result of each queue. Raises the first failure."""
+        """Wait until every run is acknowledged. Return the acknowledged messages by queue. Raises the first failure."""
         while self._running:
             await asyncio.wait(self._running)
         if self._failure is not None:
@@ -87,7 +94,7 @@ class BatchStream:
         return self.acknowledged
 
     async def abandon(self) -> None:
-        """Stop sending; unacknowledged runs may be stored or not."""
+        """Stop sending; runs not acknowledged yet may be stored or not."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -111,7 +118,7 @@ class BatchStream:
         self.acknowledged[queue] = now if before is None else before.joined(now)
 
     async def _ask(self, queue: MessageQueue, header: Header, body: bytes) -> Response:
-        """Retry until the run is stored with status OK. Raises a broker's refusal, or `Unavailable` at the deadline."""
+        """Send a run until it is stored with status OK. Raises a broker's refusal; after the timeout, `Unavailable`."""
         retry = Retry(self._clock, self._timeout)
         while True:
             try:
@@ -135,10 +142,11 @@ class BatchStream:
 
 
 class AsyncRunProducer(AsyncLifespan):
-    """Sends runs, for programs with an event loop; `BatchTransactions.stream` does it without one.
+    """Sends runs (encoded batches for one queue), for programs with an event loop.
 
-    `timeout` is the limit of one run in seconds, retries included; `in_flight` is that of unacknowledged runs.
-    Entering raises `NoNameServer` at once if no name server can be reached.
+    `BatchTransactions.stream` is the blocking form. `timeout` is the limit of one run in seconds, retries included;
+    `in_flight` limits the unacknowledged runs. Entering raises `NoNameServer` immediately if no name server can be
+    reached.
     """
 
     @checked
@@ -159,7 +167,7 @@ class AsyncRunProducer(AsyncLifespan):
         self.timeout = timeout
         self._in_flight = in_flight
         self._clock = clock or SystemClock()
-        # Without heartbeats: brokers send no requests to this client.
+        # This client sends no heartbeats, because brokers send it no requests.
         self.cluster = ClusterClient(
             namesrv,
             self._clock,
@@ -179,10 +187,10 @@ class AsyncRunProducer(AsyncLifespan):
             await self.cluster.close()
 
     async def queues(self, topic: str, *, refresh: bool = False) -> list[MessageQueue]:
-        """Return the queues that can be written now, in order of broker name and queue id.
+        """Return the queues of a topic that can be written now, in order of broker name and queue id.
 
         A known route may be 30 s old; `refresh` fetches it again. Raises `TopicNotFound`,
-        `NoPermission` where no queue may be written, `Unavailable` where no master is there.
+        `NoPermission` if no queue may be written, `Unavailable` if no master is registered.
         """
         check_topic_for_sending(topic)
         config = self.config
@@ -192,11 +200,11 @@ class AsyncRunProducer(AsyncLifespan):
         if not route.writable:
             if any(route.master(name) for name in route.addresses):
                 raise NoPermission(f"topic {topic!r} has no queue that may be written: its permission forbids that")
-            raise Unavailable(f"topic {topic!r} has no queue that can be written: no master is there")
+            raise Unavailable(f"topic {topic!r} has no queue that can be written: no master is registered")
         return list(route.writable)
 
     def stream(self, make_header: MakeHeader | None = None) -> BatchStream:
-        """Return a stream of runs, by default of messages that consumers see as soon as they are stored."""
+        """Return a stream of runs. By default, consumers see its messages as soon as they are stored."""
         return BatchStream(
             self.cluster,
             self._clock,
@@ -206,7 +214,7 @@ class AsyncRunProducer(AsyncLifespan):
         )
 
     def single_header(self, queue: MessageQueue, *, flag: int, properties: str) -> Header:
-        """Return the header of a run that is the body of one message, for delayed ones: batches cannot be delayed."""
+        """Return the header of a run with a single message, for delayed messages: a batch cannot be delayed."""
         return self._header(SendMessageV2, queue, flag, properties)
 
     def _batch_header(self, queue: MessageQueue, _: int) -> Header:
@@ -232,9 +240,9 @@ class AsyncRunProducer(AsyncLifespan):
 
 
 async def find_ledger(cluster: ClusterClient, name: str | None) -> str:
-    """Return the name of the broker that decides on batch transactions: `name`, else the first by name.
+    """Return the name of the ledger, the broker that decides on batch transactions: `name`, else the first by name.
 
-    A broker that left counts, since it keeps the decisions: without it they would be made again by another broker.
+    A broker that left the cluster counts, because its decisions still hold: another ledger could decide differently.
     Raises `UsageError` if `name` is not known, `Unavailable` if no broker is registered.
     """
     masters = await cluster.masters()

@@ -1,8 +1,9 @@
 """Batch transactions: many messages, from many processes, that become visible together by one request, or never.
 
-They are for programs that repeat their work. An attempt sends messages under the transaction's name and its own token.
-A coordinator commits the name with the tokens that count. A broker decides each name once, returns that decision to
-later callers, and makes the messages visible itself. Only brokers of pyromq have them.
+They are for programs that repeat failed work. An attempt sends messages under the transaction's name and a token of its
+own. A coordinator commits the name with the tokens of the attempts that count. One broker, the ledger, decides each
+name once and returns that decision to later callers. The brokers make the messages visible themselves. Only brokers of
+pyromq have batch transactions.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import CommitBatch, FindBatch, ListBatches, RollBackBatch, SendHalfRun
 
-RUN_BYTES = 1 << 20  # limit of the messages sent as one run
-MESSAGE_OVERHEAD = 256  # estimated bytes of a message's properties
+RUN_BYTES = 1 << 20  # limit of a run: messages for one queue sent as one request
+MESSAGE_OVERHEAD = 256  # bytes assumed for a message's properties when RUN_BYTES is applied
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """A complete attempt: its number of messages by broker. `commit` takes it."""
+    """A finished attempt at a transaction, for `commit`: the number of its messages by broker name."""
 
     transaction: str
     token: str
@@ -48,10 +49,10 @@ class AttemptResult:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The decision on a transaction: the tokens that count, their number of messages, and its time in ms.
+    """The decision on a transaction: `tokens` of the attempts that count, their number of messages, and its time in ms.
 
-    `by_this` is True if this call decided. `visible` is True if consumers can see all messages now. `content` is that
-    of the commit that decided.
+    `by_this` is True if this call decided. `visible` is True if consumers can see all messages now. `content` is the
+    text given to the commit that decided.
     """
 
     transaction: str
@@ -65,9 +66,10 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class UndecidedAttempts:
-    """Attempts at one transaction at a broker: numbers of messages by token, and seconds since the latest message.
+    """The undecided attempts at one transaction at one broker.
 
-    `ledger` is the broker that decides.
+    `messages` has the number of messages by token, `silent_seconds` is the time since the latest message. `ledger` is
+    the name of the broker that decides.
     """
 
     broker_name: str
@@ -78,7 +80,8 @@ class UndecidedAttempts:
 
 
 class AsyncAttempt:
-    """One attempt at a transaction, an async context manager: it finishes the attempt, or abandons it after an error.
+    """One attempt at a transaction, an async context manager: its end finishes the attempt, or abandons it after an
+    error.
 
     Messages of one queue become visible in the order in which they were sent.
     """
@@ -107,10 +110,10 @@ class AsyncAttempt:
     async def send(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None, ordering_key: OrderingKey | None = None
     ) -> None:
-        """Send messages without waiting for replies; waits only while `in_flight` runs are unacknowledged.
+        """Send messages without waiting for replies; waits only while `in_flight` runs (requests) are unacknowledged.
 
-        `queue` or `ordering_key` chooses the queue of all messages; without them, runs take turns. Raises
-        `IllegalMessage` for delayed or too large messages, or another type, and the error of an earlier run.
+        `queue` or `ordering_key` chooses the queue of all messages; without them, queues take turns. Raises
+        `IllegalMessage` for a delayed or too large message, or for another type, and the error of an earlier run.
         """
         if queue is not None and ordering_key is not None:
             raise UsageError("give one of queue and ordering_key, not both")
@@ -126,18 +129,18 @@ class AsyncAttempt:
             await self.send_run(chosen, body, len(chunk))
 
     async def send_run(self, queue: MessageQueue, body: bytes, messages: int) -> None:
-        """Send messages that `record.encode_batch` has encoded."""
+        """Send `messages` messages of one queue, which `record.encode_batch` has encoded as `body`."""
         if self._is_over:
             raise UsageError(f"the attempt at {self.transaction!r} is over; begin another one with attempt()")
         await self._stream.put(queue, body, messages)
 
     async def abandon(self) -> None:
-        """Stop sending. Brokers roll the messages back after their timeout."""
+        """Stop sending. Brokers roll the messages back after `batchTransactionTimeOut`."""
         self._is_over = True
         await self._stream.abandon()
 
     async def finish(self) -> AttemptResult:
-        """Wait until the brokers have stored everything. Raises the error of a failed run; then the attempt is lost."""
+        """Wait until brokers have stored all messages. Raises the error of a failed run: the attempt is lost."""
         self._is_over = True
         if self.result is None:
             by_broker: dict[str, int] = {}
@@ -149,7 +152,9 @@ class AsyncAttempt:
         return self.result
 
     async def _announce(self, sent: Iterable[MessageQueue]) -> None:
-        """Announce to the ledger each topic whose messages are all at other brokers: it decides on them as well."""
+        """Announce to the ledger (the deciding broker) each topic of which it has no message: it decides for all
+        topics.
+        """
         ledger = self._batches.ledger
         known = {queue.topic for queue in sent if queue.broker_name == ledger}
         for number, topic in enumerate(sorted({queue.topic for queue in sent} - known), self._stream.count):
@@ -172,17 +177,17 @@ class AsyncAttempt:
 
 
 class AsyncBatchTransactions(AsyncLifespan):
-    """Sends attempts and decides, for programs with an event loop; `BatchTransactions` is the same without one.
+    """Sends attempts and commits, for programs with an event loop; `BatchTransactions` is the blocking form.
 
         async with AsyncBatchTransactions("etl") as batches:
             async with batches.attempt("etl:17") as attempt:
                 await attempt.send(messages)
             outcome = await batches.commit("etl:17", [attempt.result])
 
-    `ledger` names the broker that decides. None is the first by name, registered or left in the last 24 hours. All
-    clients of a transaction must use the same ledger, so name it if brokers are added or removed. `timeout` (seconds)
-    is the limit of any call, retries included; `in_flight` is that of an attempt's unacknowledged runs. Undecided
-    attempts are rolled back after the broker's `batchTransactionTimeOut`.
+    `ledger` names the broker that decides. None means the first broker by name that is registered or left in the last
+    24 hours. All clients of a transaction must use the same ledger, so name it if brokers are added or removed.
+    `timeout` (seconds) limits any call, retries included; `in_flight` limits an attempt's unacknowledged runs
+    (requests). Undecided attempts are rolled back after the broker's `batchTransactionTimeOut`.
     """
 
     @checked
@@ -202,7 +207,7 @@ class AsyncBatchTransactions(AsyncLifespan):
         self.ledger = ""
 
     async def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once if no name server can be reached, `UsageError` without the ledger."""
+        """Connect. Raises `NoNameServer` immediately if none can be reached, `UsageError` if the ledger is unknown."""
         await self.runs.start()
         try:
             self.ledger = await find_ledger(self.runs.cluster, self._wanted_ledger)
@@ -215,7 +220,7 @@ class AsyncBatchTransactions(AsyncLifespan):
         await self.runs.close()
 
     def attempt(self, transaction: str, token: str | None = None) -> AsyncAttempt:
-        """Return a new attempt. A `token` must never be used twice; without one, a new one is made."""
+        """Return a new attempt. `token` must never be used twice; None means a new random one."""
         return AsyncAttempt(self, transaction, token or uuid4().hex)
 
     async def commit(
@@ -246,7 +251,10 @@ class AsyncBatchTransactions(AsyncLifespan):
         return _outcome(decision, visible=visible)
 
     async def lookup(self, transaction: str) -> BatchOutcome | None:
-        """Return the decision; None if there is none, or it is too old. Raises `Unavailable` if a broker is silent."""
+        """Return the decision on a transaction; None if there is none, or the brokers have forgotten it.
+
+        Raises `Unavailable` if a broker does not answer.
+        """
         found: BatchDecision | None = None
         visible = True
         for broker in await self.runs.cluster.masters():
@@ -260,13 +268,13 @@ class AsyncBatchTransactions(AsyncLifespan):
         return None if found is None else _outcome(found, visible=visible)
 
     async def rollback(self, transaction: str, attempts: Sequence[AttemptResult]) -> None:
-        """Roll back these attempts, unless the transaction is decided: then nothing changes."""
+        """Roll back these attempts. If the transaction is decided already, nothing changes."""
         body = encode_body(BatchAttempts([BatchAttempt(attempt.token) for attempt in attempts]))
         for broker in sorted({self.ledger}.union(*(attempt.messages for attempt in attempts))):
             await self.ask(broker, RollBackBatch(transaction=transaction), body)
 
     async def undecided(self, transaction: str | None = None) -> list[UndecidedAttempts]:
-        """Return the undecided transactions, or the one named: at most 200 of each broker, oldest first.
+        """Return the undecided attempts at `transaction`, or at all transactions: at most 200 per broker, oldest first.
 
         Brokers out of reach are left out and logged. Raises `Unavailable` if no broker can be reached.
         """
@@ -292,7 +300,9 @@ class AsyncBatchTransactions(AsyncLifespan):
         return decode_body(BatchDecision, (await self.ask(broker, header, body)).body)
 
     async def ask(self, broker: str, header: Header, body: bytes = b"") -> Response:
-        """Return a broker's response; retriable failures are retried for `timeout` seconds. Raises its refusal."""
+        """Return the response of a broker, by name. Retriable failures are retried for `timeout` seconds, others
+        raised.
+        """
         retry = Retry(self._clock, self.runs.timeout)
         while True:
             try:
@@ -329,7 +339,7 @@ def _outcome(decision: BatchDecision, *, visible: bool) -> BatchOutcome:
 
 
 def _chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """Divide messages into runs of one topic."""
+    """Divide messages, in order, into lists of one topic with about `RUN_BYTES` bytes at most."""
     chunk: list[Message] = []
     size = 0
     for message in each_message(messages):

@@ -1,4 +1,4 @@
-"""Sends prepared messages (`pending_send`) to brokers: chooses queue and connection, retries, completes the futures."""
+"""Sends prepared messages (`pending_send`) to brokers: chooses queue and connection, retries, completes futures."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ _VARIABLES = ("queue_id", "sys_flag", "born_ms", "flag", "properties")
 
 
 class Outbox:
-    """Sends the messages of one producer group and completes their futures. `in_flight` of them wait for their replies.
+    """Sends the messages of one producer group and completes their futures.
 
-    If route and connection are known, a message is sent in the calling turn, without a task. Otherwise it waits for
-    both, in order with the other messages of its topic.
+    `in_flight` is the number of messages that wait for replies. If route and connection are known, a message is sent in
+    the calling turn of the event loop, without a task. Otherwise it waits for both, in order with other messages of its
+    topic.
     """
 
     def __init__(self, group: str, cluster: ClusterClient, config: ProducerConfig, clock: Clock) -> None:
         self.in_flight = 0
-        self.pending_bytes = 0  # of bodies in flight; counted if it has a limit
+        self.pending_bytes = 0  # bytes of bodies in flight; counted only if they are limited
         self.most_bytes = sys.maxsize if config.max_pending_bytes is None else config.max_pending_bytes
         self._counts_bytes = config.max_pending_bytes is not None
         self._group = group
@@ -49,7 +50,7 @@ class Outbox:
         self._clock = clock
         self._selection = QueueSelection(clock, avoid_slow=config.avoid_slow_brokers)
         self._templates: dict[tuple[bool, str, str], HeaderTemplate] = {}
-        self._channels: dict[str, tuple[Route, Channel]] = {}  # used last, by broker name
+        self._channels: dict[str, tuple[Route, Channel]] = {}  # latest route and connection, by broker name
         self._stalled: dict[str, deque[PendingSend]] = {}
         self._room: list[tuple[int, asyncio.Future[None]]] = []
         self._fast_outbox: FastOutbox | None = None
@@ -57,7 +58,7 @@ class Outbox:
     def open_fast_outbox(
         self, ids: UniqueIds, create_future: Callable[[], asyncio.Future[SendResult]]
     ) -> FastOutbox | None:
-        """Open the compiled outbox for plain messages and return it; None if it is not available."""
+        """Return the compiled outbox for plain messages, opened now; None if it is not available."""
         if speedups.is_active and not self._config.avoid_slow_brokers:
             self._fast_outbox = FastOutbox(
                 self,
@@ -73,7 +74,7 @@ class Outbox:
         return self._fast_outbox
 
     def take_over(self, sent: FastSend, answer: Response | MQError) -> None:
-        """Handle a reply that the compiled outbox does not handle, such as an error."""
+        """Handle a reply that the compiled outbox leaves to this class, for example an error."""
         queue = sent.queue
         pending = PendingSend(
             queue.topic,
@@ -93,7 +94,7 @@ class Outbox:
         self._answered(pending, answer)
 
     def send(self, pending: PendingSend) -> None:
-        """Send now if route and connection are known; else queue the message behind those of its topic that wait."""
+        """Send a message now if route and connection are known; else queue it behind the waiting ones of its topic."""
         self.enter(1, len(pending.body))
         topic = pending.topic
         if topic not in self._stalled and (route := self._cluster.routes.find(topic)) is not None:
@@ -113,7 +114,7 @@ class Outbox:
         self._stalled[topic].append(pending)
 
     def _open_channel(self, route: Route, queue: MessageQueue) -> Channel | None:
-        """Return the open connection to a queue's broker, None without one; it is kept until the route changes."""
+        """Return the open connection to a queue's broker and keep it until the route changes; None if none is open."""
         address = route.master(queue.broker_name)
         channel = self._cluster.open_channel(self._cluster.sending_address(address)) if address else None
         if channel is not None:
@@ -136,7 +137,7 @@ class Outbox:
         return await self._cluster.route_for_sending(topic, self._config.template_topic, self._config.new_topic_queues)
 
     async def _unstall(self, topic: str) -> None:
-        """Send the messages that wait for a route or a connection, in order; one that fails is retried by itself."""
+        """Send a topic's messages that wait for a route or a connection, in order. A failed one is retried alone."""
         waiting = self._stalled[topic]
         try:
             while waiting:
@@ -154,16 +155,19 @@ class Outbox:
                 self._fail(pending, _given_up(topic))
 
     async def destination(self, pending: PendingSend) -> tuple[Channel, MessageQueue]:
-        """Return connection and queue of the message's next attempt.
+        """Return connection and queue of the message's next attempt, at most until the message's deadline.
 
-        Raises `Unavailable`, or the `MQError` that makes sending impossible.
+        Raises `Unavailable` (`DeadlineExceeded` at the deadline), or the `MQError` that makes sending impossible.
         """
         remaining = max(0.0, pending.deadline - self._clock.monotonic())
         try:
             async with asyncio.timeout(remaining):
                 route = await self.route(pending.topic)
                 queue = pending.planned or self._pick(route, pending)
-                pending.planned, pending.queue = None, queue  # if this fails, the next pick avoids its broker
+                pending.planned, pending.queue = (
+                    None,
+                    queue,
+                )  # if connecting fails, the next pick avoids this queue's broker
                 return await self._channel(route, queue), queue
         except TimeoutError as error:
             raise DeadlineExceeded(f"no connection for a message to topic {pending.topic!r} in time") from error
@@ -179,7 +183,7 @@ class Outbox:
             raise
 
     def _choose(self, route: Route, pending: PendingSend) -> MessageQueue | None:
-        """Return the queue, or None after completing or retrying the message because there is none."""
+        """Return the message's queue; None if there is none: the message is retried, or its future has failed."""
         try:
             return self._pick(route, pending)
         except Unavailable as error:
@@ -273,7 +277,7 @@ class Outbox:
             pending.future.set_result(result)
 
     def _not_sent(self, pending: PendingSend, error: MQError) -> None:
-        """Retry a message that reached no connection: that is no attempt, so only the deadline limits it."""
+        """Retry a message that was written to no connection: this is no attempt, only the deadline limits it."""
         if isinstance(error, Unavailable):
             self._cluster.tasks.start(self._retry(pending, error), name="retry")
         else:
@@ -294,7 +298,10 @@ class Outbox:
                 self._fail(pending, failure)
 
     async def _try_again(self, pending: PendingSend, error: MQError) -> MQError | None:
-        """Retry until the message is written to a connection, at most until its deadline. Return the last error."""
+        """Retry until the message is written to a connection, at most until its deadline.
+
+        Return None if it was written, else the last error.
+        """
         retry = Retry(self._clock, pending.deadline - self._clock.monotonic())
         while self._clock.monotonic() < pending.deadline and not pending.future.done():
             await self._cluster.refresh(pending.topic)
@@ -317,7 +324,7 @@ class Outbox:
     def _fail(self, pending: PendingSend, error: MQError) -> None:
         self.leave(1, len(pending.body))
         reason = error.reason if isinstance(error, SelectorRaised) else error
-        stored = pending.not_ok  # by an earlier attempt
+        stored = pending.not_ok  # result of an earlier attempt that was stored
         if pending.ended is not None:
             pending.ended(stored, reason if stored is None else None)
         if pending.future.done():
@@ -334,7 +341,7 @@ class Outbox:
             self.pending_bytes += size
 
     def leave(self, messages: int, size: int) -> None:
-        """Count messages as no longer in flight, and wake callers that wait for room."""
+        """Count messages and their bytes as no longer in flight, and wake callers that wait for room."""
         self.in_flight -= messages
         if self._counts_bytes:
             self.pending_bytes -= size
@@ -342,14 +349,16 @@ class Outbox:
             self.tell_room()
 
     def tell_room(self) -> None:
-        """Wake callers of `room_below` whose condition holds."""
+        """Wake the callers of `room_below` for which there is room now."""
         for limit, future in self._room:
             if self.in_flight < limit and self.pending_bytes < self.most_bytes and not future.done():
                 future.set_result(None)
 
 
 def send_result(answer: Response, message_id: str, queue: MessageQueue) -> SendResult:
-    """Return the result in a broker's response to a message for `queue`. Raises `ProtocolError`."""
+    """Return the send result in a broker's response to a message for `queue`. Raises `ProtocolError` for a malformed
+    one.
+    """
     status = STATUSES[answer.code]
     header = answer.header(SendMessageResponse)
     if header.queue_id != queue.queue_id:

@@ -39,24 +39,24 @@ from pyromq.remoting.header import json_text
 
 OrderingKey = str | int | bytes
 
-FAILURE_SECONDS = 30.0  # the latency that stands for a failure
+FAILURE_SECONDS = 30.0  # latency that a failed attempt counts as
 
-# From this latency on (seconds), a broker is left alone for so long (seconds). Source: MQFaultStrategy.
+# Pairs (latency, pause) in seconds: from this latency on, a broker is avoided for this pause. Source: MQFaultStrategy.
 PENALTIES = ((15.0, 600.0), (3.0, 180.0), (2.0, 120.0), (1.0, 60.0), (0.55, 30.0))
 
 
 def queue_for_key(queues: Sequence[MessageQueue], key: OrderingKey) -> MessageQueue:
-    """Return the queue of all messages with this key; it stays the same while the list does.
+    """Return the queue of all messages with this key; the queue stays the same as long as `queues` does.
 
     Equal to Java's `Math.abs(key.hashCode()) % n`, with 0 for the one hash whose absolute value is negative. An integer
-    has the queue of its digits, bytes that of the text they encode in UTF-8. Raises `UsageError` for another key.
+    counts as the text of its digits, bytes as the UTF-8 text in them. Raises `UsageError` for another key.
     """
     distance = abs(java_hash(key if isinstance(key, str) else _key_text(key)))
     return queues[0 if distance == 1 << 31 else distance % len(queues)]
 
 
 def check_key(key: OrderingKey) -> None:
-    """Raise `UsageError` unless the key is a text, an integer or bytes in UTF-8."""
+    """Raise `UsageError` unless an ordering key is a text, an integer or bytes."""
     if not isinstance(key, str):
         _key_text(key)
 
@@ -71,7 +71,7 @@ def _key_text(key: int | bytes) -> str:
 
 @dataclass(slots=True)
 class Fault:
-    """A broker's latest latency, and the time from which on it is not avoided."""
+    """A broker's latest latency (seconds), and the monotonic time from which on the broker is not avoided."""
 
     broker_name: str
     latency: float
@@ -79,7 +79,7 @@ class Fault:
 
 
 class QueueSelection:
-    """Chooses queues in turns, from a random start for each topic; a retry goes to another broker if there is one.
+    """Chooses queues in turn, from a random start for each topic. A retry goes to another broker if there is one.
 
     With `avoid_slow`, brokers are avoided for some time after a slow or failed send.
     """
@@ -91,7 +91,7 @@ class QueueSelection:
         self._faults: dict[str, Fault] = {}
 
     def pick(self, queues: Sequence[MessageQueue], *, last_broker: str | None = None) -> MessageQueue:
-        """Return the next queue of a topic's non-empty list, if possible not at `last_broker`, which has failed."""
+        """Return the next of a topic's `queues` (not empty); if possible not at `last_broker`, which has failed."""
         if self._avoid_slow:
             return self._pick_available(queues)
         queue = queues[self._turn(queues[0].topic) % len(queues)]
@@ -104,7 +104,7 @@ class QueueSelection:
         return queue
 
     def report(self, broker_name: str, seconds: float, *, failed: bool = False) -> None:
-        """Note the latency of an attempt; that of a failed one is `FAILURE_SECONDS`."""
+        """Note an attempt's latency in seconds for `avoid_slow`; a failed attempt counts as `FAILURE_SECONDS`."""
         if not self._avoid_slow:
             return
         latency = FAILURE_SECONDS if failed else seconds
@@ -129,7 +129,10 @@ class QueueSelection:
         return self._pick_least_bad(queues, turn, now) or queues[turn % len(queues)]
 
     def _pick_least_bad(self, queues: Sequence[MessageQueue], turn: int, now: float) -> MessageQueue | None:
-        """Choose among the better half of the avoided brokers, in turns; None if the broker has no writable queue."""
+        """Return a queue of one of the better half of the avoided brokers, in turn.
+
+        Return None if the chosen broker has no writable queue.
+        """
         faults = sorted(self._faults.values(), key=lambda f: (f.available_at > now, f.latency, f.available_at))
         better = faults[: max(1, len(faults) // 2)]
         broker_name = better[turn % len(better)].broker_name
@@ -152,7 +155,7 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 QueueChooser = Callable[[Sequence[MessageQueue]], MessageQueue]
 SendEnded = Callable[[SendResult | None, BaseException | None], None]
 
-# Response codes of stored messages.
+# Response codes that mean that the message was stored, with the send status of each.
 STATUSES = {
     int(ResponseCode.SUCCESS): SendStatus.OK,
     int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
@@ -162,7 +165,7 @@ STATUSES = {
 
 
 class SelectorRaised(MQError):
-    """The exception of an application's selector; it fails the selector's message only."""
+    """Wraps the exception (`reason`) of an application's selector; only the selector's message fails."""
 
     def __init__(self, reason: BaseException) -> None:
         super().__init__(f"the selector raised {type(reason).__name__}")
@@ -175,27 +178,27 @@ class SelectorRaised(MQError):
 
 
 class PendingSend(msgspec.Struct, eq=False):
-    """A prepared message or batch. With `fixed_queue`, chosen by the caller, retries go to the same queue."""
+    """A prepared message or batch. With `fixed_queue`, the caller's choice, retries go to the same queue."""
 
     topic: str
     message_id: str
     flag: int
     body: bytes
     sys_flag: int
-    property_text: bytes  # escaped for JSON
+    property_text: bytes  # properties as one text, escaped for JSON
     deadline: float
     retry_codes: frozenset[int]
     future: asyncio.Future[SendResult]
     is_batch: bool = False
     fixed_queue: MessageQueue | None = None
     choose: QueueChooser | None = None
-    ended: SendEnded | None = None  # called with the outcome before the future is completed
-    at_once: bool = False  # written in the calling turn, not at its end with others
-    planned: MessageQueue | None = None  # chosen, not connected yet
-    queue: MessageQueue | None = None  # of the latest attempt
+    ended: SendEnded | None = None  # called with result or error before the future is completed
+    at_once: bool = False  # write in the call, not at the end of the event loop's turn
+    planned: MessageQueue | None = None  # queue chosen for the next attempt, not connected yet
+    queue: MessageQueue | None = None  # queue of the latest attempt
     started: float = 0.0
     attempts: int = 0
-    not_ok: SendResult | None = None  # of an earlier attempt that was stored with a status other than OK
+    not_ok: SendResult | None = None  # result of an earlier attempt stored with a status other than OK
 
 
 def prepare(
@@ -206,9 +209,9 @@ def prepare(
     half_of: str | None = None,
     more: Mapping[str, str] | None = None,
 ) -> tuple[bytes, int, bytes]:
-    """Check a message and return its body as sent, its sysFlag and its property text escaped for JSON.
+    """Check a message and return its body as sent, its sysFlag, and its property text escaped for JSON.
 
-    Sets the message's unique id if it has none. `half_of` is the producer group of a half message; `more` are further
+    If the message has no unique id, one is set. `half_of` is the producer group of a half message; `more` are further
     properties of this send. Raises `IllegalMessage`.
     """
     if plain_properties is not None and half_of is None and more is None:
@@ -235,7 +238,7 @@ def prepare(
     _check_size(text)
     if len(body) >= config.compress_from_bytes:
         packed = compress(body, config.compression_level)
-        if len(packed) < len(body):  # else the packed body could exceed the brokers' limit
+        if len(packed) < len(body):  # a body that compression makes longer could exceed the brokers' limit
             return packed, sys_flag | SysFlag.COMPRESSED | SysFlag.ZLIB, json_text(text)
     return body, sys_flag, json_text(text)
 
@@ -246,7 +249,7 @@ def _check_size(text: str) -> None:
 
 
 def _written(properties: Mapping[str, str]) -> str:
-    """Return the properties' text. Raises `IllegalMessage` for a lone surrogate, which UTF-8 cannot encode."""
+    """Return the text of properties. Raises `IllegalMessage` for a lone surrogate, which UTF-8 cannot encode."""
     text = encode_properties(properties)
     if not text.isascii():
         try:
@@ -259,9 +262,9 @@ def _written(properties: Mapping[str, str]) -> str:
 
 
 def check_message(message: Message, config: ProducerConfig) -> None:
-    """Raise `IllegalMessage` for a field of a wrong type or out of its range.
+    """Raise `IllegalMessage` if a field has a wrong type or is out of its range.
 
-    Topic, properties and delivery times are checked where they are encoded.
+    Topic, properties and delivery times are checked when they are encoded.
     """
     check_body(message.body, config.max_message_bytes)
     tags = message.tags
@@ -280,7 +283,7 @@ def check_message(message: Message, config: ProducerConfig) -> None:
 
 
 def _check_keys(message: Message) -> None:
-    """Check the keys, and make them a tuple: an iterator could not be read again for a retry."""
+    """Check a message's keys and store them as a tuple: a retry could not read an iterator again."""
     if type(message.keys) is not tuple:
         if isinstance(message.keys, bytes) or not isinstance(message.keys, Iterable):
             raise _wrong("keys", message.keys, "keys must be a text or several texts")
@@ -310,7 +313,7 @@ def _wrong(name: str, value: object, allowed: str) -> IllegalMessage:
 
 
 def check_body(body: bytes, max_bytes: int) -> None:
-    """Raise `IllegalMessage` unless `body` is bytes, not empty, and within the limit."""
+    """Raise `IllegalMessage` unless `body` is non-empty bytes of at most `max_bytes`."""
     if not isinstance(body, bytes):
         raise IllegalMessage(f"a message body is bytes, not {type(body).__name__}; encode it first")
     if not body:
@@ -320,14 +323,14 @@ def check_body(body: bytes, max_bytes: int) -> None:
 
 
 def check_topic_for_sending(topic: str) -> None:
-    """Raise `IllegalName` for an illegal topic name, and for topics that only brokers write."""
+    """Raise `IllegalName` for an illegal topic name, and for a topic that only brokers may write."""
     check_topic(topic)
     if topic in NOT_FOR_CLIENTS:
         raise IllegalName(f"Sending message to topic[{topic}] is forbidden.")
 
 
 def listed(messages: Iterable[Message]) -> list[Message]:
-    """Return the members of a batch. Raises `IllegalMessage` for another type, and for no messages."""
+    """Return the messages of a batch as a list. Raises `IllegalMessage` if one is no `Message` or there are none."""
     members = list(each_message(messages))
     if not members:
         raise IllegalMessage("a batch needs at least one message")
@@ -335,7 +338,7 @@ def listed(messages: Iterable[Message]) -> list[Message]:
 
 
 def each_message(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield the members of a batch. Raises `IllegalMessage` for another type."""
+    """Yield the messages of a batch. Raises `IllegalMessage` for a member that is no `Message`."""
     if isinstance(messages, Message) or not isinstance(messages, Iterable):
         raise IllegalMessage(f"a batch is an iterable of messages, not {messages!r:.80}")
     for number, message in enumerate(messages):
@@ -352,10 +355,10 @@ def prepare_batch(
     more: Iterable[Mapping[str, str]] | None = None,
     own: Mapping[str, str] | None = None,
 ) -> tuple[bytes, str, bytes]:
-    """Check a batch and return its body, the members' ids joined by commas, and the batch's own property text.
+    """Check a batch and return its body, the messages' ids joined by commas, and the batch's own property text.
 
-    `more` are further properties of each member, `own` those of the batch. Raises `IllegalMessage` if members differ in
-    topic or `wait_stored`, or are delayed, of a retry topic or too large.
+    `more` are further properties of each message, `own` those of the batch. Raises `IllegalMessage` if messages differ
+    in topic or `wait_stored`, or if one is delayed, of a retry topic or too large.
     """
     first = messages[0]
     for message in messages:
@@ -369,7 +372,7 @@ def prepare_batch(
 
 
 def batch_properties(own: Mapping[str, str], *, wait_stored: bool) -> bytes:
-    """Return a batch's own property text, escaped for JSON."""
+    """Return the property text of a batch as a whole, escaped for JSON."""
     return json_text(encode_properties({Property.WAIT: "true" if wait_stored else "false", **own}))
 
 
@@ -390,7 +393,7 @@ def _check_member(message: Message, first: Message) -> None:
 def prepare_member(
     message: Message, config: ProducerConfig, ids: UniqueIds, more: Mapping[str, str] | None
 ) -> BatchMember:
-    """Check a message and return it as a member of a batch, with further properties. Raises `IllegalMessage`."""
+    """Check a message and return it as a member of a batch, with `more` properties. Raises `IllegalMessage`."""
     if plain_properties is not None and not more and message.flag == 0:
         plain = plain_properties.text(message, ids.next, config.max_message_bytes, config.max_message_bytes)
         if plain is not None:
@@ -447,7 +450,7 @@ def _selected(selector: Selector, queues: Sequence[MessageQueue], message: Messa
 class Preparation:
     """Prepares the messages of one producer. Raises `UsageError` or a subclass for messages that cannot be sent.
 
-    `client_id` is called for hooks, after the client's start.
+    `client_id()` is called when hooks are called, after the client's start.
     """
 
     def __init__(
@@ -458,17 +461,17 @@ class Preparation:
         self._config = config
         self._names = names
         self._clock = clock
-        self._topics: dict[str, str] = {}  # checked topics: by their name in messages, without namespace
+        self._topics: dict[str, str] = {}  # checked topics without namespace, by their name in messages
         self._ids: UniqueIds
         self._loop: asyncio.AbstractEventLoop
 
     def begin(self, ids: UniqueIds) -> None:
-        """Start on the running event loop."""
+        """Use `ids` for unique ids, and the running event loop for futures."""
         self._ids = ids
         self._loop = asyncio.get_running_loop()
 
     def topic(self, name: str) -> str:
-        """Return the application's name of a topic. Raises `IllegalName` if messages cannot be sent to it."""
+        """Return a topic's name without namespace. Raises `IllegalName` if messages cannot be sent to the topic."""
         found = self._topics.get(name)
         if found is None:
             found = self._names.checked_topic(name)
@@ -477,7 +480,7 @@ class Preparation:
         return found
 
     def deadline(self, timeout: float | None) -> float:
-        """Return the deadline (monotonic seconds) of a send with this timeout; None is the configured one."""
+        """Return the deadline (monotonic seconds) of a send; `timeout` None means the configured timeout."""
         if timeout is None:
             timeout = self._config.timeout
         elif not isinstance(timeout, int | float):
@@ -537,7 +540,7 @@ class Preparation:
         return pending
 
     def member(self, message: Message) -> tuple[BatchMember, SendEnded | None]:
-        """Return a message as a member of a batch, and the function to call with its outcome."""
+        """Return a message as a member of a batch, and the function to call with the send's result or error, if any."""
         more, ended = None, None
         if self.hooks is not None:
             send = self._before(SendKind.SINGLE, [message])
@@ -545,7 +548,7 @@ class Preparation:
         return _telling(ended, prepare_member, message, self._config, self._ids, more), ended
 
     def batch_properties(self, *, wait_stored: bool) -> bytes:
-        """Return a batch's own property text."""
+        """Return the property text of a batch as a whole, escaped for JSON."""
         return batch_properties(self._names.properties, wait_stored=wait_stored)
 
     def _before(self, kind: SendKind, messages: Sequence[Message]) -> MessageSend:
@@ -559,7 +562,7 @@ class Preparation:
 
 
 def _telling(ended: SendEnded | None, prepare: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
-    """Return the result of `prepare`. If it raises an `MQError`, call `ended` with it first."""
+    """Return the result of `prepare(...)`. If it raises an `MQError`, call `ended` with the error first."""
     try:
         return prepare(*arguments, **more)
     except MQError as error:

@@ -1,7 +1,7 @@
 """Groups small messages of one queue into batches, one request each (`ProducerConfig.linger_seconds`).
 
-A batch is sent after `linger_seconds`, or when it has `batch_bytes`. Messages without a chosen queue get the queue of
-their batch. Each message gets its own result.
+A batch is sent after `linger_seconds`, or when it has `batch_bytes`. All messages of a batch go to one queue. Each
+message gets its own result.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pyromq.message import Message, MessageQueue, SendResult
 from pyromq.names import RETRY_PREFIX
 from pyromq.record import MEMBER_BYTES, BatchMember, encode_batch
 
-_Place = tuple[str, MessageQueue | None, bool]  # topic, chosen queue, whether the broker waits for its disk
+_Place = tuple[str, MessageQueue | None, bool]  # topic, queue chosen by the caller, `wait_stored`
 
 
 class _OpenBatch:
-    """Messages of one place that wait for more."""
+    """Messages of one topic, chosen queue and `wait_stored` that wait for more messages."""
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
@@ -36,7 +36,7 @@ class _OpenBatch:
 
 
 class ProduceAccumulator:
-    """The open batches of one producer; full ones go to its outbox."""
+    """The open batches of one producer; a full batch is passed to the producer's outbox."""
 
     def __init__(
         self, cluster: ClusterClient, config: ProducerConfig, clock: Clock, *, outbox: Outbox, preparation: Preparation
@@ -52,7 +52,7 @@ class ProduceAccumulator:
     def add(
         self, message: Message, choose: QueueChooser | None, timeout: float | None
     ) -> asyncio.Future[SendResult] | None:
-        """Add a message to a batch and return its future; None if the message must be sent alone.
+        """Add a message to a batch and return the message's future; None if the message must be sent alone.
 
         Raises `UsageError` for a message that cannot be sent.
         """
@@ -84,13 +84,16 @@ class ProduceAccumulator:
         return future
 
     def send_open(self, topic: str | None = None) -> None:
-        """Send the open batches of all topics, or of one. Called before a message is sent alone, to keep the order."""
+        """Send the open batches of `topic`, or of all topics.
+
+        Called before a message is sent alone, so that the order is kept.
+        """
         for place, batch in list(self._open.items()):
             if topic is None or place[0] == topic:
                 self._send(place, batch)
 
     def _fits(self, message: Message) -> bool:
-        """Return whether a message may be in a batch. One to be compressed may not: members are not compressed."""
+        """Return whether a message may be in a batch. Delayed, large and retry-topic messages may not."""
         config = self._config
         return (
             type(message.body) is bytes
@@ -101,7 +104,7 @@ class ProduceAccumulator:
         )
 
     def _place(self, topic: str, message: Message, choose: QueueChooser | None) -> _Place | None:
-        """Return the message's place; None if the route is unknown or the selector fails."""
+        """Return topic, queue and `wait_stored` of a message's batch; None if no queue can be chosen."""
         wait_stored = message.wait_stored is not False
         if choose is None:
             return topic, None, wait_stored
@@ -136,11 +139,11 @@ class ProduceAccumulator:
             ended=partial(self._ended, batch),
         )
         pending.future.add_done_callback(_retrieved)
-        self._outbox.leave(1, batch.bodies)  # the batch enters as one
+        self._outbox.leave(1, batch.bodies)  # the batch counts as one message from here on
         self._outbox.send(pending)
 
     def _ended(self, batch: _OpenBatch, result: SendResult | None, error: BaseException | None) -> None:
-        """Complete each message's future with the result or the error of the batch."""
+        """Complete the future of each message in a batch, from the batch's result or error."""
         self._outbox.leave(len(batch.members) - 1, 0)
         offset_ids = result.offset_message_id.split(",") if result is not None else []
         for number, (future, ended) in enumerate(zip(batch.futures, batch.ended, strict=True)):
@@ -160,6 +163,6 @@ class ProduceAccumulator:
 
 
 def _retrieved(future: asyncio.Future[SendResult]) -> None:
-    """Mark the batch's own error as retrieved: its messages have it."""
+    """Mark the batch future's error as retrieved: the futures of the messages have it."""
     if not future.cancelled():
         future.exception()

@@ -1,7 +1,8 @@
 """The async transaction producer: messages that become visible together with work of the application, or never.
 
-A message is sent as a half message, which no consumer sees. The application does its own work. Then the producer tells
-the broker to commit or to roll back. Without a decision the broker asks any producer of the group (a check).
+A message is sent as a half message, which no consumer sees. The application does its own work. After that, the
+producer tells the broker to commit or to roll back. Without a decision the broker asks any producer of the group: a
+check.
 Source: RocketMQ 4.9.8, DefaultMQProducerImpl.sendMessageInTransaction and checkTransactionState.
 """
 
@@ -34,8 +35,8 @@ from pyromq.remoting.hooks import call_hooks
 logger = logger_of(__name__)
 _tracebacks = Tracebacks()
 
-HELD_CHECKS = 2000  # limit of waiting checks; the broker repeats the others. Source: checkRequestHoldMax
-SIDE_BY_SIDE = 16  # limit of check functions running at once
+HELD_CHECKS = 2000  # limit of waiting checks; brokers repeat checks beyond it. Source: checkRequestHoldMax
+SIDE_BY_SIDE = 16  # limit of check functions running at the same time
 
 
 M = TypeVar("M")
@@ -45,9 +46,9 @@ Check = Callable[[StoredMessage], object]
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """The half message's send result, the decision, and whether the broker has `confirmed` it.
+    """The half message's send result, the decision, and whether the broker has `confirmed` the decision.
 
-    If it is not confirmed, or `UNKNOWN`, the broker asks the check function later.
+    If the decision is `UNKNOWN` or not confirmed, the broker calls the check function later.
     """
 
     sent: SendResult
@@ -56,7 +57,7 @@ class TransactionResult:
 
 
 class Transaction:
-    """An open transaction, within `async with producer.transaction(...)`. A block that does not raise commits."""
+    """An open transaction in `async with producer.transaction(...)`. It commits if the block raises nothing."""
 
     def __init__(self, sent: SendResult) -> None:
         self.sent = sent
@@ -64,20 +65,20 @@ class Transaction:
 
     @property
     def transaction_id(self) -> str:
-        """The `message_id` that the check function will get. Store it with the work."""
+        """The `message_id` that the check function will get. Store this id together with the work."""
         return self.sent.message_id
 
     def rollback(self) -> None:
-        """Roll back when the block ends: consumers never see the message."""
+        """Roll back when the block ends, so that consumers never see the message."""
         self.decision = Decision.ROLLBACK
 
     def leave_open(self) -> None:
-        """Make no decision: the broker will ask the check function."""
+        """Send no decision when the block ends: the broker will call the check function."""
         self.decision = Decision.UNKNOWN
 
 
 class AsyncTransactionProducer(AsyncProducer):
-    """A producer whose messages can depend on work of the application; `TransactionProducer` is the same, blocking.
+    """A producer whose messages can depend on work of the application; `TransactionProducer` is the blocking form.
 
         async def check(message):                  # called when a decision was lost: read durable state
             return Decision.COMMIT if await orders.exists(message.message_id) else Decision.ROLLBACK
@@ -87,11 +88,11 @@ class AsyncTransactionProducer(AsyncProducer):
                 await orders.insert(transaction.transaction_id, ...)
 
     The broker asks any producer of the group, perhaps in another process or after a restart, so `check` must read state
-    that all of them share. It gets the half message and returns a `Decision`. Another value or an exception counts as
+    that all producers share. It gets the half message and returns a `Decision`. Another value or an exception counts as
     `UNKNOWN`, and the check is repeated, at most 15 times (`transactionCheckMax` of the broker). `check` is a plain
     function, called in a thread, or `async`.
 
-    A half message has no delay: its delay level is dropped, as by RocketMQ. The rest is as for `AsyncProducer`.
+    A half message has no delay: its delay level is dropped, as in RocketMQ. All else is as for `AsyncProducer`.
     """
 
     @checked
@@ -110,9 +111,9 @@ class AsyncTransactionProducer(AsyncProducer):
         self._checking.join(self._names.wrap(group), self._names)
 
     async def start(self) -> None:
-        """Connect, and register at every broker: each may have half messages to check.
+        """Connect, and register at every broker: each broker may have half messages to check.
 
-        Raises `NoNameServer` at once if no name server can be reached.
+        Raises `NoNameServer` immediately if no name server can be reached.
         """
         await super().start()
         self._cluster.join_everywhere()
@@ -120,12 +121,12 @@ class AsyncTransactionProducer(AsyncProducer):
     async def send_in_transaction(
         self, message: Message, execute: Execute, *, timeout: float | None = None
     ) -> TransactionResult:
-        """Send a half message, run `execute(message)`, and commit or roll back as it returns.
+        """Send a half message, call `execute(message)`, and send the decision that it returns.
 
         `execute` is a plain function, called in a thread, or `async`. It returns a `Decision`; its exception is logged
-        and counts as `UNKNOWN`. If the half message's status is not OK, it is rolled back and `execute` is not run.
-        `timeout` (seconds) is the limit of sending the half message. Raises the errors of `send`; then `execute` was
-        not run.
+        and counts as `UNKNOWN`. If the half message's status is not OK, the message is rolled back and `execute` is not
+        called. `timeout` (seconds) is the limit of sending the half message. If this raises an error of `send`,
+        `execute` was not called.
         """
         check_takes(execute, "message", what="execute")
         sent = await self.send_half(message, timeout=timeout)
@@ -133,7 +134,7 @@ class AsyncTransactionProducer(AsyncProducer):
             return await self.end(sent, Decision.ROLLBACK, message)
         returned, failure = await _outcome(execute, message)
         if failure is not None and not isinstance(failure, Exception):
-            raise failure  # the caller ends; the broker will check
+            raise failure  # the exception ends the caller; the broker will check the transaction
         return await self.end(sent, decision_of(returned, failure, f"transaction {sent.message_id}"), message)
 
     @asynccontextmanager
@@ -156,7 +157,7 @@ class AsyncTransactionProducer(AsyncProducer):
         await self.end(sent, transaction.decision, message)
 
     async def send_half(self, message: Message, *, timeout: float | None = None) -> SendResult:
-        """Send a half message and return its result; `end` sends the decision."""
+        """Send a half message and return its send result. `end` must send the decision later."""
         await self.room()
         pending = self._prepare(message, None, timeout, kind=SendKind.HALF)
         pending.retry_codes = self.config.retry_codes
@@ -164,7 +165,7 @@ class AsyncTransactionProducer(AsyncProducer):
         return await pending.future
 
     async def end(self, sent: SendResult, decision: Decision, message: Message | None = None) -> TransactionResult:
-        """Send the decision on a half message to its broker. Raises nothing: the broker checks a lost decision.
+        """Send the decision on a half message to its broker. Raises nothing: after a lost decision the broker checks.
 
         `message` is the sent message, for hooks.
         """
@@ -216,7 +217,7 @@ class AsyncTransactionProducer(AsyncProducer):
 
 
 class _Checking:
-    """Runs the brokers' checks of half messages, at most `SIDE_BY_SIDE` at once."""
+    """Runs the brokers' checks of half messages, at most `SIDE_BY_SIDE` at the same time."""
 
     def __init__(self, check: Check, ended: Callable[[StoredMessage, Decision, str], None]) -> None:
         check_takes(check, "message", what="check")
@@ -228,12 +229,14 @@ class _Checking:
         self._room = asyncio.Semaphore(SIDE_BY_SIDE)
 
     def join(self, group: str, names: Namespace) -> None:
-        """Check messages of this group; the name includes the namespace."""
+        """Set the group whose half messages are checked; its name includes the namespace."""
         self._group, self._names = group, names
 
     @answers(CheckTransaction)
     def check(self, header: CheckTransaction, call: Call) -> Reply:
-        """Handle a one-way request; the decision is sent as a request. Source: ClientRemotingProcessor."""
+        """Start the check that a broker asks for; its decision is sent as a request of its own. Source:
+        ClientRemotingProcessor.
+        """
         try:
             message = decode(call.body)
         except StoreCorrupt as error:
@@ -252,7 +255,7 @@ class _Checking:
         return Reply()
 
     async def stop(self) -> None:
-        """Cancel the running checks; the broker repeats them."""
+        """Cancel the running checks; brokers repeat them."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -276,16 +279,16 @@ class _Checking:
 
 
 async def _outcome(function: Callable[[M], object], message: M) -> tuple[object, BaseException | None]:
-    """Return the result and the error of the application's function: awaited here, or called in a thread."""
+    """Return result and exception of the application's function: awaited if async, else called in a thread."""
     if inspect.iscoroutinefunction(function):
         return await awaited(function(message))
-    # Returned, not raised, in the thread: a future cannot hold StopIteration, and SystemExit would end the event loop.
+    # The thread returns exceptions: a future cannot hold StopIteration, and SystemExit would end the event loop.
     returned, failure = await asyncio.to_thread(called, function, message)
     return await awaited(returned) if isinstance(returned, Awaitable) else (returned, failure)
 
 
 def decision_of(returned: object, failure: BaseException | None, subject: str) -> Decision:
-    """Return a function's decision; `UNKNOWN`, logged, if it raised or returned something else."""
+    """Return a function's decision; `UNKNOWN`, with a log line, if it raised or returned something else."""
     if failure is not None:
         counted, traceback = _tracebacks.count(failure)
         logger.warning("%s failed and counts as UNKNOWN: %s%s", subject, text_of(failure), counted, exc_info=traceback)
@@ -297,5 +300,5 @@ def decision_of(returned: object, failure: BaseException | None, subject: str) -
 
 
 def unsafe(sent: SendResult) -> Unavailable:
-    """Return the error of a half message whose status is not OK; it has been rolled back."""
+    """Return the error for a half message that was rolled back because its status was not OK."""
     return Unavailable(f"half message {sent.message_id} was rolled back: stored, but {sent.status.value}")

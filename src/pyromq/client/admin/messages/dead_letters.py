@@ -1,8 +1,8 @@
 """Dead letters, the messages that a group could not consume: list, find and redrive them.
 
 Dead letters stay in topic `%DLQ%group` until they expire. A redrive stores a copy with no attempts counted, for the
-group alone or in another topic. A property of the copy names its dead letter, so that a second redrive finds it at the
-destination and skips the letter.
+group alone or in another topic. A property of the copy names its dead letter: a second redrive finds the copy at the
+destination and skips the dead letter.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from pyromq.remoting.headers import SendMessageResponse, TopicNames
 
 PULL_COUNT = 32  # messages per pull
 REDRIVEN_FROM = "REDRIVEN_FROM"  # property of a copy: the offset id of its dead letter
-ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"  # property set by RocketMQ 5
+ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"  # property with the original topic, set by RocketMQ 5
 
-# Properties written by brokers and consumers before the message became a dead letter; a copy has none of them.
+# Properties written by brokers and consumers before the message became a dead letter. A copy has none of
+# these properties.
 _DROPPED_PROPERTIES = (
     *(Property.DELAY, Property.RECONSUME_TIME, Property.MAX_RECONSUME_TIMES, Property.RETRY_REASON),
     *(Property.REAL_TOPIC, Property.REAL_QUEUE_ID, Property.TRANSACTION, Property.PRODUCER_GROUP),
@@ -54,27 +55,27 @@ class DeadLetter:
 
     @property
     def original_topic(self) -> str | None:
-        """The topic of the application's send; None for a message sent to the dead-letter topic directly."""
+        """The topic to which the application sent; None for a message sent to the dead-letter topic directly."""
         properties = self.message.properties
         return properties.get(Property.RETRY_TOPIC) or properties.get(ORIGIN_TOPIC)
 
     @property
     def reason(self) -> str | None:
-        """The error of the last listener call; None if the consumer does not send it, as Java's."""
+        """The error of the last listener call; None if the consumer did not send it, for example a Java consumer."""
         return self.message.properties.get(Property.RETRY_REASON)
 
     @property
     def attempts(self) -> int:
-        """Number of failed attempts after the first one."""
+        """The number of retries after the first failed attempt."""
         return self.message.reconsume_times
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Selects dead letters; absent conditions accept all.
+    """Selects the dead letters that meet all conditions; a condition left at its default accepts all.
 
-    `ids` are unique ids or offset ids. `reason` is a substring of the reason, without case. Times are ms since 1970 at
-    which the message became a dead letter, both ends included.
+    `ids` are unique ids or offset ids. `reason` is part of the reason's text, upper or lower case. `since_ms` and
+    `until_ms` limit the time (ms since 1970) at which the message became a dead letter, both ends included.
     """
 
     ids: frozenset[str] = frozenset()
@@ -103,11 +104,12 @@ class DeadLetterFilter:
 
 @dataclass(frozen=True, slots=True)
 class RedriveOrder:
-    """How to redrive.
+    """Options of a redrive, which sends copies of dead letters.
 
-    By default copies go to the group's retry topic: only this group consumes them. `to_origin` sends them to their
-    original topics, where every group consumes them again; `to_topic` to that topic. `most` limits their number,
-    `per_second` their rate. `again` includes letters that were redriven before; `dry_run` sends nothing.
+    By default copies go to the group's retry topic, where only this group consumes them. With `to_origin` they go to
+    their original topics, where every group consumes them again; with `to_topic`, to that topic. `most` limits the
+    number of copies, `per_second` their rate. `again` includes letters that were redriven before; `dry_run` sends
+    nothing.
     """
 
     to_origin: bool = False
@@ -128,7 +130,7 @@ class RedriveOrder:
             raise UsageError(f"per_second={self.per_second} must be above 0")
 
     def destination(self, letter: DeadLetter) -> str:
-        """Return the topic of the copy. Raises `UsageError` if the letter has no original topic."""
+        """Return the topic for a letter's copy. Raises `UsageError` if an original topic is needed but unknown."""
         if self.to_topic is not None:
             return self.to_topic
         if letter.original_topic is None:
@@ -147,7 +149,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """One dead letter's outcome: `queue` and `queue_offset` of its copy, or the `error`."""
+    """The outcome for one dead letter: `queue` and `queue_offset` of the copy if one was sent, or the `error`."""
 
     letter: DeadLetter
     fate: Fate
@@ -173,8 +175,8 @@ class AsyncDeadLetters(AdminClient):
             async for letter in dead_letters.letters("billing"):
                 print(letter.message.message_id, letter.reason)
 
-    `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds a request. Entering raises
-    `NoNameServer` at once if no name server can be reached.
+    `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds per request. Entering raises
+    `NoNameServer` immediately if no name server can be reached.
     """
 
     def __init__(
@@ -191,7 +193,7 @@ class AsyncDeadLetters(AdminClient):
         self._turns = count()
 
     async def counts(self) -> list[DeadLetterCount]:
-        """Return the numbers of dead letters by group name, without groups that have none."""
+        """Return the number of dead letters of each group, sorted by group; groups without any are left out."""
         response = await self._cluster.name_servers.ask(TopicNames())
         topics = decode_body(TopicList, response.check().body).topics
         groups = [topic.removeprefix(DEAD_LETTER_PREFIX) for topic in topics if topic.startswith(DEAD_LETTER_PREFIX)]
@@ -199,7 +201,7 @@ class AsyncDeadLetters(AdminClient):
         return [each for each in counted if each.count]
 
     async def letters(self, group: str, wanted: DeadLetterFilter | None = None) -> AsyncGenerator[DeadLetter, None]:
-        """Yield the present dead letters, oldest first in each queue; none for an unknown group."""
+        """Yield a group's present dead letters, oldest first in each queue; none for an unknown group."""
         wanted = wanted or DeadLetterFilter()
         for queue in await self._queues(group):
             offset = await self._first(queue, wanted.since_ms)
@@ -211,14 +213,14 @@ class AsyncDeadLetters(AdminClient):
                     letter = DeadLetter(group, message)
                     if message.queue_offset < end and wanted.accepts(letter):
                         yield letter
-                if result.next_offset <= offset:  # all remaining ones expired meanwhile
+                if result.next_offset <= offset:  # all remaining dead letters expired meanwhile
                     break
                 offset = result.next_offset
 
     async def find(self, group: str, message_id: str) -> DeadLetter:
-        """Return the dead letter with this offset id, or the latest one with this unique id.
+        """Return the group's dead letter with this offset id, or the latest one with this unique id.
 
-        Raises `QueryNotFound`.
+        Raises `QueryNotFound` if there is none.
         """
         topic = dead_letter_topic(group)
         message_id = one_id(message_id)
@@ -236,7 +238,7 @@ class AsyncDeadLetters(AdminClient):
         return DeadLetter(group, message)
 
     async def copies(self, letter: DeadLetter, topic: str) -> list[StoredMessage]:
-        """Return the copies of a dead letter in a topic, oldest first, and their retries."""
+        """Return the redriven copies of a dead letter in a topic, and the retries of these copies, oldest first."""
         found = await self._copies(topic, letter.message.message_id)
         own = letter.message.offset_message_id
         copies = [message for message in found if message.properties.get(REDRIVEN_FROM) == own]
@@ -245,9 +247,9 @@ class AsyncDeadLetters(AdminClient):
     async def redrive(
         self, group: str, wanted: DeadLetterFilter | None = None, order: RedriveOrder | None = None
     ) -> AsyncGenerator[Redriven, None]:
-        """Send a copy of each wanted dead letter, one after the other, and yield the outcomes.
+        """Send a copy of each wanted dead letter, one after the other, and yield the outcome for each.
 
-        A failed send is an outcome and does not stop the redrive.
+        A failed send is yielded as an outcome and does not stop the redrive.
         """
         order = order or RedriveOrder()
         sent, due = 0, self._clock.monotonic()
@@ -277,7 +279,7 @@ class AsyncDeadLetters(AdminClient):
 
     async def _first(self, queue: MessageQueue, since_ms: int) -> int:
         least = await self._offsets.least(queue)
-        # The message nearest to the time may be in the middle of several of that millisecond: begin 1 ms earlier.
+        # Of several messages stored in the millisecond `since_ms`, a broker may return any: begin 1 ms earlier.
         return max(least, await self._offsets.by_time(queue, since_ms - 1)) if since_ms > 0 else least
 
     async def _copies(self, topic: str, message_id: str) -> list[StoredMessage]:
@@ -312,7 +314,7 @@ class AsyncDeadLetters(AdminClient):
         return Redriven(letter, Fate.SENT, destination, stored_in, stored.queue_offset)
 
     async def _next_queue(self, topic: str) -> MessageQueue:
-        """Return the next writable queue in turn."""
+        """Return the next writable queue of a topic, in turn. Raises `Unavailable` if there is none."""
         route = await self._cluster.route(topic)
         if not route.writable:
             raise Unavailable(f"no broker takes messages for topic {topic!r} now")
@@ -326,11 +328,11 @@ def _refuse_damaged(message: StoredMessage) -> None:
 
 
 def _copied(letter: DeadLetter, queue: MessageQueue) -> dict[str, str]:
-    """Return the properties of a copy: with its id, without attempts, with `REDRIVEN_FROM`."""
+    """Return the properties of a dead letter's copy: with its unique id, without attempts, with `REDRIVEN_FROM`."""
     message = letter.message
     properties = {name: value for name, value in message.properties.items() if name not in _DROPPED_PROPERTIES}
     properties[REDRIVEN_FROM] = message.offset_message_id
-    properties.setdefault(Property.UNIQUE_KEY, message.message_id)  # a second redrive finds the copy by it
+    properties.setdefault(Property.UNIQUE_KEY, message.message_id)  # a second redrive finds the copy by this id
     if queue.topic == retry_topic(letter.group):
         properties.setdefault(Property.RETRY_TOPIC, letter.original_topic or "")
     else:

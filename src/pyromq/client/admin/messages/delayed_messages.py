@@ -1,7 +1,8 @@
-"""Scheduled messages: count, list and cancel them.
+"""Counts, lists and cancels scheduled messages.
 
-`ClusterDelayLevels` shows the messages in delay levels. A level is a queue of the schedule topic, so they are in
-order of delivery. Every broker of RocketMQ 4.9 supports these requests. No request cancels a message in a level.
+`ClusterDelayLevels` shows the messages in delay levels. A delay level is one queue of the schedule topic, so its
+messages are in order of delivery. Every broker of RocketMQ 4.9 supports these requests. No request cancels a message in
+a delay level.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ from pyromq.remoting.headers import AllDelayOffsets, BrokerSettings, CountTimers
 from pyromq.remoting.properties import parse_properties
 from pyromq.remoting.recall_handle import is_recall_handle
 
-PAGE = 500  # messages per request
+PAGE = 500  # scheduled messages listed per request
 MOST_COMPARED = 100_000  # limit of messages searched for an id: 200 requests, some seconds
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessage:
-    """A scheduled message, delivered at `due_ms`. `sent_ms` is its arrival at the broker, `size` its body's bytes.
+    """A scheduled message with its delivery time `due_ms`; times are ms since 1970.
 
-    `message_id` is the producer's unique id, `recall_handle` cancels the message; both are None for messages without an
-    id. `offset_message_id` is None if the broker does not send it.
+    `sent_ms` is the time of its arrival at the broker, `size` the bytes of its body. `message_id` is the producer's
+    unique id, `recall_handle` cancels the message; both are None for messages without an id. `offset_message_id` is
+    None if the broker does not send it.
     """
 
     topic: str
@@ -60,9 +62,9 @@ class AsyncDelayedMessages(AdminClient):
             async for message in delayed_messages.waiting("reminders"):
                 print(message.due_ms, message.message_id)
 
-    `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds a request. Entering raises
-    `NoNameServer` at once if no name server can be reached. Brokers of RocketMQ 4 have no such messages, and brokers of
-    RocketMQ 5 only count them: other methods raise `CodeNotSupported`.
+    `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds per request. Entering raises
+    `NoNameServer` immediately if no name server can be reached. Methods raise `CodeNotSupported` with brokers of
+    RocketMQ 4, which have no such messages. Brokers of RocketMQ 5 support only `counts`.
     """
 
     async def counts(self) -> dict[str, int]:
@@ -72,14 +74,14 @@ class AsyncDelayedMessages(AdminClient):
     def waiting(self, topic: str, *, begin_ms: int = 0) -> AsyncGenerator[DelayedMessage, None]:
         """Yield a topic's messages that are due at `begin_ms` (ms since 1970) or later, in order of delivery.
 
-        Messages sent, delivered or cancelled meanwhile may be missing or included.
+        Messages sent, delivered or cancelled during the iteration may be missing or included.
         """
         return list_waiting(self._cluster, topic, begin_ms=begin_ms, timeout=self._timeout)
 
     async def cancel(self, recall_handle: str) -> str:
         """Cancel a message and return its unique id, as `AsyncProducer.cancel` does.
 
-        The message's unique id or offset id is accepted, too; up to 100,000 scheduled messages are searched for it.
+        The unique id or offset id is accepted, too: up to 100,000 scheduled messages are searched for this id.
         """
         if is_recall_handle(recall_handle):
             return await recall(self._cluster, recall_handle, timeout=self._timeout)
@@ -135,9 +137,10 @@ async def list_waiting(
 async def find_waiting(
     cluster: ClusterClient, message_id: str, topic: str | None = None, *, due_ms: int = 0, timeout: float
 ) -> DelayedMessage | None:
-    """Return the scheduled message with this unique id or offset id; None if there is none.
+    """Return the scheduled message with this unique id or offset id; None if it is not found.
 
-    Up to 100,000 scheduled messages of `topic`, or of all topics, are compared; with `due_ms` only those due then.
+    Up to 100,000 scheduled messages of `topic`, or of all topics, are compared. With `due_ms` (ms since 1970), only
+    messages with this delivery time are compared.
     """
     compared = 0
     for each in await count_waiting(cluster, timeout=timeout) if topic is None else [topic]:
@@ -196,10 +199,10 @@ _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @dataclass(frozen=True, slots=True)
 class DelayLevel:
-    """One level of one broker: `waiting` messages, the next one due at `next_due_ms` (ms; None: none waits).
+    """One delay level of one broker: `waiting` messages, the next one due at `next_due_ms` (ms since 1970; None: none).
 
-    `delay_ms` comes from the broker's present setting `messageDelayLevel`. Due times are computed with it: messages
-    sent before a change of the setting may be delivered at another time.
+    `delay_ms` comes from the broker's present setting `messageDelayLevel`. Due times are computed with this delay:
+    messages sent before a change of the setting may be delivered at another time.
     """
 
     broker_name: str
@@ -211,7 +214,10 @@ class DelayLevel:
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """A level's queue: `begin` is the queue offset of the next message to deliver, `end` that of the next to arrive."""
+    """The queue of one delay level; `begin` and `end` are queue offsets.
+
+    `begin` is that of the next message to deliver, `end` that of the next message to arrive.
+    """
 
     queue: MessageQueue
     delay_ms: int
@@ -221,7 +227,7 @@ class _Queue:
 
 @checked
 class ClusterDelayLevels:
-    """`admin.delay_levels`: delay levels of all masters."""
+    """The object `admin.delay_levels`: shows the delay levels of all masters."""
 
     def __init__(self, cluster: ClusterClient, brokers: ClusterBrokers, *, timeout: float) -> None:
         self._cluster = cluster
@@ -229,7 +235,7 @@ class ClusterDelayLevels:
         self._timeout = timeout
 
     async def all(self) -> list[DelayLevel]:
-        """Return every level of every broker, in order of level and broker; at most 18 of a broker."""
+        """Return every delay level of every broker, sorted by level and broker."""
         queues = [queue for of_broker in await self._queues() for queue in of_broker]
         firsts = await each_of(self._first, queues)
         levels = [
@@ -245,7 +251,7 @@ class ClusterDelayLevels:
         return sorted(levels, key=lambda each: (each.level, each.broker_name))
 
     async def waiting(self, level: int, most: int = 50) -> list[DelayedMessage]:
-        """Return at most `most` messages of a level, in order of delivery; they have no recall handles."""
+        """Return at most `most` messages of a level, in order of delivery; recall handles are None."""
         queues = [each for of_broker in await self._queues() for each in of_broker if each.queue.queue_id == level - 1]
         found = await asyncio.gather(*(self._next(each, most) for each in queues))
         return sorted((each for of_broker in found for each in of_broker), key=lambda each: each.due_ms)[:most]
@@ -287,7 +293,7 @@ class ClusterDelayLevels:
         return found
 
     async def _from(self, queue: _Queue, most: int) -> AsyncGenerator[StoredMessage, None]:
-        """Yield the waiting messages of a level's queue; pulls are sized for `most` of them."""
+        """Yield the undelivered messages of a level's queue; `most` only sets the size of the pulls."""
         offset = queue.begin
         while offset < queue.end:
             request = PullRequest(min(most, 32), timeout=self._timeout, verify=False)
@@ -300,7 +306,7 @@ class ClusterDelayLevels:
 
 
 def _delay_ms(text: str) -> int | None:
-    """Return the milliseconds of one delay in `messageDelayLevel`, for example 30s; None if malformed."""
+    """Return the milliseconds of one delay in `messageDelayLevel`, for example `30s`; None for another form."""
     found = re.fullmatch(r"(\d+)([smhd])", text, re.IGNORECASE)
     return int(found[1]) * _UNIT_MS[found[2].lower()] if found else None
 

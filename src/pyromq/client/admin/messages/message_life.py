@@ -1,6 +1,7 @@
 """The life of one message: its events in clients' traces and in the brokers' logs.
 
-A group's consumption is judged by its offsets. Source: RocketMQ 4.9.8, DefaultMQAdminExtImpl.messageTrackDetail.
+Whether a group has consumed the message is computed from the group's offsets. Source: RocketMQ 4.9.8,
+DefaultMQAdminExtImpl.messageTrackDetail.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from pyromq.plural import counted
 from pyromq.remoting.bodies import decode_body
 from pyromq.remoting.headers import TopicConsumers
 
-MOST_TRACES = 64  # trace messages read: as many as a broker returns for a key
+MOST_TRACES = 64  # limit of trace messages read for one message: a broker returns at most 64 for a key
 _DECISIONS = {"COMMIT_MESSAGE": "committed", "ROLLBACK_MESSAGE": "rolled back", "UNKNOW": "left open"}
 
 
 @dataclass(frozen=True, slots=True)
 class LifeEvent:
-    """An event in the life of a message at `time_ms` (None: unknown). `who` is a group or a broker.
+    """An event in the life of a message at `time_ms` (ms since 1970; None: unknown). `who` is a group or a broker.
 
     `what` is sent, not sent, committed, rolled back, left open, stored, waits, delivered, consumed, failed, sent back,
-    or dead letter; for groups judged by their offsets it is passed, not yet, or not known.
+    or dead letter. For groups judged by their offsets it is passed, not yet, or not known.
     """
 
     time_ms: int | None
@@ -53,10 +54,10 @@ async def life_of(
     trace_topic: str,
     timeout: float,
 ) -> list[LifeEvent]:
-    """Return the events of a message, by any of its ids, in order of time; events without a time are last.
+    """Return the events of the message with any of its ids, in order of time; events without a time are last.
 
-    `topic` None means the topic in a trace, else that of the found message. Raises `QueryNotFound` if there is no
-    event.
+    If `topic` is None, the topic is taken from a trace, else from the message found. Raises `QueryNotFound` if there is
+    no event.
     """
     records = await _traces(cluster, trace_topic, one_id(message_id), timeout)
     topic = topic or next((each.topic for each in records if isinstance(each, Sent | Decided)), None)
@@ -85,7 +86,7 @@ async def life_of(
 
 
 async def _found(cluster: ClusterClient, message_id: str, topic: str | None, timeout: float) -> StoredMessage | None:
-    """Return the message. With a topic, None if it is not there, as for a half message."""
+    """Return the message with this id; None if a given topic does not have it, as with a half message."""
     try:
         return await find_message(cluster, message_id, topic, timeout=timeout)
     except QueryNotFound:
@@ -106,7 +107,7 @@ async def _traces(cluster: ClusterClient, trace_topic: str, message_id: str, tim
 
 
 def _told(records: list[TraceRecord]) -> Iterator[LifeEvent]:
-    """Yield the events of trace records. The end of a listener call gets missing data from its begin."""
+    """Yield the events in trace records. Data missing in a listener call's end record comes from its begin record."""
     begun = {each.request_id: each for each in records if isinstance(each, Delivered)}
     for record in records:
         match record:
@@ -138,7 +139,7 @@ def _stored(message: StoredMessage) -> LifeEvent:
 
 
 def _waiting(message: StoredMessage) -> LifeEvent:
-    """Return the event of a message in an internal topic; it may have been delivered since."""
+    """Return the event of a message stored in an internal topic; the message may have been delivered since."""
     properties = message.properties
     if message.topic == HALF_TOPIC:
         return LifeEvent(message.store_ms, "waits", properties.get(Property.PRODUCER_GROUP, ""), "for its decision")
@@ -166,7 +167,7 @@ async def _of_group(
     message_id: str,
     timeout: float,
 ) -> list[LifeEvent]:
-    """Return a group's events: sent back, dead letter, and whether its offset has passed the message."""
+    """Return a message's events in a group: sent back, dead letter, and whether the group's offset has passed it."""
     retried = await _copies_in(cluster, retry_topic(group), message_id, timeout)
     dead = await _copies_in(cluster, dead_letter_topic(group), message_id, timeout)
     events = [

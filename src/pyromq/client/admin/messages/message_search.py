@@ -1,6 +1,6 @@
 """Finds single messages in a cluster by offset id, unique id or key.
 
-A message with a damaged body is returned with a warning, and its `is_damaged` is true.
+A message with a damaged body is returned with `is_damaged` set, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyromq.remoting.recall_handle import decode_handle, is_recall_handle
 
 logger = logger_of(__name__)
 
-MAX_PER_BROKER = 64  # limit of a broker's response. Source: MessageStoreConfig.maxMsgsNumBatch
+MAX_PER_BROKER = 64  # limit of messages in a broker's response. Source: MessageStoreConfig.maxMsgsNumBatch
 FOR_EVER_MS = (1 << 63) - 1
 PARKED_IN = (TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC)  # internal topics of messages that are not delivered yet
 
@@ -31,9 +31,9 @@ async def find_message(
 ) -> StoredMessage:
     """Return the message with this unique id, offset id or recall handle.
 
-    A unique id is looked up in `topic`, or without it in all topics of all brokers. Of several copies the first stored
-    one is returned. A scheduled or half message is returned as stored in its internal topic.
-    Raises `QueryNotFound`, `Unavailable`, and `UsageError` for the joined ids of a batch.
+    A unique id is searched in `topic`, or without `topic` in all topics of all brokers. Of several copies the one
+    stored first is returned. A scheduled or half message is returned as stored in its internal topic. Raises
+    `QueryNotFound`, `Unavailable`, and `UsageError` for the joined ids of a batch.
     """
     unique_id = one_id(message_id)
     if topic is not None and (copies := await find_copies(cluster, topic, unique_id, timeout=timeout)):
@@ -54,7 +54,10 @@ async def find_message(
 
 
 def one_id(text: str) -> str:
-    """Return a message id without surrounding blanks; for a recall handle, its unique id."""
+    """Return a message id without surrounding blanks; for a recall handle, the unique id in it.
+
+    Raises `UsageError` for an empty text, and for several ids joined by commas.
+    """
     text = text.strip()
     if not text:
         raise UsageError("the message id is empty; give a unique id, an offset id or a recall handle")
@@ -66,13 +69,13 @@ def one_id(text: str) -> str:
 async def _find_waiting(
     cluster: ClusterClient, message_id: str, topic: str | None, *, timeout: float
 ) -> StoredMessage | None:
-    """Return a scheduled message, which is in no key index; None if there is none."""
+    """Return a scheduled message, which no key index contains; None if it is not found."""
     due_ms = 0
     if is_recall_handle(message_id):
         topic, _, due_ms, message_id = decode_handle(message_id)
     try:
         found = await find_waiting(cluster, message_id.strip(), topic, due_ms=due_ms, timeout=timeout)
-    except (CodeNotSupported, AccessDenied):  # a Java broker; an account without the right to list
+    except (CodeNotSupported, AccessDenied):  # a Java broker, or an account without the right to list
         return None
     if found is None or found.offset_message_id is None:
         return None
@@ -86,7 +89,7 @@ def _first(copies: list[StoredMessage]) -> StoredMessage:
 
 
 async def find_by_offset_id(cluster: ClusterClient, message_id: str, *, timeout: float) -> StoredMessage:
-    """Return the message with a broker's offset id. Raises `QueryNotFound`, `UsageError`, `Unavailable`."""
+    """Return the message with an offset id. Raises `QueryNotFound`, `UsageError` or `Unavailable`."""
     place = parse_offset_id(message_id)
     try:
         response = await cluster.ask(place.address, ViewMessage(offset=place.log_offset), timeout=timeout)
@@ -101,9 +104,9 @@ async def find_by_offset_id(cluster: ClusterClient, message_id: str, *, timeout:
 async def find_copies(
     cluster: ClusterClient, topic: str, message_id: str, *, timeout: float, at_brokers_of: str | None = None
 ) -> list[StoredMessage]:
-    """Return all messages of a topic with a unique id, which retries may store several times; 64 of each broker.
+    """Return all messages of a topic with this unique id, at most 64 of each broker. A producer's retry stores copies.
 
-    `at_brokers_of` names a topic whose brokers are asked, for internal topics without a route.
+    `at_brokers_of` names another topic whose brokers are asked, for internal topics without a route.
     """
     question = _by_unique_id(topic, message_id)
     found = await _ask_brokers(cluster, question, timeout=timeout, route_topic=at_brokers_of or topic)
@@ -111,7 +114,7 @@ async def find_copies(
 
 
 async def _find_in_all_topics(cluster: ClusterClient, message_id: str, *, timeout: float) -> list[StoredMessage]:
-    """Return all messages with a unique id. If none is found, raises the first refusal of a broker."""
+    """Return all messages with a unique id, in any topic. If there is none, raises the first refusal of a broker."""
     table = decode_body(ClusterTable, (await cluster.name_servers.ask(BrokerClusterInfo())).check().body)
     topics = decode_body(TopicList, (await cluster.name_servers.ask(TopicNames())).check().body).topics
     brokers = [(name, min(each.addresses.items())[1]) for name, each in sorted(table.brokers.items()) if each.addresses]
@@ -163,7 +166,7 @@ async def find_by_key(
     between: tuple[int, int | None],
     timeout: float,
 ) -> list[StoredMessage]:
-    """Return the messages that carry a key, stored `between` two times (ms; None: no end), newest first."""
+    """Return the messages with a key, stored `between` two times (ms since 1970; None: no end), newest first."""
     begin_ms, end_ms = between
     question = QueryMessage(
         topic=topic,
@@ -173,13 +176,13 @@ async def find_by_key(
         end_ms=FOR_EVER_MS if end_ms is None else end_ms,
     )
     found = await _ask_brokers(cluster, question, timeout=timeout, route_topic=topic)
-    # The index has hashes of keys only.
+    # A broker's index has hashes of keys only, so other keys may match.
     matching = [message for message in found if key in message.keys or key == message.message_id]
     return sorted(_looked_at(matching), key=lambda message: (message.store_ms, message.log_offset), reverse=True)
 
 
 def _looked_at(messages: list[StoredMessage]) -> list[StoredMessage]:
-    """Return the messages; log a warning for each damaged one."""
+    """Return `messages`, and log a warning for each damaged one."""
     for message in messages:
         if message.is_damaged:
             logger.warning(
@@ -197,7 +200,10 @@ def _looked_at(messages: list[StoredMessage]) -> list[StoredMessage]:
 async def _ask_brokers(
     cluster: ClusterClient, question: QueryMessage, *, timeout: float, route_topic: str
 ) -> list[StoredMessage]:
-    """Return what the brokers of a topic found. Without a message, raises `Unavailable` if a broker is out of reach."""
+    """Return the messages that the brokers of a topic found.
+
+    If there is none and a broker is out of reach, raises `Unavailable`.
+    """
     route = await cluster.route(route_topic)
     replicas = {route.replica(name): name for name in sorted(route.addresses)}
     names = {address: name for address, name in replicas.items() if address is not None}

@@ -1,7 +1,7 @@
-"""Undecided half messages: list them, read them, and decide instead of their producer.
+"""Lists and reads undecided half messages, and decides on them in place of their producer.
 
-A broker checks with the group's producers, at most 15 times. If no producer decides, an administrator can. The decision
-is final: a later decision of a producer is refused.
+A broker asks the group's producers for a decision at most 15 times. If no producer decides, an administrator can. The
+decision is final: a later decision of a producer is refused.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pyromq.message_id import is_offset_id
 from pyromq.remoting.bodies import HalfMessageEntry, HalfMessageList, decode_body
 from pyromq.remoting.headers import EndTransaction, ListHalfMessages
 
-PAGE = 200  # half messages per request
+PAGE = 200  # half messages listed per request
 
 
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """An undecided half message of `producer_group` for `topic` and `queue_id` (None: damaged).
+    """An undecided half message of `producer_group` for `topic` and `queue_id` (both None if it is damaged).
 
-    `born_ms` is its send time (ms), `checks` the number of checks so far, `size` the bytes of the stored body.
-    `message_id` is the producer's unique id. Offsets and the offset id are those of the latest copy: each check writes
-    a new one.
+    `born_ms` is its send time (ms since 1970), `checks` the number of checks so far, `size` the bytes of the stored
+    body. `message_id` is the producer's unique id. Each check writes a new copy of the half message: the offsets and
+    the offset id are those of the latest copy.
     """
 
     broker_name: str
@@ -56,16 +56,16 @@ class AsyncHalfMessages(AdminClient):
             async for half in half_messages.undecided("orders-service"):
                 await half_messages.decide(half, Decision.ROLLBACK)
 
-    `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds a request. Entering raises
-    `NoNameServer` at once if no name server can be reached. Java's brokers cannot list half messages: they raise
-    `CodeNotSupported`.
+    `namesrv`, `connections` and `instance` are as for `AsyncAdmin`; `timeout` is seconds per request. Entering raises
+    `NoNameServer` immediately if no name server can be reached. Java's brokers cannot list half messages: methods raise
+    `CodeNotSupported` with them.
     """
 
     async def undecided(self, group: str | None = None, topic: str | None = None) -> AsyncGenerator[HalfMessage, None]:
-        """Yield undecided half messages, of one producer group or topic or of all, oldest first at each broker.
+        """Yield the undecided half messages of a producer group, a topic, or all, oldest first at each broker.
 
-        A half message that is checked meanwhile may be yielded twice. Brokers out of reach are left out and logged.
-        Raises `Unavailable` if no broker can be reached.
+        A half message that is checked during the iteration may be yielded twice. Brokers out of reach are left out and
+        logged. Raises `Unavailable` if no broker can be reached.
         """
         names = {address: name for name, address in (await self._cluster.masters()).items()}
         first = ListHalfMessages(count=PAGE, after=-1, producer_group=group)
@@ -98,7 +98,7 @@ class AsyncHalfMessages(AdminClient):
         return next(iter(found.values()))
 
     async def _undecided_with(self, message_id: str) -> dict[tuple[str, str, int], HalfMessage]:
-        found: dict[tuple[str, str, int], HalfMessage] = {}  # keys are equal for all copies of one half message
+        found: dict[tuple[str, str, int], HalfMessage] = {}  # its keys are equal for all copies of one half message
         async with aclosing(self.undecided()) as undecided:
             async for half in undecided:
                 if message_id.upper() in (half.message_id.upper(), half.offset_message_id):
@@ -106,7 +106,7 @@ class AsyncHalfMessages(AdminClient):
         return found
 
     async def _older_copy(self, offset_id: str) -> StoredMessage | None:
-        """Return an earlier copy, replaced by a check; None if there is none."""
+        """Return the message with an offset id, an earlier copy replaced by a check; None if it is not found."""
         try:
             return await find_by_offset_id(self._cluster, offset_id, timeout=self._timeout)
         except (QueryNotFound, Unavailable):
@@ -121,7 +121,7 @@ class AsyncHalfMessages(AdminClient):
     async def decide(self, half: HalfMessage, decision: Decision) -> None:
         """Commit or roll back a half message, as its producer would.
 
-        Raises a `BrokerError` if it is decided already, `UsageError` for `UNKNOWN`.
+        Raises a `BrokerError` if the half message is decided already, `UsageError` for `UNKNOWN`.
         """
         if decision is Decision.UNKNOWN:
             raise UsageError("decision UNKNOWN has no effect; use COMMIT or ROLLBACK")

@@ -52,6 +52,7 @@ def test_a_delayed_message_is_found_before_and_after_its_time(cli, served):
         assert shown.lines[-1] == "body               hello"
         assert "internal" in shown.err
         assert "for its time" in cli("message", "trace", id_).out
+    assert f"pyromq message show {ids[0]}" in cli("message", "find", "message-late", "--id", ids[0]).err
     served.pass_time(20_000)
     for id_ in ids[:2]:
         shown = cli("message", "show", id_, "-o", "json")

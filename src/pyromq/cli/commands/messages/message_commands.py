@@ -100,7 +100,8 @@ def find(topic: str, key: str | None, message_id: str | None, namesrv: str, outp
     if output == "table":
         names = ("message_id", "store_time", "broker", "queue", "queue_offset", "tags", "keys", "damaged")
         rows = [{name: row[name] for name in names} for row in rows]
-    show_rows(rows, output, empty=f"no message of {topic} has {what}")
+    elsewhere = f"; `pyromq message show {message_id}` also finds a message that waits for its delivery"
+    show_rows(rows, output, empty=f"no message of {topic} has {what}{'' if message_id is None else elsewhere}")
     return 0 if found else 1
 
 

@@ -1,6 +1,6 @@
-"""The metrics of a broker: their families, and samples of counters and tables that exist anyway.
+"""The metrics of a broker: their families, and their samples from counters and tables that the broker keeps anyway.
 
-Names without `pyromq_` are RocketMQ 5's, with its labels and units where they are known.
+Metrics whose names do not begin with `pyromq_` are RocketMQ 5's, with its labels and units as far as they are known.
 Source: RocketMQ 5, BrokerMetricsConstant, BrokerMetricsManager, DefaultStoreMetricsConstant.
 """
 
@@ -38,26 +38,32 @@ DEAD_LETTERS = Family(
 SENT_BACK = Family(
     "pyromq_sent_back_messages_total",
     _COUNTER,
-    "Messages that consumers sent back, to get them again.",
+    "Messages that consumers sent back, to be redelivered, by group and topic.",
     ("consumer_group", "topic"),
 )
-FAILED_PUTS = Family("pyromq_failed_puts_total", _COUNTER, "Messages that the store did not take.")
-EMPTY_PULLS = Family("pyromq_empty_pulls_total", _COUNTER, "Pulls that found nothing.")
+FAILED_PUTS = Family("pyromq_failed_puts_total", _COUNTER, "Messages that the store refused.")
+EMPTY_PULLS = Family("pyromq_empty_pulls_total", _COUNTER, "Pulls that found no message.")
 
 # How far groups are behind.
 LAG = Family("rocketmq_consumer_lag_messages", _GAUGE, "Messages that a group has not consumed yet.", _READ)
 LAG_LATENCY = Family(
     "rocketmq_consumer_lag_latency",
     _GAUGE,
-    "Age of the oldest message that a group has not consumed yet; 0 where there is none.",
+    "Age of the oldest message that a group has not consumed yet; 0 if there is none.",
     _READ,
     "milliseconds",
 )
-QUEUE_LAG = Family("pyromq_consumer_queue_lag_messages", _GAUGE, "The same messages, by queue.", _QUEUE, detail=True)
+QUEUE_LAG = Family(
+    "pyromq_consumer_queue_lag_messages",
+    _GAUGE,
+    "Messages that a group has not consumed yet, by queue.",
+    _QUEUE,
+    detail=True,
+)
 QUEUE_LAG_SECONDS = Family(
     "pyromq_consumer_queue_lag_seconds",
     _GAUGE,
-    "Age of the oldest message of a queue that a group has not consumed yet; 0 where there is none.",
+    "Age of the oldest message of a queue that a group has not consumed yet; 0 if there is none.",
     _QUEUE,
     "seconds",
     detail=True,
@@ -74,46 +80,67 @@ CONSUMERS = Family(
 WAITING = Family(
     "rocketmq_processor_watermark",
     _GAUGE,
-    "Requests that wait: sends for the disk, pulls for records from the disk, queries for their turn.",
+    "Waiting requests: sends wait for the disk, pulls for records from the disk, queries for their next slice.",
     ("processor",),
 )
-HELD_PULLS = Family("pyromq_held_pulls", _GAUGE, "Pulls that are held until there is a message for them.")
+HELD_PULLS = Family("pyromq_held_pulls", _GAUGE, "Pulls that wait for a message (long polls).")
 
 # The broker and its store.
-PERMISSION = Family("rocketmq_broker_permission", _GAUGE, "2 write, 4 read, 6 both.")
-TOPICS = Family("rocketmq_topic_number", _GAUGE, "Topics, those of the system included.")
-GROUPS = Family("rocketmq_consumer_group_number", _GAUGE, "Groups that have settings.")
-NAME_SERVERS = Family("pyromq_name_servers", _GAUGE, "Name servers that this broker has to register with.")
+PERMISSION = Family("rocketmq_broker_permission", _GAUGE, "Permission of the broker: 2 write, 4 read, 6 both.")
+TOPICS = Family("rocketmq_topic_number", _GAUGE, "Topics, including system topics.")
+GROUPS = Family("rocketmq_consumer_group_number", _GAUGE, "Consumer groups that have settings.")
+NAME_SERVERS = Family("pyromq_name_servers", _GAUGE, "Name servers with which this broker must register.")
 REGISTERED = Family("pyromq_name_servers_registered", _GAUGE, "Name servers that know this broker now.")
-TAKES_MESSAGES = Family("pyromq_store_takes_messages", _GAUGE, "1 while messages are stored, 0 while all are refused.")
+TAKES_MESSAGES = Family("pyromq_store_takes_messages", _GAUGE, "1 if the store accepts messages, 0 if it refuses all.")
 MISSING_FILES = Family(
     "pyromq_store_missing_files",
     _GAUGE,
     "Older log files, index files and tables that were deleted while the broker runs.",
 )
 _STORAGE = ("storage_type", "storage_medium")
-STORAGE = Family("rocketmq_storage_size", _GAUGE, "Bytes in use of the disk with the data folder.", _STORAGE, "bytes")
-DISK_FREE = Family("pyromq_disk_free_bytes", _GAUGE, "Bytes that are free there, for this user.", unit="bytes")
-DISK_USED = Family("pyromq_disk_used_ratio", _GAUGE, "How full that disk is, 0 to 1, as retention sees it.")
-LOG_BYTES = Family("pyromq_log_bytes", _GAUGE, "Bytes of the commit log that are kept.", unit="bytes")
+STORAGE = Family(
+    "rocketmq_storage_size", _GAUGE, "Used bytes of the disk that holds the data folder.", _STORAGE, "bytes"
+)
+DISK_FREE = Family(
+    "pyromq_disk_free_bytes",
+    _GAUGE,
+    "Free bytes of the disk that holds the data folder, for the broker's user.",
+    unit="bytes",
+)
+DISK_USED = Family(
+    "pyromq_disk_used_ratio",
+    _GAUGE,
+    "Used part of the disk that holds the data folder, 0 to 1, as retention computes it.",
+)
+LOG_BYTES = Family("pyromq_log_bytes", _GAUGE, "Bytes of the commit log that retention has kept.", unit="bytes")
 FLUSH_BEHIND = Family(
-    "rocketmq_storage_flush_behind_bytes", _GAUGE, "Bytes of the log that a power cut would take.", _STORAGE, "bytes"
+    "rocketmq_storage_flush_behind_bytes",
+    _GAUGE,
+    "Bytes of the commit log that are not flushed: a power loss would lose them.",
+    _STORAGE,
+    "bytes",
 )
 INDEX_BEHIND = Family(
     "rocketmq_storage_dispatch_behind_bytes",
     _GAUGE,
-    "Bytes of the log whose keys are not indexed yet.",
+    "Bytes of the commit log whose messages are not in the key index yet.",
     _STORAGE,
     "bytes",
 )
 RESERVED = Family(
-    "rocketmq_storage_message_reserve_time", _GAUGE, "Age of the oldest message kept.", _STORAGE, "milliseconds"
+    "rocketmq_storage_message_reserve_time",
+    _GAUGE,
+    "Age of the oldest message in the commit log.",
+    _STORAGE,
+    "milliseconds",
 )
 
-# What waits to be delivered or decided.
-TIMING = Family("rocketmq_timing_messages", _GAUGE, "Messages that wait for a time of their own, by topic.", ("topic",))
-DELAYED = Family("pyromq_delay_level_messages", _GAUGE, "Messages that wait in a delay level.", ("level",))
-HALF = Family("rocketmq_half_messages", _GAUGE, "Messages of transactions that are not decided.")
+# Messages that wait to be delivered or decided.
+TIMING = Family(
+    "rocketmq_timing_messages", _GAUGE, "Scheduled messages that wait for their delivery time, by topic.", ("topic",)
+)
+DELAYED = Family("pyromq_delay_level_messages", _GAUGE, "Messages that wait in a delay level, by level.", ("level",))
+HALF = Family("rocketmq_half_messages", _GAUGE, "Half messages of transactions that are not decided.")
 
 FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 
@@ -126,7 +153,7 @@ _REMOTING = label_text(protocol_type="remoting")
 class BrokerMetrics:
     """The metrics of one broker; `sessions` are its connections.
 
-    The broker's own samples come first, then those by topic, by group and, as details, by queue.
+    Samples of the whole broker come first, then samples by topic, by group, and last, as details, by queue.
     """
 
     def __init__(self, state: SharedState, sessions: Sized) -> None:
@@ -137,7 +164,7 @@ class BrokerMetrics:
         self._lags = LagSamples(state)
 
     def faults(self) -> dict[str, str]:
-        """Return by part why the broker is not of use, "" if it is: store, name servers, permissions."""
+        """Return for store, name servers and permissions why the broker is unusable; "" for a part without fault."""
         state = self._state
         asked = state.config.namesrv
         unknown = bool(asked) and not state.registering.registered
@@ -251,7 +278,7 @@ def _client(language: str, version: int) -> str:
 
 
 class LagSamples:
-    """Adds the lags of groups with stored offsets, in topics that they still subscribe to."""
+    """Adds the lags of groups with stored offsets, in topics to which the groups still subscribe."""
 
     def __init__(self, state: SharedState) -> None:
         self._offsets = state.offsets
@@ -262,9 +289,9 @@ class LagSamples:
         self._clock = state.clock
 
     async def tell(self, exposition: Exposition, common: str) -> None:
-        """Add the lags; `common` are the labels of all."""
+        """Add the lags of all groups to the exposition. `common` are the labels that all samples have."""
         self._times.begin_round()
-        for key in self._offsets.keys():  # noqa: SIM118  it is no dict
+        for key in self._offsets.keys():  # noqa: SIM118  `ConsumerOffsets` is no dict
             topic, _, group = key.partition("@")
             config = self._topics.find(topic)
             await breathe()
@@ -307,5 +334,5 @@ def reading_labels(group: str, topic: str) -> str:
 
 
 def truth(value: bool) -> str:
-    """Return a label's value as Java writes it."""
+    """Return "true" or "false": a label's value as Java writes it."""
     return "true" if value else "false"

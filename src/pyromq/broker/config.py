@@ -1,6 +1,6 @@
 """Settings of a broker: fields with unit, default and reason, and their names in RocketMQ's properties files.
 
-Reads no file and no environment; the caller gives `from_java` the properties.
+This module reads no file and no environment; the caller passes properties to `from_java`.
 """
 
 from __future__ import annotations
@@ -45,90 +45,98 @@ def _parse_addresses(text: str) -> tuple[str, ...]:
 class BrokerConfig:
     """Settings of one broker.
 
-    The one configuration that changes while it is used: a broker keeps a copy of its own. Request 25 changes the
-    fields declared `Change.AT_ONCE` there, through `change`.
+    No other configuration changes while it is used, so a broker keeps its own copy. Request 25 changes the fields
+    declared `Change.AT_ONCE` in that copy, through `change`.
     """
 
-    # The broker keeps everything below this folder.
+    # Folder below which the broker keeps its files.
     data: Path = field(metadata={"setting": Setting(name="storePathRootDir", read=parse_path)})
-    # Routes and clients know the broker by it: unique in the cluster, never changed.
+    # The name by which routes and clients know the broker: unique in the cluster, and must never change.
     name: str = setting("broker-a", "brokerName")
-    cluster: str = setting("DefaultCluster", "brokerClusterName")  # brokers of a cluster are listed together
-    broker_id: int = setting(0, "brokerId", range=(0, 1 << 31))  # 0 is the master; others are its replicas
-    # Where to listen; loopback, because there is no access control by default. RocketMQ 5's name.
+    # Name of the cluster, whose brokers are listed together.
+    cluster: str = setting("DefaultCluster", "brokerClusterName")
+    # Id among brokers of the same name: 0 is the master, others are its replicas.
+    broker_id: int = setting(0, "brokerId", range=(0, 1 << 31))
+    # Address on which the broker listens: loopback, since there is no access control by default. RocketMQ 5's name.
     host: str = setting("127.0.0.1", "bindAddress")
-    advertised_host: str | None = setting(None, "brokerIP1")  # the IP address clients connect to; None: `host`
-    port: int = setting(10911, "listenPort", range=(0, 65535))  # 0: any free one
-    # Listen on `port` - 2 as well, for clients that send there. Off, unlike upstream, which always listens there: no
-    # client does so by default, and an unused port must be guarded, and is in the way of the next broker. Ours.
+    advertised_host: str | None = setting(None, "brokerIP1")  # IP address to which clients connect; None: `host`
+    port: int = setting(10911, "listenPort", range=(0, 65535))  # port on which the broker listens; 0: any free port
+    # Listen on `port` - 2 too, for clients that send to that port. Off, unlike upstream: no client uses that port by
+    # default, an open port must be guarded, and the next broker on the machine may need it. The setting is ours.
     vip_channel: bool = setting(False, "vipChannelEnable")
-    # `host:port` of every name server to register at; one may be a URL instead, where others are looked up.
+    # `host:port` of each name server at which to register. One may be a URL that lists further name servers.
     namesrv: tuple[str, ...] = setting((), "namesrvAddr", read=_parse_addresses, write=";".join)
-    tls: ServerTlsConfig | None = None  # of its port; None: plain
-    connections: ConnectionConfig = PLAIN  # hooks around calls of its port; TLS and signatures towards name servers
-    # 4 read, 2 write: without write the routes show no queue to send to.
+    tls: ServerTlsConfig | None = None  # TLS of the broker's port; None: plain TCP
+    connections: ConnectionConfig = PLAIN  # hooks around calls; TLS and signatures towards name servers
+    # Permission: the sum of 4 (read) and 2 (write). Without write, routes show no queue for sends.
     permission: int = setting(6, "brokerPermission", range=(0, 7), change=_LIVE)
-    # The first message to an unknown topic creates it. Off: a misspelled name is an error.
+    # Whether the first message to an unknown topic creates the topic. If off, a misspelled name is an error.
     auto_create_topic: bool = setting(True, "autoCreateTopicEnable", change=_LIVE)
-    auto_create_group: bool = setting(True, "autoCreateSubscriptionGroup", change=_LIVE)  # likewise, of consumers
-    # Of the template topic: the greatest number of queues of an auto-created topic.
+    # Whether a request for an unknown consumer group creates the group.
+    auto_create_group: bool = setting(True, "autoCreateSubscriptionGroup", change=_LIVE)
+    # Number of queues of the template topic: limit of the queues of an auto-created topic.
     default_topic_queues: int = setting(8, "defaultTopicQueueNums", range=(1, 65536), change=_LIVE)
-    # The topic named as the cluster may be read and written.
+    # Whether the topic named as the cluster may be read and written.
     cluster_topic: bool = setting(True, "clusterTopicEnable", change=_NEXT)
-    broker_topic: bool = setting(True, "brokerTopicEnable", change=_NEXT)  # the same for the topic named as the broker
-    # Notify a group's members when one joins or leaves.
+    # Whether the topic named as the broker may be read and written.
+    broker_topic: bool = setting(True, "brokerTopicEnable", change=_NEXT)
+    # Whether a group's members are notified when a member joins or leaves.
     notify_members: bool = setting(True, "notifyConsumerIdsChangedEnable", change=_LIVE)
-    # Refuse a new member whose subscription differs from that of every present one. Ours.
+    # Whether a new member is refused whose subscription differs from those of all present members. Ours.
     refuse_different_subscriptions: bool = setting(False, "refuseDifferentSubscriptions", change=_LIVE)
-    # How often the broker registers again; name servers drop a broker that is silent for 120 s.
+    # Time between two registrations at a name server, which drops a broker that is silent for 120 s.
     register_interval_ms: int = setting(30_000, "registerNameServerPeriod", range=(1_000, 60_000), change=_NEXT)
-    # How long a name server may take to answer that.
+    # Longest wait for a name server's reply to a registration.
     register_timeout_ms: int = setting(6_000, "registerBrokerTimeoutMills", range=(100, 60_000), change=_NEXT)
-    # False: ask name servers whether they know the topics before sending them.
+    # False: ask a name server whether it already knows the topics, before sending all of them.
     force_register: bool = setting(True, "forceRegister", change=_NEXT)
-    # For very many topics: saves network, takes processor.
+    # Whether registrations are compressed: saves network with very many topics, costs processor time.
     compressed_register: bool = setting(False, "compressedRegister", change=_NEXT)
-    # consumer offsets a crash may lose
+    # Time between two saves of consumer offsets: a crash loses at most the offsets of this time.
     offsets_interval_ms: int = setting(5_000, "flushConsumerOffsetInterval", range=(100, 3_600_000), change=_NEXT)
-    # Of a body; producers have a limit of their own. A frame has at most 16 MiB.
+    # Limit of a message's body (bytes): frames have 16 MiB at most. Producers have a limit of their own.
     max_message_bytes: int = setting(4 << 20, "maxMessageSize", range=(1 << 10, 15 << 20), change=_NEXT)
-    # A pull that finds nothing waits for a message.
+    # Whether a pull that finds no message waits for one, as long as the consumer asks.
     long_polling: bool = setting(True, "longPollingEnable", change=_LIVE)
-    # How long a pull is held when long polling is off.
+    # How long a pull that finds no message waits if long polling is off.
     short_polling_ms: int = setting(1_000, "shortPollingTimeMills", range=(1, 60_000), change=_LIVE)
-    # How long to poll for more requests before sleeping; takes more of a core. More than 500 would delay timers. Ours.
+    # Time to poll for requests before the event loop sleeps: costs processor time, and over 500 delays timers. Ours.
     busy_poll_us: int = setting(0, "busyPollMicros", range=(0, 500), change=_NEXT)
-    region: str = setting("DefaultRegion", "regionId", change=_NEXT)  # a property of each message, for traces
-    permissions: bool = setting(False, "aclEnable")  # requests need accounts, signatures and rights
-    # Folder of plain_acl.yml and acl/; None: `config` below `data`. Ours.
+    # Region name, stored as a property of each message for traces.
+    region: str = setting("DefaultRegion", "regionId", change=_NEXT)
+    permissions: bool = setting(False, "aclEnable")  # whether requests need accounts, signatures and rights
+    # Folder that holds plain_acl.yml and acl/; None: `config` below `data`. Ours.
     permissions_path: Path | None = setting(None, "aclPath", read=parse_path)
-    # Write the changes of administrators to a file below `data`. Ours.
+    # Whether administrators' changes are logged in a file below `data`. Ours.
     audit_log: bool = setting(False, "auditLogEnable")
-    trace_topic: bool = setting(False, "traceTopicEnable", change=_NEXT)  # create the topic of message traces
-    # The greatest distance of a delivery time.
+    # Whether to create the topic of message traces.
+    trace_topic: bool = setting(False, "traceTopicEnable", change=_NEXT)
+    # Limit of the time from the send of a scheduled message to its delivery.
     timer_max_delay_seconds: int = setting(30 * 86_400, "timerMaxDelaySec", range=(1, 366 * 86_400), change=_LIVE)
-    # Scheduled messages may be cancelled; upstream's default is false.
+    # Whether scheduled messages may be cancelled; upstream's default is false.
     recall: bool = setting(True, "recallMessageEnable", change=_LIVE)
-    # SQL92 expressions are served; upstream's default is false.
+    # Whether subscriptions may filter by SQL92 expressions; upstream's default is false.
     property_filter: bool = setting(True, "enablePropertyFilter", change=_LIVE)
-    store_replies: bool = setting(True, "storeReplyMessageEnable", change=_LIVE)  # replies to requests are stored, too
-    # Refuse half messages and batch transactions.
+    # Whether request-reply replies are stored too.
+    store_replies: bool = setting(True, "storeReplyMessageEnable", change=_LIVE)
+    # Whether half messages and batch transactions are refused.
     reject_transactions: bool = setting(False, "rejectTransactionMessage", change=_LIVE)
-    # A half message must be undecided for longer before its producer is asked.
+    # Age at which an undecided half message is first checked with its producer.
     transaction_timeout_ms: int = setting(6_000, "transactionTimeOut", range=(0, _DAY_MS), change=_LIVE)
-    # How often undecided half messages are checked.
+    # Time between two rounds of checks of undecided half messages.
     transaction_check_interval_ms: int = setting(60_000, "transactionCheckInterval", range=(10, _DAY_MS), change=_LIVE)
-    # Checks after which an undecided half message is given up.
+    # Number of checks after which an undecided half message is given up.
     transaction_check_max: int = setting(15, "transactionCheckMax", range=(1, 1 << 31), change=_LIVE)
-    # A batch transaction that is silent for so long is rolled back. Ours.
+    # Time after its last message at which an undecided batch transaction is rolled back. Ours.
     half_run_timeout_ms: int = setting(
         6 * 3_600_000, "batchTransactionTimeOut", range=(1_000, 30 * _DAY_MS), change=_LIVE
     )
-    # Decisions on batch transactions are known for so long; the log must be, too. Ours.
+    # How long decisions on batch transactions are kept; the commit log must be kept at least as long. Ours.
     ledger_ms: int = setting(72 * 3_600_000, "batchTransactionLedgerTime", range=(60_000, 366 * _DAY_MS), change=_LIVE)
-    store: StoreConfig | None = None  # None: defaults below `data`
-    limits: BrokerLimits = DEFAULT_LIMITS  # of memory and waiting requests that clients can cause
-    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS  # of memory and work that connections can cause
+    store: StoreConfig | None = None  # settings of the store; None: defaults below `data`
+    limits: BrokerLimits = DEFAULT_LIMITS  # limits of memory and waiting requests that clients can cause
+    # Limits of memory and work that connections can cause.
+    connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS
 
     def __post_init__(self) -> None:
         self.data = Path(self.data)
@@ -146,7 +154,7 @@ class BrokerConfig:
         for name in ("name", "cluster"):
             value = getattr(self, name)
             try:
-                check_topic(value)  # each broker serves topics of these names
+                check_topic(value)  # each broker has topics named as itself and its cluster
             except UsageError as error:
                 raise _error(name, f"is {value!r}: {str(error).replace('topic', 'name')}") from error
         if len(self.cluster) > MAX_TOPIC_LENGTH - len(REPLY_SUFFIX):
@@ -173,18 +181,18 @@ class BrokerConfig:
 
     @property
     def advertised_ip(self) -> str:
-        """The IP address that clients connect to, and by which refusals name the broker."""
+        """The IP address to which clients connect, and by which refusals name the broker."""
         return self.advertised_host or self.host
 
     @property
     def advertised_address(self) -> str:
-        """The address that clients connect to: `host:port`. The port is the real one once the broker listens."""
+        """The address to which clients connect: `host:port`. The port is the real one once the broker listens."""
         host = self.advertised_ip
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
     def permissions_folder(self) -> Path:
-        """The folder with the files of accounts."""
+        """The folder with the accounts files."""
         return self.permissions_path or self.data / "config"
 
     @property
@@ -193,18 +201,21 @@ class BrokerConfig:
 
     @property
     def limits_of_connections(self) -> ConnectionLimits:
-        """The limits, with that of requests with messages: a message and the largest header."""
+        """The limits per connection.
+
+        The limit of a request with messages is the largest message plus the largest header.
+        """
         limits = self.connection_limits
         return replace(limits, message_request_bytes=min(MAX_FRAME_BYTES, self.max_message_bytes + limits.header_bytes))
 
     @property
     def components(self) -> dict[str, Any]:
-        """The objects that hold settings, as `Setting.component` names them."""
+        """The objects that hold settings, under the names that `Setting.component` uses; "" is this configuration."""
         parts = {"store": self.store_config, "limits": self.limits, "connection_limits": self.connection_limits}
         return {"": self, **parts}
 
     def change(self, other: BrokerConfig) -> None:
-        """Take over the values of `other` for the fields that may change while the broker runs."""
+        """Copy the fields that may change while the broker runs from `other`."""
         for each in settings_of(BrokerConfig).values():
             if each.change is Change.AT_ONCE:
                 setattr(self, each.field, getattr(other, each.field))
@@ -218,16 +229,16 @@ def _error(field: str, text: str) -> UsageError:
 
 
 def from_java(properties: Mapping[str, str], *, data: Path) -> dict[str, Any]:
-    """Return fields of `BrokerConfig` from RocketMQ properties; names not in `SETTINGS` are skipped.
+    """Return fields of `BrokerConfig` from RocketMQ properties; names that are not in `SETTINGS` are skipped.
 
-    `data` is the folder of the store unless the properties name another. Raises `UsageError` naming the property and
-    the value that does not fit.
+    `data` is the folder of the store, unless the properties name another folder. Raises `UsageError`, naming property
+    and value.
     """
     return _changed_fields(BrokerConfig(data), properties)
 
 
 def with_properties(config: BrokerConfig, properties: Mapping[str, str]) -> BrokerConfig:
-    """Return a copy of `config` changed by RocketMQ properties. Raises `UsageError` as `from_java` does."""
+    """Return a copy of `config` changed by RocketMQ properties. Raises `UsageError`, naming property and value."""
     return replace(config, **_changed_fields(config, properties))
 
 
@@ -244,6 +255,6 @@ def _changed_fields(config: BrokerConfig, properties: Mapping[str, str]) -> dict
 
 
 def java_properties(config: BrokerConfig) -> dict[str, str]:
-    """Return every setting under RocketMQ's name, sorted: for request 26 and a properties file."""
+    """Return every setting under RocketMQ's name, sorted by name: for request 26 and for a properties file."""
     texts = write_settings(SETTINGS, config.components) | {"brokerIP1": config.advertised_ip}
     return dict(sorted(texts.items()))

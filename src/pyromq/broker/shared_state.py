@@ -1,6 +1,6 @@
-"""The tables of a broker that several of its modules use, each made once.
+"""The tables of a broker that several of its modules use. Each table is made once.
 
-A table takes the tables that it uses as arguments. A processor takes what it needs from here when it is made.
+A table gets the tables that it uses as arguments. A processor takes the tables that it needs from the shared state.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from pyromq.store.table_file import RunSoon, at_once
 
 
 class SharedState:
-    """The tables of one broker. Only settings are read from the disk before the modules load."""
+    """The tables of one broker. Making them reads only the settings from disk; the other tables load later."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, disk: Disk, run_soon: RunSoon = at_once) -> None:
         folder = config.data / "config"
         self.clock = clock
         self.settings = JsonFile(folder / "broker.properties", disk)
-        self.config = config = load_changes(replace(config), self.settings)  # a copy: the settings change here
+        self.config = config = load_changes(replace(config), self.settings)  # a copy, since a broker's settings change
         limits = config.limits
         store = MessageStore(config.store_config, clock, store_address=pack_address("127.0.0.1", 0), disk=disk)
         self.store = store

@@ -1,6 +1,6 @@
-"""The topics of one broker: their settings, the built-in ones, automatic creation, the table on disk.
+"""The topics of one broker: their settings, the built-in topics, automatic creation, and the table on disk.
 
-It does not know the name servers: `on_change(topic, change)` is called after each change.
+This module does not know the name servers: it calls `on_change(topic, change)` after each change of a topic.
 Source: RocketMQ 4.9.8, TopicConfigManager.
 """
 
@@ -42,24 +42,24 @@ from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
 
 logger = logger_of(__name__)
 
-FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."  # upstream ends several texts with it
-DELAY_QUEUES = 18  # one per default delay level
+FAQ = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."  # the end of several error texts of upstream
+DELAY_QUEUES = 18  # queues of the schedule topic: one per default delay level
 
 _READ_WRITE = Permission.READ | Permission.WRITE
 
 
 class ChangeCause(Enum):
-    """Why a topic's settings changed. It decides how name servers are told."""
+    """Why a topic's settings changed. The cause decides how the name servers are informed."""
 
-    ASKED = auto()  # an administrator waits for it
-    AUTOMATIC = auto()  # a client's send or heartbeat created it
+    ASKED = auto()  # an administrator waits until the name servers know the change
+    AUTOMATIC = auto()  # a client's send or heartbeat created the topic
 
 
 class Topics:
     """The table topic -> settings. Each change gets a new data version and is saved by a thread.
 
-    `unsaved` holds by topic the future of a change that is not on disk, a deletion too. Topics in `leaving` are being
-    deleted and cannot be created yet.
+    `unsaved` maps a topic to the future of its change that is not on disk yet; a deletion is a change too. Topics in
+    `leaving` are being deleted and cannot be created yet.
     """
 
     def __init__(
@@ -78,13 +78,15 @@ class Topics:
         self._saving = TableFile(file, _encoded, run_soon)
         self.unsaved: dict[str, Future[None]] = {}
         self._clock = clock
-        self._creations = Quota[Peer]("maxTopics", config.limits.topics)  # topics created by sending
-        self._creations_of_groups = Quota[Peer]("maxGroups", config.limits.groups)  # two topics each
+        # Counts auto-created topics of each connection.
+        self._creations = Quota[Peer]("maxTopics", config.limits.topics)
+        # Counts auto-created retry and dead-letter topics of each connection.
+        self._creations_of_groups = Quota[Peer]("maxGroups", config.limits.groups)
         self._table: dict[str, TopicConfig] = {topic.name: topic for topic in _built_in(config)}
         self._built_in = frozenset(self._table)
-        self._of_groups: set[str] = set()  # topics of retries and dead letters
+        self._of_groups: set[str] = set()  # names of retry and dead-letter topics
         self.leaving: set[str] = set()  # a name is removed when the deletion of the topic is complete
-        # Called for every send, so without a method around the look-up.
+        # An attribute and no method, since it is called for every send.
         self.find: Callable[[str], TopicConfig | None] = self._table.get
 
     def __iter__(self) -> Iterator[TopicConfig]:
@@ -102,15 +104,15 @@ class Topics:
             self.version = stored.data_version
 
     def persist(self) -> None:
-        """Write the table to disk."""
+        """Write the table to disk now. Blocks. Raises `StoreNotWritable`."""
         self._file.save(_encoded(self.table()), order=self.version.counter)
 
     def close(self) -> None:
-        """Block until all changes are on disk or have failed."""
+        """Block until all changes are on disk, or have failed."""
         self._saving.close()
 
     def table(self) -> TopicConfigTable:
-        """Return all settings with their version, for request 21 and for name servers."""
+        """Return a copy of all settings with their data version, for request 21 and for name servers."""
         return TopicConfigTable(data_version=self.version, topics=dict(self._table))
 
     def system_topics(self) -> list[str]:
@@ -122,7 +124,11 @@ class Topics:
         return name in self._built_in or is_system_topic(name)
 
     def put(self, topic: TopicConfig, change: ChangeCause = ChangeCause.ASKED) -> Future[None]:
-        """Create the topic or replace its settings at once. The future completes when that is on disk or has failed."""
+        """Create the topic or replace its settings, effective immediately.
+
+        The returned future completes when the change is on disk, or fails. Raises `LimitReached` for one topic too
+        many.
+        """
         name = topic.name
         if name not in self._table:
             self._check_room(name)
@@ -135,7 +141,7 @@ class Topics:
         return saved
 
     def _check_room(self, name: str) -> None:
-        """Raise `LimitReached` if there are too many topics. Topics of groups have a limit of their own."""
+        """Raise `LimitReached` if there are too many topics. Retry and dead-letter topics have a limit of their own."""
         limits = self._config.limits
         count, setting, most = len(self._table) - len(self._of_groups), "maxTopics", limits.topics
         if _is_of_group(name):
@@ -144,21 +150,25 @@ class Topics:
             raise LimitReached(setting, most, f"topic[{name}] is not created, there are {count}; delete some")
 
     def _free(self, name: str) -> int:
-        """Return how many more topics of this name's kind may exist."""
+        """Return how many more topics may exist of this name's kind: of consumer groups, or all others."""
         limits = self._config.limits
         if _is_of_group(name):
             return 2 * limits.groups - len(self._of_groups)
         return limits.topics - (len(self._table) - len(self._of_groups))
 
     def saved(self, name: str) -> Future[None] | None:
-        """Return a future that completes when a topic is on disk; None if it is. A failed save is tried again."""
+        """Return a future that completes when the topic's last change is on disk; None if it is already.
+
+        A failed save is tried again.
+        """
         saved = self.unsaved.get(name)
         return self._save(name) if saved is not None and saved.done() else saved
 
     def delete(self, name: str, *, after: Callable[[], None] | None = None) -> Future[None] | None:
-        """Delete the topic at once. The future completes when that is on disk and `after` was called, or has failed.
+        """Delete the topic, effective immediately. Return None for an unknown topic without `after`.
 
-        None for an unknown topic without `after`, which runs in a thread and may raise `StoreError`.
+        The returned future completes when the deletion is on disk and `after` was called, or when either failed.
+        `after` runs in a thread and may raise `StoreError`.
         """
         if self._table.pop(name, None) is not None:
             self._of_groups.discard(name)
@@ -170,10 +180,10 @@ class Topics:
     def for_send(
         self, name: str, *, default_topic: str, asked_queues: int, peer: Peer, sys_flag: int = 0
     ) -> TopicConfig:
-        """Return the topic's settings; create it after the pattern of `default_topic` if that is allowed.
+        """Return the topic's settings; create the topic with the settings of `default_topic`, if that is allowed.
 
         Raises `TopicNotFound`, and `LimitReached` if there are too many topics or the peer exceeds its share of
-        auto-created ones. Source: TopicConfigManager.createTopicInSendMessageMethod.
+        auto-created topics. Source: TopicConfigManager.createTopicInSendMessageMethod.
         """
         if (topic := self._table.get(name)) is not None:
             return topic
@@ -196,7 +206,10 @@ class Topics:
         return topic
 
     def _create(self, topic: TopicConfig, peer: Peer | None) -> None:
-        """Create a topic automatically, for a `peer` if one sends to it."""
+        """Create a topic automatically.
+
+        With a `peer`, the topic counts against the peer's share of auto-created topics.
+        """
         self._check_room(topic.name)
         if peer is not None:
             quota, what = self._creations, "topics"
@@ -218,7 +231,9 @@ class Topics:
         return bool(pattern.permission & Permission.INHERIT)
 
     def queue_for(self, name: str, queue_id: int) -> int:
-        """Return the queue id for a message that has waited: the topic may have lost its queue meanwhile."""
+        """Return the queue id for a message delivered after a delay: another queue if the topic has lost the message's
+        queue.
+        """
         topic = self._table.get(name)
         if topic is None or queue_id < topic.read_queues:
             return queue_id
@@ -227,9 +242,10 @@ class Topics:
     def for_group_retry(
         self, name: str, queue_count: int, *, sys_flag: int = 0, sender: Peer | None = None
     ) -> TopicConfig:
-        """Return a group's retry or dead-letter topic; create it with this many queues if it is missing.
+        """Return the settings of a group's retry or dead-letter topic; create the topic with `queue_count` queues if
+        missing.
 
-        A topic created for a `sender` counts for its share. Raises `LimitReached`.
+        With a `sender`, a new topic counts against the sender's share. Raises `LimitReached`, `TopicNotFound`.
         """
         if (topic := self._table.get(name)) is not None:
             return topic
@@ -245,7 +261,7 @@ class Topics:
         return topic
 
     def order(self, names: frozenset[str]) -> None:
-        """Mark exactly these topics as ordered, by a name server's answer. Source: updateOrderTopicConfig."""
+        """Mark exactly these topics as ordered, as a name server's reply names them. Source: updateOrderTopicConfig."""
         changed = [topic for topic in self._table.values() if topic.order != (topic.name in names)]
         for topic in changed:
             self._table[topic.name] = msgspec.structs.replace(topic, order=not topic.order)
@@ -253,7 +269,10 @@ class Topics:
             self.touch()
 
     def touch(self) -> None:
-        """Give the table a new version after the broker's permission changed, so that name servers read it again."""
+        """Give the table a new data version and save it.
+
+        Called when the broker's permission changed: name servers then read all topics again.
+        """
         self._renew()
         self._saving.save(self.table, order=self.version.counter)
 
@@ -266,7 +285,7 @@ class Topics:
         return saved
 
     def _note_saved(self, name: str, saved: Future[None]) -> None:
-        """Called in the thread that saves."""
+        """Log a failed save, or forget the future of a successful one. Called in the thread that saves."""
         if (error := saved.exception()) is not None:
             logger.warning("topic %s is not stored: %s", name, error)
         elif self.unsaved.get(name) is saved:
@@ -278,14 +297,14 @@ def _encoded(table: TopicConfigTable) -> bytes:
 
 
 def check_changeable(topics: Topics, name: str) -> None:
-    """Raise, with upstream's text, unless an administrator may create, change or delete this topic."""
+    """Raise `BrokerError`, with upstream's text, if administrators may not create, change or delete this topic."""
     check_topic(name)
     if topics.is_system(name):
         raise BrokerError(f"The topic[{name}] is conflict with system topic.")
 
 
 def describe(topic: TopicConfig) -> str:
-    """Return the settings as Java prints them in refusals."""
+    """Return a topic's settings as text, as Java prints them in error messages."""
     letters = "".join(
         letter if topic.permission & bit else "-"
         for letter, bit in (("R", Permission.READ), ("W", Permission.WRITE), ("X", Permission.INHERIT))
@@ -302,7 +321,10 @@ def _is_of_group(name: str) -> bool:
 
 
 def _built_in(config: BrokerConfig) -> Iterator[TopicConfig]:
-    """Yield the topics of every broker. Clients create topics through the routes of template and cluster topic."""
+    """Yield the topics that every broker has.
+
+    Clients create topics through the routes of the template topic and the topic named as the cluster.
+    """
     yield _topic(SELF_TEST_TOPIC, 1)
     if config.auto_create_topic:
         yield _topic(AUTO_CREATE_TOPIC, config.default_topic_queues, _READ_WRITE | Permission.INHERIT)

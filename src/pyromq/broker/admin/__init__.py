@@ -1,1 +1,1 @@
-"""Requests of administrators and their tools."""
+"""Answers requests of administrators and their tools: topics, groups, settings, statistics, queries."""

@@ -1,10 +1,10 @@
-"""The audit log: a line of JSON per request of an administrator, with account, address and outcome.
+"""The audit log: one line of JSON for each administrator's request that changes something.
 
     {"time": "2023-11-14T22:13:20.000Z", "from": "10.0.0.7:51034", "client": "10.0.0.7@4711",
      "request": "DELETE_TOPIC_IN_BROKER", "fields": {"topic": "orders"}, "outcome": "SUCCESS", "remark": null}
 
-It is a hook of the remoting layer and never delays a request: a thread writes the lines. Lines that the disk refuses
-are lost, and the next line written says how many. Of bodies only the names of changed objects are logged.
+The audit log is a hook of the remoting layer and never delays a request: a thread writes the lines. Lines that the disk
+refuses are lost, and the next written line says how many. Bodies are not logged, only the names of the objects changed.
 """
 
 from __future__ import annotations
@@ -65,15 +65,16 @@ AUDITED = (
     SaveGroup,
     SaveWhiteList,
 )
-SECRETS = ("secret", "password", "signature", "token")  # values of fields with such names are not logged
-MOST_CHARACTERS = 256  # of a field's value
-FILE_BYTES = 16 << 20
-OLDER_FILES = 4
-MOST_WAITING = 10_000  # unwritten lines, while the disk does not answer; further ones are lost
+# A field whose name contains one of these is logged without its value.
+SECRETS = ("secret", "password", "signature", "token")
+MOST_CHARACTERS = 256  # limit of a logged text, such as a field's value; longer texts are cut
+FILE_BYTES = 16 << 20  # size of the audit log at which a new file is begun
+OLDER_FILES = 4  # full files of the audit log kept besides the present one
+MOST_WAITING = 10_000  # limit of unwritten lines, while the disk does not respond; further lines are lost
 
 
 class AuditLog:
-    """A hook that logs the requests to one broker."""
+    """A remoting hook that logs the requests which change something at one broker."""
 
     def __init__(self, file: AuditFile, connections: Connections, clock: Clock) -> None:
         self._file = file
@@ -82,7 +83,7 @@ class AuditLog:
         self._codes = {code for code, header in request_headers().items() if issubclass(header, AUDITED)}
 
     def before_request(self, request: RemotingRequest) -> None:
-        """Do nothing: a line needs the outcome."""
+        """Do nothing: a line is written after the response, since it contains the outcome."""
 
     def after_response(self, request: RemotingRequest, outcome: RemotingOutcome) -> None:
         if request.incoming and request.code in self._codes:
@@ -105,20 +106,23 @@ class AuditLog:
 
 
 class AuditFile:
-    """A file of lines, rotated at `FILE_BYTES`; `OLDER_FILES` are kept. A thread writes and flushes the lines."""
+    """A file of lines.
+
+    A thread writes and flushes them; at `FILE_BYTES` a new file is begun, and `OLDER_FILES` full ones are kept.
+    """
 
     def __init__(self, path: Path, disk: Disk, clock: Clock) -> None:
         self._path = path
         self._disk = disk
         self._clock = clock
         self._thread = worker(disk, "audit-log")
-        self._lock = threading.Lock()  # guards `_waiting` and `_missing`, which both threads change
+        self._lock = threading.Lock()  # guards `_waiting` and `_missing`, which event loop and thread change
         self._waiting: list[bytes] = []
         self._missing = 0
         self._failed = False
 
     def append(self, line: bytes) -> None:
-        """Queue a line to be written. Never raises, never blocks."""
+        """Queue a line to be written by the thread. Never raises, never blocks."""
         with self._lock:
             if len(self._waiting) == MOST_WAITING:
                 self._missing += 1
@@ -129,7 +133,7 @@ class AuditFile:
             self._thread.submit(self._write)
 
     def close(self) -> None:
-        """Block until all lines are written or lost."""
+        """Block until all queued lines are written or lost."""
         self._thread.shutdown()
 
     def _write(self) -> None:
@@ -144,7 +148,7 @@ class AuditFile:
                 self._missing += missing + len(lines)
             if not self._failed:
                 logger.error(  # noqa: TRY400  once, in one line
-                    "the audit log %s loses requests: %s; check that disk", self._path, error.strerror
+                    "the audit log %s loses requests: %s; check the disk", self._path, error.strerror
                 )
             self._failed = True
         else:
@@ -168,7 +172,7 @@ class AuditFile:
                     written += disk.write(descriptor, content[written:], size + written)
                 disk.sync(descriptor)
             except OSError:
-                disk.resize(descriptor, size)  # no incomplete line
+                disk.resize(descriptor, size)  # leaves no incomplete line in the file
                 raise
         finally:
             disk.close(descriptor)
@@ -195,7 +199,9 @@ def _without_secrets(header: Header) -> dict[str, str]:
 
 
 def _named(request: RemotingRequest) -> dict[str, str]:
-    """Return the names of changed objects that only the body has; an unreadable body is refused elsewhere."""
+    """Return the names of changed objects that only the request's body contains; {} if there are none or the body is
+    unreadable.
+    """
     try:
         if request.code == SaveGroup.code:
             return {"group": decode_body(GroupConfig, request.body, REQUEST).name}
@@ -223,5 +229,5 @@ def _time(clock: Clock) -> str:
 
 
 def _encoded(line: dict[str, object]) -> bytes:
-    """Return the line as ASCII, without line ends or terminal control characters in it."""
+    """Return the line as ASCII JSON with a line end, and without other control characters."""
     return json.dumps(line).replace("\x7f", "\\u007f").encode() + b"\n"

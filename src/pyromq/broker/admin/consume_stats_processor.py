@@ -1,6 +1,7 @@
-"""Answers requests for queue bounds and for groups' progress in topics, of tools that show lag.
+"""Answers requests for bounds of queues and for the progress of groups in topics, from tools that show lag.
 
-A topic may have thousands of queues, so reading runs in slices, and waits for records on disk.
+A topic may have thousands of queues, so reading runs in slices between other requests, and records that are not in
+memory are loaded by a thread.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from pyromq.remoting.headers import (
 from pyromq.slow_work import breathe
 from pyromq.store.queue.reading import Place
 
-Asked = tuple[int, int]  # a message of a topic: queue id and queue offset
+Asked = tuple[int, int]  # queue id and queue offset of one message of a topic
 
 
 class ConsumeStatsProcessor:
-    """Answers with the figures of one topic, one group or all groups. Times are ms since 1970; 0 if unknown."""
+    """Answers with the figures of one topic, one group or all groups. Times are ms since 1970; 0 for unknown times."""
 
     def __init__(self, state: SharedState) -> None:
         self._store = state.store
@@ -59,7 +60,10 @@ class ConsumeStatsProcessor:
 
     @answers(ConsumeStatistics)
     async def group(self, header: ConsumeStatistics, call: Call) -> Reply:
-        """Return the group's progress in one topic, or in all topics it has offsets of; an unknown group has none."""
+        """Return the group's progress in one topic, or in all topics with offsets of the group.
+
+        An unknown group has no progress.
+        """
         names = {header.topic} if header.topic else self._offsets.topics_of(header.consumer_group)
         tps, queues = 0.0, {}
         for topic in self._consumed(header.consumer_group, names):
@@ -70,7 +74,7 @@ class ConsumeStatsProcessor:
 
     @answers(BrokerConsumeStatistics)
     async def all_groups(self, header: BrokerConsumeStatistics, call: Call) -> Reply:
-        """Return each group's progress by topic; with `order`, only in ordered topics."""
+        """Return each group's progress by topic. If the request's `order` is set, only ordered topics are included."""
         listed, lag = [], 0
         topics_by_group = self._offsets.topics_by_group()
         for group in list(self._groups):
@@ -92,7 +96,7 @@ class ConsumeStatsProcessor:
 
     @answers(TopicConsumers)
     async def consumers(self, header: TopicConsumers, call: Call) -> Reply:
-        """Return the groups with members that subscribe to the topic, or with offsets of it."""
+        """Return the groups whose members subscribe to the topic, and the groups with offsets in the topic."""
         groups = self._offsets.groups_of(header.topic)
         for group in list(self._connections.consumer_groups()):
             if header.topic in group.subscriptions:
@@ -113,7 +117,7 @@ class ConsumeStatsProcessor:
                 yield topic
 
     async def _of_topic(self, topic: TopicConfig) -> TopicStats:
-        """Return bounds and last store time of the topic's write queues."""
+        """Return for each write queue of the topic its bounds and the store time of its last message."""
         ends = {}
         for queue_id in range(topic.write_queues):
             ends[queue_id] = self._store.max_offset(topic.name, queue_id)
@@ -130,7 +134,7 @@ class ConsumeStatsProcessor:
         return TopicStats(queues=queues)
 
     async def _of_group(self, group: str, topic: TopicConfig) -> ConsumeStats:
-        """Return the group's offset and the end of each of the topic's read queues."""
+        """Return for each read queue of the topic the group's offset and the end of the queue."""
         offsets = {}
         for queue_id in range(topic.read_queues):
             offsets[queue_id] = self._offsets.find(group, topic.name, queue_id) or 0
@@ -147,7 +151,9 @@ class ConsumeStatsProcessor:
         return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)
 
     async def _spans(self, group: str, topic: TopicConfig) -> list[QueueTimeSpan]:
-        """Return by queue the store times of its first, last consumed and last message, and the group's delay."""
+        """Return for each write queue the store times of its first, last consumed and last message, and the group's
+        delay (ms).
+        """
         return [await self._span(group, topic, queue_id) for queue_id in range(topic.write_queues)]
 
     async def _span(self, group: str, topic: TopicConfig, queue_id: int) -> QueueTimeSpan:
@@ -170,7 +176,7 @@ class ConsumeStatsProcessor:
         )
 
     async def _stored_ms(self, topic: TopicConfig, asked: Iterable[Asked]) -> dict[Asked, int]:
-        """Return the store times of these messages; messages that do not exist are omitted."""
+        """Return the store times (ms since 1970) of these messages; messages that do not exist are omitted."""
         known: dict[Asked, Place] = {}
         for queue_id, offset in asked:
             await breathe()
@@ -185,6 +191,6 @@ class ConsumeStatsProcessor:
 
 
 def _text(milliseconds: int) -> str:
-    """Return local time in upstream's form: `yyyy-MM-dd#HH:mm:ss:SSS`."""
+    """Return a time (ms since 1970) as local time in upstream's form: `yyyy-MM-dd#HH:mm:ss:SSS`."""
     local = time.localtime(milliseconds / 1000)
     return time.strftime("%Y-%m-%d#%H:%M:%S", local) + f":{milliseconds % 1000:03d}"

@@ -1,4 +1,4 @@
-"""Answers the totals of all topics and groups in one reply, for consoles that show all of them."""
+"""Answers a request for the totals of all topics and groups in one reply, for consoles that show all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyromq.slow_work import breathe
 
 
 class FiguresProcessor:
-    """Adds up queues: one entry per topic and group, instead of one per queue."""
+    """Sums the figures of queues: the reply has one entry per topic and per group, not one per queue."""
 
     def __init__(self, state: SharedState) -> None:
         self._store = state.store
@@ -48,7 +48,10 @@ class FiguresProcessor:
         return await in_pieces(FiguresTable(topics=topics, groups=groups))
 
     async def _topic(self, topic: TopicConfig) -> TopicFigures:
-        """Return a topic's totals. Queues that are no longer read count: their messages still exist."""
+        """Return a topic's totals, over all its queues.
+
+        Queues that are no longer read count too: their messages still exist.
+        """
         name, messages, sent = topic.name, 0, 0
         last: dict[int, int] = {}
         for queue_id in range(max(topic.read_queues, topic.write_queues)):

@@ -35,12 +35,12 @@ from pyromq.store.table_file import when_saved
 
 logger = logger_of(__name__)
 
-KEYS_AT_ONCE = 100  # keys of the offset table read before the clock is
-MAX_LONG = (1 << 63) - 1
+KEYS_AT_ONCE = 100  # keys of the offset table read before other connections may be served
+MAX_LONG = (1 << 63) - 1  # Java's Long.MAX_VALUE
 
 
 class GroupProcessor:
-    """Creates, changes, lists and deletes groups; copies and compares their offsets."""
+    """Creates, changes, lists and deletes consumer groups; copies and compares their offsets."""
 
     def __init__(self, state: SharedState) -> None:
         self._groups = state.groups
@@ -51,7 +51,7 @@ class GroupProcessor:
     @answers(SaveGroup)
     def save_group(self, header: SaveGroup, call: Call) -> Future[Reply]:
         group = decode_body(GroupConfig, call.body, REQUEST)
-        if group.retry_queues > MAX_QUEUES:  # the group's retry topic gets as many
+        if group.retry_queues > MAX_QUEUES:  # the group's retry topic gets as many queues
             raise BrokerError(f"group[{group.name}]: retryQueueNums is {group.retry_queues}; the limit is {MAX_QUEUES}")
         saved = self._groups.put(group)
         logger.info("group %s saved by %s", group.name, call.peer.address)
@@ -59,7 +59,10 @@ class GroupProcessor:
 
     @answers(DeleteGroup)
     def delete_group(self, header: DeleteGroup, call: Call) -> Reply | Future[Reply]:
-        """Delete the group; if groups are created automatically, a running member creates it again."""
+        """Delete the group; reply when the deletion is on disk.
+
+        With automatic creation, a running member creates the group again.
+        """
         if (saved := self._groups.delete(header.group)) is not None:
             logger.info("group %s deleted by %s", header.group, call.peer.address)
         self._statistics.forget_group(header.group)
@@ -87,7 +90,9 @@ class GroupProcessor:
 
     @answers(CloneGroupOffset)
     async def clone_offsets(self, header: CloneGroupOffset, call: Call) -> Reply:
-        """Copy the offsets of one topic, or of all topics except the source group's retry topic."""
+        """Copy a group's offsets to another group: in one topic, or in all topics except the source group's retry
+        topic.
+        """
         topics = {header.topic} if header.topic else self._offsets.topics_of(header.source_group)
         for topic in topics - {retry_topic(header.source_group)}:
             self._offsets.clone(header.source_group, header.destination_group, topic)
@@ -96,10 +101,9 @@ class GroupProcessor:
 
     @answers(CorrectionOffsets)
     async def correction_offsets(self, header: CorrectionOffsets, call: Call) -> Reply:
-        """Return by queue the lowest offset of the groups that are not filtered.
+        """Return for each queue of a topic the lowest offset of all groups except the filtered ones.
 
-        The largest number stands for a queue where the compared group's offset is lower.
-
+        For a queue where the compared group's offset is lower, 2^63 - 1 is returned.
         Source: RocketMQ 4.9.8, AdminBrokerProcessor.queryCorrectionOffset.
         """
         await breathe()  # lets requests of other connections go first

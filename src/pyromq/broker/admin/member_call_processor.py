@@ -1,4 +1,4 @@
-"""Answers requests that only a group's members can serve, by calling them over their connections.
+"""Answers administrators' requests that only members of a group can serve, by calling these members.
 
 Source: RocketMQ 4.9.8, Broker2Client and AdminBrokerProcessor.callConsumer.
 """
@@ -28,13 +28,13 @@ from pyromq.remoting.headers import (
 )
 from pyromq.slow_work import breathe
 
-RELAY_SECONDS = 10.0
-STATUS_SECONDS = 5.0
-END = -1  # the timestamp that means the end of each queue
+RELAY_SECONDS = 10.0  # longest wait for a member's response to a relayed request
+STATUS_SECONDS = 5.0  # longest wait for a member's response with its offsets
+END = -1  # a reset to this timestamp means the end of each queue
 
 
 class MemberCallProcessor:
-    """Relays administrators' requests to consumers, and their responses back."""
+    """Relays administrators' requests to consumers, and the consumers' responses back."""
 
     def __init__(self, state: SharedState) -> None:
         self._store = state.store
@@ -49,7 +49,7 @@ class MemberCallProcessor:
 
     @answers(ConsumeDirectly)
     def consume_directly(self, header: ConsumeDirectly, call: Call) -> Future[Reply]:
-        """Have a member consume one stored message now, named by its offset id."""
+        """Have a member consume one stored message now; the request names the message by its offset message id."""
         if not header.message_id:
             return self._consume(header, call.body)
         log_offset = parse_offset_id(header.message_id).log_offset
@@ -70,7 +70,11 @@ class MemberCallProcessor:
 
     @answers(ResetOffset)
     async def reset_offset(self, header: ResetOffset, call: Call) -> Reply:
-        """Have all members reset to a time; without force no offset moves forward. Members commit, not the broker."""
+        """Have all members of a group reset their offsets in a topic to a time; reply with these offsets.
+
+        Without `force` no offset moves forward. The members commit the new offsets, not the broker. Raises
+        `ConsumerNotOnline`.
+        """
         topic = self._topics.find(header.topic)
         if topic is None:
             raise BrokerError(f"[reset-offset] reset offset failed, no topic in this broker, topic={header.topic}")
@@ -85,7 +89,7 @@ class MemberCallProcessor:
                 f"Consumer not online, so can not reset offset. Group: {header.group} Topic: {header.topic} "
                 f"Timestamp: {header.timestamp}"
             )
-        # As upstream, the body's form follows the administrator's language, and force is not relayed.
+        # As upstream: the language of the administrator's client decides the body's form, and `force` is not relayed.
         told = encode_body(ResetOffsets(offsets=_list_form(queues) if call.language == Language.CPP.name else queues))
         order = ResetClientOffset(topic=header.topic, group=header.group, timestamp=header.timestamp, force=False)
         for member in members:
@@ -93,7 +97,7 @@ class MemberCallProcessor:
         return Reply(body=encode_body(ResetOffsets(offsets=queues)))
 
     async def _reset_to(self, header: ResetOffset, queue_id: int, is_online: bool) -> int:
-        """Return the offset to reset to. New members have stored none yet: with force they are reset too."""
+        """Return the queue offset to reset to. With `force`, an online group without a stored offset is reset too."""
         present = self._offsets.find(header.group, header.topic, queue_id)
         if present is None and not (header.force and is_online):
             raise BrokerError(f"THe consumer group <{header.group}> not exist")
@@ -105,7 +109,7 @@ class MemberCallProcessor:
 
     @answers(ConsumerStatusOfGroup)
     def status(self, header: ConsumerStatusOfGroup, call: Call) -> Future[Reply]:
-        """Collect the members' own offsets; members that do not respond are omitted."""
+        """Return the offsets that the members report; members that do not respond are omitted."""
         members = self._members(header.group, STATUS_VERSION)
         if not members:
             raise BrokerError(f"No Any Consumer online in the consumer group: [{header.group}]")
@@ -122,7 +126,7 @@ class MemberCallProcessor:
         return members
 
     def _relay(self, header: ConsumerRunningState | ConsumeDirectly, body: bytes = b"") -> Future[Reply]:
-        """Call one member and relay its response."""
+        """Call the member that the request names and return the future of its response. Raises `BrokerError`."""
         group, client_id = header.consumer_group, header.client_id
         consumers = self._connections.consumers(group)
         found = [member for member in consumers.members if member.client_id == client_id] if consumers else []
@@ -148,7 +152,7 @@ class MemberCallProcessor:
 
 
 def _collect(members: list[GroupMember], header: ConsumerStatusOfClient) -> Future[Reply]:
-    """Call all members at once; the reply is complete when the last one has responded or failed."""
+    """Call all members at the same time; the future completes when each one has responded or failed."""
     collected: Future[Reply] = Future()
     tables: dict[str, dict[MessageQueue, int]] = {}
     missing = len(members)
@@ -158,7 +162,7 @@ def _collect(members: list[GroupMember], header: ConsumerStatusOfClient) -> Futu
 
     def answered_by(member: GroupMember, result: Response | MQError) -> None:
         nonlocal missing
-        with suppress(MQError):  # an unreadable response counts as none
+        with suppress(MQError):  # an unreadable response counts as a missing one
             if isinstance(result, Response) and result.check().body:
                 tables[member.client_id] = decode_body(ConsumerStatus, result.body, REQUEST).queues
         missing -= 1

@@ -1,6 +1,7 @@
-"""Answers queries for single messages: by key, by log offset, and for the raw entries of a consume queue.
+"""Answers queries for single messages: by key, by log offset, and for raw entries of a consume queue.
 
-`Indexing` feeds the key index in slices, and lets queries wait until it has what was stored before them.
+`Indexing` adds stored messages to the key index in slices. A query by key waits until all messages stored before the
+query are in the index.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from pyromq.store.message_store import MessageStore, QueueEntry
 if TYPE_CHECKING:
     from pyromq.broker.shared_state import SharedState
 
-STEP_SECONDS = 0.0005  # of indexing between two iterations of the event loop, also while a query waits
-PAUSE_SECONDS = 0.0025  # between steps while no query waits
-BULK_BYTES = 64 << 10  # stored between two steps: with more, sends come first
-BULK_PAUSE_SECONDS = 0.01
-FAR_BYTES = 1 << 30  # of log: if it is this far behind, the index gets a third of the processor
-FAR_PAUSE_SECONDS = 0.001
-IDLE_SECONDS = 0.5
-MAX_MATCHES = 64  # maxMsgsNumBatch
-UNIQUE_KEY_MATCHES = 32  # defaultQueryMaxNum
-MOST_ENTRIES = 16_384  # queue entries in one reply; upstream has no limit
-ENTRIES_AT_ONCE = 64  # entries read before the clock is; with a group their records may be read too
+STEP_SECONDS = 0.0005  # longest time of indexing before other connections are served
+PAUSE_SECONDS = 0.0025  # pause between two steps of indexing if no query waits
+BULK_BYTES = 64 << 10  # bytes stored between two steps that mean busy producers: sends come first
+BULK_PAUSE_SECONDS = 0.01  # pause between two steps of indexing if producers are busy
+FAR_BYTES = 1 << 30  # bytes of log not indexed, beyond which indexing gets a third of the processor
+FAR_PAUSE_SECONDS = 0.001  # pause between two steps of indexing if the index is `FAR_BYTES` behind
+IDLE_SECONDS = 0.5  # pause between two steps of indexing if all messages are indexed
+MAX_MATCHES = 64  # limit of messages in the reply to a query by key: upstream's maxMsgsNumBatch
+UNIQUE_KEY_MATCHES = 32  # limit of messages in the reply to a query by unique key: defaultQueryMaxNum
+MOST_ENTRIES = 16_384  # limit of queue entries in one reply; upstream has no limit
+ENTRIES_AT_ONCE = 64  # queue entries read, some with their records, before other connections are served
 
 
 class QueryMessageProcessor:
-    """Finds messages for tools."""
+    """Finds stored messages for tools: by key, by log offset, or by place in a queue."""
 
     def __init__(self, state: SharedState) -> None:
         self._store = state.store
@@ -48,9 +49,10 @@ class QueryMessageProcessor:
 
     @answers(QueryMessage)
     async def by_key(self, header: QueryMessage, call: Call) -> Reply:
-        """Return the newest records of the topic with the key or unique key, in log order.
+        """Return the newest records of the topic that have the key or unique key, in log order.
 
-        `maxQueryBytes` limits them, but one is always returned; the remark says how many are omitted.
+        `maxQueryBytes` limits the records, but one is always returned; the remark says how many are omitted. Raises
+        `QueryNotFound`.
         """
         if (indexed := self._indexing.when_indexed()) is not None:
             await completed(indexed)
@@ -82,7 +84,10 @@ class QueryMessageProcessor:
 
     @answers(QueueEntries)
     async def entries(self, header: QueueEntries, call: Call) -> Reply:
-        """Return entries of a consume queue; with a group, also whether its subscription accepts each."""
+        """Return entries of a consume queue.
+
+        If the request names a group, each entry says whether the group's subscription accepts it.
+        """
         topic, queue_id = header.topic, header.queue_id
         if queue_id not in self._store.queue_ids(topic):
             raise BrokerError(f"{queue_id}@{topic} is not exist!")
@@ -120,7 +125,7 @@ class QueryMessageProcessor:
 
 
 def _newest(records: list[memoryview], most_bytes: int) -> list[memoryview]:
-    """Return the last records that fit `most_bytes` together, at least the very last."""
+    """Return as many of the last records as fit `most_bytes` together, at least one."""
     size = 0
     for number, record in enumerate(reversed(records)):
         size += len(record)
@@ -130,23 +135,27 @@ def _newest(records: list[memoryview], most_bytes: int) -> list[memoryview]:
 
 
 class _Query(NamedTuple):
-    log_end: int  # when the query arrived
+    log_end: int  # log offset at which the log ended when the query arrived
     indexed: Future[None]
 
 
 class Indexing:
-    """Feeds the key index of one broker. `alarm` rings when `step` must run earlier than it returned."""
+    """Adds stored messages to the key index of one broker.
+
+    `alarm` rings when `step` must be called earlier than its last return value said.
+    """
 
     def __init__(self, store: MessageStore, clock: Clock) -> None:
         self.alarm = Alarm(clock)
         self._store = store
         self._queries: deque[_Query] = deque()
-        self._log_end = 0  # at the last step
+        self._log_end = 0  # log offset at which the log ended at the last step
 
     def when_indexed(self) -> Future[None] | None:
-        """Return a future that completes when the present log is indexed; None if it is.
+        """Return a future that completes when all messages stored so far are indexed; None if they are indexed already.
 
-        It completes in the event loop's thread; with `StoreNotWritable` if the disk has no room for the index.
+        The future completes in the event loop's thread. It fails with `StoreNotWritable` if the disk has no room for
+        the index.
         """
         if not self._queries and not self._store.index_behind:
             return None
@@ -156,7 +165,7 @@ class Indexing:
         return query.indexed
 
     def step(self) -> float:
-        """Index a slice and complete one query at most; return the seconds until the next call."""
+        """Index a slice of the log and complete one query at most; return the seconds until the next call."""
         if not self._queries:
             done = not self._store.index_behind or self._store.index_step(STEP_SECONDS)
             before, self._log_end = self._log_end, self._store.max_log_offset

@@ -1,4 +1,4 @@
-"""Answers requests about the running broker: runtime figures, statistics, connections."""
+"""Answers requests about the running broker: its runtime figures, statistics and connected clients."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FALL_SIZE, FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
 
 
 class RuntimeInfoProcessor:
-    """Answers with figures of the whole broker, and lists its clients."""
+    """Answers with figures of the whole broker, and with lists of its clients."""
 
     def __init__(self, state: SharedState) -> None:
         self._store = state.store
@@ -81,9 +81,10 @@ class RuntimeInfoProcessor:
         return Reply(body=encode_body(body))
 
     async def _fall(self, header: BrokerStatistics) -> Reply:
-        """Return a group's lag in a queue now, in log bytes or in ms; upstream only logs it.
+        """Return how far a group is behind in a queue now: bytes of log, or ms. Upstream only logs this figure.
 
-        Each span has the same value, which is no sum. Source: BrokerStatsManager.recordDiskFallBehindSize.
+        Minute, hour and day of the reply have the same value, which is no sum. Source:
+        BrokerStatsManager.recordDiskFallBehindSize.
         """
         queue_text, _, rest = header.stats_key.partition("@")
         topic, _, group = rest.partition("@")
@@ -103,7 +104,10 @@ class RuntimeInfoProcessor:
 
     @answers(ConsumerConnections)
     async def consumers(self, header: ConsumerConnections, call: Call) -> Reply:
-        """Return a group's members; with details also the queue locks, which may outlast the last member."""
+        """Return a group's members.
+
+        With details, also the queue locks, which may outlast the last member. Raises `ConsumerNotOnline`.
+        """
         group = self._connections.consumers(header.consumer_group)
         locks = self._locks(header.consumer_group) if header.details else None
         if group is None:
@@ -152,12 +156,12 @@ class RuntimeInfoProcessor:
         return await in_pieces(ProducerTable(groups=groups))
 
     def _shown(self, group: str, asker: str | None) -> list[GroupMember]:
-        """Return the members of a producer group that the account may see."""
+        """Return the members of a producer group that the account `asker` may see."""
         may_see = self._permissions.may_see_client
         return [member for member in self._connections.producers(group) if may_see(asker, member.account)]
 
     def _delay_figures(self) -> dict[str, str]:
-        """Return by level the next queue offset to deliver, and the end of the level's queue."""
+        """Return for each delay level the next queue offset to deliver and the end of the level's queue."""
         return {
             f"scheduleMessageOffset_{level}": f"{offset},{self._store.max_offset(SCHEDULE_TOPIC, level - 1)}"
             for level, offset in self._delay_levels.offsets().items()
@@ -172,7 +176,8 @@ class RuntimeInfoProcessor:
             "brokerVersionDesc": VERSION_NAME,
             "bootTimestamp": str(statistics.started_ms),
             "runtime": _duration(now - statistics.started_ms),
-            "totalMemKBytes": str(_MEMORY_BYTES // 1024),  # read by exportMetrics, which upstream's brokers do not send
+            # ours: the tool exportMetrics reads this entry, but upstream's brokers do not send it.
+            "totalMemKBytes": str(_MEMORY_BYTES // 1024),
             "putMessageTimesTotal": str(puts.count),
             "putMessageFailedTimes": str(statistics.failed_puts),
             "putMessageSizeTotal": str(puts.size),
@@ -201,18 +206,19 @@ class RuntimeInfoProcessor:
             f"commitLogDiskRatio_{store.config.commit_log_path or root / 'commitlog'}": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {_readable(total)}, Free : {_readable(free)}.",
-            "dispatchBehindBytes": str(store.index_behind),  # a queue's entry is written together with its record
+            # Only the index: a queue's entry is written together with its record.
+            "dispatchBehindBytes": str(store.index_behind),
             "remainHowManyDataToFlush": _readable(store.max_log_offset - store.flushed_to),
-            **({"sendRefusal": store.refusal} if store.refusal else {}),  # ours, as the next
+            **({"sendRefusal": store.refusal} if store.refusal else {}),  # ours, like the next two entries
             **({"pyromqMissingFiles": str(len(gone)), "pyromqMissingFile": str(gone[0])} if gone else {}),
             **({"pyromqOpenDataFolder": f"{root} (mode {mode:o})"} if mode & 0o007 else {}),
         }
 
     def _queue_figures(self) -> dict[str, str]:
-        """Return the numbers of waiting requests under the names of upstream's thread pools.
+        """Return the numbers of waiting requests, named as upstream's queues of thread pools.
 
         Sends wait for their flush, pulls for records to be loaded, queries for their next slice. Long polls do not
-        count. Capacities that do not exist here and times that are not measured are omitted.
+        count. Capacities that do not exist here, and times that are not measured, are omitted.
         """
         sends, pulls = self._confirmation, self._cold_reads.waiting
         return {
@@ -222,12 +228,12 @@ class RuntimeInfoProcessor:
             "pullThreadPoolQueueSize": str(len(pulls)),
             "pullThreadPoolQueueHeadWaitTimeMills": str(int(pulls.oldest_seconds * 1000)),
             "queryThreadPoolQueueSize": str(len(self._slow_replies)),
-            "pageCacheLockTimeMills": "0",  # the event loop writes the log and answers this: no write is in progress
+            "pageCacheLockTimeMills": "0",  # always 0: the thread that answers this request also writes the log
         }
 
 
 def _used_share(used: int, free: int) -> float:
-    """Return the used share of a disk as `df` computes it: whole percents, rounded up, of the space users may use.
+    """Return the used part of a disk, 0 to 1, as `df` computes it: whole percents, rounded up, of the space for users.
 
     Source: RocketMQ 4.9.8, UtilAll.getDiskPartitionSpaceUsedPercent.
     """

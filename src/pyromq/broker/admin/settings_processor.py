@@ -1,6 +1,6 @@
-"""Answers administrators' requests to read and change the broker's settings; changes survive a restart.
+"""Answers administrators' requests to read and change the broker's settings. Changes survive a restart.
 
-Changes are saved in a file of the broker's own in its data folder, which overrides the user's configuration. The user's
+Changes are saved in a file of the broker in its data folder, which overrides the user's configuration. The user's own
 files are never written.
 """
 
@@ -33,30 +33,33 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-# Not settings of this broker; Java's tools (exportConfigs, exportMetrics) read them.
+# Sent with the settings, though this broker has no such settings: Java's exportConfigs and exportMetrics read them.
 _FIXED_HERE = {
     "brokerRole": "ASYNC_MASTER",
-    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # upstream's default, exportMetrics' cpuNum
-    "enableDetailStat": "false",  # statistics of topics and groups, not of single queues
+    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # upstream's default; exportMetrics shows it as cpuNum
+    "enableDetailStat": "false",  # this broker counts by topic and group, not by queue
     "filterServerNums": "0",
     "msgTraceTopicName": TRACE_TOPIC,
     "slaveReadEnable": "false",
     "traceOn": "true",
 }
 _HEADING = "# Changed while the broker ran, by request 25; outranks what it is started with.\n"
-MOST_SETTINGS_BYTES = 64 << 10  # of a request's body; all settings together have 4 kB
-_MOST_CHARACTERS = 1000  # of a value; the 18 delay levels have 60
+MOST_SETTINGS_BYTES = 64 << 10  # limit of a request's body; all settings together have 4 kB
+_MOST_CHARACTERS = 1000  # limit of a setting's value; the list of 18 delay levels has 60
 _NEVER = {name for name, setting in SETTINGS.items() if setting.change is Change.NEVER}
 BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 
 
 class SettingsProcessor:
-    """Reads and changes settings by RocketMQ's names. `file` holds the changes, which `load_changes` applies."""
+    """Reads and changes settings under RocketMQ's names.
+
+    Changes are saved in the file that `load_changes` reads at the start.
+    """
 
     def __init__(self, state: SharedState) -> None:
         self._config = state.config
-        self._unkept: dict[str, str] = {}  # changes that may not be in the file yet
-        self._kept: Future[None] | None = None  # completes when they are
+        self._unkept: dict[str, str] = {}  # changes that may not be on disk yet
+        self._kept: Future[None] | None = None  # completes when `_unkept` is on disk
         self._next_start: dict[str, str] = {}  # changes that take effect at the next start
         self._saving = TableFile(state.settings, partial(_merged, state.settings))
         self._topics = state.topics
@@ -67,16 +70,18 @@ class SettingsProcessor:
     @answers(BrokerSettings)
     def settings(self, header: BrokerSettings, call: Call) -> Reply:
         version = msgspec.json.encode({"counter": self._version.counter, "timestamp": self._version.timestamp})
-        uses_tls = "true" if self._config.connections.tls is not None else "false"  # towards name servers
+        # TLS of the connections to name servers.
+        uses_tls = "true" if self._config.connections.tls is not None else "false"
         body = write_properties(java_properties(self._config) | _FIXED_HERE | {"useTLS": uses_tls})
         next_start = msgspec.json.encode(self._next_start).decode()
         return Reply(BrokerSettingsResponse(version=version.decode(), next_start=next_start), body.encode())
 
     @answers(SaveBrokerSettings)
     def save(self, header: SaveBrokerSettings, call: Call) -> Future[Reply]:
-        """Change settings, all or none: live ones now, others at the next start. Replies when they are on disk.
+        """Change settings, all or none; reply when the changes are on disk.
 
-        Unlike upstream, unknown names are refused and not kept silently.
+        Settings that can change while the broker runs take effect now, others at the next start. Unlike upstream,
+        unknown names are refused and not silently kept.
         """
         changes = _parsed(call.body)
         _check_changeable(changes)
@@ -110,12 +115,12 @@ class SettingsProcessor:
         return self._kept
 
     def close(self) -> None:
-        """Block until all changes are on disk or have failed."""
+        """Block until all changes are on disk, or have failed."""
         self._saving.close()
 
 
 def _merged(file: JsonFile, changes: dict[str, str]) -> bytes:
-    """Return the file's content merged with these changes."""
+    """Return the new content of the file of settings: its present settings and these changes."""
     return (_HEADING + write_properties(dict(sorted((_kept(file) | changes).items())))).encode()
 
 
@@ -127,7 +132,7 @@ def _kept(file: JsonFile) -> dict[str, str]:
 
 
 def load_changes(config: BrokerConfig, file: JsonFile) -> BrokerConfig:
-    """Return `config` with administrators' changes, which override the settings that the broker was started with."""
+    """Return `config` with the administrators' saved changes, which override what the broker was started with."""
     changes = {name: text for name, text in _kept(file).items() if name not in _NEVER}
     if not changes:
         return config
@@ -146,7 +151,7 @@ def _parsed(body: bytes) -> dict[str, str]:
 
 
 def _check_changeable(changes: dict[str, str]) -> None:
-    """Raise for names that are unknown or cannot be changed, and for values that are not one printable line."""
+    """Raise the error that refuses unknown or unchangeable settings, and values that are not one printable line."""
     for name, text in changes.items():
         if name in BLACK_LIST:
             raise NoPermission("Can not update config in black list.")

@@ -1,4 +1,4 @@
-"""Answers administrators' requests about topics: create, change, delete, list, clean up."""
+"""Answers administrators' requests to create, change, delete and list topics, and to clean up queues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ logger = logger_of(__name__)
 class TopicProcessor:
     """Creates, changes, lists and deletes topics.
 
-    `announce` registers one topic with the name servers; its future completes when the reachable ones have it.
+    `_announce` registers one topic with the name servers; its future completes when the reachable name servers know the
+    topic.
     """
 
     def __init__(self, state: SharedState) -> None:
@@ -44,9 +45,9 @@ class TopicProcessor:
 
     @answers(CreateTopic)
     def create_topic(self, header: CreateTopic, call: Call) -> Future[Reply]:
-        """Create the topic or replace its settings; reply when it is on disk and the name servers have it.
+        """Create the topic or replace its settings; reply when the change is on disk and the name servers know it.
 
-        The order setting is kept: name servers hold it.
+        The topic's order setting is kept: it is changed only by name servers.
         """
         check_changeable(self._topics, header.topic)
         _check_numbers(header)
@@ -75,14 +76,15 @@ class TopicProcessor:
 
     @answers(DeleteTopic)
     async def delete_topic(self, header: DeleteTopic, call: Call) -> Reply:
-        """Delete the topic, its queues and groups' offsets in it; its records stay in the log until retention.
+        """Delete the topic, its queues and the offsets of groups in it; its records stay in the log until retention.
 
-        The reply comes when no crash can restore them. Until then the topic cannot be created again. Consumers are told
-        to reset: otherwise they would skip the first messages of a new topic of that name. Upstream keeps the offsets.
+        The reply comes when no crash can restore the topic. Until then the topic cannot be created again. Consumers are
+        told to reset their offsets: otherwise they would skip the first messages of a new topic of that name. Upstream
+        keeps the offsets.
         """
         name = header.topic
         check_changeable(self._topics, name)
-        # Offsets, settings and queues in this order: a crash leaves none of them for a new topic.
+        # Offsets go first, then settings, then queues: after a crash in between, a new topic inherits no offsets.
         known = self._topics.find(name)
         self._offsets.remove_topic(name)
         saved = self._topics.delete(name, after=self._offsets.unsaved())
@@ -112,7 +114,10 @@ class TopicProcessor:
 
     @answers(TopicSettings)
     def topic(self, header: TopicSettings, call: Call) -> Reply:
-        """Return a topic's settings, which RocketMQ 5's clients need before they send."""
+        """Return the settings of one topic, which clients of RocketMQ 5 need before they send.
+
+        Raises `TopicNotFound`.
+        """
         topic = self._topics.find(header.topic)
         if topic is None:
             raise TopicNotFound(f"No topic in this broker! topic: {header.topic}")
@@ -124,7 +129,7 @@ class TopicProcessor:
 
     @answers(CleanTopics)
     async def clean_topics(self, header: CleanTopics, call: Call) -> Reply:
-        """Delete the queues of deleted topics; queues of system topics stay."""
+        """Delete the queues of topics that no longer exist; queues of system topics stay."""
         for name in self._store.topics():
             if self._topics.find(name) is None and not self._topics.is_system(name):
                 await completed(self._store.delete_topic(name))

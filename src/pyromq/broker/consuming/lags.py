@@ -69,7 +69,7 @@ class StoreTimes:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._known: dict[Place, int] = {}  # message's place -> store time (ms) read or reused in this round
-        self._before: dict[Place, int] = {}  # the same of the previous round
+        self._before: dict[Place, int] = {}  # message -> store time (ms) known in the round before
         self._left = MOST_COLD  # records that this round may still read from the disk
 
     def begin_round(self) -> None:

@@ -1,1 +1,1 @@
-"""RocketMQ's transactions: half messages, their decisions and checks."""
+"""RocketMQ's transactions of single messages: half messages, the decisions on them, and checks with their producers."""

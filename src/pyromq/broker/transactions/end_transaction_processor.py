@@ -1,7 +1,7 @@
-"""Answers producers' decisions on half messages, and administrators' requests to list or check them again.
+"""Answers producers' decisions on half messages, and administrators' requests to list half messages or resume checks.
 
-Source: RocketMQ 4.9.8, EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage. Unlike there, a
-decision takes effect once. The list is ours.
+Source: RocketMQ 4.9.8, EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage. Unlike upstream, a
+second decision on the same half message has no effect. The list of half messages is ours.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-REMEMBERED = 10_000  # latest decisions, so that a repeated request gets the same reply
-MOST_LISTED = 200  # on one page
+REMEMBERED = 10_000  # limit of remembered decisions: a repeated request gets the same reply as the first
+MOST_LISTED = 200  # limit of half messages on one page of the list
 
 
 class EndTransactionProcessor:
-    """Commits and rolls back half messages."""
+    """Commits, rolls back, lists and resumes half messages."""
 
     def __init__(
         self,
@@ -61,11 +61,14 @@ class EndTransactionProcessor:
         self._confirmation = confirmation
         self._store = store
         self._permissions = permissions
-        self._decided: dict[HalfIdentity | int, int] = {}  # decision by half message
+        self._decided: dict[HalfIdentity | int, int] = {}  # half message -> decision (COMMIT or ROLLBACK), oldest first
 
     @answers(EndTransaction)
     def end(self, header: EndTransaction, call: Call) -> Outcome:
-        """Commit or roll back a half message; any other decision leaves it undecided, to be checked later."""
+        """Commit or roll back a half message.
+
+        Any other decision leaves the half message undecided, to be checked later.
+        """
         if header.decision not in (SysFlag.COMMIT, SysFlag.ROLLBACK):
             return Reply()
         if not call.flag & ONE_WAY:
@@ -77,7 +80,7 @@ class EndTransactionProcessor:
             self._check_repeated(header, record)
         else:
             self._decide(header, record, half)
-        # A repeated decision is confirmed like the first one, which may not be on disk yet.
+        # The reply to a repeated decision waits too: the first decision may not be on disk yet.
         return Reply() if call.flag & ONE_WAY else self._confirmation.when_safe(Reply())
 
     def _decide(self, header: EndTransaction, record: StoredMessage, half: Half) -> None:
@@ -90,7 +93,10 @@ class EndTransactionProcessor:
             del self._decided[next(iter(self._decided))]
 
     def _prepared(self, header: EndTransaction) -> StoredMessage:
-        """Return the half message at the header's log offset. Raises `BrokerError` unless all fields agree with it."""
+        """Return the half message at the request's log offset.
+
+        Raises `BrokerError` unless all fields of the request match it.
+        """
         record = self._store.message_at(header.log_offset)
         if record is None:
             raise BrokerError("Find prepared transaction message failed")
@@ -110,7 +116,9 @@ class EndTransactionProcessor:
         return record
 
     def _check_repeated(self, header: EndTransaction, record: StoredMessage) -> None:
-        """Raise `BrokerError` unless the first decision, which counts, was the same."""
+        """Raise `BrokerError` unless the request repeats the first decision on the half message: only
+        the first counts.
+        """
         if self._decided.get(_key(record)) != header.decision:
             raise BrokerError(
                 f"the half message at log offset {header.log_offset} is decided already, was given up, or is lost"
@@ -135,7 +143,7 @@ class EndTransactionProcessor:
 
     @answers(ResumeHalfMessage)
     def resume(self, header: ResumeHalfMessage, call: Call) -> Outcome:
-        """Reset the checks of a half message, or store one that was given up as undecided again."""
+        """Reset the count of checks of an undecided half message, or make a given-up one undecided again."""
         self._confirmation.refuse_if_overloaded()
         log_offset = parse_offset_id(header.message_id or "").log_offset
         self._store.residency.need_record(log_offset)
@@ -155,7 +163,7 @@ class EndTransactionProcessor:
 
     @answers(ListHalfMessages)
     async def list(self, header: ListHalfMessages, call: Call) -> Reply:
-        """Return a page of undecided half messages, oldest first. One checked meanwhile is listed again at the end.
+        """Return a page of undecided half messages, oldest first. A message checked meanwhile appears again at the end.
 
         Messages for topics on which the caller's account has no right are omitted.
         """
@@ -202,5 +210,7 @@ def _entry(half: Half, record: StoredMessage) -> HalfMessageEntry:
 
 
 def _key(record: StoredMessage) -> HalfIdentity | int:
-    """Return the key of a remembered decision: the same for all copies of a half message, if they are recognisable."""
+    """Return the key under which a decision is remembered: the same for all copies of a half message
+    with a unique key.
+    """
     return identity_of(record) or record.log_offset

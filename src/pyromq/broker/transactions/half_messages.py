@@ -1,12 +1,12 @@
-"""Half messages: stored where no consumer reads them until their producer decides, and a table of the undecided.
+"""Half messages: stored where no consumer reads them until their producer decides; with a table of the undecided ones.
 
 The half topic holds the messages. The op topic holds the queue offsets of settled half messages. Offsets of the group
-CID_RMQ_SYS_TRANS say how far both topics are worked through. Each check first appends a copy of the half message, so
-that an undecided message does not block this progress. The copy replaces it; a decision on an earlier copy counts for
-the latest.
+CID_RMQ_SYS_TRANS hold the progress through both topics. Each check first appends a copy of the half message, so that an
+undecided message does not block this progress. The copy replaces the earlier one; a decision on an earlier copy counts
+for the latest.
 
 Each outcome (the final message, the copy, the message given up) is appended in one write with its op record. A crash
-can separate them only at the end of the log. `mend` repairs that, so that no decision takes effect twice.
+can separate them only at the end of the log. `mend` repairs such a separation, so that no decision takes effect twice.
 Source: RocketMQ 4.9.8, TransactionalMessageServiceImpl and TransactionalMessageBridge.
 """
 
@@ -34,11 +34,11 @@ from pyromq.store.message_store import MessageStore
 GROUP = "CID_RMQ_SYS_TRANS"
 DONE = f"{Property.TAGS}\x01d\x02{Property.WAIT}\x01true"  # properties of an op record
 TRANSACTION_BITS = SysFlag.ROLLBACK
-OPS_PER_HALF = 5  # op records in memory per permitted half message; 44 bytes each, so 44 MB by default
+OPS_PER_HALF = 5  # limit of op records in memory, per permitted half message: 44 bytes each, so 44 MB by default
 
 
 class HalfIdentity(NamedTuple):
-    """The fields that all copies of one half message share."""
+    """The fields that all copies of one half message have in common."""
 
     unique_key: str
     born_ms: int
@@ -47,20 +47,20 @@ class HalfIdentity(NamedTuple):
 
 
 class Half(msgspec.Struct, frozen=True, gc=False):
-    """An undecided half message, by its latest copy."""
+    """An undecided half message, as its latest copy describes it."""
 
     queue_offset: int
     log_offset: int
     group: str
     born_ms: int
-    checks: int  # how often its producer was asked
-    immune_ms: int | None  # age before its first check, if the message sets one
-    identity: HalfIdentity | None  # None without a unique key: its copies cannot be recognised
-    earlier: int  # queue offset of the copy before this one, or -1
+    checks: int  # number of checks sent to the message's producer group
+    immune_ms: int | None  # age (ms) before the first check; None if the message sets none
+    identity: HalfIdentity | None  # None for a message without unique key: its copies cannot be recognised
+    earlier: int  # queue offset of the previous copy; -1 for the first one
 
 
 class HalfMessages:
-    """The undecided half messages of one broker, in order of their queue offset."""
+    """The undecided half messages of one broker, in order of their queue offset. `len` counts them."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class HalfMessages:
         self._clock = clock
         self._most = most
         self._open: dict[int, Half] = {}
-        self._latest: dict[HalfIdentity, int] = {}  # queue offset of the latest copy
-        # Earlier copies without an op record: the message was sent twice, or a crash came between a copy and its op
-        # record.
+        self._latest: dict[HalfIdentity, int] = {}  # half message -> queue offset of its latest copy
+        # Earlier copies that no op record settles, by queue offset: the message was sent twice, or a crash separated a
+        # copy from its op record.
         self._earlier: dict[int, Half] = {}
-        # The highest queue offset in each op record from `_first_op` on.
+        # For each op record from queue offset `_first_op` on: the highest queue offset of a half message it settles.
         self._ops: deque[int] = deque()
         self._first_op = 0
         self._queues = InternalQueues(GROUP, [(HALF_TOPIC, 0), (OP_TOPIC, 0)], store, offsets)
@@ -92,19 +92,19 @@ class HalfMessages:
 
     @property
     def op_count(self) -> int:
-        """Number of op records in memory: those since the oldest undecided message."""
+        """Number of op records in memory: all since the oldest undecided half message."""
         return len(self._ops)
 
     # -- following the log
 
     def load(self) -> None:
-        """Apply both queues from the stored progress on."""
+        """Apply the records of half topic and op topic from the stored progress on."""
         self._first_op = self._queues.stored(OP_TOPIC)
         self._queues.follow(self.apply)
         self._queues.saved = self._worked_through()
 
     def apply(self, record: StoredMessage) -> None:
-        """Enter a half message, or settle those that an op record names."""
+        """Enter the half message of a record, or settle the half messages that an op record names."""
         if record.topic == OP_TOPIC:
             self._apply_op(record)
             return
@@ -117,7 +117,7 @@ class HalfMessages:
         self._open[queue_offset] = _half(record, identity, earlier=earlier)
 
     def _apply_op(self, record: StoredMessage) -> None:
-        # RocketMQ 5 names several offsets in one record, each with a comma behind it.
+        # RocketMQ 5 writes several offsets into one op record, each followed by a comma.
         named = [int(word) for word in record.stored_body.split(b",") if word.isdigit()]
         lost = record.queue_offset - self._first_op - len(self._ops)
         self._ops.extend([-1] * lost)
@@ -131,7 +131,7 @@ class HalfMessages:
                     del self._earlier[earlier]
 
     def _earlier_copies(self, half: Half) -> list[int]:
-        """Return the queue offsets of earlier copies without an op record, oldest first."""
+        """Return the queue offsets of the message's earlier copies that no op record settles, oldest first."""
         copies: list[int] = []
         while (earlier := self._earlier.get(half.earlier)) is not None:
             copies.append(earlier.queue_offset)
@@ -139,21 +139,22 @@ class HalfMessages:
         return copies[::-1]
 
     def mend(self) -> None:
-        """Append the op records that a crash lost. Called once, after `load`, when records can be appended."""
+        """Append the op records that a crash lost. Must be called once, after `load`, when records can be appended."""
         for half in list(self._open.values()):
             if self._is_committed(half):
                 self.settle(half)
 
     def _is_committed(self, half: Half) -> bool:
-        """Return whether the final message is the last of its queue: a crash lost its op record."""
+        """Return whether a queue ends with the final message of this half message: then a crash lost the op record."""
         record = self._store.message_at(half.log_offset)
         if record is None or not names_real_queue(record):
             return False
-        waiting = [(SCHEDULE_TOPIC, level) for level in self._store.queue_ids(SCHEDULE_TOPIC)]  # it may be delayed
+        # The final message may be delayed.
+        waiting = [(SCHEDULE_TOPIC, level) for level in self._store.queue_ids(SCHEDULE_TOPIC)]
         lasts = (self._read(*queue, last=True) for queue in (real_queue(record), *waiting))
         return any(
             last is not None
-            and is_half(last.properties)  # a client may send a message with the flag of committed ones
+            and is_half(last.properties)  # the flag alone proves nothing: a client may set it
             and last.sys_flag & TRANSACTION_BITS == SysFlag.COMMIT
             and last.prepared_offset == half.log_offset
             for last in lasts
@@ -166,21 +167,23 @@ class HalfMessages:
         return list(self._open)
 
     def at(self, queue_offset: int) -> Half | None:
-        """Return the undecided half message at a queue offset; None if it is decided or has a later copy."""
+        """Return the undecided half message at a queue offset; None if it is decided or was replaced by
+        a later copy.
+        """
         return self._open.get(queue_offset)
 
     def find(self, record: StoredMessage) -> Half | None:
-        """Return the undecided half message of which `record`, of the half topic, is a copy; None if decided."""
+        """Return the undecided half message of which `record` (of the half topic) is a copy; None if it is decided."""
         half = self._open.get(record.queue_offset)
         if half is None and (identity := identity_of(record)) is not None:
             half = self._open.get(self._latest.get(identity, -1))
         return half
 
     def holds_back(self, half: Half) -> bool:
-        """Return whether this message is the oldest and too many op records behind it are kept in memory.
+        """Return whether this half message is the oldest, and too many op records behind it are kept in memory.
 
-        A copy lets them be forgotten, as a check does. Without that a group without producers could let them grow
-        for 72 hours.
+        A new copy of the message lets these op records be forgotten, as a check does. Otherwise a producer group
+        without members could let them grow for 72 hours.
         """
         if len(self._ops) <= OPS_PER_HALF * self._most or next(iter(self._open), -1) != half.queue_offset:
             return False
@@ -190,7 +193,10 @@ class HalfMessages:
     # -- writing
 
     def prepare(self, message: StoredMessage, properties: Mapping[str, str]) -> None:
-        """Turn a message, before its append, into a half message. Raises `LimitReached` if too many are undecided."""
+        """Turn a client's message into a half message, before the append.
+
+        Raises `LimitReached` if too many are undecided.
+        """
         self._check_room()
         self._topics.for_group_retry(HALF_TOPIC, 1)  # tools can read only topics with settings
         kept = {
@@ -210,17 +216,17 @@ class HalfMessages:
             raise LimitReached("maxHalfMessages", self._most, text)
 
     def settle(self, half: Half, *outcome: StoredMessage) -> None:
-        """Append the outcome, if any, and the op records, all or nothing: they settle the half message.
+        """Settle a half message: append its outcome, if any, and its op records, all or nothing.
 
         Raises `MessageRefused`, `StoreNotWritable`.
         """
         ops_before = [self._op_record(queue_offset) for queue_offset in self._earlier_copies(half)]
         op = self._op_record(half.queue_offset)
-        # Earlier copies first: if a crash cuts the log, the latest must not be settled without them.
+        # Op records of earlier copies come first: a crash that cuts the log must not settle only the latest copy.
         put = self._put_message
         try:
             put.put_batch(outcome, before=ops_before, behind=[op])
-        except MessageRefused:  # too large for one write, or an outcome too large for a record, which is refused again
+        except MessageRefused:  # too large for one write; an outcome too large for a record is refused again below
             for record in ops_before:
                 put.put_record(record)
             for message in outcome:
@@ -228,7 +234,7 @@ class HalfMessages:
             put.put_record(op)
 
     def renew(self, half: Half, record: StoredMessage, *, checks: int = 1) -> StoredMessage:
-        """Append a copy of the half message `record` that counts `checks` more; return the copy."""
+        """Append a copy of the half message `record` with `checks` more checks counted; return the copy."""
         copy = half_copy(record, checks=half.checks + checks)
         self.settle(half, copy)
         return copy
@@ -243,7 +249,7 @@ class HalfMessages:
         )
 
     def _read(self, topic: str, queue_id: int, queue_offset: int = 0, *, last: bool = False) -> StoredMessage | None:
-        """Return the message at an offset of a queue, or the last one; None if there is none."""
+        """Return the message at a queue offset, or the last one of the queue; None if there is no such message."""
         if last:
             queue_offset = self._store.max_offset(topic, queue_id) - 1
         return self._store.message(topic, queue_id, queue_offset)
@@ -252,13 +258,16 @@ class HalfMessages:
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the oldest undecided half message by the saved progress: retention keeps the log from there."""
+        """Log offset of the oldest half message that the saved progress leaves undecided: retention keeps the log from
+        there.
+        """
         return self._queues.log_needed_from(HALF_TOPIC)
 
     def note_progress(self, *, closed: bool = False) -> None:
-        """Commit the progress in both queues whose log is on disk, as offsets of the group.
+        """Commit the progress in half topic and op topic as offsets of the group, as far as the log is on disk.
 
-        Otherwise a power loss could keep the progress and lose the decisions. `closed`: all of the log is on disk.
+        Progress saved before its log could lose decisions in a power loss. `closed` says that all of the log is on
+        disk.
         """
         self._queues.save(self._worked_through(), closed=closed)
 
@@ -271,26 +280,26 @@ class HalfMessages:
 
 
 def names_real_queue(record: StoredMessage) -> bool:
-    """Return whether a half message names its destination; a damaged one may not."""
+    """Return whether a half message names its destination topic and queue; a damaged one may not."""
     properties = record.properties
     return Property.REAL_TOPIC in properties and properties.get(Property.REAL_QUEUE_ID, "").isdecimal()
 
 
 def real_queue(record: StoredMessage) -> tuple[str, int]:
-    """Return topic and queue id of a half message's destination. Raises `MessageRefused` if it names none."""
+    """Return topic and queue id of a half message's destination. Raises `MessageRefused` if the message names none."""
     if not names_real_queue(record):
         raise MessageRefused(f"the half message at log offset {record.log_offset} names no topic and queue")
     return record.properties[Property.REAL_TOPIC], int(record.properties[Property.REAL_QUEUE_ID])
 
 
 def identity_of(record: StoredMessage) -> HalfIdentity | None:
-    """Return the fields that all copies of a half message share; None without a unique key."""
+    """Return the fields that all copies of a half message have in common; None for a message without unique key."""
     key = record.properties.get(Property.UNIQUE_KEY)
     return HalfIdentity(key, record.born_ms, record.born_address, crc32(record.stored_body)) if key else None
 
 
 def half_copy(record: StoredMessage, *, checks: int, topic: str = HALF_TOPIC) -> StoredMessage:
-    """Return a copy of a half message, to be appended, that counts `checks` checks."""
+    """Return a copy of a half message for `topic`, not appended yet, whose count of checks is `checks`."""
     properties = {**record.properties, Property.TRANSACTION_CHECK_TIMES: str(checks)}
     return StoredMessage(
         topic,

@@ -1,8 +1,8 @@
-"""Checks undecided half messages with their producers, and gives up those that stay undecided.
+"""Checks undecided half messages with their producers, and gives up messages that stay undecided.
 
-A round, once a minute, covers the messages that are undecided at its start. A message is checked when its age exceeds
-its immunity time. The check goes to a member of its producer group that may send to its topic and has no unsent bytes.
-Messages of a group without such a member wait for a later round.
+A round, once a minute, covers the half messages that are undecided at its start. A message is checked when its age
+exceeds its immunity time. The check goes to a member of the message's producer group that may send to its topic and has
+no unsent bytes. Messages of a group without such a member wait for a later round.
 Source: RocketMQ 4.9.8, TransactionalMessageServiceImpl.check and AbstractTransactionalMessageCheckListener.
 """
 
@@ -28,18 +28,21 @@ from pyromq.store.disk import readable
 
 logger = logger_of(__name__)
 
-SLICE = 50  # messages of one step: blocks the event loop for about 3 ms
-SLICE_SECONDS = 0.003  # longest step, if messages are large
-READING_SECONDS = 1.0  # a member that has not read its checks for longer is skipped
-READING_PAUSE = 0.01  # seconds between steps while only members that are still reading are left
-MOST_TRIED = 32  # members of a group tried for one message in one step
-LONGEST_WAIT = 1.0  # seconds to wait for a record to be loaded: the alarm rings earlier
-LONGEST_MS = 72 * 3_600_000  # given up after this: upstream's log has deleted it then (fileReservedTime)
+SLICE = 50  # limit of half messages checked in one step, which blocks the event loop for about 3 ms
+SLICE_SECONDS = 0.003  # longest time of one step; large messages reach it before `SLICE`
+READING_SECONDS = 1.0  # a member that has left its last check unread for longer is skipped
+READING_PAUSE = 0.01  # seconds between two steps if all members left are still reading their last checks
+MOST_TRIED = 32  # limit of members of a group that are tried for one half message in one step
+LONGEST_WAIT = 1.0  # longest wait for a record to be loaded (seconds); the alarm usually rings earlier
+LONGEST_MS = 72 * 3_600_000  # age at which a half message is given up: upstream's fileReservedTime, when it is deleted
 _GONE = "the log no longer has it"
 
 
 class TransactionChecks:
-    """The rounds of one broker. `alarm` rings when `step` must run earlier than it returned."""
+    """The rounds of checks of one broker.
+
+    `alarm` rings when `step` must be called earlier than its last return value said.
+    """
 
     def __init__(self, state: SharedState) -> None:
         self.alarm = Alarm(state.clock)
@@ -51,17 +54,18 @@ class TransactionChecks:
         self._permissions = state.permissions
         self._config = state.config
         self._clock = state.clock
-        self._round: deque[int] = deque()  # queue offsets left in this round
+        self._round: deque[int] = deque()  # queue offsets of half messages left in this round
         self._next_round = state.clock.monotonic() + state.config.transaction_check_interval_ms / 1000
-        self._asked = 0  # place in a group where the search for a member begins
-        self._members: dict[str, list[GroupMember]] = {}  # by group, during one step
-        self._pushed_at: dict[Peer, float] = {}  # last check sent to a member in this round
+        self._asked = 0  # index at which the search for a member of a group begins
+        self._members: dict[str, list[GroupMember]] = {}  # producer group -> members, valid during one step
+        # Time (monotonic s) of the last check sent to each member in this round.
+        self._pushed_at: dict[Peer, float] = {}
 
     @readable()
     def step(self) -> float:
-        """Check a slice of the round; return the seconds until the next call.
+        """Check some half messages of the round; return the seconds until the next call.
 
-        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read; the next call resumes at that message.
+        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read; the next call resumes at the same message.
         """
         if self._fetching.is_under_way:
             return LONGEST_WAIT
@@ -82,7 +86,7 @@ class TransactionChecks:
                     is_waiting = True
                     self._round.rotate(-1)
                     continue
-            self._round.popleft()  # only now: a message whose outcome could not be stored is checked again
+            self._round.popleft()  # after the action: a message whose outcome could not be stored is checked again
             if self._clock.monotonic() >= now + SLICE_SECONDS:
                 break
         if not self._round:
@@ -90,7 +94,7 @@ class TransactionChecks:
         return READING_PAUSE if is_waiting else 0.0
 
     def _try(self, half: Half, act: Callable[[Half], bool]) -> bool:
-        """Run an action; return False if it must be tried again in this round."""
+        """Run an action on a half message; return False if the action must be tried again in this round."""
         try:
             return act(half)
         except StoreCorrupt as error:
@@ -100,26 +104,29 @@ class TransactionChecks:
         return True
 
     def _lose(self, half: Half, why: str) -> None:
-        """Settle a message without a readable record, as a restart would: otherwise retention keeps the log for it."""
+        """Settle a half message whose record is unreadable, as a restart would: otherwise retention keeps the log for
+        it.
+        """
         self._half_messages.settle(half)
         logger.error("the half message at log offset %d, of group %s, is lost: %s", half.log_offset, half.group, why)
 
     def _due_act(self, half: Half) -> Callable[[Half], bool] | None:
-        """Return the action for a message now; None if there is none."""
+        """Return the action that a half message needs now: give up, ask, wait or move; None for no action."""
         age_ms = self._clock.now_ms() - half.born_ms
         immune_ms = self._config.transaction_timeout_ms if half.immune_ms is None else half.immune_ms
         if half.checks >= self._config.transaction_check_max or age_ms > LONGEST_MS:
             return self._give_up
-        if age_ms > immune_ms or age_ms < 0:  # below 0: the producer's clock is ahead and the age unknown
+        if age_ms > immune_ms or age_ms < 0:  # below 0: the producer's clock is ahead, the true age unknown
             member = self._member(half.group)
             if member is not None:
                 return self._ask if member.session.takes_pushes else self._wait
         return self._move if self._half_messages.holds_back(half) else None
 
     def _member(self, group: str, topic: str | None = None) -> GroupMember | None:
-        """Return a member that may send to `topic`, if given; members take turns.
+        """Return a member of a producer group that may send to `topic`, if given; None if there is none. Members take
+        turns.
 
-        A member that accepts pushes now comes before one that is still reading its last checks. None without either.
+        A member that accepts pushes now comes before a member that is still reading its last checks.
         """
         members = self._members.get(group)
         if members is None:
@@ -143,7 +150,7 @@ class TransactionChecks:
         return False
 
     def _move(self, half: Half) -> bool:
-        """Append a copy that counts no check."""
+        """Append a copy of the half message, without counting a check, so that progress can pass the old copy."""
         record = self._store.message_at(half.log_offset)
         if record is None:
             self._lose(half, _GONE)
@@ -179,7 +186,7 @@ class TransactionChecks:
         return True
 
     def _give_up(self, half: Half) -> bool:
-        """Move the message to the topic of given-up messages, for administrators."""
+        """Move the half message to the topic of given-up messages, where administrators find it."""
         record = self._store.message_at(half.log_offset)
         if record is None:
             self._lose(half, _GONE)

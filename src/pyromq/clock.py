@@ -1,6 +1,6 @@
 """Time as a dependency: code that expires, waits or retries takes a `Clock`, which tests advance by hand.
 
-Also converts times in messages, replies and files, in ms since 1970, to datetimes; a peer may have sent any number.
+Also converts times in messages, replies and files (ms since 1970) to datetimes; a peer may have sent any number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
-    """`now_ms` is wall-clock time in ms since 1970 (stored, sent); `monotonic` is seconds for durations."""
+    """The source of time: `now_ms` is wall-clock time in ms since 1970, for stored and sent times; `monotonic` is
+    seconds, for durations.
+    """
 
     def now_ms(self) -> int: ...
 
@@ -23,7 +25,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of this machine."""
 
     monotonic = staticmethod(time.monotonic)
 
@@ -37,30 +39,32 @@ class SystemClock:
 
 
 def utc_time(ms: float) -> datetime | None:
-    """Return a time in UTC; None if it is before the year 1 or after 9999."""
+    """Return ms since 1970 as a datetime in UTC; None for a time before the year 1 or after 9999."""
     try:
         return _EPOCH + timedelta(milliseconds=ms)
-    except (OverflowError, ValueError):  # the latter: not a number
+    except (OverflowError, ValueError):  # `ValueError`: `ms` is not a number (NaN)
         return None
 
 
 def local_time(ms: float, zone: tzinfo | None = None) -> datetime | None:
-    """Return a time in a zone, by default this machine's; None as `utc_time` does, and for 0 or less."""
+    """Return ms since 1970 as a datetime in a zone, by default this machine's. Return None for 0 or less, and for a
+    time before the year 1 or after 9999.
+    """
     found = utc_time(ms) if ms > 0 else None
     try:
         return found.astimezone(zone) if found is not None else None
-    except (OverflowError, ValueError, OSError):  # within a day of the year 10000
+    except (OverflowError, ValueError, OSError):  # a time within a day of the year 10000
         return None
 
 
 def iso_time(ms: float) -> str | None:
-    """Return `2026-11-22T17:00:00.000+00:00`; None as `utc_time` does."""
+    """Return ms since 1970 as text `2026-11-22T17:00:00.000+00:00`; None for a time before the year 1 or after 9999."""
     found = utc_time(ms)
     return found.isoformat(timespec="milliseconds") if found is not None else None
 
 
 def whole_ms(text: str | None) -> int:
-    """Return the whole number in a text; 0, which means no time, for other texts."""
+    """Return the whole number in a text; for any other text, and None, return 0, which means no time."""
     try:
         return int(text or "")
     except ValueError:

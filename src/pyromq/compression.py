@@ -13,23 +13,26 @@ from collections.abc import Callable
 from pyromq.errors import UndecodableBody
 from pyromq.sys_flag import SysFlag
 
-# Producers send 4 MiB by default, and 16 MiB at most: no frame holds more.
+# Limit of a decompressed body: producers send 4 MiB by default, and 16 MiB at most, because no frame holds more.
 MAX_BODY_BYTES = 16 << 20
 
-_PIECE = 1 << 16  # bytes decompressed at once if they are not kept
-_MOST_WINDOW = 1 << 24  # bytes of Zstandard's window, which is allocated at once
-_MOST_BLOCKS = 100_000  # of Zstandard: counting them takes 30 ms; a body compressed in one call has 128 at most
+_PIECE = 1 << 16  # bytes decompressed in one step if they are only checked
+_MOST_WINDOW = 1 << 24  # limit of Zstandard's window (bytes), which is allocated as a whole
+_MOST_BLOCKS = (
+    100_000  # limit of blocks in a Zstandard body: counting takes 30 ms; a body compressed in one call has at most 128
+)
 
 
 def compress(body: bytes, level: int = 5) -> bytes:
-    """Return the body as a zlib stream."""
+    """Return the body compressed as a zlib stream."""
     return zlib.compress(body, level)
 
 
 def decompress(body: bytes, sys_flag: int, most_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """Return the application's bytes.
+    """Return the decompressed body, as the application sent it.
 
-    Raises `UndecodableBody` for damaged bodies, unknown kinds, codecs not installed, and for more than `most_bytes`.
+    Raises `UndecodableBody` for a damaged body, an unknown kind of compression, a codec that is not installed, and more
+    than `most_bytes`.
     """
     pieces: list[bytes] = []
     _unpack(body, sys_flag, most_bytes, pieces.append)
@@ -37,7 +40,7 @@ def decompress(body: bytes, sys_flag: int, most_bytes: int = MAX_BODY_BYTES) -> 
 
 
 def decompress_start(body: bytes, sys_flag: int, most_bytes: int) -> bytes:
-    """Return at most the first `most_bytes` of the application's bytes, and decompress little more than these.
+    """Return at most the first `most_bytes` of the decompressed body; little more is decompressed.
 
     Raises `UndecodableBody` as `decompress` does, but not for faults after these bytes.
     """
@@ -56,7 +59,7 @@ def decompress_start(body: bytes, sys_flag: int, most_bytes: int) -> bytes:
 
 
 def check_compressed(body: bytes, sys_flag: int, most_bytes: int = MAX_BODY_BYTES) -> None:
-    """Raise as `decompress` does, without keeping the bytes."""
+    """Raise `UndecodableBody` if `decompress` would; the decompressed bytes are not kept."""
     _unpack(body, sys_flag, most_bytes, lambda piece: None, at_once=_PIECE)
 
 
@@ -81,7 +84,7 @@ def _unpack(
 
 
 def _reader(body: bytes, kind: int) -> Callable[[int], bytes]:
-    """Return a function that gives up to so many of the next bytes, none at the end."""
+    """Return a function that returns at most the given number of the next decompressed bytes; b"" at the end."""
     if kind in (0, SysFlag.ZLIB):
         return _ZlibReader(body).read
     try:
@@ -90,7 +93,7 @@ def _reader(body: bytes, kind: int) -> Callable[[int], bytes]:
 
             return lz4.frame.open(io.BytesIO(body)).read  # type: ignore[no-any-return]  # it has no types
         if kind == SysFlag.ZSTD:
-            import zstandard  # optional, too: only bodies compressed by clients that chose Zstandard need it
+            import zstandard  # optional: only bodies compressed by clients that chose Zstandard need it
 
             unpacking = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
             return unpacking.stream_reader(io.BytesIO(body), read_across_frames=True).read
@@ -101,7 +104,7 @@ def _reader(body: bytes, kind: int) -> Callable[[int], bytes]:
 
 
 def _check_frames(body: bytes) -> None:
-    """Raise `ValueError` if a Zstandard frame is cut off: the library's reader takes its start for the whole.
+    """Raise `ValueError` if a Zstandard frame is cut off. The library would accept its start as the whole frame.
 
     A frame is a head, blocks, and 4 bytes if the head promises a checksum. A block begins with 3 bytes, little endian:
     bit 0 for the last block, 2 bits for its kind (1: one byte, repeated), then its size.
@@ -127,7 +130,9 @@ def _check_frames(body: bytes) -> None:
 
 
 class _ZlibReader:
-    """A zlib stream, read bit by bit; what follows its end counts for nothing, as for `zlib.decompress`."""
+    """Decompresses a zlib stream piece by piece. Bytes after the end of the stream are ignored, as by
+    `zlib.decompress`.
+    """
 
     def __init__(self, body: bytes) -> None:
         self._stream = zlib.decompressobj()

@@ -1,7 +1,7 @@
 """All errors, as one tree; an error that a peer can receive carries its response code.
 
-The broker raises an error, its code and text travel on the wire, and the client raises the same class again. The first
-level names the side at fault: the caller (`UsageError`), the peer (`ProtocolError`), the broker's answer
+When the broker raises an error, its code and text travel on the wire, and the client raises the same class. The first
+level of the tree names the side at fault: the caller (`UsageError`), the peer (`ProtocolError`), the broker's answer
 (`BrokerError`), the network (`Unavailable`), the disk (`StoreError`).
 """
 
@@ -13,12 +13,14 @@ from typing import ClassVar
 
 from pyromq.excerpt import excerpt
 
-_FAQ = re.compile(r"[\s,]*See https?://\S+ for further details\.?")  # added to texts by servers
-_MOST_REMARK = 2000  # characters: twice as many as brokers of pyromq send
+_FAQ = re.compile(
+    r"[\s,]*See https?://\S+ for further details\.?"
+)  # a hint that RocketMQ's servers add to their error texts
+_MOST_REMARK = 2000  # limit of characters kept of a server's error text: twice as many as pyromq's brokers send
 
 
 class ResponseCode(IntEnum):
-    """Codes of answers. Source: RocketMQ 4.9.8, ResponseCode and RemotingSysResponseCode."""
+    """Codes of responses. Source: RocketMQ 4.9.8, ResponseCode and RemotingSysResponseCode."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -48,12 +50,14 @@ class ResponseCode(IntEnum):
     ACL_WHITE_LIST_FAILED = 211
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604  # RocketMQ 5
-    BATCH_DECIDED = 100_330  # ours, as the next
+    BATCH_DECIDED = 100_330  # ours, like the next code
     BATCH_INCOMPLETE = 100_331
 
 
 class MQError(Exception):
-    """Root of the tree. `retriable`: the same call may succeed later or elsewhere. `cure`: what to do."""
+    """Root of all errors of pyromq. `retriable`: the same call may succeed later or elsewhere. `cure`: what the user
+    can do.
+    """
 
     code: int = ResponseCode.SYSTEM_ERROR
     retriable: ClassVar[bool] = False
@@ -80,13 +84,13 @@ class IllegalMessage(UsageError):
 
 
 class UndecodableBody(IllegalMessage):
-    """A received message's body is compressed and cannot, or for its size must not, be unpacked."""
+    """The compressed body of a received message cannot be decompressed, or is too large to be decompressed."""
 
     cure = "Raise `max_body_bytes` if it is large on purpose, install the package that the text names."
 
 
 class UnfitBody(IllegalMessage):
-    """A received message's body is not JSON, or not of the wanted type."""
+    """The body of a received message is not JSON, or does not have the wanted type."""
 
     cure = "Mend the sender or the type, then send the dead letter again: `pyromq dlq redrive`."
 
@@ -104,44 +108,44 @@ class NotRunning(UsageError):
 
 
 class ProtocolError(MQError):
-    """The peer sent bytes that are no frame, or a header that does not fit its code."""
+    """The peer sent bytes that are not a frame, or a header that does not fit the request's or response's code."""
 
     cure = "Look who listens there: `pyromq doctor`. If it is a broker, report it with the text."
 
 
 class FrameTooLarge(ProtocolError):
-    """A frame's length word is above the limit (16 MiB) or below what a frame needs."""
+    """A frame's length is above the limit (16 MiB), or below the least size of a frame."""
 
     cure = "Send less at once; if the length is absurd, something else than RocketMQ speaks there."
 
 
 class MissingField(ProtocolError):
-    """A required header field is absent. The text is Java's: `the custom field <x> is null`."""
+    """A required header field is absent. The error's text is Java's: `the custom field <x> is null`."""
 
     cure = "Mend the client that asks: the field is required by the protocol."
 
 
 class Unavailable(MQError):
-    """The network: nothing listens, the connection broke, or no answer came in time."""
+    """The peer cannot be reached: nothing listens, the connection broke, or no response came in time."""
 
     retriable = True
     cure = "Try again. If it stays, `pyromq doctor` says what does not answer."
 
 
 class ConnectionLost(Unavailable):
-    """The connection closed while a call was waiting for its answer."""
+    """The connection closed while a call was waiting for its response."""
 
     cure = "Send again: the message may have been stored, so its consumers should stand duplicates."
 
 
 class AnotherServer(ConnectionLost):
-    """Something listens there, but it does not speak RocketMQ's protocol."""
+    """A server listens at the address, but does not speak RocketMQ's protocol."""
 
     cure = "Correct host and port: name servers listen on 9876, brokers on 10911, unless told otherwise."
 
 
 class TlsRefused(Unavailable):
-    """No agreement on TLS: one side does not speak it, or does not trust the other's certificate."""
+    """The TLS handshake failed: one side does not speak TLS, or does not trust the other side's certificate."""
 
     cure = "Give both sides TLS, and the client the authority that signed the server's certificate."
 
@@ -153,13 +157,13 @@ class HostNotFound(Unavailable):
 
 
 class DeadlineExceeded(Unavailable):
-    """No answer within the time the caller gave."""
+    """No response came within the time that the caller gave."""
 
     cure = "Try again, or raise `timeout`. A message may have been stored all the same."
 
 
 class NoReply(DeadlineExceeded):
-    """A request was stored, but no reply came in time; a consumer may be working on it."""
+    """A request message was stored, but no reply message came in time; a consumer may still work on the request."""
 
     code = 10006  # Java's ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
     retriable = False
@@ -167,13 +171,13 @@ class NoReply(DeadlineExceeded):
 
 
 class NoNameServer(Unavailable):
-    """None of the configured name servers answers."""
+    """None of the configured name servers responds."""
 
     cure = "Start one (`pyromq serve`), or correct the address and `NAMESRV_ADDR`."
 
 
 class StoreError(MQError):
-    """The store cannot do its work."""
+    """The message store cannot do its work."""
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
     cure = "Read the broker's log; `pyromq store check FOLDER` on a stopped broker tells what is wrong."
@@ -186,7 +190,10 @@ class StoreLocked(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """A file of the store is not what its format says; the text names the file and the way out."""
+    """A file of the store does not have the content that its format requires.
+
+    The text names the file and the remedy.
+    """
 
     cure = "Make a copy of the folder, then `pyromq store check` and `pyromq store repair`."
 
@@ -198,7 +205,7 @@ class StoreNotWritable(StoreError):
 
 
 class BrokerError(MQError):
-    """The broker refused the request. `code` is the response code; the text is the answer's remark."""
+    """The broker refused the request. `code` is the response code; the text is the response's remark."""
 
     cure = "Read the text: it is the broker's own."
 
@@ -209,7 +216,7 @@ class BrokerError(MQError):
 
 
 class SystemBusy(BrokerError):
-    """The server sheds load; try again later."""
+    """The server is overloaded and refused the request; the same request may succeed later."""
 
     code = ResponseCode.SYSTEM_BUSY
     retriable = True
@@ -217,7 +224,9 @@ class SystemBusy(BrokerError):
 
 
 class LimitReached(SystemBusy):
-    """A limit of the server, or a connection's share of it, is used up; `setting` is the name of the limit."""
+    """A limit of the server, or the share of the limit that one connection may use, is used up. `setting` is the name
+    of the limit.
+    """
 
     cure = "Use less of it, or raise the setting that the text names."
 
@@ -227,21 +236,21 @@ class LimitReached(SystemBusy):
 
 
 class CodeNotSupported(BrokerError):
-    """The server has no answer for this request code."""
+    """The server does not support this request code."""
 
     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     cure = "Ask a server that knows it: docs/compatibility.md lists every request."
 
 
 class MessageRefused(BrokerError):
-    """The broker found the message illegal: body, properties or topic too large."""
+    """The broker refused the message: its body, properties or topic are too large or illegal."""
 
     code = ResponseCode.MESSAGE_ILLEGAL
     cure = "Make the message smaller, or raise the broker's `maxMessageSize`."
 
 
 class ServiceNotAvailable(BrokerError):
-    """The broker is closing, its disk is full, or it is a slave."""
+    """The broker is closing, its disk is full, or the broker is a slave."""
 
     code = ResponseCode.SERVICE_NOT_AVAILABLE
     retriable = True
@@ -249,14 +258,14 @@ class ServiceNotAvailable(BrokerError):
 
 
 class NoPermission(BrokerError):
-    """Broker, topic or group does not allow this."""
+    """The permission of the broker, topic or group does not allow the operation."""
 
     code = ResponseCode.NO_PERMISSION
     cure = "Send to or read from another topic, or change `perm` of this one, or `brokerPermission`."
 
 
 class AccessDenied(BrokerError):
-    """The broker's permissions do not allow this: no account, a wrong signature, or a right that is missing."""
+    """The broker's access control refused the request: no account, a wrong signature, or a missing right."""
 
     cure = "Give the client an account's keys, or the account the right: `pyromq acl check`."
 
@@ -269,7 +278,7 @@ class TopicNotFound(BrokerError):
 
 
 class QueryNotFound(BrokerError):
-    """No stored offset, no message for the key, no such configuration entry."""
+    """The broker found nothing: no stored offset, no message with the key, or no such configuration entry."""
 
     code = ResponseCode.QUERY_NOT_FOUND
     cure = "Nothing is wrong: there is none. Correct the key, the queue or the group if there should be."
@@ -291,7 +300,7 @@ class SubscriptionNotFound(BrokerError):
 
 
 class SubscriptionNotLatest(BrokerError):
-    """The broker knows an older subscription of the group; a heartbeat will mend it."""
+    """The broker knows an older subscription of the group; the client's next heartbeat renews the subscription."""
 
     code = ResponseCode.SUBSCRIPTION_NOT_LATEST
     retriable = True
@@ -299,7 +308,7 @@ class SubscriptionNotLatest(BrokerError):
 
 
 class GroupNotFound(BrokerError):
-    """No such consumer group, and it is not created automatically."""
+    """The consumer group does not exist, and the broker does not create groups automatically."""
 
     code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     cure = "Create it: `pyromq group create`. `autoCreateSubscriptionGroup` is off at this broker."
@@ -322,21 +331,21 @@ class FilterNotLatest(BrokerError):
 
 
 class ConsumerNotOnline(BrokerError):
-    """No member of the group is connected to this broker."""
+    """No member of the consumer group is connected to this broker."""
 
     code = ResponseCode.CONSUMER_NOT_ONLINE
     cure = "Start a member of the group, or ask the broker that it is connected to."
 
 
 class ConsumeTimeout(BrokerError):
-    """A request relayed to a consumer was not answered in time."""
+    """A request that the broker relayed to a consumer was not answered in time."""
 
     code = ResponseCode.CONSUME_MSG_TIMEOUT
     cure = "Look what the listener is doing: `pyromq member show GROUP CLIENT --stacks`."
 
 
 class FlowControl(BrokerError):
-    """The broker asks the client to slow down."""
+    """The broker asks the client to send more slowly."""
 
     code = ResponseCode.FLOW_CONTROL
     retriable = True
@@ -344,28 +353,30 @@ class FlowControl(BrokerError):
 
 
 class RecallRefused(BrokerError):
-    """A delayed message cannot be cancelled: the handle is not one, or the message no longer waits."""
+    """A scheduled message cannot be cancelled: the handle is invalid, or the message is delivered or cancelled."""
 
     code = ResponseCode.ILLEGAL_OPERATION
     cure = "Nothing: it was delivered or cancelled before. Otherwise correct the handle."
 
 
 class BatchDecided(BrokerError):
-    """The batch transaction of this name is decided; later messages belong to an attempt that lost."""
+    """The batch transaction of this name is committed or rolled back; messages that arrive later belong to an attempt
+    that lost.
+    """
 
     code = ResponseCode.BATCH_DECIDED
     cure = "Ask `lookup(name)` what was decided; give new work a new name."
 
 
 class BatchIncomplete(BrokerError):
-    """A batch cannot be committed: the broker does not hold all messages of an attempt (any more)."""
+    """A batch transaction cannot be committed: the broker lacks messages of one of its attempts."""
 
     code = ResponseCode.BATCH_INCOMPLETE
     cure = "Send what is missing in a new attempt, then commit that."
 
 
-DENIED = "AclException: "  # distinguishes refusals by permissions from other answers with code 1, as in Java
-_LONGEST_PACKAGE = 60  # characters of a class's name before that
+DENIED = "AclException: "  # begins the texts of refusals by access control: other errors have code 1, too, as in Java
+_LONGEST_PACKAGE = 60  # limit of characters in a Java class's name before `AclException: `
 
 _BY_CODE: dict[int, type[BrokerError]] = {
     int(error.code): error for error in BrokerError.__subclasses__() if error.code != ResponseCode.SYSTEM_ERROR
@@ -373,9 +384,9 @@ _BY_CODE: dict[int, type[BrokerError]] = {
 
 
 def from_response(code: int, remark: str | None) -> BrokerError:
-    """Return the error that a response of this code stands for; unknown codes give a plain `BrokerError`.
+    """Return the error that a response with this code stands for; an unknown code gives a plain `BrokerError`.
 
-    Its text is the remark on one line, printable and bounded, because the peer chose it and it will be logged.
+    The error text is the remark on one line, printable and of bounded length, because the peer chose the remark.
     """
     text = _one_line(remark) if remark else f"answered with code {code} and no text"
     before, is_denied, reason = text.partition(DENIED)

@@ -1,4 +1,4 @@
-"""Texts of peers, such as names and remarks, in a form that logs, errors and terminals may show.
+"""Prepares texts of peers, for example names and remarks, for logs, errors and terminals.
 
 A line end would forge a line of a log, an escape sequence controls a terminal, and a million characters fill a disk.
 Printable characters stay as they are.
@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import re
 
-MOST_SHOWN = 200  # characters: longer than any legal topic or client id, and still readable on one line
+MOST_SHOWN = 200  # default limit of characters: longer than any legal topic or client id, still readable on one line
 
-_UNPRINTABLE = re.compile(r"[^ -~]")  # candidates: most of them are printable and stay
+_UNPRINTABLE = re.compile(r"[^ -~]")  # characters to check: most of those outside of ASCII are printable and stay
 
 
 def excerpt(text: object, most: int = MOST_SHOWN) -> str:
-    """Return a text on one line, printable, cut after `most` characters, with the number of omitted ones."""
+    """Return a text on one line, printable and cut after `most` characters. The number of omitted characters follows a
+    cut text.
+    """
     return escaped(bounded(str(text), most))
 
 
 def bounded(text: str, most: int) -> str:
-    """Return the first `most` characters and the number of omitted ones; a shorter text is unchanged."""
+    """Return the first `most` characters of a text and the number of omitted ones; a shorter text is returned
+    unchanged.
+    """
     return text if len(text) <= most else f"{text[:most]}... ({len(text) - most} more characters)"
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, requires
 def install_command(extra: str) -> str:
     """Return a command that installs the packages of an extra into this Python.
 
-    It names the packages, not pyromq itself: so it works wherever pyromq was installed from.
+    The command names the packages, not pyromq itself, and so works wherever pyromq was installed from.
     """
     try:
         needed = [text for text in requires("pyromq") or () if re.search(rf"extra == ['\"]{extra}['\"]", text)]

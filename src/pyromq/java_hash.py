@@ -7,7 +7,7 @@ from operator import mul
 
 from pyromq import speedups
 
-# 31**k mod 2**32, highest power first, for texts of up to 256 code units; longer ones extend it once.
+# 31**k mod 2**32, highest power first, for texts of up to 256 code units; a longer text extends the list.
 _powers: list[int] = [1]
 
 
@@ -22,7 +22,9 @@ _extend_powers(256)
 
 
 def hash_plainly(text: str) -> int:
-    """Return the signed 32-bit hash over UTF-16 code units: h = 31 h + unit. `hash_plainly("TagA") == 2598919`."""
+    """Return Java's hash of a text, signed, 32 bits, over UTF-16 code units: h = 31 h + unit. `hash_plainly("TagA") ==
+    2598919`.
+    """
     if text.isascii():
         units: bytes | memoryview = text.encode()
     else:
@@ -41,9 +43,12 @@ else:
 
 
 def tag_hash(tags: str) -> int:
-    """Return the code of a tag as consume queues hold it; a topic has few tags, so short ones are remembered."""
+    """Return the code of a tag as consume queues store the tag.
+
+    Codes of short tags are cached, since a topic has few tags.
+    """
     return _remembered(tags) if len(tags) <= _MOST_REMEMBERED else java_hash(tags)
 
 
-_MOST_REMEMBERED = 100  # characters: twenty megabytes at most
+_MOST_REMEMBERED = 100  # limit of characters in a cached tag: the cache has twenty megabytes at most
 _remembered = lru_cache(maxsize=65536)(java_hash)

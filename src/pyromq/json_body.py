@@ -1,7 +1,7 @@
-"""Encodes and decodes JSON bodies as values of the application's types. Knows no messages.
+"""Encodes values of the application's types as JSON bodies, and decodes JSON bodies to such values. Knows no messages.
 
-Types are those of `msgspec`, for example dataclasses, `msgspec.Struct`, `TypedDict` and `list[int]`, and pydantic's
-models and dataclasses. pydantic is imported only for a type of its own.
+Types are those of `msgspec` (for example dataclasses, `msgspec.Struct`, `TypedDict` and `list[int]`), and pydantic's
+models and dataclasses. pydantic is imported only for pydantic's types.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def encode_json(value: object) -> bytes:
 
 
 def json_reader(type_: type[T]) -> Callable[[bytes], T]:
-    """Return a decoder of bodies to values of a type; it raises `UnfitBody` for a body that does not fit.
+    """Return a decoder of bodies to values of a type. The decoder raises `UnfitBody` for a body that does not fit the
+    type.
 
     Raises `UsageError` for a type that JSON cannot be decoded to.
     """
@@ -38,7 +39,10 @@ def json_reader(type_: type[T]) -> Callable[[bytes], T]:
 
 
 def parts_of(type_: Any) -> Iterator[msgspec.inspect.Type]:
-    """Yield msgspec's description of a type and of all its parts, each once; without the parts of pydantic's models."""
+    """Yield msgspec's description of a type and of each of its parts, once each.
+
+    Parts of pydantic's models are left out.
+    """
     seen: set[int] = set()
     left: list[object] = [msgspec.inspect.type_info(type_)]
     while left:
@@ -70,7 +74,7 @@ def _reader(type_: Any) -> Callable[[bytes], Any]:
     def read(body: bytes) -> Any:
         try:
             return decode(body)
-        except Exception as error:  # a type's own code, as `__post_init__`, may raise anything
+        except Exception as error:  # a type's own code, for example `__post_init__`, may raise anything
             raise UnfitBody(f"the body is no {_name(type_)}: {excerpt(_reason(error))}") from error
 
     return read
@@ -81,7 +85,7 @@ def _is_pydantic(type_: object) -> bool:
 
 
 def _check(type_: object) -> None:
-    """Raise `TypeError` for a type, or a part of one, that neither library knows."""
+    """Raise `TypeError` for a type that neither msgspec nor pydantic knows, or that has such a part."""
     for part in parts_of(type_):
         if isinstance(part, msgspec.inspect.CustomType) and part.cls is not object and not _is_pydantic(part.cls):
             kinds = "a dataclass, a msgspec.Struct, a pydantic model, or a type of Python's own"
@@ -89,7 +93,7 @@ def _check(type_: object) -> None:
 
 
 def _nested(type_: type[Any], value: object) -> object:
-    """Decode a part of a value as a pydantic model. msgspec calls it for types it does not know."""
+    """Return part of a decoded value as a pydantic model; msgspec calls this for types that msgspec does not know."""
     if type_ is object:
         return value
     from pydantic import TypeAdapter
@@ -107,8 +111,8 @@ def _plain(value: object) -> object:
 
 
 def _reason(error: Exception) -> str:
-    """Return the fault in one line; pydantic's own text has several, and quotes the body."""
-    errors = getattr(error, "errors", None)  # pydantic's
+    """Return the fault on one line. The text of pydantic's own error has several lines and quotes the body."""
+    errors = getattr(error, "errors", None)  # a method of pydantic's errors
     if errors is not None:
         places = [(".".join(map(str, each["loc"])), each["msg"]) for each in errors(include_url=False)]
         return "; ".join(f"{place}: {text}" if place else text for place, text in places)

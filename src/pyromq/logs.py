@@ -9,20 +9,20 @@ from types import TracebackType
 from pyromq.clock import Clock, SystemClock
 from pyromq.excerpt import excerpt
 
-PARTIAL_RESULTS = "pyromq.partial_results"  # logger: clients name the brokers that a result lacks
-MOST_LOGGED = 1000  # characters of one argument: errors with advice have half as many
-_MOST_LINES = 200  # of a traceback; Python shows three levels of a recursion
-TRACEBACK_SECONDS = (
-    3600.0  # a repeated failure has its traceback in the log once an hour, so that rotated logs have one too
+PARTIAL_RESULTS = (
+    "pyromq.partial_results"  # name of a logger: clients log the brokers that did not contribute to a result
 )
-_MOST_KINDS = 100  # of counted failures; beyond it the oldest is forgotten
+MOST_LOGGED = 1000  # limit of characters in one argument: error texts with advice have half as many
+_MOST_LINES = 200  # limit of lines of a traceback; Python shows three levels of a recursion
+TRACEBACK_SECONDS = 3600.0  # the traceback of a repeated failure is logged once an hour, so that rotated logs have one
+_MOST_KINDS = 100  # limit of kinds of failures that are counted; beyond the limit the oldest kind is forgotten
 
 
 def logger_of(module: str) -> logging.Logger:
-    """Return a module's own logger; it shortens long arguments and escapes unprintable ones.
+    """Return a module's logger, which shortens long arguments and escapes unprintable characters.
 
-    It does the same with tracebacks, which may end with a peer's text, and indents their lines, so that none looks like
-    a line of the log.
+    The logger treats tracebacks alike, since a traceback may end with a peer's text. Lines of tracebacks are indented,
+    so that none looks like a line of the log.
     """
     logger = logging.getLogger(module)
     logger.addFilter(_make_printable)
@@ -30,18 +30,22 @@ def logger_of(module: str) -> logging.Logger:
 
 
 class Tracebacks:
-    """Counts the errors of the application's code, and omits tracebacks that the log has already.
+    """Counts failures of the application's code, and omits tracebacks that the log has already.
 
-    Two failures are of one kind if they have one type and were raised in the same line. Any thread may use it.
+    Two failures are of one kind if they have one type and were raised in the same line. Any thread may call `count`.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._counts: dict[tuple[object, ...], int] = {}
-        self._logged: dict[tuple[object, ...], float] = {}  # when the traceback of a kind was logged, the oldest first
+        self._logged: dict[
+            tuple[object, ...], float
+        ] = {}  # time (s) when the traceback of each kind was logged, oldest first
 
     def count(self, error: BaseException | None) -> tuple[str, BaseException | None]:
-        """Return the end of a failure's log line, and its `exc_info`; None if the log has the traceback already."""
+        """Count a failure. Return the end of its log line, and the error as `exc_info`, None if the log has the
+        traceback already.
+        """
         if error is None:
             return "", None
         kind, now = (type(error), *_raised_at(error.__traceback__)), self._clock.monotonic()
@@ -58,7 +62,7 @@ class Tracebacks:
 
 
 def _raised_at(trace: TracebackType | None) -> tuple[str, int]:
-    """Return the file and the line that raised."""
+    """Return the file and the line in which the error was raised."""
     if trace is None:
         return "", 0
     while trace.tb_next is not None:
@@ -77,7 +81,7 @@ def _make_printable(record: logging.LogRecord) -> bool:
 
 
 def _printable(argument: object) -> object:
-    """Return an excerpt of an argument that is too long or unprintable; otherwise the argument itself."""
+    """Return an excerpt of a log argument that is too long or unprintable; otherwise return the argument."""
     if argument is None or isinstance(argument, int | float):
         return argument
     text = str(argument)

@@ -28,7 +28,7 @@ from pyromq.sys_flag import SysFlag as SysFlag  # public here, for readers of re
 T = TypeVar("T")
 
 NAME_VALUE = "\x01"  # between a property's name and its value
-PAIRS = "\x02"  # between two properties; RocketMQ 5 also writes it after the last
+PAIRS = "\x02"  # between two properties; RocketMQ 5 also writes one after the last property
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
@@ -37,15 +37,16 @@ _reserved_names: set[str] = set()
 
 
 def _reserved(name: str) -> str:
-    """Declare the name of a property that applications must not set themselves."""
+    """Declare and return the name of a property that applications must not set."""
     _reserved_names.add(name)
     return name
 
 
 class Property:
-    """Names of the properties with a meaning. Source: MessageConst and its STRING_HASH_SET, of 4.9.8 and 5.
+    """Names of the message properties that RocketMQ or pyromq uses. Source: MessageConst, STRING_HASH_SET, of 4.9.8 and
+    5.
 
-    A new one is declared here, and nowhere else. Producers, the console and Spark refuse the reserved ones.
+    A new name is declared here, and nowhere else. Producers, the console and Spark refuse to set reserved names.
     """
 
     KEYS = _reserved("KEYS")
@@ -65,7 +66,7 @@ class Property:
     RECONSUME_TIME = _reserved("RECONSUME_TIME")
     MAX_RECONSUME_TIMES = _reserved("MAX_RECONSUME_TIMES")
     RETRY_REASON = "RETRY_REASON"  # ours: why a listener failed, `ValueError: no such order`
-    DAMAGED = "DAMAGED"  # ours, of a dead letter: what is wrong with the record that it was copied from
+    DAMAGED = "DAMAGED"  # ours, of a dead letter: what is wrong with the original record
     UNIQUE_KEY = _reserved("UNIQ_KEY")
     REGION = _reserved("MSG_REGION")
     TRACE_ON = _reserved("TRACE_ON")
@@ -83,7 +84,7 @@ class Property:
     TIMER_OUT_MS = _reserved("TIMER_OUT_MS")
     TIMER_CANCELS = _reserved("TIMER_DEL_UNIQKEY")
     SHARDING_KEY = "__SHARDINGKEY"
-    # Reserved by RocketMQ, without a meaning here.
+    # Names reserved by RocketMQ, without a meaning in pyromq.
     BUYER_ID = _reserved("BUYER_ID")
     TRANSFER_FLAG = _reserved("TRANSFER_FLAG")
     CORRECTION_FLAG = _reserved("CORRECTION_FLAG")
@@ -99,12 +100,14 @@ TIMER_PROPERTIES = (Property.TIMER_DELAY_SECONDS, Property.TIMER_DELAY_MS, Prope
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Return the text form: `name 01 value 02 name 01 value`, without a closing separator."""
+    """Return properties in text form: `name 01 value 02 name 01 value`, without a closing separator."""
     return PAIRS.join([f"{name}{NAME_VALUE}{value}" for name, value in properties.items()])
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Parse the text form; pairs without a separator, a name or a value are skipped, the last of a name wins."""
+    """Parse the text form of properties. Pairs without a separator, a name or a value are skipped; the last of equal
+    names counts.
+    """
     properties = {}
     for pair in text.split(PAIRS):
         name, separator, value = pair.partition(NAME_VALUE)
@@ -114,14 +117,16 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic at one broker. Sorts by topic, broker name, queue id, as allocation strategies need."""
+    """One queue of a topic at one broker. Queues sort by topic, then broker name, then queue id, as allocation
+    strategies need.
+    """
 
     topic: str
     broker_name: str
     queue_id: int
 
     def __str__(self) -> str:
-        """As logs and errors name it."""
+        """Return the queue as logs and errors name queues."""
         return f"queue {self.queue_id} of {self.topic} at {self.broker_name}"
 
 
@@ -129,11 +134,11 @@ class MessageQueue(NamedTuple):
 class Message:
     """A message to send.
 
-    `tags` is one tag. `keys` are words that a query finds it by: several, or one text with spaces between them.
-    `properties` are free name-value texts. `delay_level` is 1 to 18 (0: none). `deliver_at` (a datetime, or ms since
-    1970) or `delay` (seconds, or a timedelta) choose any time of delivery up to the broker's limit, 30 days by default.
-    With `wait_stored` false the broker answers before flush and replica have confirmed.
-    `message_id` (32 hex digits) is filled by the producer, once, and stays the same over retries.
+    `tags` is one tag. `keys` are words by which a query finds the message: several, or one text with spaces between
+    them. `properties` are free name-value texts. `delay_level` is 1 to 18 (0: none). `deliver_at` (a datetime, or ms
+    since 1970) or `delay` (seconds, or a timedelta) choose any time of delivery up to the broker's limit, 30 days by
+    default. With `wait_stored` false the broker responds before flush and replica have confirmed. `message_id` (32 hex
+    digits) is set once by the producer, and stays the same over retries.
     """
 
     topic: str
@@ -154,15 +159,18 @@ class Message:
 
     @classmethod
     def json(cls, topic: str, value: object, **more: Any) -> Self:
-        """Return a message whose body is the value as JSON; `more` is what else a message may be made with.
+        """Return a message whose body is the value as JSON; `more` are further arguments of `Message`.
 
-        The value is of Python's own types, a dataclass, a `msgspec.Struct` or a pydantic model. Raises `IllegalMessage`
-        for what JSON cannot say.
+        The value has a built-in type, or is a dataclass, a `msgspec.Struct` or a pydantic model. Raises
+        `IllegalMessage` for a value that JSON cannot express.
         """
         return cls(topic, encode_json(value), **more)
 
     def all_properties(self) -> dict[str, str]:
-        """Return free and system properties together. Raises `IllegalMessage` naming a property that cannot be sent."""
+        """Return free and system properties in one dict.
+
+        Raises `IllegalMessage` naming a property that cannot be sent.
+        """
         for name, value in self.properties.items():
             check_property(name, value)
         properties = dict(self.properties)
@@ -187,7 +195,7 @@ class Message:
         return self.deliver_at is not None or self.delay is not None
 
     def _add_time(self, properties: dict[str, str]) -> None:
-        """Add the delivery time in whole ms, rounded up."""
+        """Add the property with the message's delivery time in whole ms, rounded up."""
         ways = [f"{name}={getattr(self, name)!r}" for name in ("delay_level", "deliver_at", "delay")]
         if bool(self.delay_level) + (self.deliver_at is not None) + (self.delay is not None) > 1:
             raise IllegalMessage(f"give one of {', '.join(ways)}, not several")
@@ -206,7 +214,7 @@ class Message:
 
 
 def _moment_ms(moment: datetime | int) -> int:
-    """Return ms since 1970, rounded up; a datetime without a zone is local time."""
+    """Return a time as ms since 1970, rounded up. A datetime without a zone is local time."""
     if isinstance(moment, datetime):
         return -((_EPOCH - moment.astimezone(UTC)) // _MS)
     return operator.index(moment)
@@ -220,7 +228,7 @@ def _duration_ms(duration: timedelta | float) -> int:
 
 
 def check_property(name: str, value: str) -> None:
-    """Raise `IllegalMessage` if this cannot be a property of an application."""
+    """Raise `IllegalMessage` if an application must not set this property."""
     if not isinstance(name, str) or not isinstance(value, str):
         raise IllegalMessage(f"property {name!r}={value!r}: name and value must be texts")
     if not name.strip() or not value.strip():
@@ -236,12 +244,12 @@ def _check_text(name: str, text: str) -> None:
 
 
 class StoredMessage(msgspec.Struct):
-    """A message of the log: a broker appends it, a consumer receives it.
+    """A message in the commit log: a broker appends the message, a consumer receives the message.
 
-    Times are ms since 1970. `born_address` and `store_address` are 4 or 16 bytes of IP and 4 of port. `stored_body`
-    is as stored, maybe compressed; `body` is the application's, which has `max_body_bytes` at most. `queue_offset` is
-    the index in its queue, `log_offset` the byte in the commit log, `size` the record's bytes. `broker_name` is known
-    to receivers only.
+    Times are ms since 1970. `born_address` and `store_address` are 4 or 16 bytes of IP and 4 of port. `stored_body` is
+    the body as stored, maybe compressed; `body` is the application's body, at most `max_body_bytes` long.
+    `queue_offset` is the index in the queue, `log_offset` the byte in the commit log, `size` the record's bytes. Only
+    receivers know `broker_name`.
     """
 
     topic: str
@@ -263,19 +271,19 @@ class StoredMessage(msgspec.Struct):
     body_crc: int = 0
     _properties: dict[str, str] | None = None
     max_body_bytes: int = MAX_BODY_BYTES
-    _body: bytes | None = None  # unpacked ahead
-    value: Any = None  # decoded from the body, for listeners of a type
+    _body: bytes | None = None  # decompressed by `unpack`
+    value: Any = None  # decoded from the body, for a listener with a type
 
     @property
     def properties(self) -> dict[str, str]:
-        """All properties, system ones included; parsed once."""
+        """All properties, including those of RocketMQ. The property text is parsed once."""
         if self._properties is None:
             self._properties = decode_properties(self.property_text)
         return self._properties
 
     @property
     def body(self) -> bytes:
-        """The application's bytes, decompressed if the record is compressed. Raises `UndecodableBody`."""
+        """The application's body, decompressed if the record is compressed. Raises `UndecodableBody`."""
         if not self.sys_flag & SysFlag.COMPRESSED:
             return self.stored_body
         if self._body is not None:
@@ -296,7 +304,7 @@ class StoredMessage(msgspec.Struct):
 
     @property
     def body_error(self) -> UndecodableBody | None:
-        """The error that `body` raises; None if it raises none. Decompresses the body and keeps nothing."""
+        """The error that reading `body` raises; None if reading succeeds. Decompresses the body and keeps nothing."""
         if self.sys_flag & SysFlag.COMPRESSED:
             try:
                 check_compressed(self.stored_body, self.sys_flag, self.max_body_bytes)
@@ -305,20 +313,22 @@ class StoredMessage(msgspec.Struct):
         return None
 
     def unpack(self, most_kept: int) -> int:
-        """Unpack the body of a compressed message ahead, and keep it if it has at most so many bytes; returns how many.
+        """Decompress the body of a compressed message, and keep the result if it has at most `most_kept` bytes.
 
-        Raises `UndecodableBody`.
+        Return the number of bytes kept. Raises `UndecodableBody`.
         """
         try:
             self._body = decompress(self.stored_body, self.sys_flag, min(most_kept, self.max_body_bytes))
         except UndecodableBody:
             check_compressed(self.stored_body, self.sys_flag, self.max_body_bytes)
-            return 0  # it is only too large to be kept
+            return 0  # the body is valid, but too large to be kept
         return len(self._body)
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the stored body does not match its checksum, compared now; consumers hand out none that is."""
+        """Whether the stored body does not match its checksum; computed at each call. Consumers never deliver a damaged
+        message.
+        """
         return zlib.crc32(self.stored_body) & 0x7FFFFFFF != self.body_crc
 
     @property
@@ -331,12 +341,12 @@ class StoredMessage(msgspec.Struct):
 
     @property
     def message_id(self) -> str:
-        """The producer's unique id; messages that carry none are named by their offset id."""
+        """The producer's unique id; the offset id for a message that has no unique id."""
         return self.properties.get(Property.UNIQUE_KEY) or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id: store address and log offset as upper-case hex."""
+        """The broker's id of the message: store address and log offset as upper-case hex."""
         return self.store_address.hex().upper() + f"{self.log_offset:016X}"
 
     @property
@@ -353,14 +363,16 @@ class StoredMessage(msgspec.Struct):
 
     @property
     def original_topic(self) -> str:
-        """The topic the application sent to: differs from `topic` for a retried message."""
+        """The topic that the application sent to. For a retried message `topic` is the retry topic."""
         if self.topic.startswith(RETRY_PREFIX):
             return self.properties.get(Property.RETRY_TOPIC, self.topic)
         return self.topic
 
 
 class SendStatus(Enum):
-    """The broker's confirmation. Any status but OK: the message is stored, but less safely than configured."""
+    """The broker's confirmation of a sent message. With any status but OK, the message is stored, but less safely than
+    configured.
+    """
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -370,7 +382,10 @@ class SendStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where a sent message went. For a batch, both ids are the members' ids joined by commas."""
+    """The queue and offset of a sent message, and its ids.
+
+    For a batch, both ids are the members' ids joined by commas.
+    """
 
     status: SendStatus
     message_id: str
@@ -378,13 +393,13 @@ class SendResult:
     queue: MessageQueue
     queue_offset: int
     transaction_id: str | None = None
-    recall_handle: str | None = None  # cancels a message with a time of delivery
+    recall_handle: str | None = None  # with this handle a scheduled message can be cancelled
 
 
 def pack_address(host: str, port: int) -> bytes:
-    """Return the IP (4 or 16 bytes) and the port (4 bytes), as records and offset ids hold them.
+    """Return the IP address (4 or 16 bytes) and the port (4 bytes) as bytes, as records and offset ids have them.
 
-    Raises `UsageError` for a host that is no IP address.
+    Raises `UsageError` for a host that is not an IP address.
     """
     return _pack_ip(host) + struct.pack(">i", port)
 
@@ -400,7 +415,7 @@ def _pack_ip(host: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def format_address(address: bytes) -> str:
-    """Return `ip:port` of a packed address; IPv6 in brackets."""
+    """Return a packed address as `ip:port`; an IPv6 address is in brackets."""
     ip, port = address[:-4], int.from_bytes(address[-4:], "big")
     if len(ip) == 4:
         return f"{socket.inet_ntop(socket.AF_INET, ip)}:{port}"

@@ -21,7 +21,9 @@ from pyromq.message import format_address, pack_address
 from pyromq.plural import counted
 
 _BLOCK = 4096
-_MOST_IN_MS = 32_768  # ids of blocks in one ms; single ids may use the other half of the counter
+_MOST_IN_MS = (
+    32_768  # limit of ids from `blocks` in one ms; ids from `next` may use the other half of the counter's range
+)
 
 
 _process = os.getpid()
@@ -32,11 +34,11 @@ def _note_process() -> None:
     _process = os.getpid()
 
 
-os.register_at_fork(after_in_child=_note_process)  # parent and child must not share ids
+os.register_at_fork(after_in_child=_note_process)  # a forked child must not make the same ids as its parent
 
 
 class UniqueIds:
-    """Makes ids that are unique among processes and calls, of address, process, time and a counter."""
+    """Makes unique message ids from the IP address, the process, the time and a counter."""
 
     def __init__(self, address: str, clock: Clock) -> None:
         self._clock = clock
@@ -44,7 +46,7 @@ class UniqueIds:
         self._ip = pack_address(address, 0)[:-4]
         self.counter = count()
         self._month_ms = self._next_month_ms = 0
-        self._given_ms = self._given = 0  # time of the last block, and the number of blocks' ids with it
+        self._given_ms = self._given = 0  # time of the last block (ms), and number of block ids with this time
         self._head_of = (0, 0)  # process and time of `_head`
         self._head = ""
 
@@ -52,7 +54,10 @@ class UniqueIds:
         return f"{self.head(self._clock.now_ms())}{next(self.counter) & 0xFFFF:04X}"
 
     def head(self, now_ms: int) -> str:
-        """Return the common beginning of all ids of this process and this ms; four digits of `counter` follow."""
+        """Return the common beginning of all ids of this process and this ms.
+
+        An id is completed by four digits of `counter`.
+        """
         if self._head_of != (_process, now_ms):
             if not self._month_ms <= now_ms < self._next_month_ms:
                 self._start_month(now_ms)
@@ -62,9 +67,9 @@ class UniqueIds:
         return self._head
 
     def blocks(self, count: int) -> Iterator[tuple[str, range]]:
-        """Yield the parts of `count` ids: a `head` and the numbers that follow it. For very many ids at once.
+        """Yield `count` ids in parts: a `head` and the range of numbers to append. For very many ids in one call.
 
-        The counter distinguishes 65,536 ids of one ms. More ids use the next ms ahead of time.
+        The counter distinguishes 65,536 ids of one ms. Further ids have the time of the next ms.
         """
         while count > 0:
             some = min(count, _BLOCK)
@@ -74,7 +79,9 @@ class UniqueIds:
             elif self._given >= _MOST_IN_MS:
                 self._given_ms, self._given = self._given_ms + 1, 0
             self._given += some
-            last = next(islice(self.counter, some - 1, None))  # in one call: no other thread's numbers are between them
+            last = next(
+                islice(self.counter, some - 1, None)
+            )  # one call takes all numbers, so that no other thread's numbers are between them
             yield self.head(self._given_ms), range(last + 1 - some, last + 1)
             count -= some
 
@@ -102,7 +109,7 @@ def parse_offset_id(text: str) -> OffsetId:
         raise UsageError(
             f"message id {text!r} has {counted(len(text), 'digit')}; an offset id has 32 (IPv4) or 56 (IPv6)"
         )
-    if raw[-12:-10] != b"\0\0":  # no port has more than 16 bits
+    if raw[-12:-10] != b"\0\0":  # not an offset id: no port has more than 16 bits
         raise UsageError(
             f"message id {text!r} points at no broker: it looks like a producer's unique id, not like an offset id"
         )
@@ -110,7 +117,7 @@ def parse_offset_id(text: str) -> OffsetId:
 
 
 def is_offset_id(text: str) -> bool:
-    """Return whether a text can be an offset id; so can the few unique ids of process 0."""
+    """Return whether a text may be an offset id. True also for the few unique ids of a process with number 0."""
     try:
         parse_offset_id(text)
     except UsageError:

@@ -1,6 +1,6 @@
-"""Names: which topics and groups are legal, which are reserved, and how derived names are built.
+"""The names of topics and groups: which names are legal, which are reserved, and how derived names are built.
 
-Texts are those of 4.9.8 where a peer can see them. Source: RocketMQ 4.9.8, TopicValidator, Validators, MixAll.
+Error texts are those of 4.9.8 where a peer can see them. Source: RocketMQ 4.9.8, TopicValidator, Validators, MixAll.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import re
 
 from pyromq.errors import IllegalName
 
-MAX_TOPIC_LENGTH = 127  # the record keeps the length in one signed byte
+MAX_TOPIC_LENGTH = 127  # limit of a topic's name (bytes): a record has the length in one signed byte
 MAX_GROUP_LENGTH = 255
 
-AUTO_CREATE_TOPIC = "TBW102"  # the template of automatically created topics
+AUTO_CREATE_TOPIC = "TBW102"  # topic whose settings are the template of auto-created topics
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_GIVE_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-TIMER_TOPIC = "rmq_sys_wheel_timer"  # of RocketMQ 5
-HALF_RUN_TOPIC = "rmq_sys_half_runs"  # ours, as the next
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # topic of scheduled messages in RocketMQ 5
+HALF_RUN_TOPIC = "rmq_sys_half_runs"  # ours, like LEDGER_TOPIC: topics of batch transactions
 LEDGER_TOPIC = "rmq_sys_transaction_ledger"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
@@ -59,9 +59,9 @@ NOT_FOR_CLIENTS = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
-TOOLS_GROUP = "TOOLS_CONSUMER"  # of RocketMQ's own tools: every broker has it, and it commits no offsets
-INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"  # whose messages are others' copies and replies
-REPLY_SUFFIX = "_REPLY_TOPIC"  # after a cluster's name: the topic of replies to requests
+TOOLS_GROUP = "TOOLS_CONSUMER"  # group of RocketMQ's own tools: every broker has this group, which commits no offsets
+INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"  # producer group of copied messages and replies
+REPLY_SUFFIX = "_REPLY_TOPIC"  # suffix of a cluster's name: the cluster's topic of replies to request messages
 SYSTEM_GROUPS = frozenset(
     {
         DEFAULT_PRODUCER_GROUP,
@@ -83,7 +83,7 @@ _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 def check_topic(topic: str) -> None:
-    """Raise `IllegalName` with 4.9.8's text unless `topic` may be used as a topic name."""
+    """Raise `IllegalName` with the text of RocketMQ 4.9.8 if `topic` may not be a topic name."""
     if not isinstance(topic, str):
         raise IllegalName(f"topic={topic!r:.80} is {type(topic).__name__}; a topic's name is a text")
     if not topic or topic.isspace():
@@ -95,7 +95,7 @@ def check_topic(topic: str) -> None:
 
 
 def check_group(group: str) -> None:
-    """Raise `IllegalName` with 4.9.8's text unless `group` may be used as a producer or consumer group."""
+    """Raise `IllegalName` with the text of RocketMQ 4.9.8 if `group` may not be a producer or consumer group."""
     if not isinstance(group, str):
         raise IllegalName(f"group={group!r:.80} is {type(group).__name__}; a group's name is a text")
     if not group or group.isspace():
@@ -107,14 +107,14 @@ def check_group(group: str) -> None:
 
 
 def check_producer_group(group: str) -> None:
-    """Raise `IllegalName` unless producers may have this group."""
+    """Raise `IllegalName` if `group` is illegal or may not be used by producers."""
     check_group(group)
     if group == DEFAULT_PRODUCER_GROUP:
         raise IllegalName(f"producerGroup can not equal {DEFAULT_PRODUCER_GROUP}, please specify another one.")
 
 
 def check_consumer_group(group: str) -> None:
-    """Raise `IllegalName` unless consumers may have this group."""
+    """Raise `IllegalName` if `group` is illegal or may not be used by consumers."""
     check_group(group)
     if group == DEFAULT_CONSUMER_GROUP:
         raise IllegalName(f"consumerGroup can not equal {DEFAULT_CONSUMER_GROUP}, please specify another one.")

@@ -1,4 +1,4 @@
-"""One message <-> bytes, as the commit log holds it and pull answers carry it; and the members of a batch.
+"""Encodes and decodes messages as records of the commit log and of pull responses, and the members of a batch.
 
     record          at   bytes   type   meaning
     total size       0   4       int    of the whole record, this field included
@@ -10,9 +10,9 @@
     log offset      28   8       long   of this record's first byte
     sysFlag         36   4       int    see message.SysFlag
     born time       40   8       long   ms, the producer's clock
-    born address    48   8/20    bytes  IP 4 (16 with BORN_HOST_IPV6), port 4; with 16, what follows is 12 further on
+    born address    48   8/20    bytes  IP 4 (16 with BORN_HOST_IPV6), port 4; with 16, later fields are 12 later
     store time      56   8       long   ms, the broker's clock
-    store address   64   8/20    bytes  IP 4 (16 with STORE_HOST_IPV6), port 4; the same
+    store address   64   8/20    bytes  IP 4 (16 with STORE_HOST_IPV6), port 4; as for the born address
     reconsume times 72   4       int
     prepared offset 76   8       long   of the half message, else 0
     body            84   4 + n          length int, bytes
@@ -26,7 +26,7 @@
     body            4 + n
     properties      2 + n
 
-All integers are big-endian. Who needs a field of a record asks here: nobody else knows where one lies.
+All integers are big-endian. Only this module knows the positions of the fields.
 Source: RocketMQ 4.9.8, CommitLog.MessageExtEncoder and MessageDecoder.
 """
 
@@ -44,21 +44,21 @@ from pyromq.message import StoredMessage, SysFlag
 
 if speedups.is_active:
     from pyromq.speedups.decoding import RecordDecoder
-    from pyromq.speedups.records import crc32  # four times as fast for large bodies
+    from pyromq.speedups.records import crc32  # four times as fast as `zlib.crc32` for large bodies
 else:
     from zlib import crc32  # type: ignore[assignment]  # asked with one argument
 
 MAGIC = 0xDAA320A7
-BLANK_MAGIC = 0xCBD43194  # fills the rest of a segment
-BLANK_SIZE = 8  # every segment ends with at least this much blank
-FIXED_SIZE = 91  # of a record with IPv4 addresses, without body, topic and properties
+BLANK_MAGIC = 0xCBD43194  # magic of the blank record that fills the rest of a segment
+BLANK_SIZE = 8  # least size of the blank record at the end of every segment (bytes)
+FIXED_SIZE = 91  # bytes of a record with IPv4 addresses, without the content of body, topic and properties
 MAX_PROPERTIES_SIZE = 32767
 MAX_TOPIC_SIZE = 127
 
 MAGIC_AT = 4
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 BLANK_MAGIC_BYTES = BLANK_MAGIC.to_bytes(4, "big")
-IPV4_BYTES = 8  # of an address, with the port
+IPV4_BYTES = 8  # bytes of an IPv4 address and its port
 IPV6_MORE = 12
 
 Buffer = bytes | bytearray | memoryview
@@ -68,7 +68,9 @@ _NAMES = (
     *("born_address", "store_ms", "store_address", "reconsume_times", "prepared_offset", "body_size"),
 )
 _SIZES = (4, 4, 4, 4, 4, 8, 8, 4, 8, 8, 8, 8, 4, 8, 4)
-FIELD_AT = dict(zip(_NAMES, accumulate(_SIZES[:-1], initial=0), strict=True))  # in a record with IPv4 addresses
+FIELD_AT = dict(
+    zip(_NAMES, accumulate(_SIZES[:-1], initial=0), strict=True)
+)  # position of each field in a record with IPv4 addresses
 BODY_AT = sum(_SIZES)
 _QUEUE_ID_AT = FIELD_AT["queue_id"]
 _QUEUE_OFFSET_AT = FIELD_AT["queue_offset"]
@@ -87,11 +89,11 @@ _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _SIZE_AND_MAGIC = struct.Struct(">iI")
-_PLACE = struct.Struct(">i4xq")  # queue id and queue offset; the application's flag is between them
+_PLACE = struct.Struct(">i4xq")  # queue id and queue offset, with the application's flag between
 MEMBER_HEAD = struct.Struct(">iiiii")
-MEMBER_BYTES = MEMBER_HEAD.size + _SHORT.size  # of a member without body and properties
+MEMBER_BYTES = MEMBER_HEAD.size + _SHORT.size  # bytes of a batch member without body and properties
 
-# Bound once: a record is packed for every message sent, nearly always with IPv4 addresses, and unpacked for as many.
+# Methods bound once, for speed: each sent message is packed and unpacked, nearly always with IPv4 addresses.
 _pack_ipv4_head = _HEADS[0].pack
 _IPV4_HEAD_SIZE = _HEADS[0].size
 _pack_short = _SHORT.pack
@@ -103,13 +105,13 @@ _HEAD_SIZES = {flags: head.size for flags, head in _HEADS.items()}
 
 _decoder = RecordDecoder(StoredMessage) if speedups.is_active else None
 
-# For walks from record to record: the first fields of the record at a position, as tuples.
+# Functions that return the first fields of the record at a position, as a tuple; for walks from record to record.
 unpack_size = _INT.unpack_from
 unpack_size_and_magic = _SIZE_AND_MAGIC.unpack_from
 
 
 class BatchMember(NamedTuple):
-    """One message of a batch: its own flag, body and property text; the rest comes from the batch's header."""
+    """One message of a batch: flag, body and property text. All other fields are in the batch's header."""
 
     flag: int
     body: bytes
@@ -136,9 +138,9 @@ def _topic_field(topic: str) -> bytes:
 
 
 def encode(message: StoredMessage) -> bytes:
-    """Return the record of a message whose offsets, store time and addresses are set; sets its `size`.
+    """Return the record of a message, and set its `size`. The message's offsets, store time and addresses must be set.
 
-    Both address flags of `sys_flag` must agree with the addresses. Called once for every message stored.
+    Both address flags of `sys_flag` must agree with the addresses. Called once for every stored message.
     """
     body = message.stored_body
     topic = _topic_field(message.topic)
@@ -179,7 +181,7 @@ def encode(message: StoredMessage) -> bytes:
 
 
 def mark_addresses(message: StoredMessage) -> None:
-    """Say in the flags of a message how long its addresses are."""
+    """Set the flags in `sys_flag` that say whether the message's addresses are IPv6."""
     message.sys_flag &= ~_HOST_FLAGS
     if len(message.born_address) != IPV4_BYTES:
         message.sys_flag |= SysFlag.BORN_HOST_IPV6
@@ -188,9 +190,9 @@ def mark_addresses(message: StoredMessage) -> None:
 
 
 def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> StoredMessage:
-    """Return the record that starts at `position`. Raises `StoreCorrupt` saying what does not fit.
+    """Return the record that starts at `position`. Raises `StoreCorrupt` naming the fault.
 
-    The record is copied out of the buffer. `check_crc` compares the body with its checksum.
+    The record is copied out of the buffer. With `check_crc` the body is compared with its checksum.
     """
     if _decoder is not None and (message := _decoder.decode(buffer, position, check_crc)) is not None:
         return message
@@ -198,7 +200,9 @@ def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> Sto
 
 
 def decode_plainly(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> StoredMessage:
-    """Decode as `decode` does, in plain Python: without compiled parts, and for records that these leave."""
+    """Decode as `decode` does, in plain Python. Used without compiled parts, and for records that the compiled parts do
+    not decode.
+    """
     try:
         unpack_head, body_at = _UNPACK_HEAD[_unpack_int(buffer, position + _SYS_FLAG_AT)[0] & _HOST_FLAGS]
         (
@@ -233,7 +237,7 @@ def decode_plainly(buffer: Buffer, position: int = 0, *, check_crc: bool = False
         raise StoreCorrupt(f"record at byte {position} is broken: {error}") from error
     if check_crc and _crc32(body) & 0x7FFFFFFF != crc:
         raise StoreCorrupt(f"record at byte {position}: body does not match its checksum")
-    return StoredMessage(  # by position: by name it takes a third longer
+    return StoredMessage(  # arguments by position: keyword arguments take a third longer
         topic,
         body,
         properties,
@@ -255,7 +259,10 @@ def decode_plainly(buffer: Buffer, position: int = 0, *, check_crc: bool = False
 
 
 def decode_labels(buffer: Buffer, position: int) -> RecordHead:
-    """Return the record's head and texts for an index. Raises `StoreCorrupt` if lengths do not fit."""
+    """Return a record's head, topic and property text, for an index.
+
+    Raises `StoreCorrupt` if lengths do not fit.
+    """
     try:
         flags = _unpack_int(buffer, position + _SYS_FLAG_AT)[0]
         head = _HEADS[flags & _HOST_FLAGS]
@@ -275,50 +282,51 @@ def decode_labels(buffer: Buffer, position: int) -> RecordHead:
 
 
 def blank(size: int) -> bytes:
-    """Return the begin of a blank record that fills the last `size` bytes of a segment."""
+    """Return the beginning of a blank record that fills the last `size` bytes of a segment."""
     return _SIZE_AND_MAGIC.pack(size, BLANK_MAGIC)
 
 
 def place_of(record: Buffer) -> tuple[int, int]:
-    """Return queue id and queue offset that a record says."""
+    """Return the queue id and the queue offset in a record."""
     queue_id, queue_offset = _PLACE.unpack_from(record, _QUEUE_ID_AT)
     return queue_id, queue_offset
 
 
 def queue_offset_of(buffer: Buffer, position: int = 0) -> int:
-    """Return the queue offset that the record at `position` says."""
+    """Return the queue offset in the record at `position`."""
     return int(_LONG.unpack_from(buffer, position + _QUEUE_OFFSET_AT)[0])
 
 
 def log_offset_of(buffer: Buffer, position: int = 0) -> int:
-    """Return where in the log the record at `position` says that it begins."""
+    """Return the log offset in the record at `position`."""
     return int(_LONG.unpack_from(buffer, position + _LOG_OFFSET_AT)[0])
 
 
 def said_log_offset(buffer: Buffer, position: int) -> int:
-    """Return what stands where a record that begins at `position` has its log offset; -1 where nothing does."""
+    """Return the log offset in a possible record at `position`; -1 if the buffer ends before that field."""
     return -1 if position + _SYS_FLAG_AT > len(buffer) else log_offset_of(buffer, position)
 
 
 def sys_flag_of(record: Buffer) -> int:
-    """Return a record's flags, see `message.SysFlag`."""
+    """Return the flags of a record; see `SysFlag`."""
     return int(_unpack_int(record, _SYS_FLAG_AT)[0])
 
 
 def store_ms_of(record: Buffer) -> int:
-    """Return a record's store time."""
+    """Return the store time of a record in ms since 1970."""
     shift = IPV6_MORE if sys_flag_of(record) & SysFlag.BORN_HOST_IPV6 else 0
     return int(_LONG.unpack_from(record, _STORE_MS_AT + shift)[0])
 
 
 def prepared_offset_of(record: Buffer) -> int:
-    """Return the log offset of its half message that a record holds."""
+    """Return the log offset of the half message that a record refers to."""
     head_size = _HEAD_SIZES[sys_flag_of(record) & _HOST_FLAGS]
     return int(_LONG.unpack_from(record, head_size - _INT.size - _LONG.size)[0])
 
 
 def texts_at(buffer: Buffer, position: int = 0) -> tuple[int, int]:
-    """Return where topic and properties of the record at `position` begin; the topic ends 2 bytes before them.
+    """Return the positions of topic and properties in the record at `position`. The topic ends 2 bytes before the
+    properties.
 
     Raises `StoreCorrupt` if lengths do not fit.
     """
@@ -331,20 +339,22 @@ def texts_at(buffer: Buffer, position: int = 0) -> tuple[int, int]:
 
 
 def properties_of(record: memoryview) -> memoryview:
-    """Return a record's stored properties; the view begins with the record and may be longer."""
+    """Return the stored properties of the record at the beginning of a view, which may be longer."""
     at = texts_at(record)[1]
     return record[at : at + (record[at - 2] << 8 | record[at - 1])]
 
 
 def is_of_topic(record: Buffer, topic: bytes) -> bool:
-    """Return whether a valid record is of that topic. Costs a third of `decode_labels`."""
+    """Return whether a valid record has this topic. Costs a third of `decode_labels`."""
     head_size = _HEAD_SIZES[record[_SYS_FLAG_AT + 3] & _HOST_FLAGS]
     topic_at = head_size + 1 + _unpack_int(record, head_size - 4)[0]
     return record[topic_at - 1] == len(topic) and record[topic_at : topic_at + len(topic)] == topic
 
 
 def decode_all(buffer: Buffer, *, check_crc: bool = False, broker_name: str = "") -> list[StoredMessage]:
-    """Return the records that follow each other in `buffer`, as in the reply to a pull from that broker."""
+    """Return the consecutive records in `buffer`, for example of a pull response; `broker_name` is the broker that
+    responded.
+    """
     if _decoder is not None and (found := _decoder.decode_all(buffer, check_crc, broker_name)) is not None:
         return found
     messages = []
@@ -358,7 +368,7 @@ def decode_all(buffer: Buffer, *, check_crc: bool = False, broker_name: str = ""
 
 
 def encode_batch(members: list[BatchMember]) -> bytes:
-    """Return the body of a SEND_BATCH_MESSAGE request."""
+    """Return the body of a SEND_BATCH_MESSAGE request with these messages."""
     parts: list[bytes] = []
     for flag, body, property_text in members:
         properties = property_text.encode()
@@ -368,13 +378,15 @@ def encode_batch(members: list[BatchMember]) -> bytes:
 
 
 def decode_batch(body: Buffer) -> Iterator[BatchMember]:
-    """Yield the members of a batch. Raises `MessageRefused` for a length that exceeds the body."""
+    """Yield the members of a batch message. Raises `MessageRefused` for a length that exceeds the body."""
     for flag, start, end, text in _members(body):
         yield BatchMember(flag, bytes(body[start:end]), text)
 
 
 def batch_labels(body: Buffer) -> Iterator[tuple[int, str]]:
-    """Yield body size and property text of each member, for checks. Raises as `decode_batch` does."""
+    """Yield body size and property text of each member of a batch message, for checks. Raises `MessageRefused` as
+    `decode_batch` does.
+    """
     for _, start, end, text in _members(body):
         yield end - start, text
 

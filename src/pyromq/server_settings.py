@@ -1,6 +1,8 @@
-"""Settings: each is declared once, at its field, with its name in properties files, its range and its reader.
+"""Declares settings of servers: each setting has one field, with its name in properties files, its range and its
+reader.
 
-Reads no files. The comment at the field says what the setting is for; the reference documentation shows it.
+Reads no files. The comment at a setting's field says what the setting is for; the reference documentation shows this
+comment.
 """
 
 from __future__ import annotations
@@ -18,22 +20,22 @@ from pyromq.excerpt import excerpt
 
 
 class Change(Enum):
-    """When a request for a change takes effect, as the documentation says it."""
+    """When a changed setting takes effect, in the words of the documentation."""
 
     AT_ONCE = "at once"
     NEXT_START = "next start"
-    NEVER = "file only"  # the request is refused
+    NEVER = "file only"  # a request to change the setting is refused
 
 
 def parse_number(text: str) -> int:
-    """Read a whole number as Java does. Raises `ValueError` with what to write."""
+    """Parse a whole number as Java does. Raises `ValueError` with the allowed form."""
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise ValueError("write a whole number")
     return int(text)
 
 
 def parse_path(text: str) -> Path:
-    """Read a path. Raises `ValueError` for an empty text, which would mean the current folder."""
+    """Parse a path. Raises `ValueError` for an empty text, which would mean the current folder."""
     if not text:
         raise ValueError("write a path")
     return Path(text)
@@ -51,20 +53,20 @@ def _write(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The declaration of one setting: what stands under `setting` in the metadata of its field."""
+    """The declaration of one setting, stored under key `setting` in the metadata of its field."""
 
     default: Any = None
-    name: str | None = None  # in properties files: RocketMQ's, or ours where it has none; None: not settable by file
+    name: str | None = None  # name in properties files: RocketMQ's, else ours; None: not settable by file
     range: tuple[int, int] | None = None  # least and greatest value
     change: Change = Change.NEVER
-    read: Callable[[str], Any] = str  # from the text in a file; raises `ValueError` with what to write
+    read: Callable[[str], Any] = str  # parses the text in a file; raises `ValueError` with the allowed form
     write: Callable[[Any], str] = _write
     field: str = ""
-    component: str = ""  # the field of the server's configuration that holds the declaring class; empty: itself
+    component: str = ""  # field of the server's configuration that has the declaring class; empty: the configuration
 
     @property
     def called(self) -> str:
-        """The name for error texts: as in files with the field beside it, or the field alone."""
+        """The setting's name for error texts: the name in files with the field in brackets, or the field alone."""
         return f"{self.name} ({self.field})" if self.name else self.field
 
 
@@ -72,19 +74,22 @@ _PARSERS: dict[type, Callable[[str], Any]] = {bool: _parse_bool, int: parse_numb
 
 
 def setting(default: Any, name: str | None = None, **declaration: Any) -> Any:
-    """Return a dataclass field that declares a `Setting`. Its `read` follows from a `bool`, `int` or `str` default."""
+    """Return a dataclass field that declares a `Setting`.
+
+    A default of type `bool`, `int` or `str` determines `read`.
+    """
     declaration.setdefault("read", _PARSERS.get(type(default), str))
     return field(default=default, metadata={"setting": Setting(default, name, **declaration)})
 
 
 @cache
 def settings_of(config: type) -> dict[str, Setting]:
-    """Return the settings that a dataclass declares, by field."""
+    """Return the settings that a dataclass declares, by field name."""
     return {f.name: replace(f.metadata["setting"], field=f.name) for f in fields(config) if "setting" in f.metadata}
 
 
 def check_ranges(config: Any, whose: str = "") -> None:
-    """Raise `UsageError` for the first setting outside its range; its text begins with `whose`."""
+    """Raise `UsageError` for the first setting outside its range; the error text begins with `whose`."""
     for each in settings_of(config.__class__).values():
         value = getattr(config, each.field)
         if each.range is None:
@@ -95,7 +100,7 @@ def check_ranges(config: Any, whose: str = "") -> None:
 
 
 def settings_by_name(config: type, **components: type) -> dict[str, Setting]:
-    """Return the settings of a server and of its components by their names in files."""
+    """Return the settings of a server and of its components, by their names in properties files."""
     return {
         each.name: replace(each, component=component)
         for component, kind in {"": config, **components}.items()
@@ -105,9 +110,9 @@ def settings_by_name(config: type, **components: type) -> dict[str, Setting]:
 
 
 def read_settings(settings: Mapping[str, Setting], properties: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the values of properties by component and field; names not in `settings` are skipped.
+    """Parse properties; return the values by component, then by field. Names not in `settings` are skipped.
 
-    Raises `UsageError` naming the property and the value that cannot be read.
+    Raises `UsageError` naming the property and the value that cannot be parsed.
     """
     values: dict[str, dict[str, Any]] = {}
     for name, text in properties.items():
@@ -121,6 +126,9 @@ def read_settings(settings: Mapping[str, Setting], properties: Mapping[str, str]
 
 
 def write_settings(settings: Mapping[str, Setting], components: Mapping[str, object]) -> dict[str, str]:
-    """Return the values of a server's components as properties; settings without a value are left out."""
+    """Return the settings of a server's components as properties, by name.
+
+    Settings with value None are left out.
+    """
     values = {name: (each, getattr(components[each.component], each.field)) for name, each in settings.items()}
     return {name: each.write(value) for name, (each, value) in values.items() if value is not None}

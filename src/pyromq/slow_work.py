@@ -1,8 +1,9 @@
-"""Long work of servers: coroutines that wait in one of three ways, without an event loop of their own.
+"""Long work of servers, as coroutines that wait in one of three ways and need no event loop of their own.
 
 `await breathe()` lets other requests run. `await loaded(pages)` waits until a thread has loaded pages that are not
-resident, as a page fault blocks the event loop. `await completed(future)` waits for an event. Tables may change at each
-`await`, so copy what is iterated over. A plain function raises `NotInMemory`, and `when_loaded` retries it.
+resident, because a page fault would block the event loop. `await completed(future)` waits for a future. Tables may
+change during each `await`, so copy a table before an iteration. A plain function raises `NotInMemory`, and
+`when_loaded` retries this function.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from pyromq.errors import BrokerError
 
 T = TypeVar("T")
 
-LOADED_AT_ONCE = 256  # pieces that a thread loads before it serves other work
-MAX_ROUNDS = 4  # loads for one record: entry, head, rest, and once more if pages were evicted meanwhile
+LOADED_AT_ONCE = 256  # limit of pieces that a thread loads before the thread serves other work
+MAX_ROUNDS = 4  # limit of page loads for one record: entry, head, rest, and one if pages were evicted meanwhile
 
 SlowWork = Coroutine[Any, Any, T]
 
 
 class FilePiece(NamedTuple):
-    """A range of a file. If it is mapped, `memory` is all of the file. `ahead` bytes after it will be read soon."""
+    """A range of a file. `memory` is the whole file if the file is mapped.
+
+    `ahead` bytes after the range will be read soon.
+    """
 
     path: Path
     position: int
@@ -37,7 +41,7 @@ PagesToLoad = list[FilePiece]
 
 
 class NotInMemory(Exception):
-    """Raised with the pages to load before the next attempt."""
+    """Raised when a read needs pages that are not resident; `to_load` are the pages to load before the next attempt."""
 
     def __init__(self, to_load: PagesToLoad) -> None:
         self.to_load = to_load
@@ -45,21 +49,24 @@ class NotInMemory(Exception):
 
 @coroutine
 def breathe() -> Generator[None, None, None]:
-    """Let other work run if the time slice is over."""
+    """Let other work of the server run if this work's time slice is over."""
     yield None
 
 
 @coroutine
 def loaded(pages: PagesToLoad) -> Generator[PagesToLoad, None, None]:
-    """Wait until a thread has loaded these pages. Pages that cannot be read stay out of memory."""
+    """Wait until a thread has loaded these pages. Pages that cannot be read from the disk stay out of memory, without
+    an error.
+    """
     for first in range(0, len(pages), LOADED_AT_ONCE):
         yield pages[first : first + LOADED_AT_ONCE]
 
 
 async def when_loaded(to_load: PagesToLoad, attempt: Callable[[], T]) -> T:
-    """Load pages, then return what `attempt` returns. Pages that it lacks are loaded, and it is called again.
+    """Load pages, then return the result of `attempt`. If `attempt` raises `NotInMemory`, load those pages and call
+    `attempt` again.
 
-    Raises `BrokerError` if loads do not help: a read of the mapped file might end the process.
+    Raises `BrokerError` after 4 loads: reading the mapped file might end the process.
     """
     for _ in range(MAX_ROUNDS):
         await loaded(to_load)
@@ -76,13 +83,15 @@ async def when_loaded(to_load: PagesToLoad, attempt: Callable[[], T]) -> T:
 
 @coroutine
 def completed(future: Future[T]) -> Generator[Future[T], None, T]:
-    """Wait for a future; return its result or raise its error."""
+    """Wait until a future is done; return its result or raise its error."""
     yield future
     return future.result()
 
 
 def run_blocking(work: SlowWork[T], load: Callable[[PagesToLoad], object] = lambda pages: None) -> T:
-    """Run the work to its end; blocks at each load or page fault. It may await no future that is not done."""
+    """Run a coroutine of slow work to its end and return the result. Blocks at each load or page fault. Futures that
+    the coroutine awaits must be done.
+    """
     while True:
         try:
             awaited = work.send(None)

@@ -1,1 +1,1 @@
-"""The name server: a table of brokers and topics, and answers from it."""
+"""The name server: keeps a table of brokers and topics, and answers requests from this table."""

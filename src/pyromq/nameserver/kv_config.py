@@ -1,4 +1,4 @@
-"""Key-value settings by namespace, kept in upstream's file `kvConfig.json`."""
+"""Key-value settings in namespaces, stored in RocketMQ's file `kvConfig.json`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyromq.remoting.headers import DeleteKv, KvNamespace, KvValue, KvValueRespo
 from pyromq.store.json_file import JsonFile
 from pyromq.store.table_file import TableFile, when_saved
 
-ORDER_TOPICS = "ORDER_TOPIC_CONFIG"  # namespace: topic -> `broker-a:4;broker-b:4`
+ORDER_TOPICS = "ORDER_TOPIC_CONFIG"  # a namespace; its entries map a topic to `broker-a:4;broker-b:4`
 
 
 class _Table(msgspec.Struct, rename="camel"):
@@ -23,7 +23,8 @@ class _Table(msgspec.Struct, rename="camel"):
 
 
 class KvTable:
-    """The settings. A change can be read at once; its future completes when a thread has written it to disk.
+    """The key-value settings of a name server. A change can be read immediately; its future completes when a thread has
+    written the change to disk.
 
     Without a file the settings are in memory only.
     """
@@ -37,7 +38,7 @@ class KvTable:
         self._namespaces: dict[str, dict[str, str]] = {}
 
     def load(self) -> None:
-        """Read the file. Raises `StoreCorrupt` that names it."""
+        """Read the file of settings. Raises `StoreCorrupt` that names the file."""
         stored = self._file.read(partial(msgspec.json.decode, type=_Table)) if self._file is not None else None
         if stored is not None:
             self._namespaces = stored.config_table
@@ -51,7 +52,7 @@ class KvTable:
             self._saving.close()
 
     def put(self, namespace: str, key: str, value: str) -> Future[None]:
-        """Set a value. Raises `LimitReached` if all values together would be too large."""
+        """Set a value. Raises `LimitReached` if all entries together would exceed the limit in bytes."""
         before = self.find(namespace, key)
         more = _size(namespace, key, value) - (0 if before is None else _size(namespace, key, before))
         if more > 0 and self._size + more > self._most:
@@ -65,7 +66,7 @@ class KvTable:
         return self._namespaces.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> Future[None] | None:
-        """Delete a value; None if there is none."""
+        """Delete a value. Return a future of the write, None if there is no such value."""
         value = self._namespaces.get(namespace, {}).pop(key, None)
         if value is None:
             return None
@@ -73,7 +74,7 @@ class KvTable:
         return self._saved()
 
     def namespace(self, name: str) -> dict[str, str] | None:
-        """Return a copy of a namespace's entries; None if there is no such namespace."""
+        """Return a copy of the entries in a namespace; None if there is no such namespace."""
         entries = self._namespaces.get(name)
         return None if entries is None else dict(entries)
 
@@ -90,12 +91,12 @@ class KvTable:
 
 
 def _size(namespace: str, key: str, value: str) -> int:
-    """Return the size of an entry in memory: its texts and Python's objects."""
+    """Return the bytes that an entry takes in memory, including the overhead of Python objects."""
     return len(namespace) + len(key) + len(value) + 100
 
 
 class KvConfigProcessor:
-    """One value by its namespace and key: put, find, delete; and all values of a namespace."""
+    """Answers requests that put, find and delete a value by namespace and key, and that list a namespace."""
 
     def __init__(self, kv: KvTable) -> None:
         self._kv = kv

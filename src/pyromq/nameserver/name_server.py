@@ -40,26 +40,28 @@ CHANGES = frozenset(
         RequestCode.ADD_WRITE_PERM_OF_BROKER,
         RequestCode.DELETE_TOPIC_IN_NAMESRV,
         RequestCode.UPDATE_NAMESRV_CONFIG,
-        RequestCode.QUERY_DATA_VERSION,  # counts as a heartbeat of the broker that it names
+        RequestCode.QUERY_DATA_VERSION,  # counts as a heartbeat of the broker that the request names
     }
 )
 
 
 LIVE = {name for name, setting in SETTINGS.items() if setting.change is Change.AT_ONCE}
-_MOST_BYTES = 64 << 10  # of a request that changes settings; all settings together have 1 kB
+_MOST_BYTES = 64 << 10  # limit of a request that changes settings (bytes); all settings together have 1 kB
 
 if TYPE_CHECKING:
     from pyromq.nameserver.name_server_metrics import NameServerMetrics
 
 logger = logger_of(__name__)
 
-DRAIN_SECONDS = 0.5  # at the end, for replies that wait for a table to be written
+DRAIN_SECONDS = 0.5  # longest wait at the end for replies that wait until a table is written
 
 
 class NameServer:
-    """Tells clients where topics are. An async context manager: inside, it answers at `address`.
+    """A name server, which tells clients the brokers of a topic. An async context manager: inside, requests to
+    `address` are answered.
 
-    Entering raises `UsageError` for the port and `StoreCorrupt` for a damaged file of key-value settings.
+    Entering raises `UsageError` if the port cannot be used, and `StoreCorrupt` for a damaged file of key-value
+    settings.
     """
 
     def __init__(self, config: NameServerConfig | None = None, clock: Clock | None = None) -> None:
@@ -71,7 +73,7 @@ class NameServer:
             JsonFile(self.config.kv_path) if self.config.kv_path is not None else None,
             most_bytes=self.config.max_kv_bytes,
         )
-        # Beside the key-value settings: what administrators change. A name server without that file keeps neither.
+        # Changed settings are stored next to the key-value settings. A name server without that file stores neither.
         kept = self.config.kv_path.with_name("namesrv.properties") if self.config.kv_path is not None else None
         self._configuring = NameServerSettingsProcessor(self.config, JsonFile(kept) if kept is not None else None)
         self._slow_replies = SlowReplies(self._clock)
@@ -111,12 +113,12 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """The address for clients and brokers, `host:port`."""
+        """The address `host:port` at which clients and brokers reach the name server."""
         host = self.config.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def metrics(self) -> NameServerMetrics:
-        """Return the figures that a `MetricsEndpoint` serves for this name server."""
+        """Return the metrics that a `MetricsEndpoint` serves for this name server."""
         from pyromq.nameserver.name_server_metrics import NameServerMetrics  # imported only where metrics are served
 
         return NameServerMetrics(self.address, self.routes, self._refusals, self._server.sessions)
@@ -151,9 +153,9 @@ class NameServer:
 
 
 class NameServerSettingsProcessor:
-    """Shows and changes the settings by the names of RocketMQ's configuration files.
+    """Shows and changes the name server's settings, under the names of RocketMQ's configuration files.
 
-    `file` keeps changes over a restart; None: changes are lost.
+    `file` stores changes for the next start; None: changes are lost at a restart.
     """
 
     def __init__(self, config: NameServerConfig, file: JsonFile | None) -> None:
@@ -161,7 +163,7 @@ class NameServerSettingsProcessor:
         self._file = file
 
     def load(self) -> None:
-        """Apply the stored changes, which override the settings of the start. Raises `StoreError`."""
+        """Apply the stored changes, which override the settings given at the start. Raises `StoreError`."""
         content = self._file.load() if self._file is not None else None
         if content is not None:
             kept = parse_properties(content.decode())
@@ -169,7 +171,10 @@ class NameServerSettingsProcessor:
 
     @answers(SaveNamesrvSettings)
     def save_settings(self, header: SaveNamesrvSettings, call: Call) -> Reply:
-        """Change what may change while the server runs; settings without meaning here are ignored, as upstream."""
+        """Change settings that may change while the server runs.
+
+        Settings unknown to this server are ignored, as in RocketMQ.
+        """
         if len(call.body) > _MOST_BYTES:
             raise BrokerError(f"the settings have {len(call.body)} bytes; the limit is {_MOST_BYTES}")
         try:
@@ -198,7 +203,7 @@ class NameServerSettingsProcessor:
 
 
 class ChangeGuard:
-    """Judges every request of a name server that has accounts."""
+    """Decides which requests a name server with accounts permits."""
 
     reads_fields = True
     is_compiled = False
@@ -208,7 +213,7 @@ class ChangeGuard:
         self._refusals = refusals
 
     def judge(self, call: Call) -> MQError | None:
-        """Return the error that the call is refused with, or None."""
+        """Return the error with which a request is refused; None if the request is permitted."""
         if call.code not in CHANGES:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Settings of a name server. Reads no files."""
+"""The settings of a name server. Reads no files."""
 
 from __future__ import annotations
 
@@ -19,39 +19,43 @@ _COUNT = (1, 1 << 31)
 
 @dataclass(slots=True)
 class NameServerConfig:
-    """Settings of one name server."""
+    """The settings of one name server."""
 
-    host: str = setting("127.0.0.1", "bindAddress")  # loopback, because there is no access control by default
-    port: int = setting(9876, "listenPort", range=(0, 65535))  # 0: any free one
+    host: str = setting(
+        "127.0.0.1", "bindAddress"
+    )  # address to listen at: loopback, as there is no access control by default
+    port: int = setting(9876, "listenPort", range=(0, 65535))  # port of clients and brokers; 0: any free port
     # File of the key-value settings; None: in memory only.
     kv_path: Path | None = setting(None, "kvConfigPath", read=parse_path)
-    # A broker that is silent for longer is removed.
+    # A broker without a heartbeat for this time is removed.
     broker_timeout_ms: int = setting(120_000, range=(1_000, 86_400_000))
-    # Time between two searches for silent brokers.
+    # Time between two searches for brokers without heartbeats.
     scan_interval_ms: int = setting(5_000, "scanNotActiveBrokerInterval", range=(100, 600_000))
     # Send clients the fixed queue order of order topics.
     order_message_enabled: bool = setting(False, "orderMessageEnable", change=Change.AT_ONCE)
-    # Registered, each counted at each of its brokers; some 400 bytes each.
+    # Limit of registered topics, each counted at each of its brokers; a topic takes some 400 bytes.
     max_topics: int = setting(MOST_TOPICS, "maxRegisteredTopics", range=_COUNT)
-    max_brokers: int = setting(MOST_BROKERS, "maxRegisteredBrokers", range=_COUNT)  # registered at a time, by address
-    # Of key-value settings; they are written whole after each change.
+    max_brokers: int = setting(MOST_BROKERS, "maxRegisteredBrokers", range=_COUNT)  # limit of broker addresses
+    # Limit of all key-value settings, which are written as a whole after each change.
     max_kv_bytes: int = setting(4 << 20, "maxKvConfigBytes", range=_COUNT)
     connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS  # limits of memory and work that connections cause
     # Folder of plain_acl.yml and acl/: changes then need an account. None: no accounts.
     permissions_path: Path | None = setting(None, "namesrvAclPath", read=parse_path)
-    tls: ServerTlsConfig | None = None  # None: plain
-    connections: ConnectionConfig = PLAIN  # hooks around calls
+    tls: ServerTlsConfig | None = None  # None: connections without TLS
+    connections: ConnectionConfig = PLAIN  # hooks that are called around each request
 
     def __post_init__(self) -> None:
         check_ranges(self, "name server setting ")
 
 
 SETTINGS = settings_by_name(NameServerConfig, connection_limits=ConnectionLimits)
-BLACK_LIST = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})  # upstream's: refused with 16
+BLACK_LIST = frozenset(
+    {"configBlackList", "configStorePath", "kvConfigPath"}
+)  # settings that RocketMQ refuses to change, with code 16
 
 
 def from_java(properties: Mapping[str, str]) -> dict[str, Any]:
-    """Return fields of `NameServerConfig` from properties; names not in `SETTINGS` are skipped.
+    """Return the fields of `NameServerConfig` that properties set; names not in `SETTINGS` are skipped.
 
     Raises `UsageError` naming the property and the value that does not fit.
     """

@@ -1,4 +1,4 @@
-"""The figures of a name server for Prometheus."""
+"""The Prometheus metrics of a name server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAMILIES = (BROKERS, TOPICS)
 
 
 class NameServerMetrics:
-    """The figures of one name server. It is ready as soon as it listens."""
+    """The metrics of one name server. The server is ready as soon as it listens."""
 
     def __init__(self, address: str, routes: RouteTable, refusals: RejectionLog, sessions: Sized) -> None:
         self._common = label_text(node_type="nameserver", node_id=address)

@@ -55,10 +55,10 @@ from pyromq.slow_work import breathe, completed
 
 
 class RegistrationProcessor:
-    """Registers brokers, and removes brokers that leave or whose connection closes."""
+    """Registers brokers, and removes brokers that unregister or whose connection closes."""
 
     def __init__(self, routes: RouteTable, kv: KvTable, clock: Clock) -> None:
-        self.alarm = Alarm(clock)  # rings when `forget_some` has something to do
+        self.alarm = Alarm(clock)  # calls `forget_some` when topics of removed brokers are left
         self._routes = routes
         self._kv = kv
         self._clock = clock
@@ -66,7 +66,9 @@ class RegistrationProcessor:
 
     @answers(RegisterBroker)
     async def register(self, header: RegisterBroker, call: Call) -> Reply:
-        """Register brokers one at a time: an older registration of a broker must not replace a newer one."""
+        """Register a broker. Registrations are entered one at a time: an older one must not replace a newer one of the
+        same broker.
+        """
         if header.body_crc and zlib.crc32(call.body) & 0x7FFFFFFF != header.body_crc:
             raise BrokerError("crc32 not match")
         while self._registering is not None:
@@ -83,7 +85,7 @@ class RegistrationProcessor:
         registration = BrokerRegistration()
         if call.body:
             registration = await (read_compressed if header.compressed else read_plain)(call.body)
-            call.body = b""  # may have megabytes, and entering the topics takes time
+            call.body = b""  # frees the body, which may have megabytes, while the topics are entered
         if broker.address not in self._routes.addresses():
             logger.info("broker %s (%s) registers", broker.address, broker.name)
         if call.peer.closed:
@@ -110,7 +112,10 @@ class RegistrationProcessor:
         self.alarm.ring_within(0)
 
     def forget_some(self) -> float | None:
-        """Remove some topics of brokers that left; return the seconds until the next call, None if nothing is left."""
+        """Remove some topics of brokers that left.
+
+        Return the seconds until the next call, None if no topic is left to remove.
+        """
         if self._routes.is_leaving:
             self._routes.forget_some()
         return 0 if self._routes.is_leaving else None

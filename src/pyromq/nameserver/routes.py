@@ -1,7 +1,6 @@
 """The registered brokers and their topics: the name server's state, a table in memory.
 
-No sockets and no clock: times are passed in, in monotonic seconds.
-Source: RocketMQ 4.9.8, RouteInfoManager.
+No sockets and no clock here: callers pass times in monotonic seconds. Source: RocketMQ 4.9.8, RouteInfoManager.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from pyromq.slow_work import breathe, run_blocking
 logger = logger_of(__name__)
 
 MASTER = 0
-MOST_TOPICS = 200_000  # some 400 bytes each
+MOST_TOPICS = 200_000  # limit of topics, each counted at each broker; some 400 bytes each
 MOST_BROKERS = 1_000
 MOST_FILTER_SERVERS = 16
-MAX_NAME = 255  # characters
+MAX_NAME = 255  # limit of characters in the name of a topic, broker or cluster, and in an address
 _ALL_PERMISSIONS = Permission.INHERIT | Permission.WRITE | Permission.READ | Permission.PRIORITY
-KEEP_SECONDS = 86_400.0  # of topics of absent brokers: a daily job must notice a broker that left since its last run
-MOST_ABSENT_TOPICS = 100_000  # each counted at each absent broker: some 10 MB
+KEEP_SECONDS = 86_400.0  # topics of a broker that left are kept so long: a daily job must notice the broker's absence
+MOST_ABSENT_TOPICS = 100_000  # limit of topics kept of brokers that left, each counted at each broker: some 10 MB
 MOST_ABSENT_BROKERS = 100
-AT_ONCE = 200  # topics per step: some 200 us
+AT_ONCE = 200  # topics handled in one step, which takes some 200 us
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """One address of a broker name, as it registers."""
+    """A broker process as registered: cluster, name, id (0: master) and address."""
 
     cluster: str
     name: str
@@ -54,7 +53,9 @@ class BrokerIdentity:
 
 @dataclass(slots=True)
 class _LiveBroker:
-    """A registered address: its latest heartbeat (monotonic), the version of its topics, and its connection."""
+    """A registered broker address: its latest heartbeat (monotonic seconds), the version of its topics, and its
+    connection.
+    """
 
     identity: BrokerIdentity
     heard: float
@@ -64,22 +65,23 @@ class _LiveBroker:
 
 
 class RouteTable:
-    """Brokers and topics. One address is one live broker; a broker name has a master (id 0) and slaves.
+    """The table of registered brokers and topics. One address is one live broker; a broker name has a master (id 0) and
+    slaves.
 
-    `most_topics`, each counted at each broker, and `most_brokers` limit the table; a connection may use half of what
-    the others leave. Long work is done in steps: `registering`, and `forget_some` while `is_leaving`.
+    `most_topics` (each topic counted at each broker) and `most_brokers` limit the table. One connection may use half of
+    what the others leave. Long work is done in steps: `registering`, and `forget_some` while `is_leaving`.
     """
 
     def __init__(self, *, most_topics: int = MOST_TOPICS, most_brokers: int = MOST_BROKERS) -> None:
         self._most_topics = most_topics
         self._most_brokers = most_brokers
-        self._count = 0  # of topics, each at each broker
-        self._held: dict[str, dict[str, None]] = {}  # topics by broker name
-        self._leaving: dict[str, list[str]] = {}  # topics that still name a broker that left, by its name
+        self._count = 0  # number of topics, each counted at each broker
+        self._held: dict[str, dict[str, None]] = {}  # the topics of each broker name
+        self._leaving: dict[str, list[str]] = {}  # by name of a broker that left: topics that still have this broker
         self._live: dict[str, _LiveBroker] = {}
         self._brokers: dict[str, BrokerAddresses] = {}
         self._clusters: dict[str, set[str]] = {}
-        # By topic and broker name. Most topics of a broker are alike and share a table, so these are never changed.
+        # By topic and broker name. Most topics of a broker share one inner table, so inner tables are never changed.
         self._topics: dict[str, dict[str, QueuesAtBroker]] = {}
         self._filter_servers: dict[str, list[str]] = {}
         self._absent = AbsentTopics()
@@ -99,7 +101,7 @@ class RouteTable:
         ha_address: str | None = None,
         connection: object = None,
     ) -> None:
-        """Enter a registration in one step."""
+        """Enter a registration in one step, which blocks until all topics are entered."""
         run_blocking(self.registering(broker, registration, now=now, ha_address=ha_address, connection=connection))
 
     async def registering(
@@ -111,12 +113,13 @@ class RouteTable:
         ha_address: str | None = None,
         connection: object = None,
     ) -> None:
-        """Enter a registration. A master's topics replace its old ones if their version or its address is new.
+        """Enter a registration. The topics of a master replace its old topics if their version or the master's address
+        is new.
 
-        Topics missing from the registration stay, as upstream. Topics missing in the table are always entered: a broker
-        may have registered one new topic alone, under the version of all, after the table had lost the others. A topic
-        with an absurd value is left out: many queues cost every client as many objects, and Java clients read no route
-        with a number of more than 32 bits. Raises `LimitReached` before any change.
+        Topics missing from the registration stay, as in RocketMQ. Topics missing in the table are always entered: a
+        broker may have registered one new topic alone, under the version of all topics, after the table had lost the
+        others. A topic with an absurd value is left out: many queues cost every client as many objects, and Java
+        clients read no route with a number of more than 32 bits. Raises `LimitReached` before any change.
         """
         self._check_room(broker, registration, connection)
         while broker.name in self._leaving:
@@ -178,13 +181,16 @@ class RouteTable:
             raise LimitReached("maxRegisteredTopics", self._most_topics, f"{text} {self._count}; delete some")
 
     def _enter_address(self, broker: BrokerIdentity) -> bool:
-        """Enter the address. Return whether the name had another address, or none, under this id."""
+        """Enter the address of a broker.
+
+        Return whether its broker name had another address, or none, under this broker id.
+        """
         known = self._brokers.get(broker.name)
         addresses = dict(known.addresses) if known is not None else {}
         is_new = addresses.get(broker.broker_id) != broker.address
         if known is not None and known.cluster != broker.cluster:
             self._leave_cluster(known)
-        # An address that comes back under another id has changed its role.
+        # A broker that registers the same address under another id has changed its role.
         addresses = {key: value for key, value in addresses.items() if value != broker.address}
         addresses[broker.broker_id] = broker.address
         self._brokers[broker.name] = BrokerAddresses(
@@ -213,18 +219,18 @@ class RouteTable:
         self._topics[topic.name] = own if known is None or known.keys() == own.keys() else known | own
 
     def unregister(self, broker: BrokerIdentity) -> None:
-        """Remove a broker that leaves."""
+        """Remove a broker that unregisters."""
         self._remove(broker.address, broker)
 
     def connection_closed(self, connection: object) -> list[str]:
-        """Remove the brokers that registered by this connection; return their addresses."""
+        """Remove the brokers that registered over this connection; return their addresses."""
         gone = [address for address, live in self._live.items() if live.connection is connection]
         for address in gone:
             self._remove(address)
         return gone
 
     def expire(self, oldest: float) -> list[str]:
-        """Remove the brokers last heard before `oldest`; return their addresses."""
+        """Remove the brokers whose last heartbeat is before `oldest`; return their addresses."""
         self._absent.expire(oldest - KEEP_SECONDS)
         gone = [address for address, live in self._live.items() if live.heard < oldest]
         for address in gone:
@@ -232,7 +238,9 @@ class RouteTable:
         return gone
 
     def _remove(self, address: str, broker: BrokerIdentity | None = None) -> None:
-        """Remove an address, the topics of a name without addresses, and a cluster without names."""
+        """Remove the address of a broker; also the topics of a broker name left without addresses, and a cluster left
+        without brokers.
+        """
         live = self._live.pop(address, None)
         self._filter_servers.pop(address, None)
         identity = live.identity if live is not None else broker
@@ -257,11 +265,11 @@ class RouteTable:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether topics still name a broker that left; routes do not return it."""
+        """Whether topics still have entries of a broker that left; routes never return such a broker."""
         return bool(self._leaving)
 
     def forget_some(self, broker_name: str | None = None) -> None:
-        """Remove a broker that left from some topics that still name it: this broker, or any."""
+        """Remove some entries of topics at a broker that left: at the broker with this name, or at any."""
         name = broker_name if broker_name is not None else next(iter(self._leaving))
         topics = self._leaving[name]
         for _ in range(min(AT_ONCE, len(topics))):
@@ -290,7 +298,7 @@ class RouteTable:
             del self._topics[topic]
 
     def version_of(self, address: str, now: float) -> DataVersion | None:
-        """Return the version of the broker's topics; the request counts as a heartbeat."""
+        """Return the version of a broker's topics, None for an unknown address; the request counts as a heartbeat."""
         live = self._live.get(address)
         if live is None:
             return None
@@ -298,7 +306,7 @@ class RouteTable:
         return live.version
 
     def master_of(self, broker_name: str) -> tuple[str | None, str | None]:
-        """Return a master's address and its replication address; None without a master."""
+        """Return the address and the replication address of a broker's master; both are None without a master."""
         known = self._brokers.get(broker_name)
         address = known.addresses.get(MASTER) if known is not None else None
         live = self._live.get(address) if address is not None else None
@@ -307,7 +315,7 @@ class RouteTable:
     # -- what clients ask
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return the brokers of a topic; None if no live broker has it."""
+        """Return the brokers and queues of a topic; None if no live broker has the topic."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -327,7 +335,10 @@ class RouteTable:
         return ClusterTable(brokers=dict(self._brokers), clusters=clusters, absent=self._absent.by_broker())
 
     def topics(self, wanted: Callable[[QueuesAtBroker], bool] | None = None) -> Iterator[str | None]:
-        """Yield topic names, and None now and then; with `wanted`, of topics whose first broker's entry fulfils it."""
+        """Yield all topic names; with `wanted`, only topics whose first entry fulfils the condition.
+
+        Yields None every 200 topics, so that the caller can interrupt the work.
+        """
         for number, topic in enumerate(list(self._topics)):
             queues = self._topics.get(topic)
             if queues and (wanted is None or wanted(next(iter(queues.values())))):
@@ -336,7 +347,10 @@ class RouteTable:
                 yield None
 
     def topics_of(self, cluster: str) -> Iterator[str | None]:
-        """Yield the names of a cluster's topics, and None now and then."""
+        """Yield the names of the topics in a cluster.
+
+        Yields None every 200 topics, so that the caller can interrupt the work.
+        """
         names = set(self._clusters.get(cluster, ()))
         for number, topic in enumerate(list(self._topics)):
             if not names.isdisjoint(self._topics.get(topic, ())):
@@ -345,7 +359,9 @@ class RouteTable:
                 yield None
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the names of clusters and brokers, which are topics, and the address of a broker."""
+        """Return the names of all clusters and brokers, which are topics, and the address of one broker, None without
+        brokers.
+        """
         names = [*self._clusters, *self._brokers]
         first = next(iter(self._brokers.values()), None)
         return names, next(iter(first.addresses.values())) if first is not None else None
@@ -353,7 +369,7 @@ class RouteTable:
     # -- what operators change
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Remove a topic everywhere, or at the brokers of one cluster."""
+        """Remove a topic at all brokers, or at the brokers of one cluster."""
         self._absent.delete_topic(topic, cluster or None)
         names = self._clusters.get(cluster, set()) if cluster else set(self._topics.get(topic, ()))
         for name in names:
@@ -361,11 +377,13 @@ class RouteTable:
                 self._forget_topic_at(topic, name)
 
     async def wipe_write_permission(self, broker_name: str) -> int:
-        """Remove the write bit from all topics of a broker until it registers a change; return their number."""
+        """Remove the write permission of all topics at a broker until the broker registers a change; return the number
+        of topics.
+        """
         return await self._change_permission(broker_name, lambda permission: permission & ~Permission.WRITE)
 
     async def add_write_permission(self, broker_name: str) -> int:
-        """Make all topics of a broker readable and writable; return their number."""
+        """Make all topics of a broker readable and writable; return the number of topics."""
         return await self._change_permission(broker_name, lambda _: Permission.READ | Permission.WRITE)
 
     async def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
@@ -381,12 +399,12 @@ class RouteTable:
         return count
 
     def addresses(self) -> Iterable[str]:
-        """The live brokers' addresses."""
+        """Return the addresses of the live brokers."""
         return list(self._live)
 
 
 def _is_sound(topic: TopicConfig) -> bool:
-    """Return whether every client can read a route with these settings at a reasonable cost."""
+    """Return whether every client can read a route with the settings of this topic, at a reasonable cost."""
     return (
         0 <= topic.read_queues <= MAX_QUEUES
         and 0 <= topic.write_queues <= MAX_QUEUES
@@ -405,16 +423,17 @@ class _Absence:
 
 
 class AbsentTopics:
-    """The topics of each broker that left and has not registered again, for a day. The oldest are dropped first. Ours.
+    """The topics of brokers that left and have not registered again, kept for a day. The oldest are dropped first.
+    Ours.
 
-    A client that needs a whole topic must know that a part of it is missing.
+    A client that needs a whole topic must know that a part of the topic is missing.
     """
 
     def __init__(self) -> None:
         self._brokers: dict[str, _Absence] = {}
 
     def note(self, broker_name: str, cluster: str, topics: Iterable[str], *, heard: float) -> None:
-        """Store the topics of a broker that left; `heard` is the time of its last heartbeat."""
+        """Store the topics of a broker that left; `heard` is the time of the last heartbeat (monotonic seconds)."""
         self._brokers.pop(broker_name, None)
         self._brokers[broker_name] = _Absence(cluster, heard, set(topics))
         while len(self._brokers) > MOST_ABSENT_BROKERS or self._count() > MOST_ABSENT_TOPICS:
@@ -427,17 +446,17 @@ class AbsentTopics:
         self._brokers.pop(broker_name, None)
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Remove a topic everywhere, or at the brokers of one cluster."""
+        """Remove a topic at all absent brokers, or at those of one cluster."""
         for absence in self._brokers.values():
             if cluster is None or absence.cluster == cluster:
                 absence.topics.discard(topic)
 
     def expire(self, oldest: float) -> None:
-        """Forget the brokers last heard before `oldest`."""
+        """Forget the absent brokers whose last heartbeat is before `oldest`."""
         self._brokers = {name: absence for name, absence in self._brokers.items() if absence.heard >= oldest}
 
     def by_broker(self) -> dict[str, list[str]] | None:
-        """Return the topics of each absent broker; None if there is none."""
+        """Return the topics of each absent broker by broker name; None if no broker is absent."""
         return {name: list(absence.topics) for name, absence in self._brokers.items() if absence.topics} or None
 
     def _count(self) -> int:

@@ -1,1 +1,3 @@
-"""Accounts and their rights, as RocketMQ 4.9 keeps them in files: for brokers, and for name servers that are closed."""
+"""Accounts and their rights, as RocketMQ 4.9 stores them in files. Used by brokers, and by name servers with access
+control.
+"""

@@ -1,7 +1,7 @@
-"""One account: its keys, its rights, and the addresses from which it needs no signature.
+"""One account: its keys, its rights, and the addresses from which its requests need no signature.
 
-Rights on groups are stored under the names of their retry topics, as upstream.
-Source: RocketMQ 4.9.8, PlainAccessResource, Permission, PlainPermissionManager.checkPerm.
+Rights on groups are stored under the names of the retry topics, as in RocketMQ. Source: RocketMQ 4.9.8,
+PlainAccessResource, Permission, PlainPermissionManager.checkPerm.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
 from pyromq.permissions.address_patterns import AddressPattern
 
 DENY = 1
-ANY = 2  # only as a needed right: PUB or SUB
+ANY = 2  # only for needed rights: either PUB or SUB
 PUB = 4
 SUB = 8
 
-SHORTEST = 7  # characters of an access key or a secret key
+SHORTEST = 7  # least number of characters in an access key or a secret key
 
 RIGHTS: Mapping[str, int] = {"DENY": DENY, "PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 _NAMES = {DENY: "DENY", ANY: "PUB or SUB", PUB: "PUB", SUB: "SUB", PUB | SUB: "PUB|SUB"}
 
-Need = tuple[str, int]  # a topic, or a group's retry topic, and the needed right
+Need = tuple[str, int]  # a needed right: a topic, or the retry topic of a group, with the right
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account of the files."""
+    """An account in the ACL files. `rights` has the right on each topic, and on each group under the name of its retry
+    topic.
+    """
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -38,20 +40,24 @@ class Account:
     rights: Mapping[str, int] = field(default_factory=dict)
 
     def lacks(self, needs: list[Need]) -> Need | None:
-        """Return the first missing right. An administrator without own rights has all."""
+        """Return the first of these rights that the account lacks, else None. An administrator without listed rights
+        lacks none.
+        """
         if self.admin and not self.rights:
             return None
         return next((need for need in needs if not self._allows(*need)), None)
 
     def right_on(self, resource: str) -> int:
-        """Return the right on a topic, or on a group by its retry topic: its own, else the default."""
+        """Return the account's right on a topic, or on a group given by its retry topic: the listed right, else the
+        default.
+        """
         own = self.rights.get(resource)
         if own is not None:
             return own
         if resource.startswith(RETRY_PREFIX):
             return self.default_group_right
         if not self.admin and (resource in NOT_FOR_CLIENTS or resource.startswith(SYSTEM_TOPIC_PREFIX)):
-            return DENY  # these hold messages of others; unlike upstream the default does not apply
+            return DENY  # these topics have other users' messages; unlike in RocketMQ the default does not apply
         return self.default_topic_right
 
     def _allows(self, resource: str, needed: int) -> bool:
@@ -62,11 +68,11 @@ class Account:
 
 
 def right_name(right: int) -> str:
-    """Return a right as files spell it."""
+    """Return a right as ACL files spell rights, for example `PUB|SUB`."""
     return _NAMES.get(right, str(right))
 
 
 def resource_name(resource: str) -> str:
-    """Return `topic X` or `group X`."""
+    """Return `topic X` or, for the retry topic of a group, `group X`."""
     is_group = resource.startswith(RETRY_PREFIX)
     return f"group {resource.removeprefix(RETRY_PREFIX)}" if is_group else f"topic {resource}"

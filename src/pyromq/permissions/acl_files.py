@@ -1,22 +1,22 @@
-"""The files of accounts: `plain_acl.yml` in a folder, and all `.yml` and `.yaml` below `acl/` in it.
+"""The ACL files with the accounts: `plain_acl.yml` in a folder, and all `.yml` and `.yaml` in its subfolder `acl/`.
 
     globalWhiteRemoteAddresses:          addresses whose clients may do everything, without an account
     - 10.10.103.*
     accounts:
     - accessKey: orders-app              at least 7 characters, as the secret key
       secretKey: a-long-secret
-      whiteRemoteAddress: 10.10.103.7    from there without a signature, and with all rights
-      admin: false                       true: all rights, unless it has own ones
+      whiteRemoteAddress: 10.10.103.7    requests from there need no signature and have all rights
+      admin: false                       true: all rights, unless the account lists rights
       defaultTopicPerm: DENY             DENY, PUB, SUB, PUB|SUB; absent: DENY
       defaultGroupPerm: SUB
-      topicPerms: [orders=PUB|SUB]       instead of the default
+      topicPerms: [orders=PUB|SUB]       replaces the default for these topics
       groupPerms: [billing=SUB]
     dataVersion:                         increased by each change
     - counter: 3
       timestamp: 1700000000000
 
-No error here quotes a file: it may hold a secret. A new file is readable by its owner alone, so files are written with
-the system's own calls, not through the store's disk.
+No error quotes the content of a file, which may have a secret. Only the owner can read a new file, so files are written
+by calls of the operating system and not through the store's disk.
 Source: RocketMQ 4.9.8, PlainPermissionManager.load, getAllAclFiles.
 """
 
@@ -43,12 +43,12 @@ _KEYS = {
     "groupPerms",
 }  # fmt: skip
 
-Raw = dict[str, Any]  # an account or a file, as decoded from YAML, with unknown entries
+Raw = dict[str, Any]  # an account or a file as decoded from YAML, including unknown entries
 
 
 @dataclass(frozen=True, slots=True)
 class AclFile:
-    """The content of a file. `doubts` name entries that may be meant otherwise."""
+    """The content of an ACL file. `doubts` are warnings about entries that may be mistakes."""
 
     path: Path
     raw: Raw
@@ -59,8 +59,10 @@ class AclFile:
 
 
 def parse_acl_file(path: Path, content: bytes) -> AclFile:
-    """Read a file; an empty one has no accounts. Raises `UsageError` with file, place and fault."""
-    import yaml  # here, because importing it takes 20 ms of the start of each broker, with permissions or not
+    """Parse the content of an ACL file; an empty file has no accounts. Raises `UsageError` with file, line or account,
+    and fault.
+    """
+    import yaml  # imported here: the import takes 20 ms, which brokers without permissions save
 
     try:
         raw = yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -80,7 +82,7 @@ def parse_acl_file(path: Path, content: bytes) -> AclFile:
 
 
 def write_acl_file(raw: Raw) -> bytes:
-    """Return the bytes of a file with this content."""
+    """Return the bytes of an ACL file with this content, as YAML."""
     import yaml
 
     text: str = yaml.safe_dump(raw, default_flow_style=False, sort_keys=False, allow_unicode=True)
@@ -88,7 +90,11 @@ def write_acl_file(raw: Raw) -> bytes:
 
 
 def parse_account(raw: Raw, number: int = 0, doubts: list[str] | None = None) -> Account:
-    """Read an account. Raises `UsageError` with its name, or its place if it has none."""
+    """Return the account decoded from YAML. Raises `UsageError` with the name of the account, or its number if the name
+    is missing.
+
+    Warnings are appended to `doubts`.
+    """
     name = f"account {raw['accessKey']!r}" if isinstance(raw.get("accessKey"), str) else f"account {number}"
     doubts = doubts if doubts is not None else []
     try:
@@ -133,7 +139,7 @@ def _list(raw: Raw, name: str) -> list[Any]:
 
 
 def _text(raw: Raw, name: str) -> str:
-    """Return a text; a number without quotes counts as its digits."""
+    """Return the text of entry `name`; a number without quotes becomes the text of its digits, a missing entry ""."""
     value = raw.get(name)
     if value is None:
         return ""
@@ -169,7 +175,7 @@ def _rights(raw: Raw, name: str, account: str, doubts: list[str], *, prefix: str
 
 
 def _right(text: str, what: str, doubts: list[str]) -> int:
-    """Return a right; an unknown one is DENY, as upstream."""
+    """Return the right that a text names; an unknown text is DENY, as in RocketMQ."""
     right = RIGHTS.get(text.strip())
     if right is None:
         if text:
@@ -188,48 +194,50 @@ def _version(raw: Raw) -> DataVersion:
         raise UsageError(f"{DATA_VERSION} is no list of counter and timestamp") from None
 
 
-Stamps = dict[Path, tuple[int, int, int]]  # of each file: time of change, size, inode; one differs if the file changed
+Stamps = dict[
+    Path, tuple[int, int, int]
+]  # time of change, size and inode of each file; if the file changes, one of them differs
 
 _OWNER_ONLY = 0o600
 
 
 @dataclass(frozen=True, slots=True)
 class AclReading:
-    """The content of all files, with their stamps before reading."""
+    """The content of all ACL files, with the stamps (time, size, inode) that the files had before reading."""
 
     stamps: Stamps
     files: tuple[AclFile, ...]
 
 
 class AclFolder:
-    """One folder of accounts' files; folder and files may be absent."""
+    """One folder of ACL files. The folder and the files may be absent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.default_file = folder / "plain_acl.yml"
 
     def stamps(self) -> Stamps:
-        """Return the stamps of all files. Files below `acl/` come first, by name."""
+        """Return the stamps (time, size, inode) of all ACL files. Files below `acl/` come first, by name."""
         stamps = {}
         for path in self._paths():
             try:
                 status = path.stat()
             except OSError:
-                continue  # removed meanwhile
+                continue  # the file was removed meanwhile
             stamps[path] = status.st_mtime_ns, status.st_size, status.st_ino
         return stamps
 
     def read(self) -> AclReading:
-        """Read all files. Raises `UsageError` with the file that cannot be read, and the reason."""
+        """Read and parse all ACL files. Raises `UsageError` with the file that cannot be read, and the reason."""
         stamps = self.stamps()
         return AclReading(stamps, tuple(parse_acl_file(path, _content(path)) for path in stamps))
 
     def holds(self, path: Path) -> bool:
-        """Whether this is one of the folder's files."""
+        """Return whether `path` is one of the ACL files in this folder."""
         return path in set(self._paths())
 
     def write(self, path: Path, raw: Raw) -> None:
-        """Replace a file atomically, with its permissions. Raises `StoreNotWritable`."""
+        """Replace an ACL file atomically; the file keeps its mode. Raises `StoreNotWritable`."""
         temporary = path.with_name(f".{path.name}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

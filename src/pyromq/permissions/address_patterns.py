@@ -4,12 +4,12 @@
     192.168.0.5   2001:db8::5            one address
     192.168.0.{1,7}   2001:db8::{1,7}    two addresses
     192.168.0.1,192.168.1.7              two addresses
-    192.168.*.*   192.168.1-20.*         a range of the second, third or fourth part; the parts after it are any
+    192.168.*.*   192.168.1-20.*         a range of the second, third or fourth part; later parts are arbitrary
     2001:db8::1-2f   2001:db8::*         a range of the last part, hexadecimal
     2001:db8::1-2f:*                     a range of the part before the last
 
-Source: RocketMQ 4.9.8, RemoteAddressStrategyFactory; unlike there `::` in a pattern with `*` stands for as many zeros
-as an address lacks, and a pattern that can never match is refused.
+Source: RocketMQ 4.9.8, RemoteAddressStrategyFactory. Unlike in RocketMQ, `::` in a pattern with `*` stands for as many
+zeros as the address lacks, and a pattern that can never match is refused.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _EVERY = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 
 @dataclass(frozen=True, slots=True)
 class AddressPattern:
-    """The addresses of one pattern."""
+    """The set of IP addresses that a pattern of a white list matches."""
 
     text: str
     every: bool = False
     addresses: frozenset[Address] = frozenset()
-    head: tuple[int, ...] = ()  # a range: the parts before the one from `first` to `last`
+    head: tuple[int, ...] = ()  # the equal parts before the part that ranges from `first` to `last`
     first: int = 0
     last: int = -1
-    version: int = 0  # of the range's addresses: 4 or 6
+    version: int = 0  # IP version of the addresses in the range: 4 or 6; 0: no range
 
     def matches(self, address: Address) -> bool:
-        """Return whether the address is one of the pattern."""
+        """Return whether the pattern matches this address."""
         if self.every or address in self.addresses:
             return True
         if address.version != self.version:
@@ -48,7 +48,7 @@ class AddressPattern:
 
 
 def parse_pattern(text: str) -> AddressPattern:
-    """Read a pattern; a blank one matches nothing. Raises `UsageError` for an invalid one."""
+    """Parse an address pattern; a blank text matches no address. Raises `UsageError` for an invalid pattern."""
     plain = text.strip()
     if not plain:
         return AddressPattern(plain)
@@ -69,7 +69,9 @@ def parse_pattern(text: str) -> AddressPattern:
 
 
 def peer_address(text: str) -> Address | None:
-    """Return the address in `host:port` or `[host]:port`; an IPv4-mapped IPv6 address as IPv4."""
+    """Return the IP address in `host:port` or `[host]:port`; None if there is none. An IPv4-mapped IPv6 address is
+    returned as IPv4.
+    """
     host = text.rpartition(":")[0].strip("[]").partition("%")[0]
     try:
         address = ip_address(host)
@@ -107,7 +109,7 @@ def _range_v6(text: str) -> AddressPattern:
         rest, _, word = start.rpartition(":")
         place = 6
     if rest.endswith(":") and not rest.endswith("::"):
-        rest += ":"  # 2001:db8::1-2f: the two colons stand between the rest and the range
+        rest += ":"  # in 2001:db8::1-2f two colons separate the rest from the range
     filler = "0" if rest.endswith("::") else ":0" * (8 - place)
     head = _parts(ip_address(rest + filler))[:place]
     first, last = _bounds(word, 16, 0xFFFF)

@@ -1,6 +1,7 @@
-"""Authenticates requests: the white list of addresses, then the account, its own addresses, and the signature.
+"""Authenticates requests: checks the white list of addresses, then the account, the account's addresses, and the
+signature.
 
-Source: RocketMQ 4.9.8, PlainPermissionManager.validate; the texts are ours.
+Source: RocketMQ 4.9.8, PlainPermissionManager.validate. The error texts are ours.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ from pyromq.permissions.permissions import InForce, Permissions
 from pyromq.remoting.command import Call
 from pyromq.remoting.signer import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, UNSIGNED, signature
 
-REFUSED = "aclEnable"  # the setting by which refusals are counted
+REFUSED = "aclEnable"  # setting under whose name refused requests are counted
 _MOST_ADDRESSES = 10_000
 
 
 class Authentication:
-    """Finds the account of a request among the accounts in force."""
+    """Finds the account that a request belongs to, among the accounts in force."""
 
     def __init__(self, permissions: Permissions) -> None:
         self._permissions = permissions
         self._addresses: dict[str, Address | None] = {}
 
     def account_of(self, call: Call) -> Account | None:
-        """Return the account whose rights apply; None if the request may do everything. Raises `AccessDenied`."""
+        """Return the account whose rights apply to a request; None if the request may do everything.
+
+        Raises `AccessDenied`.
+        """
         address = self._address(call.peer.address)
         in_force = self._permissions.in_force
         if in_force.trusts(address):
@@ -49,9 +53,11 @@ class Authentication:
 
 
 def is_signed_by(account: Account, fields: Mapping[str, Any], body: bytes) -> bool:
-    """Return whether the signature in the fields is the account's, over the fields and the body.
+    """Return whether the signature among the fields was made with the account's secret key, over the fields and the
+    body.
 
-    Clients from 4.9.4 on sign the mark of queries by unique key, older ones do not; both are accepted.
+    Clients from 4.9.4 on also sign the field that marks queries by unique key, older clients do not; both signatures
+    are accepted.
     """
     given = fields.get(SIGNATURE)
     if not isinstance(given, str):
@@ -65,7 +71,9 @@ def is_signed_by(account: Account, fields: Mapping[str, Any], body: bytes) -> bo
 
 
 def denied(reason: str) -> AccessDenied:
-    """Return the refusal with the name of Java's exception, by which clients recognize it."""
+    """Return the error for a refused request. Its text has the name of Java's exception, by which clients recognize
+    refusals.
+    """
     return AccessDenied(f"{DENIED}{reason}")
 
 
@@ -84,7 +92,7 @@ def _content(fields: Mapping[str, Any], unsigned: frozenset[str]) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """Return a field's value as Java reads it: JSON's values as text."""
+    """Return a field's value as text, as Java does: JSON's null, true and false become words."""
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""The accounts and white lists in force, and the thread that puts changed files in force within a second.
+"""The accounts and white lists in force, and a thread that puts changed ACL files in force within a second.
 
-The thread looks at the files four times a second. It reads a changed file when it is the same at the next look: an
-editor may be writing it. Invalid files change nothing.
+The thread looks at the files four times a second. A changed file is read if the next look finds no further change,
+since an editor may be writing the file. Invalid files change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ LOOK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """Accounts by access key, and the addresses that need none. `version` counts changes."""
+    """The accounts in force by access key, and the white list of addresses that need no account.
+
+    `version` counts changes.
+    """
 
     version: int = 0
     accounts: Mapping[str, Account] = field(default_factory=dict)
@@ -33,11 +36,11 @@ class InForce:
     files: Mapping[Path, AclFile] = field(default_factory=dict)
 
     def trusts(self, address: Address | None) -> bool:
-        """Return whether clients at this address may do everything."""
+        """Return whether the white list matches this address, so that its clients may do everything."""
         return address is not None and any(pattern.matches(address) for pattern in self.white_list)
 
     def file_of(self, access_key: str) -> AclFile | None:
-        """Return the file whose account of this name is in force."""
+        """Return the ACL file with the account in force that has this access key; None for an unknown key."""
         for file in self.files.values():
             if any(account.access_key == access_key for account in file.accounts):
                 return file
@@ -45,28 +48,39 @@ class InForce:
 
 
 class Permissions:
-    """The permissions in force. The thread that reads files replaces `in_force`; a judgement reads it once."""
+    """The permissions in force.
+
+    The thread that reads files replaces `in_force`, so each check reads `in_force` once.
+    """
 
     def __init__(self) -> None:
         self.in_force = InForce()
-        self.fault: str | None = None  # why the present files are not in force
+        self.fault: str | None = None  # why the present ACL files are not in force; None if they are
 
     def lacks(self, access_key: str | None, needs: list[Need]) -> Need | None:
-        """Return the first of these rights that an account lacks now. Without a key none is lacking."""
+        """Return the first of the needed rights that an account lacks now, else None. Without an access key no right is
+        lacking.
+        """
         if access_key is None:
             return None
         account = self.in_force.accounts.get(access_key)
         return needs[0] if account is None else account.lacks(needs)
 
     def may_see_client(self, access_key: str | None, owner: str | None) -> bool:
-        """Return whether an account may see a client of the account `owner`: its own, or any as administrator."""
+        """Return whether an account may see a client of account `owner`.
+
+        An account sees its own clients, an administrator all.
+        """
         if access_key is None or access_key == owner:
             return True
         account = self.in_force.accounts.get(access_key)
         return account is not None and account.admin
 
     def take(self, files: tuple[AclFile, ...]) -> None:
-        """Put these files in force instead of the previous ones. The first account of a name counts."""
+        """Put the accounts of these files in force instead of the previous ones.
+
+        Of equal access keys the first account counts.
+        """
         accounts: dict[str, Account] = {}
         for file in files:
             for account in file.accounts:
@@ -83,25 +97,25 @@ class Permissions:
         self.fault = None
 
     def complain(self, fault: str) -> None:
-        """Note and log that the files are invalid; the permissions in force stay."""
+        """Record and log why the present ACL files are invalid; the permissions in force stay."""
         if fault != self.fault:
             logger.error("permissions stay as they were: %s", fault)
         self.fault = fault
 
 
 class AclWatch:
-    """Watches a folder's files for one server. The thread does all but `load`."""
+    """Watches the ACL files of a folder for one server. A thread does all work except `load`."""
 
     def __init__(self, folder: AclFolder, permissions: Permissions, thread: Worker) -> None:
         self._folder = folder
         self._permissions = permissions
         self._thread = thread
         self._looking: Future[None] | None = None
-        self._read: Stamps = {}  # of the files as they were last read
-        self._seen: Stamps = {}  # as of the last look
+        self._read: Stamps = {}  # stamps of the files when they were last read
+        self._seen: Stamps = {}  # stamps of the files at the last look
 
     def load(self) -> None:
-        """Read the files for the first time. Raises `UsageError` with the fault."""
+        """Read the ACL files for the first time, in the calling thread. Raises `UsageError` with the fault."""
         self._take()
         if not self._permissions.in_force.accounts and not self._permissions.in_force.white_list:
             logger.warning(
@@ -110,15 +124,18 @@ class AclWatch:
             )
 
     def look(self) -> None:
-        """Let the thread look, unless it is still looking."""
+        """Let the thread look for changed files, unless the previous look is still running."""
         if self._looking is not None:
             if not self._looking.done():
                 return
-            self._looking.result()  # raises an internal error
+            self._looking.result()  # raises the error of a bug in the thread
         self._looking = self._thread.submit(self._look)
 
     def change(self, edit: Callable[[], None]) -> Future[None]:
-        """Let the thread edit files; the future completes when the change is on disk and in force, or fails."""
+        """Let the thread edit ACL files.
+
+        The returned future completes when the change is on disk and in force, or fails.
+        """
 
         def edit_and_take() -> None:
             edit()
@@ -127,7 +144,7 @@ class AclWatch:
         return self._thread.submit(edit_and_take)
 
     def close(self) -> None:
-        """Block until the thread has ended."""
+        """Block until the watching thread has ended."""
         self._thread.shutdown()
 
     def _look(self) -> None:

@@ -1,1 +1,1 @@
-"""Clients: producer, pull consumer and admin, async and blocking. Users import them from `pyromq`."""
+"""Clients: producers, push and pull consumers, admin clients; async and blocking. Users import them from `pyromq`."""

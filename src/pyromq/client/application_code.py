@@ -1,4 +1,4 @@
-"""Calls of application code such as listeners and checks: an error of any class becomes a value."""
+"""Calls application code, for example listeners and checks, and turns an exception of any class into a value."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ T = TypeVar("T")
 
 
 def was_thrown_in(error: BaseException) -> bool:
-    """Return whether an error was thrown into awaited code: its task is cancelled, or its event loop is gone."""
+    """Return whether an error was thrown into awaited code from outside.
+
+    This is so if the awaiting task is being cancelled, or its event loop no longer runs.
+    """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0  # otherwise the code raised it itself
+        return task is not None and task.cancelling() > 0  # otherwise the awaited code raised the error itself
     return isinstance(error, GeneratorExit) and asyncio._get_running_loop() is None
 
 
 def check_takes(function: object, *arguments: str, what: str) -> None:
-    """Raise `UsageError` unless `function` can be called with these positional arguments, or for a generator.
+    """Raise `UsageError` if `function` is a generator or cannot be called with these positional arguments.
 
-    A function without a known signature passes, for example some builtins.
+    `what` names the function in the error. A function without a known signature passes, for example some builtins.
     """
     if not callable(function):
         raise UsageError(f"{what} is a function of ({', '.join(arguments)}), not {picture_of(function)}")
@@ -33,7 +36,9 @@ def check_takes(function: object, *arguments: str, what: str) -> None:
             f"{what} is {picture_of(function)}, a generator, whose body would not run; write it without `yield`"
         )
     try:
-        signature = inspect.signature(function, follow_wrapped=False)  # of the decorator, not of the decorated function
+        signature = inspect.signature(
+            function, follow_wrapped=False
+        )  # signature of the decorator, not of the decorated function
     except (TypeError, ValueError):
         return
     try:
@@ -46,7 +51,7 @@ def check_takes(function: object, *arguments: str, what: str) -> None:
 
 
 def is_async(application_function: Callable[..., object]) -> bool:
-    """Return whether a call of the function has to be awaited."""
+    """Return whether the result of a call of the function must be awaited."""
     function: Callable[..., object] = application_function
     while isinstance(function, partial):
         function = function.func
@@ -54,7 +59,7 @@ def is_async(application_function: Callable[..., object]) -> bool:
 
 
 def called(function: Callable[[T], object], argument: T) -> tuple[object, BaseException | None]:
-    """Call a plain function; return its result and its error."""
+    """Call a plain function. Return its result and None, or None and the exception it raised."""
     try:
         return function(argument), None
     except BaseException as error:  # noqa: BLE001  application code may raise any class
@@ -62,7 +67,10 @@ def called(function: Callable[[T], object], argument: T) -> tuple[object, BaseEx
 
 
 async def awaited(awaitable: Awaitable[object]) -> tuple[object, BaseException | None]:
-    """Await application code; return its result and its error. Raises only an error thrown in from outside."""
+    """Await application code. Return its result and None, or None and the exception it raised.
+
+    Raises only an error thrown in from outside, for example by cancelling the task.
+    """
     try:
         return await awaitable, None
     except BaseException as error:
@@ -72,7 +80,7 @@ async def awaited(awaitable: Awaitable[object]) -> tuple[object, BaseException |
 
 
 def text_of(failure: BaseException) -> str:
-    """Return the type and text of an exception, also if its `__str__` fails."""
+    """Return the type and text of an exception; if its `__str__` fails, the text says so."""
     name = type(failure).__name__
     try:
         text = str(failure)
@@ -82,8 +90,8 @@ def text_of(failure: BaseException) -> str:
 
 
 def picture_of(value: object) -> str:
-    """Return the first 100 letters of a value's `repr`, or its type if `repr` fails."""
+    """Return the first 100 characters of a value's `repr`, or its type if `repr` fails."""
     try:
         return f"{value!r:.100}"
-    except BaseException:  # noqa: BLE001  as above
+    except BaseException:  # noqa: BLE001  `__repr__` is application code
         return f"an {type(value).__name__}"

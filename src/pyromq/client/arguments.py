@@ -1,6 +1,6 @@
 """Type checks of arguments to public client methods, made from their annotations.
 
-Too slow for methods called for each message: those have checks written by hand (see `pending_send`).
+These checks are too slow for methods called per message, which have checks written by hand (see `pending_send`).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ T = TypeVar("T")
 
 
 class ArgumentKind(NamedTuple):
-    """A type of argument: its words for errors, and its test."""
+    """A type of argument: the words for it in errors, and the test whether a value fits."""
 
     words: str
     fits: Callable[[Any], bool]
 
 
 def checked(target: T) -> T:
-    """Let a function, or a class's public methods and `__init__`, raise `UsageError` for arguments of a wrong type.
+    """Make a function, or a class's public methods and `__init__`, raise `UsageError` for arguments of a wrong type.
 
-    Annotations without a test here, such as type variables and protocols, allow every value.
+    Annotations for which there is no test, for example type variables and protocols, allow every value.
     """
     if not isinstance(target, type):
         return cast(T, _checked(cast(Callable[..., Any], target)))
@@ -39,13 +39,13 @@ def checked(target: T) -> T:
 
 
 def check_fields(record: object) -> None:
-    """Raise `UsageError` for a dataclass field of a wrong type."""
+    """Raise `UsageError` if a field of a dataclass object has a value of a wrong type."""
     for name, kind in _kinds(cast(Callable[..., Any], type(record))).items():
         _check(name, getattr(record, name), kind)
 
 
 def check_queue(name: str, value: MessageQueue) -> None:
-    """Raise `UsageError` for a value that is no `MessageQueue`, `IllegalName` for one with an illegal topic."""
+    """Raise `UsageError` if the argument `name` is no `MessageQueue`, `IllegalName` if its topic is illegal."""
     _check(name, value, _PLAIN[MessageQueue])
     check_topic(value.topic)
 
@@ -60,7 +60,7 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, value in (
             *zip(names, positional, strict=False),
             *named.items(),
-        ):  # too many raise TypeError in the call
+        ):  # too many arguments raise TypeError in the call
             if name in kinds:
                 _check(name, value, kinds[name])
 
@@ -138,7 +138,7 @@ def _several(item: ArgumentKind | None) -> ArgumentKind:
     def fits(value: Any) -> bool:
         if isinstance(value, str | bytes | MessageQueue) or not isinstance(value, Iterable):
             return False
-        # An iterator is not consumed here.
+        # The items of an iterator are not checked: that would consume them.
         return item is None or isinstance(value, Iterator) or all(map(item.fits, value))
 
     return ArgumentKind("several" if item is None else f"several, each {item.words}", fits)

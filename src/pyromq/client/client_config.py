@@ -1,6 +1,6 @@
 """Settings of producers and consumers, and the interface of an application's own offset store.
 
-Source of `OffsetStore`: RocketMQ 4.9.8, OffsetStore; the consumers here do the work of its other methods.
+`OffsetStore` has two of the methods of RocketMQ's interface. Source: RocketMQ 4.9.8, OffsetStore.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from pyromq.net.connection_config import ConnectionConfig
 
 
 class OffsetStore(Protocol):
-    """Keeps a group's consumed offsets instead of the brokers; see docs/clients.md.
+    """Keeps a group's consumed offsets in place of the brokers; written by applications, see docs/clients.md.
 
     The methods are plain functions and may block. A consumer calls them in changing threads, one call at a time; two
-    consumers with the same store call it in parallel. Names of groups and topics include the namespace. An error is
-    logged, and the call is repeated later. A call longer than `ConsumerConfig.timeout` counts as failed; the next call
-    begins after its end.
+    consumers with the same store call its methods in parallel. Names of groups and topics include the namespace. An
+    error is logged, and the call is repeated later. A call longer than `ConsumerConfig.timeout` counts as failed; the
+    next call begins after that call has ended.
     """
 
     def load(self, group: str, queues: Collection[MessageQueue]) -> Mapping[MessageQueue, int]:
-        """Return the saved offsets of a group in these queues, without queues that have none.
+        """Return the saved offsets of a group in these queues; queues without a saved offset are left out.
 
-        Called each time a queue is assigned: another member may have saved since.
+        Called each time a queue is assigned: another member may have saved offsets since.
         """
 
     def save(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Save a group's offsets of some queues, durably when this returns. Offsets of other queues stay.
+        """Save a group's offsets of some queues, durably when this returns, and keep those of other queues.
 
         An offset may be lower than the previous one, for example after an administrator's reset.
         """
 
 
 def check_offset_store(store: object) -> None:
-    """Raise `UsageError` unless both methods can be called as those of an `OffsetStore`."""
+    """Raise `UsageError` unless `store` has the methods of an `OffsetStore`, as plain functions."""
     for name, arguments in (("load", ("group", "queues")), ("save", ("group", "offsets"))):
         function = getattr(store, name, None)
         if not callable(function):
@@ -62,10 +62,10 @@ def check_offset_store(store: object) -> None:
             raise UsageError(f"offset_store={store!r:.80}: {name} is async; it must be a plain function")
 
 
-# (group, member, sorted queues, sorted members) -> the queues assigned to this member
+# A function (group, this member's client id, sorted queues, sorted members) -> queues of this member.
 Strategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 
-MAX_PULL_COUNT = 1024  # more messages than any broker returns for one pull
+MAX_PULL_COUNT = 1024  # limit of `pull_count`: more messages than any broker returns for one pull
 
 # Response codes after which a send is retried at another broker; 204 and 205 come from other products.
 # Source: RocketMQ 4.9.8, DefaultMQProducer.retryResponseCodes.
@@ -83,36 +83,38 @@ RETRY_CODES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """How a producer sends. Times are in seconds."""
+    """Settings of a producer. Times are in seconds."""
 
     timeout: float = 3.0  # limit of one send, retries included
-    retries: int = 2  # further attempts after the first
+    retries: int = 2  # limit of further attempts after the first one fails
     retry_codes: frozenset[int] = RETRY_CODES  # response codes that `send` retries at another broker
-    retry_when_not_ok: bool = False  # also retry when the message is stored, but not flushed or replicated in time
+    retry_when_not_ok: bool = False  # also retry a message that is stored, but not flushed or replicated in time
     avoid_slow_brokers: bool = False  # prefer other brokers for a while after slow or failed sends
     compress_from_bytes: int = 4096  # bodies of at least this size are compressed
-    compression_level: int = 5  # of zlib, 1 to 9
+    compression_level: int = 5  # zlib's level, 1 to 9
     max_message_bytes: int = 4 << 20  # limit of a body before compression; the default limit of brokers
-    delay_levels: int = 18  # levels in the brokers' `messageDelayLevel`; brokers treat higher ones as the last
-    template_topic: str = AUTO_CREATE_TOPIC  # an unknown topic is created at the brokers of this one
+    delay_levels: int = 18  # limit of a message's delay level: levels in the brokers' `messageDelayLevel`
+    template_topic: str = AUTO_CREATE_TOPIC  # an unknown topic is created at the brokers of this topic
     new_topic_queues: int = 4  # queues per broker of an auto-created topic
     max_in_flight: int = 10_000  # limit of messages waiting for their replies; bounds memory
-    # Limit of body bytes waiting for their replies, as `max_in_flight`; None: no limit.
+    # Limit of the body bytes of messages waiting for their replies; None: no limit.
     max_pending_bytes: int | None = None
-    # Longest wait of a small message for others of its queue, to be sent in one batch; 0: no batching.
+    # Longest wait of a small message for more messages of its queue, to be sent as one batch; 0: no batching.
     linger_seconds: float = 0.0
-    batch_bytes: int = 32 << 10  # size at which such a batch is sent at once. Source: RocketMQ 5, ProduceAccumulator
+    batch_bytes: int = 32 << 10  # bytes at which a batch is sent immediately. Source: RocketMQ 5, ProduceAccumulator
     heartbeat_seconds: float = 30.0  # interval between heartbeats; brokers drop a client after 120 s without one
     route_refresh_seconds: float = 30.0  # interval between refreshes of known routes
-    # Part of the client id. Clients of one instance share connections; it may have one producer of a group. None:
-    # blocking clients of a process share connections, async ones do not.
+    # Part of the client id. Clients of one instance share connections; an instance may have one producer of a group.
+    # None: blocking clients of a process share connections, async ones do not.
     instance: str | None = None
-    vip_channel: bool = False  # send to the brokers' ports - 2: always open at Java's brokers, at ours if set
-    # TLS, account, RPC hooks; None: from the environment, see docs/security.md.
+    vip_channel: bool = False  # send to each broker's port minus 2; pyromq's brokers open it with vipChannelEnable
+    # TLS, account and RPC hooks of connections; None: TLS and account from the environment, see docs/security.md.
     connections: ConnectionConfig | None = None
-    # Namespace of topics and groups, see docs/clients.md. None: from PYROMQ_NAMESPACE; "": none.
+    # Namespace of topics and groups, see docs/clients.md. None: from PYROMQ_NAMESPACE; "": no namespace.
     namespace: str | None = None
-    hooks: tuple[SendMessageHook | EndTransactionHook | CheckForbiddenHook, ...] = ()  # around sends, see docs/hooks.md
+    hooks: tuple[
+        SendMessageHook | EndTransactionHook | CheckForbiddenHook, ...
+    ] = ()  # called around sends, see docs/hooks.md
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -135,85 +137,90 @@ class ProducerConfig:
 class ConsumeFrom(Enum):
     """Where a group begins in a queue for which it has no committed offset.
 
-    Brokers of RocketMQ 4.9 override it for a young queue that still has its first message: there the group begins at
-    the first message. Brokers of pyromq and of RocketMQ 5 follow the setting.
+    Brokers of RocketMQ 4.9 override this setting for a young queue that still has its first message: the group begins
+    at that message. Brokers of pyromq and of RocketMQ 5 follow the setting.
     Source: RocketMQ 4.9.8, ConsumerManageProcessor.queryConsumerOffset.
     """
 
-    LAST = "CONSUME_FROM_LAST_OFFSET"  # at the end; in queues added to the topic later, at their first message
-    FIRST = "CONSUME_FROM_FIRST_OFFSET"
-    TIME = "CONSUME_FROM_TIMESTAMP"  # at the first message stored at that time or later
+    LAST = "CONSUME_FROM_LAST_OFFSET"  # at the queue's end; in a queue added to the topic later, at its first message
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"  # at the queue's first message
+    TIME = "CONSUME_FROM_TIMESTAMP"  # at the first message stored at `consume_from_ms` or later
 
 
 class Damaged(Enum):
     """How a consumer handles a message whose body does not match its checksum."""
 
     SKIP = "skip"  # log an error, count the message, continue after it
-    STOP = "stop"  # deliver the messages before it, then raise `MessageDamaged` until the offset is moved
-    DEAD_LETTER = "dead letter"  # copy it, marked, to the group's dead letters, count it, continue after it
+    STOP = "stop"  # deliver the messages before the damaged one, and raise `MessageDamaged` until a seek
+    DEAD_LETTER = "dead letter"  # copy the message, marked, to the group's dead letters, count it, continue
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """How a consumer consumes. Times are in seconds unless the name says ms.
+    """Settings of a consumer. Times are in seconds unless the name says ms.
 
-    The second half, from `orderly` on, is for push consumers: `Consumer` and `AsyncConsumer`.
+    The fields from `orderly` on are for push consumers only: `Consumer` and `AsyncConsumer`.
     """
 
-    timeout: float = 5.0  # limit of a request, long polls excepted
-    # None, as Java's clients: the end, of a young queue the beginning; see `ConsumeFrom`.
+    timeout: float = 5.0  # limit of a request; a long poll may take `long_poll_seconds` more
+    # Where a group without committed offset begins. None, as in Java's clients: at the queue's end; a young queue
+    # at its first message, see `ConsumeFrom`.
     consume_from: ConsumeFrom | None = None
-    consume_from_ms: int = 0  # with ConsumeFrom.TIME: ms since 1970
+    consume_from_ms: int = 0  # time at which to begin with ConsumeFrom.TIME, ms since 1970
     pull_count: int = 256  # messages per pull, at most 512 KiB together; Java's brokers return at most 32 by default
     long_poll_seconds: float = 15.0  # longest time that a broker holds a pull until a message arrives
     buffered_messages: int = 1000  # prefetched messages per queue at which pulling pauses
     buffered_bytes: int = 16 << 20  # prefetched bytes of stored bodies per queue at which pulling pauses
-    # Commit messages of earlier polls, and at close. If off, an orderly listener commits by returning `Ack.COMMIT`.
+    # A pull consumer commits messages of earlier polls, and at close. If off, the application commits; an orderly
+    # listener does so by returning `Ack.COMMIT`.
     auto_commit: bool = True
-    auto_commit_seconds: float = 5.0  # longest time between commits: a crash redelivers at most this much
+    auto_commit_seconds: float = (
+        5.0  # longest time between commits of a pull consumer: a crash redelivers at most this much
+    )
     retry_seconds: float = 1.0  # pause after a failed pull
     # Compare pulled bodies with their checksums: brokers send records unchecked. Costs 0.03 us for a message of 1 KiB,
     # in plain Python 0.4 us: 1 to 10 % of the time of a consumer that does nothing else.
     verify_checksums: bool = True
-    damaged: Damaged = Damaged.SKIP  # handling of messages that fail this check, or cannot be decoded
-    # Limit of a decompressed body: one megabyte can become a gigabyte. 16 MiB is the largest `max_message_bytes` here;
-    # Java's producers may send more if `maxMessageSize` says so.
+    damaged: Damaged = Damaged.SKIP  # handling of messages that fail the checksum, or cannot be read
+    # Limit of a decompressed body in bytes: a compressed megabyte can become a gigabyte. 16 MiB is the largest
+    # `max_message_bytes` here; Java's producers may send more if `maxMessageSize` says so.
     max_body_bytes: int = MAX_BODY_BYTES
     # Deliver messages whose body cannot be decompressed (`StoredMessage.body_error`). If off, they become dead letters
-    # of the group, with the reason; a broadcast consumer, which has none, logs and skips them. A thread decompresses
-    # bodies ahead; bodies beyond 1 MiB of a pull are decompressed again when read.
+    # of the group, with the reason; a broadcast consumer, which has no dead letters, logs and skips such messages. A
+    # thread decompresses bodies ahead; bodies beyond 1 MiB of a pull are decompressed again when read.
     deliver_undecodable: bool = False
     heartbeat_seconds: float = 30.0  # interval between heartbeats; brokers drop a client after 120 s without one
     route_refresh_seconds: float = 30.0  # interval between refreshes of known routes
-    # Part of the client id. Clients of one instance share connections; it may have one consumer of a group. None:
-    # "DEFAULT" with `broadcast`, else as for a producer.
+    # Part of the client id. Clients of one instance share connections; an instance may have one consumer of a group.
+    # None: "DEFAULT" with `broadcast`, else as for a producer.
     instance: str | None = None
-    # TLS, account, RPC hooks; None: from the environment, see docs/security.md.
+    # TLS, account and RPC hooks of connections; None: TLS and account from the environment, see docs/security.md.
     connections: ConnectionConfig | None = None
-    # Namespace of topics and groups, see docs/clients.md. None: from PYROMQ_NAMESPACE; "": none.
+    # Namespace of topics and groups, see docs/clients.md. None: from PYROMQ_NAMESPACE; "": no namespace.
     namespace: str | None = None
-    hooks: tuple[ConsumeMessageHook | FilterMessageHook, ...] = ()  # around listeners, see docs/hooks.md
-    # Keeps the group's offsets, see docs/clients.md. None: at the brokers, with `broadcast` in files.
+    hooks: tuple[ConsumeMessageHook | FilterMessageHook, ...] = ()  # called around listeners, see docs/hooks.md
+    # Keeps the group's offsets, see docs/clients.md. None: brokers keep them, or files with `broadcast`.
     offset_store: OffsetStore | None = None
 
     orderly: bool = False  # messages of a queue are consumed one after another, in order, by one member
     broadcast: bool = False  # every member gets every message; offsets are in files, failures are not redelivered
     batch: int = 1  # largest number of messages per listener call
     concurrency: int = 20  # parallel listener calls: threads for plain functions, tasks for async ones
-    strategy: Strategy | None = None  # assignment of queues to members; None: averaging
+    strategy: Strategy | None = None  # function that assigns queues to members; None: averaging
     pull_interval_seconds: float = 0.0  # pause after a pull that found messages
     buffered_span: int = 2000  # limit of the offset span between first and last unfinished message of a queue
-    topic_buffered_messages: int | None = None  # limit over all queues of a topic
-    topic_buffered_bytes: int | None = None  # same, in bytes of stored bodies
-    # Retries before a message becomes a dead letter. None: the group's setting (16); unlimited for orderly consumers.
+    topic_buffered_messages: int | None = None  # limit of prefetched messages in all queues of a topic
+    topic_buffered_bytes: int | None = None  # limit of prefetched bytes of stored bodies in all queues of a topic
+    # Retries before a message becomes a dead letter. None: the group's setting (16 by default), for orderly consumers
+    # unlimited.
     max_retries: int | None = None
-    local_retry_seconds: float = 5.0  # pause before a local retry, if sending a message back failed
+    local_retry_seconds: float = 5.0  # pause before a message that could not be sent back is retried in this consumer
     suspend_seconds: float = 1.0  # pause of an orderly queue after a failure
     consume_timeout_seconds: float = 900.0  # messages of a longer listener call are sent back for a retry
-    commit_seconds: float = 5.0  # interval between commits
-    rebalance_seconds: float = 20.0  # interval between rebalances without a notification
+    commit_seconds: float = 5.0  # interval between commits of a push consumer
+    rebalance_seconds: float = 20.0  # interval between rebalances if no notification triggers one earlier
     close_seconds: float = 10.0  # longest wait of `close` for running listeners
-    offsets_folder: Path | None = None  # of a broadcast consumer; None: ~/.rocketmq_offsets
+    offsets_folder: Path | None = None  # folder of a broadcast consumer's offset files; None: ~/.rocketmq_offsets
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -236,7 +243,7 @@ class ConsumerConfig:
 
     @property
     def announced_start(self) -> str:
-        """The value of `consume_from` in heartbeats."""
+        """The value of `consume_from` that heartbeats contain; LAST for None."""
         return (self.consume_from or ConsumeFrom.LAST).value
 
     def _check_listening(self) -> None:

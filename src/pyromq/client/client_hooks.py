@@ -1,7 +1,7 @@
 """Hooks of an application around sends, listener calls and ends of transactions.
 
-An error raised by a hook is logged and has no effect, except in `CheckForbiddenHook`. Hooks are called in order before
-the event and in reverse order after it. Source: RocketMQ 4.9.8, SendMessageHook, CheckForbiddenHook,
+An error raised by a hook is logged and has no effect, except an error of `CheckForbiddenHook`. Hooks are called in
+order before the event and in reverse order after it. Source: RocketMQ 4.9.8, SendMessageHook, CheckForbiddenHook,
 FilterMessageHook, ConsumeMessageHook, EndTransactionHook.
 """
 
@@ -25,7 +25,7 @@ logger = logger_of(__name__)
 
 
 class Decision(Enum):
-    """Commit or roll back a half message; `UNKNOWN` lets the broker check later. Values are those of the protocol."""
+    """The decision on a half message. After `UNKNOWN` the broker asks again later. Values are those of the protocol."""
 
     COMMIT = 8
     ROLLBACK = 12
@@ -36,18 +36,18 @@ _tracebacks = Tracebacks()
 
 
 class SendKind(Enum):
-    """How messages are sent; delay is a property of each message."""
+    """The way in which messages are sent. Whether they are delayed is a property of each message."""
 
     SINGLE = "single"  # `send` and `send_soon`
     BATCH = "batch"
     ONE_WAY = "one way"
     REQUEST = "request"
-    HALF = "half"  # of a transaction
+    HALF = "half"  # the half message of a transaction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageSend:
-    """A send that begins: the application's own message, or messages of a batch, with their ids.
+    """A send that begins: the application's message, or the messages of a batch, with their ids.
 
     `started` is in seconds of a monotonic clock. `state` is for hooks: `before_send` writes it, `after_send` reads it.
     """
@@ -58,12 +58,12 @@ class MessageSend:
     messages: Sequence[Message]
     started: float
     state: dict[object, Any] = field(default_factory=dict)
-    added: Sequence[dict[str, str]] = ()  # properties added by hooks, one dict a message
+    added: Sequence[dict[str, str]] = ()  # properties added by hooks, one dict per message
 
     def add_property(self, name: str, value: str, *, message: Message | None = None) -> None:
-        """Send a message, or all of them, with a property; the application's `Message` does not change.
+        """Send `message`, or all messages, with a further property. The application's `Message` does not change.
 
-        Call it in `before_send`. Raises `IllegalMessage` or `UnicodeEncodeError` for an illegal name or value.
+        Call this in `before_send`. Raises `IllegalMessage` or `UnicodeEncodeError` for an illegal name or value.
         """
         check_property(name, value)
         (name + value).encode()  # raises for a lone surrogate
@@ -74,7 +74,10 @@ class MessageSend:
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """The end of a send after all attempts: `result`, or the raised `error`. Both are None for a one-way send."""
+    """The end of a send after all attempts: the `result`, or the `error` raised; `seconds` is its duration.
+
+    Both are None for a one-way send that raised nothing.
+    """
 
     result: SendResult | None
     error: BaseException | None
@@ -83,40 +86,40 @@ class SendOutcome:
 
 @runtime_checkable
 class SendMessageHook(Protocol):
-    """Called around every send of a producer that is not refused at once. Must be quick: it blocks the event loop.
+    """A hook called around every send of a producer, except those that the client refuses immediately.
 
-    `before_send` is called in the context (`contextvars`) of the caller, `after_send` when the reply arrives, even
-    if the caller no longer waits.
+    It must be quick, because it blocks the event loop. `before_send` is called in the context (`contextvars`) of the
+    caller, `after_send` when the reply arrives, even if the caller no longer waits.
     """
 
     def before_send(self, send: MessageSend) -> None:
-        """Called before the messages are encoded: properties can be added."""
+        """Called before the messages are encoded, so that properties can be added."""
 
     def after_send(self, send: MessageSend, outcome: SendOutcome) -> None:
-        """Called once for each send, before the caller gets the same outcome."""
+        """Called once for each send, before the caller gets the same result or error."""
 
 
 @runtime_checkable
 class CheckForbiddenHook(Protocol):
-    """May refuse each send of a producer. Must be quick: it blocks the event loop."""
+    """A hook that may refuse each send of a producer. Must be quick: it blocks the event loop."""
 
     def check_forbidden(self, send: MessageSend) -> None:
-        """Called before `before_send`. An error raised here reaches the caller, and nothing is sent."""
+        """Called before `before_send`. If it raises an error, the caller gets this error and nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionEnd:
     """The decision of a producer on a half message.
 
-    `message` is the sent message; after a check by the broker (`from_check`) the stored one; None if the application
-    decided without it. `broker` is the `host:port` of its broker. `confirmed` tells whether that broker acknowledged
-    the decision; brokers do not acknowledge decisions after a check.
+    `message` is the message sent; after a check by the broker (`from_check`), the message stored; None if the
+    application decided without the message. `broker` is the `host:port` of the half message's broker. `confirmed` tells
+    whether that broker acknowledged the decision; brokers do not acknowledge decisions after a check.
     """
 
     group: str
     client_id: str
     message: Message | StoredMessage | None
-    transaction_id: str  # the message's id
+    transaction_id: str  # unique id of the half message
     decision: Decision
     broker: str
     from_check: bool = False
@@ -125,36 +128,36 @@ class TransactionEnd:
 
 @runtime_checkable
 class EndTransactionHook(Protocol):
-    """Called for every decision of a transaction producer. Must be quick: it blocks the event loop."""
+    """A hook called for every decision of a transaction producer. Must be quick: it blocks the event loop."""
 
     def end_transaction(self, end: TransactionEnd) -> None:
-        """Called after the decision was sent. `Decision.UNKNOWN` is not sent: the broker will check."""
+        """Called after the decision was sent. `Decision.UNKNOWN` is not sent: the broker will ask again."""
 
 
 class ConsumeStatus(Enum):
     """The outcome of messages that a listener got.
 
-    Without `ConsumerConfig.max_retries` only the broker knows the last retry: then a message that becomes a dead letter
-    after it is reported as RETRIED.
+    If `ConsumerConfig.max_retries` is None, only the broker knows which retry is the last: a message that becomes a
+    dead letter after that retry is reported as RETRIED.
     """
 
     CONSUMED = "consumed"
-    RETRIED = "retried"  # will be redelivered
+    RETRIED = "retried"  # the message will be redelivered
     DEAD_LETTERED = "dead-lettered"
-    DROPPED = "dropped"  # a broadcast consumer has no retries
+    DROPPED = "dropped"  # the message is lost: a broadcast consumer has no retries
 
 
 @runtime_checkable
 class FilterMessageHook(Protocol):
-    """Filters pulled messages, on the event loop of push and pull consumers."""
+    """A hook that filters pulled messages, called on the event loop of push and pull consumers."""
 
     def filter_messages(self, group: str, messages: Sequence[StoredMessage]) -> Iterable[StoredMessage]:
-        """Return the wanted ones of these messages of one queue. The others count as consumed."""
+        """Return those of these messages of one queue that are wanted. The others count as consumed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageDelivery:
-    """Messages of one listener call that begins.
+    """A listener call that begins, with its messages.
 
     `started` is in seconds of a monotonic clock. `encloses` is True if the listener runs between the two hook calls, in
     the same context (`contextvars`); it is False for pull consumers. `state` is for hooks: `before_consume` writes it,
@@ -171,9 +174,9 @@ class MessageDelivery:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOutcome:
-    """The end of a listener call: the first `done` messages are consumed, the others are in `status`.
+    """The end of a listener call: the first `done` messages are consumed, `status` is the outcome of the others.
 
-    `error` is the error raised by the listener, `RetryLater` and `GiveUp` included.
+    `error` is the error raised by the listener, `RetryLater` and `GiveUp` included. `seconds` is the call's duration.
     """
 
     status: ConsumeStatus
@@ -184,9 +187,9 @@ class ConsumeOutcome:
 
 @runtime_checkable
 class ConsumeMessageHook(Protocol):
-    """Called around every listener call, in its thread or task: several calls may run in parallel.
+    """A hook called around every listener call, in the listener's thread or task: several calls may run in parallel.
 
-    Pull consumers call it around the messages of each poll, which end with the next poll.
+    Pull consumers call the hook around the messages of each poll, which end with the next poll.
     """
 
     def before_consume(self, delivery: MessageDelivery) -> None:
@@ -197,7 +200,7 @@ class ConsumeMessageHook(Protocol):
 
 
 class SendHooks:
-    """Calls the hooks of one producer's sends."""
+    """Calls the hooks of one producer around its sends."""
 
     def __init__(self, hooks: Iterable[object], group: str, client_id: Callable[[], str], *, clock: Clock) -> None:
         hooks = list(hooks)
@@ -208,7 +211,7 @@ class SendHooks:
         self._clock = clock
 
     def before(self, kind: SendKind, messages: Sequence[Message]) -> MessageSend:
-        """Return the beginning send with the properties added by hooks. Raises the error of a hook that refuses it."""
+        """Call the hooks and return the beginning send with the properties they added. Raises a hook's refusal."""
         added: list[dict[str, str]] = [{} for _ in messages]
         send = MessageSend(self._group, self._client_id(), kind, messages, self._clock.monotonic(), added=added)
         for hook in self._forbidding:
@@ -217,7 +220,7 @@ class SendHooks:
         return send
 
     def __bool__(self) -> bool:
-        """Return whether there are hooks."""
+        """Return whether the producer has hooks for sends."""
         return bool(self._hooks or self._forbidding)
 
     def after(self, send: MessageSend, result: SendResult | None, error: BaseException | None) -> None:
@@ -226,7 +229,7 @@ class SendHooks:
 
 
 class ConsumeHooks:
-    """Calls the hooks of one consumer, in any thread."""
+    """Calls the hooks of one consumer around its listener calls. Thread-safe."""
 
     def __init__(self, hooks: Iterable[object], group: str, client_id: Callable[[], str], *, clock: Clock) -> None:
         self._hooks = [hook for hook in hooks if isinstance(hook, ConsumeMessageHook)]
@@ -248,7 +251,7 @@ class ConsumeHooks:
 
 
 def filtered(hooks: Iterable[FilterMessageHook], group: str, messages: list[StoredMessage]) -> list[StoredMessage]:
-    """Return the messages that all hooks want, in order. A failing hook filters nothing."""
+    """Return the messages that all hooks want, in order. A hook that raises an error filters nothing."""
     for hook in hooks:
         try:
             wanted = {id(message) for message in hook.filter_messages(group, messages)}
@@ -264,21 +267,21 @@ def filtered(hooks: Iterable[FilterMessageHook], group: str, messages: list[Stor
 
 @runtime_checkable
 class ConnectingHook(Protocol):
-    """A hook with connections of its own to the cluster."""
+    """A hook that has its own connections to the cluster, for example for trace records."""
 
     def connect_as(self, connections: ConnectionConfig | None, namesrv: str | None = None) -> None:
-        """Called by each client with its `connections` and `namesrv`, for a hook that was given none."""
+        """Called by each client with its `connections` and `namesrv`; a hook uses them if it was given none."""
 
 
 def connect_hooks(hooks: Iterable[object], connections: ConnectionConfig | None, namesrv: str | None) -> None:
-    """Give a client's TLS settings, account and name servers to its hooks that connect to the cluster."""
+    """Pass a client's TLS settings, account and name servers to those of its hooks that connect to the cluster."""
     for hook in hooks:
         if isinstance(hook, ConnectingHook):
             hook.connect_as(connections, namesrv)
 
 
 def check_hooks(hooks: Iterable[object], *protocols: type) -> None:
-    """Raise `UsageError` for a hook that has the methods of none of these protocols."""
+    """Raise `UsageError` if a hook has the methods of none of these protocols, or a method is async."""
     for hook in hooks:
         if not isinstance(hook, protocols):
             names = " or ".join(protocol.__name__ for protocol in protocols)

@@ -1,1 +1,1 @@
-"""The admin client, for operators."""
+"""The admin client, for administrators of a cluster."""

@@ -1,1 +1,1 @@
-"""Blocking clients, made of the async ones."""
+"""Blocking clients, made from the async clients."""

@@ -1,10 +1,10 @@
-"""How a blocking class is made of an async one: `topics = blocking(AsyncAdmin.topics)`.
+"""Makes blocking classes from async ones, method by method: `topics = blocking(AsyncAdmin.topics)`.
 
-Signature, types and docstring of the async method stay those of the blocking one. Methods with work of their own in
-the calling thread are written out in their class.
+The blocking method has the signature, types and docstring of the async one. Methods that do part of their work in the
+calling thread are written out in their class.
 
 Each blocking client has a `BlockingRunner`. Runners of one instance share an event loop, and so do all runners without
-an instance: their clients share connections. `CallerRunsLoop` decides which thread turns the loop.
+an instance: their clients share connections. `CallerRunsLoop` decides which thread runs (turns) the event loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 C = TypeVar("C", bound=AsyncLifespan)
 
-EXIT_SECONDS = 5.0  # longest close of a forgotten client at program exit
+EXIT_SECONDS = 5.0  # limit of closing a client that the program did not close before its exit
 
 
 def refuse_running_loop(instead: str = "the Async class of the same name") -> None:
@@ -41,7 +41,7 @@ def refuse_running_loop(instead: str = "the Async class of the same name") -> No
 
 
 class Outcome(concurrent.futures.Future[T]):
-    """The result of submitted work. A thread that waits for it turns the event loop meanwhile."""
+    """The future of submitted work. A thread that waits for the result runs the event loop meanwhile."""
 
     def __init__(self, runner: BlockingRunner) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Outcome(concurrent.futures.Future[T]):
         return super().exception(0 if timeout is not None else None)
 
     def copy(self, future: asyncio.Future[T]) -> None:
-        """Take over the result or error of a finished asyncio future."""
+        """Take over the result or error of a finished asyncio future; called on the event loop."""
         if not self.set_running_or_notify_cancel():
             return
         if future.cancelled():
@@ -70,19 +70,19 @@ class Outcome(concurrent.futures.Future[T]):
 class BlockingRunner:
     """Runs async work for blocking callers in any number of threads. `owner_close` is called at program exit.
 
-    Runners of one `instance` share an event loop; runners without one share another.
+    Runners of one `instance` share an event loop; all runners without an instance share another one.
     """
 
     def __init__(self, owner_close: Callable[[], None], instance: str | None = None) -> None:
         self._owner_close = owner_close
         self._instance = instance
         self._caller_loop: CallerRunsLoop
-        self._lock = threading.Lock()  # held while the client starts or closes
+        self._lock = threading.Lock()  # held while the state of the client changes to started or closed
         self._refusal: str | None = "the client is not running: start it with `with` or start()"
-        self.was_started = False  # stays True when the client is closed
+        self.was_started = False  # stays True after the client is closed
 
     def start(self, start: Callable[[], Awaitable[None]]) -> None:
-        """Run the client's own start. If that fails, the runner is closed again.
+        """Run `start`, the client's own start, on the event loop. If it fails, the runner is closed.
 
         Raises `UsageError` inside a running event loop, or if the client is running.
         """
@@ -103,9 +103,9 @@ class BlockingRunner:
         self.was_started = True
 
     def close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Run the client's own close, and end the event loop if no other client uses it. Idempotent.
+        """Run `close`, the client's own close, and end the event loop if no other client uses it. Idempotent.
 
-        Later calls raise `NotRunning`. Raises `UsageError` inside a running event loop: the client stays open.
+        Later calls raise `NotRunning`. Inside a running event loop this raises `UsageError`, and the client stays open.
         """
         with self._lock:
             if self not in _runners:
@@ -118,7 +118,7 @@ class BlockingRunner:
             self._shut()
 
     def run(self, start: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of the awaitable `start(...)`; `start` is called on the loop.
+        """Return the result of the awaitable `start(...)`; `start` is called on the client's event loop.
 
         Raises `UsageError` inside a running event loop, `NotRunning` after `close` and in a forked child.
         """
@@ -131,7 +131,7 @@ class BlockingRunner:
             raise
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a plain function on the loop and return its result."""
+        """Call a plain function on the client's event loop and return its result."""
 
         async def call() -> T:
             return function(*args, **kwargs)
@@ -139,9 +139,10 @@ class BlockingRunner:
         return self.run(call)
 
     def submit(self, start: Callable[P, asyncio.Future[T]], *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
-        """Begin work and return at once; works submitted in a row share turns of the loop.
+        """Begin work on the event loop and return without waiting for it; works submitted in a row share turns of the
+        loop.
 
-        An error of `start` itself is raised here, or by the outcome if another thread turns the loop.
+        An error of `start` itself is raised here, or by the outcome if another thread runs the loop.
         """
         self._check()
         outcome: Outcome[T] = Outcome(self)
@@ -153,7 +154,7 @@ class BlockingRunner:
         return outcome
 
     def turn_for(self, outcome: Outcome[Any], timeout: float | None) -> None:
-        """Wait up to `timeout` seconds for the outcome; the loop is turned here unless another thread turns it.
+        """Wait up to `timeout` seconds for the outcome. This thread runs the event loop unless another thread does.
 
         Raises `UsageError` inside a running event loop, unless the outcome is done.
         """
@@ -169,18 +170,18 @@ class BlockingRunner:
                 async with asyncio.timeout(timeout):
                     await there.wait()
             except TimeoutError:
-                pass  # the outcome raises it
+                pass  # the outcome's `result` raises the error
 
         self.run(wait)
 
     def close_at_exit(self) -> None:
-        """Close the client at program exit; returns after `EXIT_SECONDS` at the latest."""
+        """Close the client at program exit. Returns after `EXIT_SECONDS` even if closing has not ended."""
         closing = threading.Thread(target=self._owner_close, daemon=True)
         closing.start()
         closing.join(EXIT_SECONDS)
 
     def abandon(self) -> None:
-        """Refuse every call, in the child of a fork: the connections belong to the parent."""
+        """Refuse every later call, in the child of a fork: the connections belong to the parent."""
         self._refusal = f"this client was made before fork(); make a new one in process {os.getpid()}"
         self._caller_loop.abandon()
 
@@ -192,14 +193,14 @@ class BlockingRunner:
     def _shut(self) -> None:
         self._refusal = "the client is closed; make a new one"
         _runners.discard(self)
-        self._caller_loop.run(None, self._caller_loop.cancel_calls, self)  # other threads may wait for them
+        self._caller_loop.run(None, self._caller_loop.cancel_calls, self)  # other threads may wait for these calls
         give_back(self._caller_loop, self)
 
 
 def _begin_or_fail(begin: Callable[[], None], outcome: Outcome[Any]) -> None:
     try:
         begin()
-    except Exception as error:  # noqa: BLE001  the outcome raises it in the calling thread
+    except Exception as error:  # noqa: BLE001  the outcome raises the error in the calling thread
         outcome.set_exception(error)
 
 
@@ -224,7 +225,7 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 
 class Blocking(Generic[A]):
-    """An async object whose methods are called from threads without an event loop."""
+    """A blocking form of an async object: its methods are called from threads without an event loop."""
 
     def __init__(self, runner: BlockingRunner, target: A) -> None:
         self._runner = runner
@@ -232,7 +233,7 @@ class Blocking(Generic[A]):
 
 
 def blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[A], P], T]:
-    """Return an async object's method as one that blocks until it has ended, and returns or raises the same."""
+    """Return a method that runs an async method, blocks until it has ended, and returns or raises the same."""
 
     @wraps(method)
     def run(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -242,7 +243,7 @@ def blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Conc
 
 
 def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[A], P], T]:
-    """Return an async object's plain method as one that is called on its event loop."""
+    """Return a method that calls a plain method of an async object on the object's event loop."""
 
     @wraps(method)
     def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -252,7 +253,10 @@ def on_loop(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Bloc
 
 
 def at_any_time(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[A], P], T]:
-    """Return a plain method that may be called before the start, too: in the calling thread then, later on the loop."""
+    """Return a plain method of an async object as one that may also be called before the client's start.
+
+    Before the start it runs in the calling thread, later on the event loop.
+    """
 
     @wraps(method)
     def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -264,19 +268,19 @@ def at_any_time(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[
 
 
 class BlockingClient(Blocking[C]):
-    """A blocking client: started when a `with` block is entered, closed when it is left."""
+    """A blocking client, started when a `with` block is entered and closed when the block is left."""
 
     def __init__(self, client: C, instance: str | None = None) -> None:
         super().__init__(BlockingRunner(self.close, instance), client)
 
     def start(self) -> None:
-        """Connect. Raises `NoNameServer` at once when no name server can be reached."""
+        """Connect. Raises `NoNameServer` immediately if no name server can be reached."""
         self._runner.start(self._async.start)
 
     def close(self) -> None:
         """Wait for unanswered sends and running listeners, commit offsets, leave the group, close the connections.
 
-        Each client does its share of these, as the `close` of its async class says. Idempotent.
+        Which of these steps a client does is said in `close` of its async class. Idempotent.
         """
         self._runner.close(self._async.close)
 

@@ -1,15 +1,15 @@
-"""An event loop that is turned by the threads waiting for results.
+"""An event loop that is run (turned) by the threads that wait for results.
 
-The calling thread turns the loop while it waits: handing work to another thread and back costs more than a request
-to a broker. Three kinds of threads turn it:
+The calling thread turns the loop while it waits: handing work to another thread and back costs more than a request to a
+broker. Three kinds of threads turn the loop:
 
     caller          takes the loop if no thread turns it, turns it until its own work is done, and leaves it
     another caller  meanwhile gives its work to the loop and waits; it takes over when the first caller leaves
     keeper          a background thread: turns the loop when no caller has for some ms, so that heartbeats are sent and
                     replies are read; it leaves as soon as a caller comes
 
-At any time one thread turns the loop and holds `_turning`. Only that thread touches the state of async clients.
-Clients of one instance share one loop; clients without an instance share another.
+At any time at most one thread turns the loop; that thread holds `_turning`. Only this thread touches the state of async
+clients. Clients of one instance share one loop; clients without an instance share another.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ logger = logger_of(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TAKE_OVER_SECONDS = 0.005  # idle time after which the keeper turns the loop
-TURN_EACH = 64  # works submitted without waiting between two turns of the loop
+TAKE_OVER_SECONDS = 0.005  # time without a turn of the loop after which the keeper turns it
+TURN_EACH = 64  # limit of works submitted without waiting between two turns of the loop
 TURN_SECONDS = 0.0005  # longest time between two turns while works are submitted
 
 
 def take(shared_as: str | None, user: object) -> CallerRunsLoop:
-    """Return the running loop of this instance, with `user` as one more of its users."""
+    """Return the running loop of an instance, started if necessary, with `user` added to its users."""
     with _sharing:
         caller_loop = _shared.get(shared_as)
         if caller_loop is None:
@@ -48,7 +48,7 @@ def take(shared_as: str | None, user: object) -> CallerRunsLoop:
 
 
 def give_back(caller_loop: CallerRunsLoop, user: object) -> None:
-    """Remove a user of the loop; the loop ends with its last user."""
+    """Remove a user of the loop. The loop ends with its last user."""
     with _sharing:
         caller_loop.users.discard(user)
         if caller_loop.users:
@@ -58,14 +58,14 @@ def give_back(caller_loop: CallerRunsLoop, user: object) -> None:
 
 
 def forget_all() -> None:
-    """Forget all loops, in the child of a fork: they belong to the parent."""
+    """Forget all loops, in the child of a fork: they belong to the parent process."""
     global _sharing
     _sharing = threading.Lock()  # the old lock may be held by a thread that exists in the parent only
     _shared.clear()
 
 
 class _Selector(selectors.DefaultSelector):
-    """Lets Ctrl-C interrupt the main thread only while it waits here, never within a callback."""
+    """A selector that lets Ctrl-C interrupt the main thread only while it waits in `select`, never in a callback."""
 
     def select(self, timeout: float | None = None) -> Any:
         if threading.get_ident() != shield.main_thread:
@@ -78,10 +78,10 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """A loop turned step by step.
+    """An event loop that is turned step by step.
 
-    `_run_once`, `_ready` and `_scheduled` are private but unchanged since Python 3.4. `run_until_complete` adds set-up
-    and tear-down that cost as much as a request to a broker.
+    `_run_once`, `_ready` and `_scheduled` are private but unchanged since Python 3.4. The public `run_until_complete`
+    adds set-up and tear-down that cost as much as a request to a broker.
     """
 
     _ready: deque[asyncio.Handle]
@@ -92,7 +92,7 @@ class _Loop(asyncio.SelectorEventLoop):
         super().__init__(self._events)
 
     def turn(self) -> None:
-        """Wait for an event and run its callback, or run the ready callbacks.
+        """Run the callbacks that are ready; if there are none, wait for an event and run its callback.
 
         `_run_once` costs twice as much as the usual case here: nothing is ready, no timer is due, one socket is read.
         """
@@ -115,7 +115,7 @@ class _Loop(asyncio.SelectorEventLoop):
         self._run_once()  # type: ignore[attr-defined]
 
     def abandon(self) -> None:
-        """Mark as closed without closing: in a forked child `close` would change the parent's epoll set."""
+        """Mark the loop as closed. In a forked child, really closing it would change the parent's epoll set."""
         self._closed = True
 
 
@@ -124,7 +124,7 @@ def _nothing() -> None:
 
 
 class _WaitingCaller:
-    """A caller whose work is run by another thread's turns of the loop."""
+    """A caller that waits while another thread turns the loop and so runs the caller's work."""
 
     def __init__(self, owner: object) -> None:
         self.owner = owner
@@ -145,10 +145,12 @@ class CallerRunsLoop:
         self.users: set[object] = set()  # strong references: a forgotten client is closed at program exit
         self.loop = _Loop()
         self._turning = threading.Lock()
-        self._lock = threading.Lock()  # guards the next two and `_refusal`
+        self._lock = threading.Lock()  # guards `_waiting_callers`, `_queued` and `_refusal`
         self._waiting_callers: list[_WaitingCaller] = []
-        self._queued = 0  # works given to the turning thread and not begun yet
-        self._own_call: tuple[object, asyncio.Future[Any]] | None = None  # of the thread that turns the loop
+        self._queued = 0  # number of works given to the turning thread and not begun yet
+        self._own_call: tuple[object, asyncio.Future[Any]] | None = (
+            None  # owner and call of the thread that turns the loop
+        )
         self._turned_at = time.monotonic()
         self._unturned = 0
         self._keeper_stays = True
@@ -159,7 +161,7 @@ class CallerRunsLoop:
     def run(self, owner: object, start: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of the awaitable `start(...)`; `start` is called on the loop.
 
-        `owner` is the client that calls, see `cancel_calls`.
+        `owner` is the client that makes the call, see `cancel_calls`.
         """
         shielded = shield.enter()
         try:
@@ -180,7 +182,7 @@ class CallerRunsLoop:
     def submit(self, begin: Callable[[], None], queued: Callable[[], None]) -> None:
         """Call `begin` on the loop and return; works submitted in a row share turns of the loop.
 
-        If another thread turns the loop, `queued` is called there instead: like `begin`, but it must not raise.
+        If another thread turns the loop, `queued` is called there instead of `begin`; `queued` must not raise.
         """
         shielded = shield.enter()
         try:
@@ -196,7 +198,7 @@ class CallerRunsLoop:
                 shield.leave()
 
     def abandon(self) -> None:
-        """Give the loop up, in the child of a fork: the connections belong to the parent."""
+        """Give up the loop in the child of a fork: the connections belong to the parent."""
         self.loop.abandon()
 
     def end(self) -> None:
@@ -214,7 +216,7 @@ class CallerRunsLoop:
                 caller.woken.set()
 
     def _cancel_leftovers(self) -> None:
-        """Cancel the tasks of callers that Ctrl-C or the closing interrupted."""
+        """Cancel the tasks of calls that Ctrl-C or closing the client interrupted."""
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
@@ -223,7 +225,7 @@ class CallerRunsLoop:
         self.loop.turn_now()
 
     def _on_loop(self, work: Callable[..., T], *args: Any) -> T:
-        """Do work that turns the loop, after the works that are queued."""
+        """Call `work`, which turns the loop, after the works queued by other threads have begun."""
         assert asyncio._get_running_loop() is None, "the running event loop of the application would be lost"
         asyncio._set_running_loop(self.loop)
         try:
@@ -234,8 +236,8 @@ class CallerRunsLoop:
             asyncio._set_running_loop(None)
 
     def _queue(self, work: Callable[[], None]) -> None:
-        """Give work to the thread that turns the loop; the keeper then leaves the loop."""
-        with self._lock:  # works queued before `end` still run; none is queued after it
+        """Give work to the thread that turns the loop. If the keeper turns it, the keeper leaves."""
+        with self._lock:  # works queued before `end` still run; after it no work is queued
             if self._refusal is not None:
                 raise NotRunning(self._refusal)
             self._queued += 1
@@ -248,7 +250,7 @@ class CallerRunsLoop:
         work()
 
     def _finish(self, owner: object, future: asyncio.Future[T]) -> T:
-        """Turn the loop until the future is done."""
+        """Turn the loop until the future is done. Return the future's result."""
         self._own_call = owner, future
         turn = self.loop.turn
         try:
@@ -259,11 +261,11 @@ class CallerRunsLoop:
         finally:
             self._own_call = None
             if not future.done():
-                future.cancel()  # ends in later turns
+                future.cancel()  # the cancelled task ends in later turns of the loop
         return future.result()
 
     async def cancel_calls(self, owner: object) -> None:
-        """Cancel the running calls of one client, in whatever threads they are, and wait for them."""
+        """Cancel the running calls of one client, in all threads, and wait until they have ended."""
         own = asyncio.current_task()
         calls = [call for call in self._calls() if call[0] is owner and call[1] is not own]
         for _, future in calls:
@@ -293,7 +295,7 @@ class CallerRunsLoop:
     def _pass_on(self) -> None:
         """Wake a waiting caller to turn the loop.
 
-        Callers that are done are woken as well: the loop may have been left before their callback ran.
+        Callers whose work is done are woken, too: the loop may have been left before their callback ran.
         """
         with self._lock:
             for caller in self._waiting_callers:
@@ -302,12 +304,14 @@ class CallerRunsLoop:
                     return
 
     def _hand_over(self, owner: object, start: Callable[[], Awaitable[T]]) -> T:
-        """Give the work to the thread that turns the loop, and take over if that thread leaves first."""
+        """Give the work to the thread that turns the loop and return the result. Turn the loop if that thread leaves it
+        first.
+        """
         caller = _WaitingCaller(owner)
         with self._lock:
             self._waiting_callers.append(caller)
         try:
-            self._queue(partial(self._begin_handed_over, caller, start))  # also makes the keeper leave
+            self._queue(partial(self._begin_handed_over, caller, start))  # this also makes the keeper leave the loop
             self._wait(caller)
         finally:
             with self._lock:
@@ -324,7 +328,7 @@ class CallerRunsLoop:
     def _begin_handed_over(self, caller: _WaitingCaller, start: Callable[[], Awaitable[Any]]) -> None:
         try:
             caller.future = as_future(start(), self.loop)
-        except Exception as error:  # noqa: BLE001  raised in the caller's thread
+        except Exception as error:  # noqa: BLE001  the caller's thread raises the error
             caller.error = error
             caller.woken.set()
         else:
@@ -333,7 +337,7 @@ class CallerRunsLoop:
     def _call_soon(self, function: Callable[[], Any]) -> None:
         try:
             self.loop.call_soon_threadsafe(function)
-        except RuntimeError as error:  # another thread has just closed it
+        except RuntimeError as error:  # another thread has just closed the loop
             raise NotRunning(self._refusal or "the client is closed") from error
 
     def _wait(self, caller: _WaitingCaller) -> None:
@@ -367,7 +371,7 @@ class CallerRunsLoop:
             self.loop.turn()
 
     def _keep(self) -> None:
-        """Run the keeper's thread."""
+        """Turn the loop while no caller does; the body of the keeper's thread."""
         while self._refusal is None:
             if time.monotonic() - self._turned_at < TAKE_OVER_SECONDS:
                 time.sleep(TAKE_OVER_SECONDS)
@@ -389,7 +393,7 @@ class CallerRunsLoop:
 
 
 def as_future(awaitable: Awaitable[T], loop: asyncio.AbstractEventLoop) -> asyncio.Future[T]:
-    """Return an awaitable as a future of the loop, started."""
+    """Return an awaitable as a future of the loop; a coroutine is started as a task."""
     if isinstance(awaitable, asyncio.Future):
         return awaitable
     return loop.create_task(awaitable)  # type: ignore[arg-type]  # all others are coroutines

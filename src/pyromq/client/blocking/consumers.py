@@ -67,30 +67,30 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
     offset_by_time = blocking(AsyncPullConsumer.offset_by_time)
 
     def watch_queues(self, topic: str, listener: QueueListener) -> list[MessageQueue]:
-        """Return a topic's queues, and call `listener(queues)` in a thread of its own whenever they change."""
+        """Return a topic's queues, and call `listener(queues)` in a separate thread whenever they change."""
         return self._runner.run(self._async.watch_queues, topic, _in_thread(listener))
 
     @property
     def client_id(self) -> str:
-        """This member's name in its group; set by `start`."""
+        """This member's client id in its group; available after the start."""
         return self._async.client_id
 
     @property
     def damaged_count(self) -> int:
-        """Number of damaged or undecodable messages: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
+        """The number of damaged and undecodable messages: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
         return self._async.damaged_count
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The assigned queues, in order."""
+        """The assigned queues, sorted."""
         return self._async.assignment
 
     def subscribe(
         self, topic: str, *, tags: str = "*", sql: str | None = None, listener: QueueListener | None = None
     ) -> None:
-        """Join the group's assignment of the topic's queues; see `AsyncPullConsumer.subscribe`.
+        """Share the topic's queues with the group's members; see `AsyncPullConsumer.subscribe`.
 
-        The listener is called in a thread of its own.
+        The listener is called in a separate thread.
         """
         tell = None if listener is None else _in_thread(listener)
         self._subscribe(topic, tags=tags, sql=sql, listener=tell)
@@ -144,7 +144,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
     def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
         client = AsyncConsumer(group, namesrv, config=config)
         super().__init__(client, client.instance)
-        self._terminated = False  # SIGTERM came, perhaps before `start` returned
+        self._terminated = False  # True after SIGTERM, which may arrive before `start` returned
 
     reply = blocking(AsyncConsumer.reply)
     unsubscribe = at_any_time(AsyncConsumer.unsubscribe)
@@ -153,10 +153,10 @@ class Consumer(BlockingClient[AsyncConsumer]):
     resume = on_loop(AsyncConsumer.resume)
 
     def run(self, *, signals: bool = True) -> None:
-        """Consume until a listener, or another thread, calls `stop`, or until Ctrl-C or SIGTERM; then close.
+        """Start, consume until `stop` is called, Ctrl-C or SIGTERM, and close.
 
-        SIGTERM is left alone with `signals=False`, and if the program handles or ignores it itself. Raises
-        `UsageError` if no topic is subscribed to.
+        Listeners and other threads may call `stop`. SIGTERM is not handled with `signals=False`, or if the program
+        handles or ignores it. Raises `UsageError` if no topic is subscribed to.
         """
         self._async.check_subscribed()
         with sigterm_calls(self._terminate) if signals else nullcontext(), self:
@@ -172,10 +172,10 @@ class Consumer(BlockingClient[AsyncConsumer]):
         Ctrl-C raises `KeyboardInterrupt`.
         """
         if (failure := self._runner.run(self._async.ended)) is not None:
-            raise failure  # not on the loop: it would end the thread that turns it
+            raise failure  # raised here, not on the loop, where it would end the thread that turns the loop
 
     def stop(self) -> None:
-        """Let `wait` return, without closing. For listeners and other threads."""
+        """Make `wait` return. The consumer stays open. For listeners and other threads."""
         self._async.stop()
 
     @overload
@@ -197,9 +197,9 @@ class Consumer(BlockingClient[AsyncConsumer]):
     def subscribe(self, topic: str, listener: Listener | None = None, **how: Any) -> Any:
         """Call a listener with the topic's messages that have these tags (`*`, `a`, `a || b`).
 
-        `sql` selects by properties instead: `price > 5 AND region IN ('EU', 'US')`. Without a listener, a decorator is
-        returned. A topic has one listener, the latest; with a `type` it gets values of that type, see
-        `AsyncConsumer.subscribe`. May be called before and after the start.
+        `sql` selects by properties instead: `price > 5 AND region IN ('EU', 'US')`. If `listener` is omitted, a
+        decorator for one is returned. A topic has one listener: the latest. With `type`, the listener gets values of
+        that type, see `AsyncConsumer.subscribe`. May be called before and after the start.
         """
 
         def decorate(function: Any) -> Any:
@@ -213,17 +213,17 @@ class Consumer(BlockingClient[AsyncConsumer]):
 
     @property
     def client_id(self) -> str:
-        """This member's name in its group; set by `start`."""
+        """This member's client id in its group; available after the start."""
         return self._async.client_id
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The assigned queues in order, without those of the retry topic."""
+        """The queues assigned to this member, sorted, without those of the retry topic."""
         return self._async.assignment
 
     @property
     def damaged_count(self) -> int:
-        """Number of damaged or undecodable messages: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
+        """The number of damaged and undecodable messages: see `ConsumerConfig.damaged` and `deliver_undecodable`."""
         return self._async.damaged_count
 
     def _terminate(self) -> None:
@@ -233,9 +233,9 @@ class Consumer(BlockingClient[AsyncConsumer]):
 
 
 class QueueReader(BlockingClient[AsyncQueueReader]):
-    """Reads queues in the name of a group; blocking, for programs without an event loop. Threads may share one.
+    """Reads queues in the name of a group; blocking, for programs without an event loop.
 
-    Arguments, units and errors are those of `AsyncQueueReader`.
+    Several threads may use one reader. Arguments, units and errors are those of `AsyncQueueReader`.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ from pyromq.remoting.header import Header
 
 
 class Producer(BlockingClient[AsyncProducer]):
-    """Sends messages; blocking, for programs without an event loop. Threads may share one.
+    """Sends messages; blocking, for programs without an event loop. Several threads may use one producer.
 
         with Producer("orders-service") as producer:
             result = producer.send(Message("orders", b"...", keys="order-7"), ordering_key="customer-3")
@@ -85,16 +85,16 @@ class Producer(BlockingClient[AsyncProducer]):
         selector: Selector | None = None,
         timeout: float | None = None,
     ) -> Future[SendResult]:
-        """Send without waiting; the `concurrent.futures.Future` gets the result or the error.
+        """Send without waiting. The `concurrent.futures.Future` returned gets the result or the error of `send`.
 
-        Messages sent in a row share a write. Blocks only while `max_in_flight` messages or `max_pending_bytes` wait
-        for their replies.
+        Messages sent in a row are written together. Blocks only while `max_in_flight` messages or `max_pending_bytes`
+        wait for their replies.
         """
         refuse_running_loop()
         choose = queue_chooser(message, queue, ordering_key, selector)
         if self._async.is_full:
             self._runner.run(self._async.room)
-        self._async.check_open()  # raises here even while another thread turns the loop
+        self._async.check_open()  # raises here, not in the future, even while another thread runs the event loop
         return self._runner.submit(self._async.begin_soon, message, choose, timeout)
 
     def send_batch(
@@ -122,7 +122,7 @@ class TransactionProducer(Producer):
                 orders.insert(transaction.transaction_id, ...)
 
     Arguments, units and errors are those of `AsyncTransactionProducer`. `execute` runs in the calling thread; `check`
-    runs in a thread of its own at any time.
+    may run at any time, in another thread.
     """
 
     _async: AsyncTransactionProducer
@@ -136,7 +136,7 @@ class TransactionProducer(Producer):
     def send_in_transaction(
         self, message: Message, execute: Execute, *, timeout: float | None = None
     ) -> TransactionResult:
-        """Send a half message, run `execute(message)`, a plain function, and commit or roll back what it returns.
+        """Send a half message, call `execute(message)`, a plain function, and send the decision that it returns.
 
         See `AsyncTransactionProducer.send_in_transaction`.
         """
@@ -147,7 +147,7 @@ class TransactionProducer(Producer):
             subject = f"transaction {sent.message_id}"
             returned, failure = called(execute, message)
             if failure is not None and not isinstance(failure, Exception):
-                raise failure  # the caller ends; the broker will check
+                raise failure  # the exception ends the caller; the broker will check the transaction
             decision = decision_of(returned, failure, subject)
         return self._runner.run(self._async.end, sent, decision, message)
 
@@ -165,7 +165,7 @@ class TransactionProducer(Producer):
         try:
             yield transaction
         except BaseException:
-            with suppress(NotRunning):  # closed in the block
+            with suppress(NotRunning):  # the block has closed the producer
                 self._runner.run(self._async.end, sent, Decision.UNKNOWN, message)
             raise
         self._runner.run(self._async.end, sent, transaction.decision, message)
@@ -186,7 +186,7 @@ class Attempt(Blocking[AsyncAttempt]):
 
     @property
     def result(self) -> AttemptResult | None:
-        """The result to commit; None until the attempt is finished."""
+        """The result to pass to `commit`; None until the attempt is finished."""
         return self._async.result
 
     def __enter__(self) -> Self:
@@ -199,18 +199,18 @@ class Attempt(Blocking[AsyncAttempt]):
 
 
 class Stream(Blocking[BatchStream]):
-    """Batches of messages that consumers see as soon as they are stored; see `BatchStream`."""
+    """Sends runs (encoded batches for one queue) that consumers see as soon as they are stored; see `BatchStream`."""
 
     finish = blocking(BatchStream.finish)
     abandon = blocking(BatchStream.abandon)
 
     def send_run(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
-        """Begin to send a batch; blocks only while too many batches wait for their replies."""
+        """Begin to send a run of `messages` messages. Blocks only while `in_flight` runs wait for their replies."""
         self._runner.run(self._async.put, queue, body, messages, header=header)
 
 
 class BatchTransactions(BlockingClient[AsyncBatchTransactions]):
-    """Sends attempts and commits one; blocking, for programs without an event loop.
+    """Sends attempts and commits; blocking, for programs without an event loop.
 
         with BatchTransactions("etl") as batches:
             with batches.attempt("etl:17") as attempt:
@@ -241,7 +241,7 @@ class BatchTransactions(BlockingClient[AsyncBatchTransactions]):
 
     @property
     def ledger(self) -> str:
-        """The name of the broker that keeps the decisions."""
+        """The name of the ledger, the broker that makes and keeps the decisions."""
         return self._async.ledger
 
     @property
@@ -250,17 +250,17 @@ class BatchTransactions(BlockingClient[AsyncBatchTransactions]):
         return self._async.runs.ids
 
     def attempt(self, transaction: str, token: str | None = None) -> Attempt:
-        """Return a new attempt. A `token` must never be used twice; without one, a new one is made."""
+        """Return a new attempt. `token` must never be used twice; None means a new random one."""
         return Attempt(self._runner, self._runner.call(self._async.attempt, transaction, token))
 
     def stream(self) -> Stream:
-        """Return a stream of batches outside transactions: visible once stored, delivered at least once."""
+        """Return a stream of batches without a transaction: visible once stored, delivered at least once."""
         return Stream(self._runner, self._runner.call(self._async.runs.stream))
 
     def single_header(self, queue: MessageQueue, *, flag: int, properties: str) -> Header:
-        """Return the header of a stream's single message, for delayed ones."""
+        """Return the header of a stream's run with a single message, for delayed messages."""
         return self._async.runs.single_header(queue, flag=flag, properties=properties)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues that can be written now, in order of broker name and queue id."""
+        """Return a topic's queues that can be written now, in order of broker name and queue id."""
         return self._runner.run(self._async.runs.queues, topic, refresh=True)

@@ -1,7 +1,7 @@
-"""SIGINT in blocking clients: interrupts the main thread only while it waits. SIGTERM while a client runs the program.
+"""Signals in blocking clients: SIGINT interrupts the main thread only while it waits; SIGTERM stops a consumer's `run`.
 
-Python may raise `KeyboardInterrupt` between any two instructions. Within a callback of the event loop it would leave a
-connection or a lock in an inconsistent state.
+Python may raise `KeyboardInterrupt` between any two instructions. Within a callback of the event loop, this would leave
+a connection or a lock in an inconsistent state.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ _set_handler: Callable[[int, Any], Any] = _signal.signal
 
 
 class Shield:
-    """Delays the program's SIGINT handler: between `enter` and `leave` it runs only while `waiting`, or at `leave`."""
+    """Delays the program's SIGINT handler in blocking calls.
+
+    Between `enter` and `leave` the handler is called only while `waiting` is True; else `leave` calls it.
+    """
 
     def __init__(self) -> None:
         self.main_thread = threading.main_thread().ident
         self.waiting = False
-        self.pending = False  # SIGINT came and its handler was not called yet
+        self.pending = False  # SIGINT arrived and its handler was not called yet
         self._handler: Any = None
 
     def enter(self) -> bool:
-        """Begin to delay signals. Return whether `leave` must follow: not if signals do not reach this thread."""
+        """Begin to delay SIGINT. Return whether `leave` must follow; False if SIGINT has no handler in this thread."""
         if threading.get_ident() != self.main_thread:
             return False
         handler = _set_handler(signal.SIGINT, self._on_signal)
@@ -38,7 +41,7 @@ class Shield:
         return True
 
     def leave(self) -> None:
-        """Restore the program's handler, and call it if the signal came meanwhile."""
+        """Restore the program's SIGINT handler, and call it if SIGINT arrived meanwhile."""
         _set_handler(signal.SIGINT, self._handler)
         if self.pending:
             self.pending = False
@@ -46,7 +49,7 @@ class Shield:
 
     @property
     def calls_off(self) -> bool:
-        """Whether SIGINT came for the calling thread, so that its call should end."""
+        """True if SIGINT arrived for the calling thread, so that its blocking call should end."""
         return self.pending and threading.get_ident() == self.main_thread
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -56,12 +59,12 @@ class Shield:
             self.pending = True
 
 
-shield = Shield()  # one for the process: it has one main thread
+shield = Shield()  # one for the process, because a process has one main thread
 
 
 @contextmanager
 def sigterm_calls(act: Callable[[], None]) -> Iterator[None]:
-    """Let the first SIGTERM call `act` instead of ending the program; further ones are ignored.
+    """Let the first SIGTERM in the block call `act` instead of ending the program; later ones are ignored.
 
     Has no effect outside the main thread, or if the program handles or ignores SIGTERM itself.
     """

@@ -1,1 +1,1 @@
-"""A client's place in the cluster: name servers, connections, routes, heartbeats."""
+"""A client's view of the cluster: name servers, connections, routes, heartbeats."""

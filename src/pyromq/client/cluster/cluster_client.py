@@ -1,6 +1,6 @@
 """One client's connection to a cluster: client id, name servers, connections, routes, heartbeats.
 
-Producers, consumers and admin clients send their requests through it.
+Producers, consumers and admin clients send their requests through `ClusterClient`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AsyncLifespan(ABC):
     async def close(self) -> None: ...
 
     async def _enter(self) -> None:
-        """Start as `async with` does."""
+        """Start as `async with` does; a push consumer may be without subscriptions then."""
         await self.start()
 
     async def __aenter__(self) -> Self:
@@ -60,12 +60,12 @@ class AsyncLifespan(ABC):
         await self.close()
 
 
-FIRST_PAUSE = 0.02  # seconds
-LONGEST_PAUSE = 0.5  # seconds
+FIRST_PAUSE = 0.02  # seconds before the first retry; each pause is twice the previous one
+LONGEST_PAUSE = 0.5  # limit of the seconds between two attempts
 
 
 class Retry:
-    """The attempts of one request, limited to `seconds` together."""
+    """The attempts of one request, which together may take `seconds`."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -78,7 +78,7 @@ class Retry:
         return max(0.001, self._deadline - self._clock.monotonic())
 
     async def pause(self) -> bool:
-        """Wait before the next attempt. Return False at once if the deadline comes first."""
+        """Wait before the next attempt. Return False immediately if the pause would end after the deadline."""
         if self._clock.monotonic() + self._pause >= self._deadline:
             return False
         await self._clock.sleep(self._pause)
@@ -91,19 +91,22 @@ partial_results = logger_of(PARTIAL_RESULTS)
 T = TypeVar("T")
 
 API_SECONDS = 3.0  # limit of heartbeats and route requests. Source: ClientConfig.mqClientApiTimeout
-OUT_OF_REACH_SECONDS = 10.0  # before a broker that did not answer is asked for the next partial result
-COPY_DROPS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6 | SysFlag.ROLLBACK  # flags that a copy does not have
-REFRESH_PAUSE = 0.2  # seconds between two refreshes of a route: failed sends of one topic share one
+OUT_OF_REACH_SECONDS = 10.0  # time for which a broker that did not answer is left out of partial results
+COPY_DROPS = (
+    SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6 | SysFlag.ROLLBACK
+)  # sysFlag bits that a copy of a message does not keep
+REFRESH_PAUSE = 0.2  # shortest time between two refreshes of a route, so that failed sends of a topic share one
 
 
 class ClusterClient:
     """Routes, connections and requests of one client, between `start` and `close`.
 
-    `announce` returns the body of heartbeats, or None for a client without them; `answerers` handle brokers' requests.
-    `instance` is part of the client id, see `shared_connections`. A producer's id ends with its `producer_group`: when
-    any producer of an id unregisters, a broker forgets the connection for replies to that id (Source: RocketMQ 4.9.8,
-    ProducerManager.unregisterProducer). With `vip_channel` messages go to the brokers' ports - 2. `connections` None
-    means those of the environment. Topics have the application's names, unwrapped by `names`.
+    `announce(client_id)` returns the body of heartbeats, or None for a client without heartbeats. `answerers` handle
+    brokers' requests. `instance` is part of the client id, see `shared_connections`. A producer's client id ends with
+    its `producer_group`: when any producer of an id unregisters, a broker forgets the connection for replies to that id
+    (Source: RocketMQ 4.9.8, ProducerManager.unregisterProducer). With `vip_channel`, messages go to each broker's port
+    minus 2. `connections` None means those of the environment. Topics in arguments and results have the application's
+    names, without the namespace of `names`.
     """
 
     def __init__(
@@ -145,13 +148,17 @@ class ClusterClient:
         self._fetching: dict[str, asyncio.Lock] = {}
         self._fetched: dict[str, float] = {}
         self._greeted: dict[str, Channel] = {}
-        self._beats: dict[str, asyncio.Future[Response]] = {}  # the latest heartbeat to each broker
+        self._beats: dict[
+            str, asyncio.Future[Response]
+        ] = {}  # reply to the latest heartbeat to each broker, by address
         self._silent: set[str] = set()
         self._everywhere = False
-        self._out_of_reach: dict[str, tuple[float, Unavailable]] = {}  # when to ask next, and why, by address
+        self._out_of_reach: dict[
+            str, tuple[float, Unavailable]
+        ] = {}  # by address: when to ask the broker again, and its error
 
     async def start(self) -> None:
-        """Connect to a name server and start the background tasks. Raises `NoNameServer` at once if none answers."""
+        """Connect to a name server and start the background tasks. Raises `NoNameServer` immediately on failure."""
         addresses = tuple(self._addresses)
         self._shared = join(addresses, self._instance, self._member, self._clock, self._connections)
         if self._shared is not None:
@@ -176,8 +183,8 @@ class ClusterClient:
     async def close(self) -> None:
         """Stop the background tasks, unregister at every broker that got a heartbeat, close the connections.
 
-        Waits at most `API_SECONDS` for the replies, also to unanswered heartbeats: Java's brokers handle such requests
-        in parallel and could handle the heartbeat last.
+        Waits at most `API_SECONDS` for the replies, also to unanswered heartbeats. Java's brokers handle requests in
+        parallel: a heartbeat handled after the unregistering would register the client again.
         """
         self.running = False
         await self.tasks.stop()
@@ -192,16 +199,16 @@ class ClusterClient:
             await leave(self._shared, self._member)
 
     def check_running(self) -> None:
-        """Raise `NotRunning` outside `start` ... `close`."""
+        """Raise `NotRunning` before `start` and after `close`."""
         if not self.running:
             raise NotRunning("the client is not running: start it with `with` or start(); make a new one after close()")
 
     def open_channel(self, address: str) -> Channel | None:
-        """Return the connection to a broker, or None if it is not open now."""
+        """Return the open connection to the broker at `address`; None if there is none now."""
         return self._pool.open_channel(address)
 
     async def channel(self, address: str) -> Channel:
-        """Return the connection to a broker; a new one begins with a heartbeat. Raises `Unavailable`."""
+        """Return the connection to a broker, opened if necessary: a heartbeat is sent first. Raises `Unavailable`."""
         channel = await self._pool.channel(address)
         if self._greeted.get(address) is not channel:
             self._greeted[address] = channel
@@ -211,14 +218,20 @@ class ClusterClient:
         return channel
 
     def sending_address(self, address: str) -> str:
-        """Return the address for messages to a broker. Source: RocketMQ 4.9.8, MixAll.brokerVIPChannel."""
+        """Return the address for sending messages to a broker: with `vip_channel` the port is 2 lower.
+
+        Source: RocketMQ 4.9.8, MixAll.brokerVIPChannel.
+        """
         if not self._vip_channel:
             return address
         host, _, port = address.rpartition(":")
         return f"{host}:{int(port) - 2}"
 
     async def channel_for_sending(self, address: str) -> Channel:
-        """Return the connection for messages to a broker; heartbeats go to its ordinary port. Raises `Unavailable`."""
+        """Return the connection for sending messages to a broker. Raises `Unavailable`.
+
+        With `vip_channel`, heartbeats still go to the broker's ordinary port.
+        """
         channel = await self.channel(address)
         if not self._vip_channel:
             return channel
@@ -231,16 +244,19 @@ class ClusterClient:
             ) from error
 
     async def route(self, topic: str) -> Route:
-        """Return the known route of a topic, or fetch it. Raises `TopicNotFound` and `NoNameServer`."""
+        """Return the known route of a topic, or fetch the route. Raises `TopicNotFound` and `NoNameServer`."""
         return self.routes.find(topic) or await self._fetch_once(topic, self._fetch)
 
     async def route_for_sending(self, topic: str, template_topic: str, new_queues: int) -> Route:
-        """Return the topic's route, or for an unknown topic the route for its first message."""
+        """Return a topic's route; for an unknown topic, the route at which its first message creates it.
+
+        Raises `TopicNotFound` if no broker creates topics by itself.
+        """
         fetch = partial(self._fetch_or_template, template_topic=template_topic, new_queues=new_queues)
         return self.routes.find(topic) or await self._fetch_once(topic, fetch)
 
     async def refresh(self, topic: str) -> None:
-        """Fetch a topic's route again; the known route stays if no server answers or the topic was deleted."""
+        """Fetch a topic's route again. The known route stays if no name server answers or the topic was deleted."""
         if self._clock.monotonic() - self._fetched.get(topic, -REFRESH_PAUSE) < REFRESH_PAUSE:
             return
         self._fetched[topic] = self._clock.monotonic()
@@ -258,11 +274,11 @@ class ClusterClient:
     async def ask(
         self, address: str, header: Header | Filled, body: bytes = b"", *, timeout: float = API_SECONDS
     ) -> Response:
-        """Return a broker's response with any code, within `timeout` seconds. Raises `Unavailable`."""
+        """Return a broker's response, with any response code. Raises `Unavailable` after `timeout` seconds."""
         self.check_running()
         channel = self._pool.open_channel(address)
         if channel is not None and self._greeted.get(address) is channel:
-            return await channel.call(header, body, timeout=timeout)  # `call` has the timeout itself
+            return await channel.call(header, body, timeout=timeout)  # `call` applies the timeout itself
         try:
             async with asyncio.timeout(timeout):
                 channel = await self.channel(address)
@@ -271,7 +287,7 @@ class ClusterClient:
             raise DeadlineExceeded(f"{address} did not answer within {timeout:g} s") from error
 
     async def ask_reachable(self, addresses: Iterable[str], ask: Callable[[str], Awaitable[T]]) -> dict[str, T]:
-        """Call `ask` for brokers, all at once, and return the results by address, in order.
+        """Call `ask(address)` for all brokers in parallel, and return the results by address, in order.
 
         A broker out of reach is left out and logged. Raises `Unavailable` if no broker can be reached.
         """
@@ -283,7 +299,7 @@ class ClusterClient:
         return reached
 
     def leave_out(self, address: str, error: Unavailable) -> None:
-        """Log that results lack a broker: once, until it answers."""
+        """Log that partial results lack a broker: one line until that broker answers again."""
         if address not in self._out_of_reach:
             partial_results.warning("broker %s is left out, it cannot be reached: %s", address, error)
         self._out_of_reach[address] = self._clock.monotonic() + OUT_OF_REACH_SECONDS, error
@@ -303,9 +319,9 @@ class ClusterClient:
     async def ask_queue(
         self, queue: MessageQueue, header: Header | Filled, *, timeout: float, broker_id: int = MASTER
     ) -> Response:
-        """Return the response, with any code, of a broker with the queue; retries until `timeout` seconds have passed.
+        """Return the response, with any code, of a broker that has the queue. Retries for `timeout` seconds.
 
-        For idempotent requests only: a restarted broker may get one twice.
+        For idempotent requests only: a broker that restarts may get the same request twice. Raises `Unavailable`.
         """
         retry = Retry(self._clock, timeout)
         while True:
@@ -333,7 +349,8 @@ class ClusterClient:
     ) -> Response:
         """Store a copy of a message, with these properties and number of attempts, and return the broker's response.
 
-        Body, flag and sysFlag stay as stored. `most_attempts` is the number from which on the copy is a dead letter.
+        Body, flag and sysFlag stay as stored. A copy with `most_attempts` attempts or more is stored as a dead letter.
+        Raises the broker's refusal, or `Unavailable`.
         """
         order = SendMessageV2(
             producer_group=INNER_PRODUCER_GROUP,
@@ -355,7 +372,7 @@ class ClusterClient:
         return response
 
     async def master(self, queue: MessageQueue) -> str:
-        """Return the address of the queue's master. Raises `Unavailable` if its route has none, `TopicNotFound`."""
+        """Return the address of a queue's master. Raises `TopicNotFound`, or `Unavailable` if none is registered."""
         address = (await self.route(queue.topic)).master(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {queue.topic!r}")
@@ -367,12 +384,12 @@ class ClusterClient:
         return {name: each.addresses[MASTER] for name, each in sorted(brokers.items()) if MASTER in each.addresses}
 
     async def cluster_table(self) -> ClusterTable:
-        """Return what a name server knows of the brokers now."""
+        """Return the brokers and clusters that a name server knows now."""
         response = await self.name_servers.ask(BrokerClusterInfo())
         return decode_body(ClusterTable, response.check().body)
 
     async def absent_topics(self) -> dict[str, list[str]]:
-        """Return the topics of each broker that left, by broker name, as any name server remembers them."""
+        """Return the topics of each broker that left the cluster, by broker name, from all name servers' answers."""
         found: dict[str, set[str]] = {}
         for response in await self.name_servers.ask_reachable(BrokerClusterInfo()):
             for broker, topics in (decode_body(ClusterTable, response.check().body).absent or {}).items():
@@ -380,18 +397,18 @@ class ClusterClient:
         return {broker: sorted(topics) for broker, topics in found.items()}
 
     def join_everywhere(self) -> None:
-        """Send heartbeats to every master, also without a route to it; the first one soon."""
+        """Send heartbeats to every master, not only to those in known routes; the first heartbeat is sent soon."""
         self._everywhere = True
         self.tasks.start(self.heartbeat(), name="first heartbeat")
 
     async def heartbeat(self) -> None:
-        """Send heartbeats to all brokers of known routes; to masters only if this client has no consumer."""
+        """Send heartbeats to the brokers of known routes; only to masters if this client has no consumer."""
         body = self._announce(self.client_id)
         if body is None or not (body.consumers or body.producers):
             return
         addresses = self.routes.broker_addresses(masters_only=not body.consumers)
         if self._everywhere:
-            with suppress(MQError):  # no name server answers now
+            with suppress(MQError):  # if no name server answers now, only brokers of known routes get a heartbeat
                 addresses.update((await self.masters()).values())
         await asyncio.gather(*map(self._beat, addresses))
 
@@ -401,17 +418,19 @@ class ClusterClient:
                 tell(address)
 
     def _beat_now(self, address: str, channel: Channel) -> asyncio.Future[Response] | None:
-        """Begin a heartbeat to a broker; None if this client has none to send."""
+        """Begin a heartbeat to a broker and return its future; None if this client sends no heartbeats."""
         if (body := self._announce(self.client_id)) is None:
             return None
         beat = self._beats[address] = channel.call_soon(Heartbeat(), encode_body(body), timeout=API_SECONDS)
-        beat.add_done_callback(lambda done: done.cancelled() or done.exception())  # marks an error as retrieved
+        beat.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # the callback marks an error as retrieved
         return beat
 
     async def _beat(self, address: str) -> None:
         """Send a heartbeat to a broker after the reply to the previous one.
 
-        Java's brokers handle heartbeats in parallel: of two unanswered ones, the older could be handled last.
+        Java's brokers handle heartbeats in parallel: of two unanswered heartbeats, the older could be handled last.
         Source: RocketMQ 4.9.8, MQClientInstance.lockHeartbeat.
         """
         try:
@@ -421,14 +440,14 @@ class ClusterClient:
             if (beat := self._beat_now(address, channel)) is not None:
                 (await beat).check()
         except MQError as error:
-            if self.running and address not in self._silent:  # logged once until it answers again; not while closing
+            if self.running and address not in self._silent:  # once until the broker answers again; not while closing
                 logger.warning("no heartbeat to broker %s: %s", address, error)
             self._silent.add(address)
         else:
             self._silent.discard(address)
 
     async def _fetch_once(self, topic: str, fetch: Callable[[str], Awaitable[None]]) -> Route:
-        """Fetch a route once for all callers that wait for it."""
+        """Return a topic's route. Callers that wait at the same time share one fetch."""
         async with self._fetching.setdefault(topic, asyncio.Lock()):
             if (route := self.routes.find(topic)) is None:
                 await fetch(topic)

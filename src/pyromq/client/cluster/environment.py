@@ -1,6 +1,6 @@
-"""`ConnectionConfig` from the environment, for clients without one; plain and unsigned if no variable is set.
+"""Makes a `ConnectionConfig` from environment variables, for clients without one. By default: no TLS, no account.
 
-    PYROMQ_TLS_CA, PYROMQ_TLS_CERT, PYROMQ_TLS_KEY     files, as in `TlsConfig`; each of them enables TLS
+    PYROMQ_TLS_CA, PYROMQ_TLS_CERT, PYROMQ_TLS_KEY     files, as in `TlsConfig`; any of these enables TLS
     PYROMQ_TLS_KEY_PASSWORD, PYROMQ_TLS_SERVER_NAME
     PYROMQ_TLS_CHECK_HOST, PYROMQ_TLS_VERIFY           false: do not check the name, or the certificate at all
     PYROMQ_TLS                                         true: TLS with the system's authorities; false: no TLS
@@ -26,7 +26,7 @@ ACCESS_KEY, SECRET_KEY = "PYROMQ_ACCESS_KEY", "PYROMQ_SECRET_KEY"
 def connections_of(
     connections: ConnectionConfig | None, environment: Mapping[str, str] = os.environ
 ) -> ConnectionConfig:
-    """Return `connections`, or if None those of the environment. Raises `UsageError` for an illegal variable."""
+    """Return `connections`; if None, those of the environment. Raises `UsageError` for an illegal variable."""
     if connections is not None:
         return connections
     return ConnectionConfig(
@@ -37,7 +37,7 @@ def connections_of(
 
 
 def connections_with(variables: Mapping[str, str]) -> ConnectionConfig:
-    """Return the connections of the environment, overridden by these variables."""
+    """Return the connections of the environment; `variables` override its variables of the same names."""
     return connections_of(None, {**os.environ, **variables})
 
 

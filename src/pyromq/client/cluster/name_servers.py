@@ -1,6 +1,6 @@
-"""The name servers of one client: the last one that answered is asked until it fails, then the next one.
+"""The name servers of one client: a client asks the same name server until that fails, and the next one after that.
 
-A client without addresses uses those of the environment. Source: RocketMQ 4.9.8, NameServerAddressUtils.
+A client without addresses uses those in the environment. Source: RocketMQ 4.9.8, NameServerAddressUtils.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from pyromq.remoting.header import Header
 
 logger = logger_of(__name__)
 
-VARIABLE = "NAMESRV_ADDR"  # the variable of Java's clients
+VARIABLE = "NAMESRV_ADDR"  # environment variable with name servers' addresses, as for Java's clients
 DEFAULT = "127.0.0.1:9876"
 
-# The body of requests without one; name servers ignore it. Servers of protocols with lines, such as HTTP, answer it, so
-# that the error can name a wrong port instead of a timeout.
+# Sent as body of requests that have none; name servers ignore it. A server of a protocol with lines, for example HTTP,
+# answers it: the error can name the wrong port, where there would be a timeout.
 END_OF_LINE = b"\r\n\r\n"
 
 
 def default_namesrv() -> str:
-    """Return the addresses for a client without any: `NAMESRV_ADDR` if set, else `127.0.0.1:9876`."""
+    """Return the name servers' addresses for a client without `namesrv`: `NAMESRV_ADDR`, else `127.0.0.1:9876`."""
     return os.environ.get(VARIABLE, "").strip() or DEFAULT
 
 
 def addresses_of(namesrv: str | None) -> list[str]:
-    """Return the addresses in a client's `namesrv`, or the URL of its address server; for None the default ones.
+    """Return the addresses in a client's `namesrv`, or the URL of an address server in it; for None the default ones.
 
     Raises `UsageError` for a text that is neither.
     """
@@ -55,9 +55,9 @@ def addresses_of(namesrv: str | None) -> list[str]:
 
 
 class NameServers:
-    """Asks the configured name servers. A client starts at a random one, so that clients spread over all.
+    """Sends requests to the configured name servers, first to a random one, so that clients spread over all.
 
-    `addresses` are `host:port`, or one URL of an address server: then none is known before the first `look_up`.
+    `addresses` are `host:port`, or one URL of an address server. With a URL, no name server is known before `look_up`.
     """
 
     def __init__(self, addresses: Sequence[str], pool: Pool, *, timeout: float) -> None:
@@ -71,7 +71,7 @@ class NameServers:
     async def look_up(self) -> None:
         """Fetch the name servers' addresses from the address server. Raises `NoNameServer` if none is known yet.
 
-        Later failures are logged once, and the known addresses stay. Source: MQClientAPIImpl.fetchNameServerAddr.
+        If addresses are known, a failure is logged once and they stay. Source: MQClientAPIImpl.fetchNameServerAddr.
         """
         if self.address_server is None:
             return
@@ -104,7 +104,7 @@ class NameServers:
     async def ask(self, header: Header, body: bytes = b"") -> Response:
         """Return the response, with any code, of the first name server that answers. Raises `NoNameServer`.
 
-        Raises `UsageError` for another kind of server, such as a broker.
+        Raises `UsageError` if the server is no name server, for example a broker.
         """
         failures: list[Unavailable] = []
         for _ in self.addresses:
@@ -127,7 +127,9 @@ class NameServers:
         raise self._nobody(failures) from (failures[-1] if failures else None)
 
     async def ask_each(self, header: Header, body: bytes = b"") -> list[Response]:
-        """Ask all name servers in turn and return their responses. Raises `Unavailable` at the first failure."""
+        """Send a request to all name servers in turn and return the responses. Raises `Unavailable` at the first
+        failure.
+        """
         responses = []
         for address in self.addresses:
             channel = await self._pool.channel(address)
@@ -135,7 +137,7 @@ class NameServers:
         return responses
 
     async def ask_reachable(self, header: Header) -> list[Response]:
-        """Ask all name servers at once and return the responses of those that answer."""
+        """Send a request to all name servers in parallel and return the responses of those that answer."""
         asked = await asyncio.gather(*(self._response_of(address, header) for address in self.addresses))
         return [response for response in asked if response is not None]
 

@@ -1,7 +1,7 @@
 """Namespaces: applications with equal names side by side. Topic `orders` of namespace `shop` is `shop%orders`.
 
-Only clients know them: they wrap names in requests and unwrap names in responses. Inside a client, topics have the
-application's names; groups are wrapped once, when the client is made. Source: RocketMQ 4.9.8, NamespaceUtil,
+Only clients know namespaces: they wrap names in requests and unwrap names in responses. Inside a client, topics have
+the application's names; groups are wrapped once, when the client is made. Source: RocketMQ 4.9.8, NamespaceUtil,
 ClientConfig.
 """
 
@@ -26,23 +26,30 @@ from pyromq.names import (
 VARIABLE = "PYROMQ_NAMESPACE"
 SEPARATOR = "%"
 
-# The name of a cloud instance in its name servers' address: http://MQ_INST_1_x.example.com:80.
+# Finds the name of a cloud instance in its name servers' address, for example http://MQ_INST_1_x.example.com:80.
 _INSTANCE = re.compile(r"(\w+://|)(MQ_INST_\w+_\w+)\..*", re.ASCII)
 _LEGAL = re.compile(r"[a-zA-Z0-9|_-]+")
 
 
 class Namespace:
-    """Wraps and unwraps names; `name` is "" for no namespace. Wrapping a wrapped name does not change it."""
+    """Adds a namespace to names of topics and groups (wraps) and removes it (unwraps). Wrapping twice changes nothing
+    more.
+
+    `name` is "" for no namespace.
+    """
 
     def __init__(self, name: str) -> None:
         if name and not _LEGAL.fullmatch(name):
             raise IllegalName(f"namespace {name!r} contains illegal characters; letters, digits, | _ and - are allowed")
         self.name = name
         self._begin = name + SEPARATOR
-        self.properties = {Property.INSTANCE_ID: name} if name else {}  # properties of sent messages
+        self.properties = {Property.INSTANCE_ID: name} if name else {}  # added to the properties of sent messages
 
     def wrap(self, name: str) -> str:
-        """Return the brokers' name of a topic or group: after `%RETRY%` or `%DLQ%`; system names do not change."""
+        """Return the brokers' name of a topic or group, with the namespace; `%RETRY%` and `%DLQ%` stay in front of it.
+
+        Names of system topics and groups do not change.
+        """
         is_system = is_system_topic(name) or name.endswith(REPLY_SUFFIX) or name.startswith(SYSTEM_GROUP_PREFIX)
         if not self.name or is_system:
             return name
@@ -50,7 +57,7 @@ class Namespace:
         return name if plain.startswith(self._begin) else kind + self._begin + plain
 
     def unwrap(self, name: str) -> str:
-        """Return the application's name; names outside the namespace do not change."""
+        """Return the application's name of a topic or group; names outside the namespace do not change."""
         if not self.name:
             return name
         kind, plain = _parts(name)
@@ -63,20 +70,20 @@ class Namespace:
         return queue._replace(topic=self.unwrap(queue.topic)) if self.name else queue
 
     def checked_topic(self, topic: str) -> str:
-        """Return the application's name of a topic. Raises `IllegalName` for a name that brokers refuse."""
+        """Return the application's name of a topic. Raises `IllegalName` for a name that brokers would refuse."""
         check_topic(topic)
         check_topic(self.wrap(topic))
         return self.unwrap(topic)
 
     def checked_group(self, group: str) -> str:
-        """Return the brokers' name of a group. Raises `IllegalName` for a name that brokers refuse."""
+        """Return the brokers' name of a group. Raises `IllegalName` for a name that brokers would refuse."""
         check_group(group)
         check_group(self.wrap(group))
         return self.wrap(group)
 
 
 def namespace_of(namespace: str | None, namesrv: str | None) -> Namespace:
-    """Return a client's own namespace, else that of the environment, else that in the name servers' address."""
+    """Return a client's `namespace`; if None, that of the environment, else that in the name servers' address."""
     if namespace is None:
         namespace = os.environ.get(VARIABLE, "").strip() or _in_address(namesrv)
     elif not isinstance(namespace, str):
@@ -94,7 +101,7 @@ def _in_address(namesrv: str | None) -> str:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Return the prefix of a retry or dead-letter topic, "" for others, and the rest."""
+    """Return the prefix of a retry or dead-letter topic ("" for other names) and the rest of the name."""
     for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
         if name.startswith(prefix):
             return prefix, name[len(prefix) :]

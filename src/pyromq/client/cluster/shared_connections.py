@@ -1,8 +1,9 @@
-"""Clients of this process with one client id: they share connections, as brokers expect of one client.
+"""Connections shared by the clients of this process with one client id, because brokers expect one client per id.
 
-Clients of the same `instance` share. Blocking clients without an instance share a nameless one; a client whose group
-is already in it begins another. All other clients have an id of their own. Clients on different event loops share the
-id but not the connections; blocking clients of an instance have one loop. Source: RocketMQ 4.9.8, MQClientManager.
+Clients of the same `instance` share connections. Blocking clients without an instance share a nameless instance; a
+client whose group this instance already has begins another one. All other clients have their own id. Clients on
+different event loops share the id but not the connections; blocking clients of an instance have one event loop. Source:
+RocketMQ 4.9.8, MQClientManager.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pyromq.remoting.rejection_log import RejectionLog
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """One client: its groups, and its handlers of brokers' requests."""
+    """One client of shared connections: its groups, and its handlers of brokers' requests."""
 
     announce: Callable[[], HeartbeatBody | None]
     dispatcher: Dispatcher
@@ -51,7 +52,9 @@ class Member:
         return self.consumer_groups | self.producer_groups
 
     def taken_by(self, other: Member) -> tuple[str, str] | None:
-        """Return ("consumer" | "producer", group) if both clients have it: brokers cannot tell them apart."""
+        """Return ("consumer" or "producer", group) if both clients have this group: brokers cannot tell them apart.
+        Else None.
+        """
         for kind, mine, taken in (
             ("consumer", self.consumer_groups, other.consumer_groups),
             ("producer", self.producer_groups, other.producer_groups),
@@ -62,18 +65,18 @@ class Member:
 
 
 class Key(NamedTuple):
-    """The key of shared connections: equal for clients that share them."""
+    """The key of shared connections: clients with equal keys share them."""
 
     process: int
-    addresses: tuple[str, ...]  # of the name servers
+    addresses: tuple[str, ...]  # addresses of the name servers, or of the address server
     instance: str
-    named: bool  # the application set `instance`
+    named: bool  # True if the application set `instance`
     loop: int
-    kind: tuple[object, ...]  # see `_kind`
+    kind: tuple[object, ...]  # settings of the connections, see `_kind`
 
 
 class SharedConnections:
-    """The connections of clients with one id on one event loop; brokers' requests are dispatched to their client."""
+    """The connections of clients with one id on one event loop. Each request of a broker is passed to its client."""
 
     def __init__(self, key: Key, clock: Clock, connections: ConnectionConfig) -> None:
         self.key = key
@@ -93,7 +96,7 @@ class SharedConnections:
         return self._dispatcher(call).failure(error, call)
 
     def _dispatcher(self, call: Call) -> Dispatcher:
-        """Return the dispatcher of the client with the request's group: only its producer may decide a transaction."""
+        """Return the dispatcher of the client that has the request's group, as only this client may reply."""
         group = _group(call)
         for member in self.members:
             if call.code in member.dispatcher.codes and (group is None or group in member.groups):
@@ -102,7 +105,7 @@ class SharedConnections:
 
 
 def share_on(loop: asyncio.AbstractEventLoop) -> None:
-    """Let clients without an instance on this event loop share connections."""
+    """Let clients without an instance on this event loop share connections; blocking clients use this."""
     _sharing_loops.add(loop)
 
 
@@ -113,14 +116,14 @@ def join(
     clock: Clock,
     connections: ConnectionConfig = PLAIN,
 ) -> SharedConnections | None:
-    """Add the client to the shared connections of its instance on this event loop, and return them.
+    """Add the client to the shared connections of its instance on this event loop. Return them, or None if it shares
+    none.
 
     Clients with the same name servers and instance share. Without an instance, on loops of `share_on`, the client joins
-    the first nameless instance with equal connection settings in which its group is free; on other loops it shares
-    nothing, and None is returned. Clients of a named instance with different connection settings share its name only.
-
-    Raises `UsageError` if the instance has a consumer, or producer, of the same group in this process.
-    Source: MQClientInstance.registerConsumer, registerProducer.
+    the first nameless instance with equal connection settings in which its group is free. Without an instance on other
+    loops it shares nothing. Clients of a named instance with different connection settings share its name only. Raises
+    `UsageError` if the instance has a consumer, or producer, of the same group in this process. Source:
+    MQClientInstance.registerConsumer, registerProducer.
     """
     loop = asyncio.get_running_loop()
     kind = _kind(connections)
@@ -149,7 +152,7 @@ def join(
 
 
 async def leave(shared: SharedConnections, member: Member) -> None:
-    """Remove the client; the last one closes the connections. Idempotent."""
+    """Remove the client from shared connections; the last client closes them. Idempotent."""
     if member not in shared.members:
         return
     shared.members.remove(member)
@@ -164,14 +167,14 @@ def new_instance() -> str:
 
 
 def _taken(member: Member, addresses: tuple[str, ...], instance: str) -> tuple[str, str] | None:
-    """Return role and group that an instance of this process already has, as `Member.taken_by`."""
+    """Return role and group of `member` that its instance in this process already has; None if they are free."""
     of_instance = (os.getpid(), addresses, instance)
     others = (other for key, shared in _instances.items() if key[:3] == of_instance for other in shared.members)
     return next(filter(None, map(member.taken_by, others)), None)
 
 
 def _kind(connections: ConnectionConfig) -> tuple[object, ...]:
-    """Return the settings that make connections different. Hooks and signers are compared by identity."""
+    """Return the settings by which connections differ. Hooks and signers are compared by identity."""
     watching = [id(each) for each in (connections.signer, *connections.hooks)]
     return connections.tls, connections.serialization, *watching
 
@@ -184,5 +187,5 @@ def _group(call: Call) -> str | None:
     return found if isinstance(found, str) else None
 
 
-_instances: dict[Key, SharedConnections] = {}  # of this process
+_instances: dict[Key, SharedConnections] = {}  # all shared connections of this process
 _sharing_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()

@@ -1,4 +1,4 @@
-"""Topic routes of clients: writable and readable queues, and the brokers' addresses."""
+"""Routes of topics, as clients use them: writable and readable queues, and the brokers' addresses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import MAX_QUEUES, BrokerAddresses, QueuesAtBroker, TopicRoute
 from pyromq.remoting.codes import Permission
 
-MAX_ROUTE_QUEUES = (
-    8 * MAX_QUEUES
-)  # limit of a topic's readable and writable queues at all brokers: about 80 MB in a client
-_MAX_DIGITS = 20  # limit of a queue count's text: far more than a broker may have
-MASTER = 0  # broker id; higher ones are replicas
+# Limit of a topic's readable and writable queues at all brokers together: about 80 MB in a client.
+MAX_ROUTE_QUEUES = 8 * MAX_QUEUES
+_MAX_DIGITS = 20  # limit of the digits read of a queue count: far more than a legal count has
+MASTER = 0  # id of a master; replicas have higher broker ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +27,21 @@ class Route:
     addresses: dict[str, dict[int, str]]  # broker name -> broker id -> host:port
 
     def master(self, broker_name: str) -> str | None:
-        """Return the address of the master, which takes messages and offsets; None if there is none now."""
+        """Return the address of a broker's master, which takes messages and offsets; None if none is registered."""
         return self.addresses.get(broker_name, {}).get(MASTER)
 
     def replica(self, broker_name: str, broker_id: int = MASTER) -> str | None:
-        """Return an address to read from: of `broker_id`, else of the next id, else of any; None if there is none."""
+        """Return the address of a broker to read from; None if none is registered.
+
+        This is the broker with `broker_id`, else with the next id, else any.
+        """
         known = self.addresses.get(broker_name, {})
         wanted = known.get(broker_id) or (known.get(broker_id + 1) if broker_id else None)
         return wanted or next(iter(known.values()), None)
 
 
 def read_route(topic: str, body: TopicRoute) -> Route:
-    """Return the route in a name server's response. Raises `ProtocolError` if its queue counts exceed the limits.
+    """Return the route in a name server's response. Raises `ProtocolError` if its queue counts exceed a limit.
 
     Source: MQClientInstance.topicRouteData2TopicPublishInfo.
     """
@@ -56,13 +58,15 @@ def read_route(topic: str, body: TopicRoute) -> Route:
 
 
 def route_for_new_topic(topic: str, template: TopicRoute, new_queues: int) -> Route:
-    """Return the route of an auto-created topic: that of the template topic, with at most `new_queues` queues."""
+    """Return the route of an auto-created topic: the template topic's route with at most `new_queues` queues per
+    broker.
+    """
     queues = [_cut(at_broker, new_queues) for at_broker in template.queues]
     return read_route(topic, TopicRoute(brokers=template.brokers, queues=queues, order_conf=template.order_conf))
 
 
 def _check_counts(topic: str, counts: list[tuple[str, int]]) -> None:
-    """Raise `ProtocolError` before a large queue count becomes as many objects."""
+    """Raise `ProtocolError` for an illegal queue count, before an object is made for each queue."""
     for broker_name, count in counts:
         if not 0 <= count <= MAX_QUEUES:
             raise ProtocolError(
@@ -108,17 +112,17 @@ def _broker_name(queues: QueuesAtBroker | BrokerAddresses) -> str:
 
 
 class Routes:
-    """The known routes of a client; they stay in use while no name server answers."""
+    """The known routes of a client. They stay in use while no name server answers."""
 
     def __init__(self) -> None:
         self.known: dict[str, Route] = {}
-        self._first: dict[str, frozenset[MessageQueue]] = {}  # readable queues in a topic's first known route
+        self._first: dict[str, frozenset[MessageQueue]] = {}  # by topic: readable queues of its first known route
 
     def find(self, topic: str) -> Route | None:
         return self.known.get(topic)
 
     def learn(self, route: Route) -> bool:
-        """Store a route; return whether it differs from the known one."""
+        """Store a topic's route. Return whether it differs from the known one."""
         known = self.known.get(route.topic)
         self.known[route.topic] = route
         self._first.setdefault(route.topic, frozenset(route.readable))
@@ -128,11 +132,11 @@ class Routes:
         self.known.pop(topic, None)
 
     def miss(self, topic: str) -> None:
-        """Note that the topic does not exist now: all its queues will be later ones."""
+        """Note that the topic does not exist now: `is_later` will be True for all its queues."""
         self._first[topic] = frozenset()
 
     def is_later(self, queue: MessageQueue) -> bool:
-        """Return whether a queue was created after the first fetch of its topic's route."""
+        """Return whether a queue was added to its topic after the first fetch of the topic's route."""
         return queue not in self._first.get(queue.topic, (queue,))
 
     @property
@@ -140,7 +144,7 @@ class Routes:
         return list(self.known)
 
     def broker_addresses(self, *, masters_only: bool = False) -> set[str]:
-        """Return the addresses of all brokers in known routes."""
+        """Return the addresses of all brokers in known routes; only those of masters with `masters_only`."""
         return {
             address
             for route in self.known.values()

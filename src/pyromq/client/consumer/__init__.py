@@ -1,1 +1,1 @@
-"""What push and pull consumers share."""
+"""Code shared by push and pull consumers."""

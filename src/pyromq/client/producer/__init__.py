@@ -1,1 +1,1 @@
-"""The async producers, and the way of a message to a broker."""
+"""The async producers, and the code that sends their messages to brokers."""

@@ -1,1 +1,1 @@
-"""Message traces in a topic of their own, as those of the Java clients; OpenTelemetry and Prometheus."""
+"""Hooks for message traces in a trace topic (as of Java's clients), for OpenTelemetry and Prometheus."""

@@ -44,11 +44,11 @@ from pyromq.net.connection_config import ConnectionConfig
 
 logger = logger_of(__name__)
 
-MOST_WAITING = 1024 * 16  # limit of unsent records; a message of the trace topic holds some hundred
-SEND_SECONDS = 0.5  # longest wait of a record for others. Source: AsyncTraceDispatcher, as the next
-MOST_CHARACTERS = 118_000  # limit of the records in a message
-MOST_KEY_CHARACTERS = 24_000  # limit of a message's keys: all properties together have 32 KiB
-CLOSE_SECONDS = 3.0  # longest wait of `close`
+MOST_WAITING = 1024 * 16  # limit of unsent trace records; a message of the trace topic holds some hundred
+SEND_SECONDS = 0.5  # longest wait of a record for more records. Source: AsyncTraceDispatcher
+MOST_CHARACTERS = 118_000  # limit of the records' text in a message. Source: AsyncTraceDispatcher
+MOST_KEY_CHARACTERS = 24_000  # limit of a trace message's keys: all properties together may have 32 KiB
+CLOSE_SECONDS = 3.0  # limit of the time in which `close` sends records
 
 _STATES = {
     Decision.COMMIT: "COMMIT_MESSAGE",
@@ -64,12 +64,12 @@ class MessageTrace:
         producer = Producer("shop", config=ProducerConfig(hooks=(trace,)))
         consumer = Consumer("billing", config=ConsumerConfig(hooks=(trace,)))
 
-    Without `namesrv`, records go to the name servers of the first client that was given some. Without `connections`,
-    TLS settings and account are those of the first client with `connections`. Else the environment names them. A
-    thread sends the records every half second. Records that cannot be sent, or exceed the limit, are dropped and
-    counted in `dropped`. `close` and the end of the program send the remaining ones. A consumer's messages with
-    TRACE_ON=false are not traced.
-    Source: RocketMQ 4.9.8, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, EndTransactionTraceHookImpl.
+    Without `namesrv`, records go to the name servers of the first client with `namesrv`. Without `connections`, TLS
+    settings and account are those of the first client with `connections`. Without such clients, the environment names
+    them. A thread sends the records every half second. Records that cannot be sent, or exceed the limit, are dropped
+    and counted in `dropped`. `close` and the end of the program send the remaining records. A consumer's messages with
+    TRACE_ON=false are not traced. Source: RocketMQ 4.9.8, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl,
+    EndTransactionTraceHookImpl.
     """
 
     def __init__(
@@ -88,17 +88,17 @@ class MessageTrace:
 
     @property
     def dropped(self) -> int:
-        """Number of records dropped."""
+        """The number of trace records dropped: not sent, or beyond the limit of unsent records."""
         return self._sender.dropped
 
     def connect_as(self, connections: ConnectionConfig | None, namesrv: str | None = None) -> None:
-        """Use a client's TLS settings, account and name servers, unless they are set. Called by clients."""
+        """Use a client's TLS settings, account and name servers, unless set already. Called by clients."""
         self._sender.connect_as(connections, namesrv)
 
     def close(self) -> None:
-        """Send the remaining records, for at most three seconds, and accept no more. Idempotent.
+        """Send the remaining records, for at most three seconds. Later records are dropped. Idempotent.
 
-        Blocks: in a coroutine write `await asyncio.to_thread(trace.close)`.
+        Blocks the calling thread: in a coroutine write `await asyncio.to_thread(trace.close)`.
         """
         self._sender.close()
 
@@ -163,7 +163,7 @@ class MessageTrace:
 
     def end_transaction(self, end: TransactionEnd) -> None:
         message = end.message
-        if message is None:  # its topic is not known
+        if message is None:  # the message's topic is not known
             return
         topic = message.topic
         if isinstance(message, StoredMessage):
@@ -193,7 +193,7 @@ def _type_of(kind: SendKind, message: Message) -> MessageType:
 
 
 class TraceSender:
-    """Sends records to the trace topic in a thread, which the first record starts."""
+    """Sends trace records to the trace topic, in a thread that starts with the first record."""
 
     def __init__(self, namesrv: str | None, topic: str, connections: ConnectionConfig | None) -> None:
         self._namesrv = namesrv
@@ -207,7 +207,9 @@ class TraceSender:
         self.dropped = 0
 
     def add(self, record: TraceRecord) -> None:
-        """Add a record, or drop it if the limit is reached. Called in any thread; does not block."""
+        """Add a record, or drop it if `MOST_WAITING` records are unsent or the sender is closed. Thread-safe, does not
+        block.
+        """
         if len(self._waiting) >= MOST_WAITING or self._closing:
             self._count_dropped(1)
             return
@@ -216,7 +218,7 @@ class TraceSender:
             self._start(record)
 
     def connect_as(self, connections: ConnectionConfig | None, namesrv: str | None) -> None:
-        """Use these TLS settings, this account and these name servers, unless they are set."""
+        """Use these TLS settings, this account and these name servers, unless set already."""
         self._namesrv = self._namesrv or namesrv
         if self._connections is None and connections is not None:
             self._connections = replace(connections, hooks=())  # the client's RPC hooks are for its own requests

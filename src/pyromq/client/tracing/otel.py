@@ -1,7 +1,7 @@
-"""OpenTelemetry spans for sends and listener calls; the trace context is in message properties.
+"""OpenTelemetry spans for sends and listener calls. Message properties carry the trace context.
 
 Names and attributes follow OpenTelemetry's semantic conventions for messaging and RocketMQ. The configured propagator
-writes the context, by default W3C's `traceparent` and `tracestate`.
+writes the trace context, by default W3C's `traceparent` and `tracestate`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class OpenTelemetryHook:
         producer = Producer("shop", config=ProducerConfig(hooks=(hook,)))
         consumer = Consumer("billing", config=ConsumerConfig(hooks=(hook,)))
 
-    A listener's span continues the trace of its message; for several messages it has links to their traces. Spans made
-    by the listener are its children. `tracer_provider` None is the global one.
+    The span of a listener call continues the trace of its message; for several messages, the span has links to their
+    traces. Spans made by the listener are its children. `tracer_provider` None means the global provider.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:

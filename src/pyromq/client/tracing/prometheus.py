@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 
 from pyromq.client.client_hooks import ConsumeOutcome, ConsumeStatus, MessageDelivery, MessageSend, SendOutcome
 
-# RocketMQ 5's buckets, in ms, preceded by finer ones: a send can take less than a millisecond.
+# Histogram buckets in ms: those of RocketMQ 5, and finer ones below, because a send can take less than a millisecond.
 _SEND_BUCKETS = (0.5, 1, 2, 5, 10, 20, 50, 200, 500, 1_000)
 _PROCESS_BUCKETS = (1, 5, 10, 100, 1_000, 10_000, 60_000)
 
@@ -22,7 +22,8 @@ class PrometheusHook:
         consumer = Consumer("billing", config=ConsumerConfig(hooks=(hook,)))
         prometheus_client.start_http_server(8000, "127.0.0.1")
 
-    Use one hook for all clients of a program: a registry accepts each name once. `registry` None is the global one.
+    Use one hook for all clients of a program: a registry accepts each name once. `registry` None means the global
+    registry.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:

@@ -1,7 +1,7 @@
 """Trace records as text: sends, listener calls and transaction decisions of a client.
 
-    record    its fields, joined by character 1, then character 2
-    field     None is the text `null`: Java's reader loses an empty last field
+    record    its fields, joined by character 1; character 2 ends the record
+    field     `null` for None, as Java's reader loses an empty last field
 
 A message of the trace topic holds many records. Its keys are the ids and keys of all traced messages. Source: RocketMQ
 4.9.8, TraceDataEncoder.
@@ -20,17 +20,17 @@ _NULL = "null"
 
 
 class MessageType(IntEnum):
-    """The kind of a sent message. Source: MessageType."""
+    """The kind of a sent message in a trace record. Source: MessageType."""
 
     NORMAL = 0
     HALF = 1
     COMMIT = 2
     DELAY = 3
-    ORDER = 4  # RocketMQ 5
+    ORDER = 4  # written by clients of RocketMQ 5 only
 
 
 class ConsumeCode(IntEnum):
-    """The result of a listener call. Source: ConsumeReturnType."""
+    """The result of a listener call in a trace record. Source: ConsumeReturnType."""
 
     SUCCESS = 0
     TIMEOUT = 1
@@ -41,7 +41,10 @@ class ConsumeCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The end of a send. Times are ms, `started_ms` since 1970; `store_host` is the broker's `host:port`."""
+    """The trace record of a send that has ended.
+
+    `started_ms` is ms since 1970, `cost_ms` the duration in ms; `store_host` is the broker's `host:port`.
+    """
 
     name: ClassVar[str] = "Pub"
     started_ms: int
@@ -67,7 +70,7 @@ class Sent:
 
     @classmethod
     def read(cls, fields: Sequence[str]) -> Sent:
-        """Read the fields. Older clients write fewer, some clients append their address."""
+        """Return the record with these fields. Older clients write fewer fields, some clients append their address."""
         offset_message_id, success = (None, fields[11]) if len(fields) == 12 else fields[11:13]
         started_ms, region, group, topic, message_id, tags, keys, store_host, size, cost_ms, kind = fields[:11]
         return cls(
@@ -89,7 +92,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The begin of a listener call; its `Consumed` record has the same `request_id`."""
+    """The trace record of a listener call that begins. Its `Consumed` record has the same `request_id`."""
 
     name: ClassVar[str] = "SubBefore"
     started_ms: int
@@ -112,7 +115,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """The end of a listener call. Clients before 4.9 do not write `ended_ms` and `group`."""
+    """The trace record of a listener call that has ended. Clients before 4.9 do not write `ended_ms` and `group`."""
 
     name: ClassVar[str] = "SubAfter"
     request_id: str
@@ -139,7 +142,7 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A producer's decision on a half message: `COMMIT_MESSAGE`, `ROLLBACK_MESSAGE` or `UNKNOW`."""
+    """The trace record of a decision on a half message; `state` is `COMMIT_MESSAGE`, `ROLLBACK_MESSAGE` or `UNKNOW`."""
 
     name: ClassVar[str] = "EndTransaction"
     decided_ms: int
@@ -189,12 +192,12 @@ def write_record(record: TraceRecord) -> str:
 
 
 def keys_of(record: TraceRecord) -> list[str]:
-    """Return the keys of a record in the index: the message's id, or the ids of a batch, and its keys."""
+    """Return the keys of a record for its trace message: the message's id, or the ids of a batch, and its keys."""
     return [*record.message_id.split(","), *(record.keys or "").split()]
 
 
 def read_records(body: bytes) -> Iterator[TraceRecord]:
-    """Yield the records of a trace message; unknown and malformed ones are skipped."""
+    """Yield the records in the body of a trace message. Unknown and malformed records are skipped."""
     for line in body.decode("utf-8", "replace").split(RECORDS):
         name, *fields = line.split(FIELDS)
         kind = _KINDS.get(name)

@@ -1,1 +1,1 @@
-"""Requests of operators about messages."""
+"""Requests of administrators about messages."""

@@ -1,4 +1,4 @@
-"""One broker: a list of modules, entered in order and left in reverse order."""
+"""One broker: a list of modules. Modules start in the order of the list and stop in reverse order."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-VIP_CHANNEL = -2  # added to the broker's port. Source: RocketMQ 4.9.8, BrokerController.initialize
-DRAIN_SECONDS = 2.0  # longest wait for running requests at the end
-STORE_TICK_SECONDS = 1.0
+VIP_CHANNEL = -2  # difference of the second port to the broker's port. Source: RocketMQ 4.9.8, BrokerController
+DRAIN_SECONDS = 2.0  # longest wait for running requests when the broker stops
+STORE_TICK_SECONDS = 1.0  # time between two searches for replies whose wait timed out
 
 
 def _modules(state: SharedState) -> list[BrokerModule]:
-    """Return the modules of a broker in the order of loading; saving and stopping is in reverse order."""
+    """Return the modules of a broker in the order of loading. Modules are saved and stopped in reverse order."""
     modules = [
         consumer_offsets(state),
         consumer_groups(state),
@@ -93,10 +93,10 @@ def _modules(state: SharedState) -> list[BrokerModule]:
 
 
 class Broker:
-    """Stores and serves messages. An async context manager: while it is entered, clients can connect to `address`.
+    """Stores and serves messages. An async context manager: inside it, clients can connect to `address`.
 
-    Entering raises `StoreLocked`, `StoreCorrupt` or `StoreNotWritable` for the data folder and `UsageError` for the
-    port; unreachable name servers are only logged.
+    Entering raises `StoreLocked`, `StoreCorrupt` or `StoreNotWritable` if the data folder cannot be used, and
+    `UsageError` if the port cannot. Unreachable name servers are only logged.
     """
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None, *, disk: Disk = LOCAL_DISK) -> None:
@@ -137,11 +137,11 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """The address for clients: `host:port`."""
+        """The address to which clients connect: `host:port`."""
         return self.config.advertised_address
 
     def metrics(self) -> BrokerMetrics:
-        """Return the metrics of this broker, for a `MetricsEndpoint`."""
+        """Return the metrics of this broker, to be passed to a `MetricsEndpoint`."""
         from pyromq.broker.broker_metrics import BrokerMetrics  # loaded only if metrics are on
 
         return BrokerMetrics(self._state, self._server.sessions)
@@ -164,7 +164,7 @@ class Broker:
         await self._stop()
 
     def cut_connections(self) -> None:
-        """Break all connections, as a crash does. For tests of clients."""
+        """Break all connections, as a crash of the broker does. For tests of clients."""
         self._server.stop_accepting()
         self._server.cut()
 
@@ -193,7 +193,10 @@ class Broker:
         self._close()
 
     def _close(self) -> None:
-        """Close the store and save the tables. If one cannot be saved, the others are saved all the same."""
+        """Close the store and save the tables.
+
+        If one table cannot be saved, the others are saved nevertheless. Raises `StoreNotWritable`.
+        """
         at_first = _refused([module.close for module in reversed(self._modules)])
         if unclean := _refused([self.store.close]):
             raise StoreNotWritable("; ".join(at_first + unclean))
@@ -204,7 +207,7 @@ class Broker:
             )
 
     def _save(self) -> None:
-        """Start to save the tables that may be saved, in threads. Tables that are still being saved are skipped."""
+        """Start saving the changed tables, each in a thread. A table that is still being saved is skipped."""
         loop = asyncio.get_running_loop()
         for module in reversed(self._modules):
             if module not in self._saving and (save := module.unsaved()) is not None:
@@ -217,7 +220,7 @@ class Broker:
             logger.warning("%s", error) if isinstance(error, MQError) else logger.error("saving failed", exc_info=error)
 
     async def saved(self) -> None:
-        """Wait until all tables being saved are saved."""
+        """Wait until all tables that are being saved are on disk, or have failed."""
         if self._saving:
             await asyncio.wait(self._saving.values())
 
@@ -227,7 +230,7 @@ def _soon(work: Callable[[], None]) -> None:
 
 
 def _refused(writings: Sequence[Save]) -> list[str]:
-    """Call all of them; return the errors of the disk."""
+    """Call all functions; return the texts of `StoreNotWritable` errors, [] if none failed."""
     refused = []
     for write in writings:
         try:

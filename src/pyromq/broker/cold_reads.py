@@ -1,4 +1,6 @@
-"""Reads of records that are not resident: threads load their pages, so that no page fault blocks the event loop."""
+"""Loads records that are not resident in memory: threads read their pages, so that no page fault blocks
+the event loop.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from pyromq.net.tasks import Alarm, soon_in_this_loop
 from pyromq.slow_work import MAX_ROUNDS, PagesToLoad
 from pyromq.store.disk import Disk
 
-THREADS = 4  # loads at a time for requests
-STEP_THREADS = 2  # loads at a time for background tasks: scheduled deliveries do not wait behind client requests
+THREADS = 4  # limit of page loads at the same time for requests
+STEP_THREADS = 2  # limit of page loads at the same time for background tasks, which do not wait behind client requests
 
 
 class ColdReads:
-    """Owns the threads, which start when they are needed."""
+    """Owns the threads that load pages. The threads start when they are needed."""
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self.waiting = PendingReplies(clock)
@@ -24,24 +26,24 @@ class ColdReads:
         self._step_threads = ThreadPoolExecutor(STEP_THREADS, thread_name_prefix="cold-steps")
 
     def load(self, pages: PagesToLoad) -> Future[None]:
-        """Load pages for a slow reply."""
+        """Load pages for a slow reply; return a future that completes when they are loaded."""
         return self.waiting.add(self._threads.submit(self._disk.load, pages))
 
     def fetch(self, pages: PagesToLoad, alarm: Alarm) -> Future[None]:
-        """Load pages for a background task; its alarm rings when they are loaded."""
+        """Load pages for a background task; return a future. The task's alarm rings when the pages are loaded."""
         run_soon = soon_in_this_loop()
         loading = self._step_threads.submit(self._disk.load, pages)
         loading.add_done_callback(lambda _: run_soon(lambda: alarm.ring_within(0)))
         return loading
 
     def close(self) -> None:
-        """End the threads after their current work."""
+        """Stop the threads after their current loads. Blocks."""
         self._threads.shutdown()
         self._step_threads.shutdown()
 
 
 class Fetching:
-    """The pages that a background task needs before it continues. Its alarm rings when they are loaded."""
+    """Loads the pages that a background task needs before it continues. The task's alarm rings when they are loaded."""
 
     def __init__(self, cold_reads: ColdReads, alarm: Alarm) -> None:
         self._cold_reads = cold_reads
@@ -55,11 +57,17 @@ class Fetching:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether repeated loads did not keep the pages in memory: the task must read them and block."""
+        """Whether repeated loads did not keep the pages in memory.
+
+        The task must then read the pages itself, and block.
+        """
         return self._rounds >= MAX_ROUNDS
 
     def lacks(self, pages: PagesToLoad) -> bool:
-        """Start loading these pages. Return True if the task must wait, False for no pages or after too many loads."""
+        """Start loading these pages.
+
+        Return True if the task must wait; False without pages, or after too many loads.
+        """
         if not pages or self.is_in_vain:
             self.went_on()
             return False
@@ -68,5 +76,5 @@ class Fetching:
         return True
 
     def went_on(self) -> None:
-        """Note progress of the task: the next pages are other ones."""
+        """Note that the task has made progress: loads of its next pages are counted from 0."""
         self._rounds = 0

@@ -1,6 +1,7 @@
-"""The compiled handlers of a broker's sends and pulls, and of their rights: made from the tables of the plain path.
+"""Makes the compiled handlers of sends, pulls and their rights, from the tables that the plain (Python) path uses.
 
-Only here a broker chooses between compiled and plain handlers; without compiled parts it has none.
+This is the only place where a broker chooses between compiled and plain handlers. Without compiled parts the broker has
+no compiled handlers.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ if TYPE_CHECKING:
 
 
 def fast_sends(state: SharedState) -> list[FastHandler]:
-    """Return the compiled handlers of plain sends; none without compiled parts."""
+    """Return the compiled handlers of plain sends; [] without compiled parts."""
     if not speedups.is_active:
         return []
     topics, statistics, long_polls = state.topics, state.statistics, state.long_polls
 
     def plan_for(name: str) -> SendPlan | None:
-        """Return the plan for plain sends to a topic; None if each needs the plain path."""
+        """Return the plan for sends to a topic; None if every send to the topic needs the plain path."""
         topic = topics.find(name)
         if topic is None or topic.order or name.startswith(RETRY_PREFIX) or name in NOT_FOR_CLIENTS:
             return None
         queues, counter = state.store.queues_of(name), statistics.puts_of(name)
-        if queues is None or counter is None:  # nothing is stored there yet
+        if queues is None or counter is None:  # nothing is stored in this topic yet
             queues = counter = None
         more_flags = 0 if topic.filter_type == SINGLE_TAG else SysFlag.MULTI_TAGS
         queue_count = max(topic.write_queues, topic.read_queues)
@@ -105,9 +106,9 @@ def _timed_sends(state: SharedState) -> TimedSends:
 
 
 def _reply_writer(state: SharedState, *, with_handle: bool = False) -> ReplyWriter:
-    """Return a writer of log offset, queue id, queue offset and, if asked for, a recall handle.
+    """Return a writer of replies to sends: log offset, queue id, queue offset and, with `with_handle`, a recall handle.
 
-    The store's address is known once the broker listens.
+    Must be called once the broker listens: the writer contains the store's address.
     """
     formats = {"message_id": state.store.store_address.hex().upper() + "%016X"}
     variables: tuple[str, ...] = ("message_id", "queue_id", "queue_offset")
@@ -120,7 +121,7 @@ def _reply_writer(state: SharedState, *, with_handle: bool = False) -> ReplyWrit
 
 
 def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
-    """Return the compiled handlers of pulls that find messages; none without compiled parts."""
+    """Return the compiled handlers of pulls that find messages; [] without compiled parts."""
     if not speedups.is_active:
         return []
     topics, groups, connections, statistics = state.topics, state.groups, state.connections, state.statistics
@@ -132,7 +133,7 @@ def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
             pulling.check(header)
             wanted = pulling.subscription(header)
         except MQError:
-            return None  # the plain path refuses it
+            return None  # the plain path refuses the pull
         queue = state.store.queue_tail(header.topic, header.queue_id)
         counter = statistics.gets_of(header.topic, header.consumer_group)
         if queue is None or counter is None or not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
@@ -176,7 +177,7 @@ def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
 
 
 def fast_acl_of(state: SharedState, request: type[Header]) -> FastAcl | None:
-    """Return the compiled check of the rights of sends or pulls with this header; None if permissions are off."""
+    """Return the compiled check of the rights of requests with this header; None if permissions are off."""
     if not state.config.permissions:
         return None
     permissions = state.permissions

@@ -1,4 +1,4 @@
-"""Deletes expired messages: runs retention in slices, and answers administrators' requests to run it now.
+"""Deletes expired messages: runs retention in slices, and answers administrators' requests to run retention now.
 
 Messages that wait to be delivered or decided stay in the log, even if the disk is full.
 """
@@ -20,17 +20,17 @@ from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-STEP_SECONDS = 0.005  # of one step, which blocks the event loop
-PAUSE_SECONDS = 0.02
-IDLE_SECONDS = 1.0
+STEP_SECONDS = 0.005  # longest time of one step of retention, which blocks the event loop
+PAUSE_SECONDS = 0.02  # pause between two steps of retention that has more to do
+IDLE_SECONDS = 1.0  # pause between two steps of retention that has nothing to do
 _HOUR_MS = 3_600_000
 
 
 class LogCleaning:
-    """Runs retention by `step`, and answers requests to clean up.
+    """Runs retention in steps, and answers administrators' requests to clean up.
 
-    `needed` return the log offsets from which on modules read the log after a crash. `alarm` rings when `step` must run
-    earlier than it returned.
+    Each function of `needed` returns the first log offset that a module must read after a crash. `alarm` rings when
+    `step` must be called earlier than its last return value said.
     """
 
     def __init__(
@@ -47,23 +47,26 @@ class LogCleaning:
         self._retention.needs += needed
 
     def step(self) -> float:
-        """Run a slice of retention; return the seconds until the next call."""
+        """Run retention for at most `STEP_SECONDS`; return the seconds until the next call."""
         if self._fetching.is_under_way or self._fetching.lacks(self._retention.to_load()):
             return IDLE_SECONDS
         return IDLE_SECONDS if self._retention.step(STEP_SECONDS) else PAUSE_SECONDS
 
     @answers(DeleteExpiredLog)
     async def delete_expired(self, header: DeleteExpiredLog, call: Call) -> Reply:
-        """Delete expired log files now and in the next rounds, at any hour."""
+        """Delete expired log files now, and in the next rounds of retention, at any hour.
+
+        Return the number of files deleted now.
+        """
         hours = header.older_than_hours
         if hours is not None and hours < 0:
             raise UsageError(f"olderThanHours is {hours}; it must be 0 or more")
         await loaded(self._retention.to_load())
         files = self._retention.expire_now(None if hours is None else hours * _HOUR_MS)
-        logger.info("%s has expired messages deleted: %d log files now", call.peer.address, files)
+        logger.info("expired messages are deleted for %s: %d log files now", call.peer.address, files)
         return Reply(DeleteExpiredLogResponse(files=files, kept_from=self._retention.keep_from()))
 
     @answers(CleanQueues)
     def clean_queues(self, header: CleanQueues, call: Call) -> Reply:
-        """Do nothing: retention of the log also cleans the queues."""
+        """Do nothing: retention of the commit log cleans the queues too."""
         return Reply()

@@ -1,14 +1,14 @@
 """The modules of a broker, each made of the tables in `SharedState`.
 
-A module is one feature as the broker sees it: when it is called, and for what. A broker is a list of modules. It enters
-them in order and leaves them in reverse order. A module knows neither its place in the list nor the other modules.
+A module is one feature as the broker sees it: what is called, and when. A broker is a list of modules. Modules are
+entered in order and left in reverse order. A module knows neither its place in the list nor the other modules.
 
     load      in order: the store is open               stop      reverse: the port is open for the last time
     mend      in order: the port is open                close     reverse: no request arrives, no step runs
     start     in order: requests arrive, no step ran    persist   reverse: the store is closed, all of it on disk
 
-Meanwhile requests are answered, steps run, and `unsaved` tables are saved now and then, in reverse order: what a module
-notes in the table of an earlier module is there before that table is saved.
+Between `start` and `stop`, requests are answered, steps run, and `unsaved` tables are saved periodically, in reverse
+order. So a module may write into the table of an earlier module, which is saved later.
 """
 
 from __future__ import annotations
@@ -56,27 +56,28 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-EXPIRE_CLIENTS_SECONDS = 10.0
-EXPIRE_LOCKS_SECONDS = 60.0
-EXPIRE_PULLS_SECONDS = 0.25  # longest delay of the reply to a long poll whose time is up
+EXPIRE_CLIENTS_SECONDS = 10.0  # time between two searches for clients without heartbeats
+EXPIRE_LOCKS_SECONDS = 60.0  # time between two searches for expired locks of orderly consumers
+EXPIRE_PULLS_SECONDS = 0.25  # time between two searches for expired long polls: longest delay of their replies
 
 Save = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A background task in slices of a few milliseconds.
+    """A background task that runs in slices of a few milliseconds.
 
-    `act` returns the seconds until its next call; None if it is called when the alarm rings, or never without one.
+    `act` runs one slice and returns the seconds until its next call. None means the next call is when the alarm rings;
+    never, without an alarm.
     """
 
     act: Callable[[], float | None]
     alarm: Alarm | None = None
-    first_after: float = 0.0  # seconds
+    first_after: float = 0.0  # seconds before the first call of `act`
 
 
 def periodic(seconds: float, act: Callable[[], object]) -> Step:
-    """Return a step that calls `act` at this interval, the first time after one interval."""
+    """Return a step that calls `act` every `seconds`, the first time after `seconds`."""
 
     @wraps(act)
     def again() -> float:
@@ -98,28 +99,30 @@ async def _nothing_to_wait_for() -> None:
 class BrokerModule:
     """One feature of a broker. Each field may be left out.
 
-    An error of `load` keeps the broker from starting. `unsaved` returns a function, for any thread, that saves what may
-    be saved by now, and None if nothing is new; `persist` saves the rest. Saving raises `StoreNotWritable`, as `close`
-    does; the other modules are saved all the same.
+    If `load` raises an error, the broker does not start. `unsaved` returns a function that saves, in any thread, what
+    may be saved now, and None if nothing is new. `persist` saves the rest. If a save or `close` raises
+    `StoreNotWritable`, the other modules are saved nevertheless.
     """
 
-    answerers: Sequence[object] = ()  # with methods marked by `@answers`
+    answerers: Sequence[object] = ()  # objects whose methods marked by `@answers` answer requests
     fast_path: Sequence[FastHandler] = ()  # compiled handlers, called before `answerers`, with the same replies
-    guard: Guard | None = None  # called before requests are answered; at most one module has one
-    hooks: Sequence[RemotingHook] = ()  # called for the calls at the broker's port
+    guard: Guard | None = None  # called before each request is answered; at most one module has a guard
+    hooks: Sequence[RemotingHook] = ()  # called for each call at the broker's port
     steps: Sequence[Step] = ()
     load: Callable[[], None] = _nothing
-    mend: Callable[[], None] = _nothing  # completes what a crash interrupted; records can be appended
+    mend: Callable[[], None] = _nothing  # completes writes that a crash interrupted; may append records
     start: Callable[[], Awaitable[None]] = _nothing_to_wait_for
     unsaved: Callable[[], Save | None] = _nothing
-    log_needed_from: Callable[[], int] | None = None  # no record before this log offset is needed
+    log_needed_from: Callable[[], int] | None = None  # returns the log offset before which no record is needed
     stop: Callable[[], Awaitable[None]] = _nothing_to_wait_for
     close: Callable[[], None] = _nothing
     persist: Callable[[], None] = _nothing
 
 
 def consumer_offsets(state: SharedState) -> BrokerModule:
-    """Consumer offsets are saved before the store closes, even if closing fails, and once more after other modules."""
+    """Return the module that saves consumer offsets: before the store closes, even if closing fails, and after all
+    other modules.
+    """
     offsets = state.offsets
     return BrokerModule(load=offsets.load, unsaved=offsets.unsaved, close=offsets.persist, persist=offsets.persist)
 
@@ -139,13 +142,13 @@ def topics(state: SharedState) -> BrokerModule:
 
 
 def built_in(state: SharedState) -> BrokerModule:
-    """Write the topics and groups of a new folder, after everything else is loaded."""
+    """Return the module that writes the topics and groups of a new folder, once all earlier modules are loaded."""
 
     def write() -> None:
         try:
             state.topics.persist()
             state.groups.persist()
-        except StoreNotWritable as error:  # stored messages can be read although the disk is full
+        except StoreNotWritable as error:  # a full disk must not prevent reading of stored messages
             logger.warning("%s; nothing is lost; the next change is refused if it cannot be written either", error)
 
     return BrokerModule(load=write)
@@ -191,7 +194,7 @@ def transactions(state: SharedState) -> BrokerModule:
         load=half_messages.load,
         mend=half_messages.mend,
         steps=[Step(checks.step, checks.alarm)],
-        unsaved=half_messages.note_progress,  # in the table of consumer offsets
+        unsaved=half_messages.note_progress,  # enters progress in the table of consumer offsets
         log_needed_from=lambda: half_messages.log_needed_from,
         persist=partial(half_messages.note_progress, closed=True),
     )
@@ -203,7 +206,7 @@ def batch_transactions(state: SharedState) -> BrokerModule:
         answerers=[BatchTransactionProcessor(state)],
         load=batches.load,
         steps=[Step(batches.step, batches.alarm)],
-        unsaved=batches.note_progress,  # in the table of consumer offsets
+        unsaved=batches.note_progress,  # enters progress in the table of consumer offsets
         log_needed_from=lambda: batches.log_needed_from,
         persist=partial(batches.note_progress, closed=True),
     )
@@ -259,7 +262,7 @@ def administration(state: SharedState) -> BrokerModule:
 
 
 def permissions(state: SharedState) -> BrokerModule:
-    """Return the guard of the port and what keeps its accounts; an empty module if permissions are off."""
+    """Return the module that guards the port and keeps the accounts; an empty module if permissions are off."""
     config = state.config
     if not config.permissions:
         return BrokerModule()

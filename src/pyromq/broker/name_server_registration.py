@@ -1,6 +1,7 @@
-"""Registers the broker at its name servers: at the start, periodically, and on changes; unregisters it at the end.
+"""Registers the broker at its name servers: at the start, periodically, and on changes. Unregisters it at the end.
 
-Each name server has its own task, so one that is down delays no other. Source: RocketMQ 4.9.8, BrokerOuterAPI.
+Each name server has its own task, so a name server that is down delays no other. Source: RocketMQ 4.9.8,
+BrokerOuterAPI.
 """
 
 from __future__ import annotations
@@ -42,25 +43,26 @@ from pyromq.remoting.headers import (
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 1.0  # between two tries at a name server that is lost or missed a change
-FIRST_SECONDS = 2.0  # longest wait for name servers at the start; others are registered later
-LEAVE_SECONDS = 3.0
-LOOK_UP_AGAIN_SECONDS = 10.0  # after a failed look-up at an address server
-PIECES_AT_ONCE = 500  # of a registration, between two iterations of the event loop: about 500 us
+LOOK_SECONDS = 1.0  # time between two tries to reach a lost name server, or to register a change
+FIRST_SECONDS = 2.0  # longest wait for name servers at the start; slower ones are registered later
+LEAVE_SECONDS = 3.0  # longest wait for a name server's reply when the broker unregisters
+LOOK_UP_AGAIN_SECONDS = 10.0  # time until a failed look-up at an address server is tried again
+PIECES_AT_ONCE = 500  # pieces of a registration encoded before other connections are served: about 500 us
 
 _READ_WRITE = Permission.READ | Permission.WRITE
 
 
 class _NameServer:
-    """One name server as this broker sees it."""
+    """One name server, with what this broker knows about it."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.channel: Channel | None = None
-        self.version: DataVersion | None = None  # of the broker's topics there; None if it does not know the broker
-        self.registered_at = 0.0  # monotonic seconds
-        self.keeping: asyncio.Task[None] | None = None  # its task
-        self.fault: str | None = ""  # why it cannot be used; None if it can, "" before the first try
+        # Version of the broker's topics at the name server; None if not registered.
+        self.version: DataVersion | None = None
+        self.registered_at = 0.0  # time of the last registration (monotonic seconds)
+        self.keeping: asyncio.Task[None] | None = None  # the task that keeps the broker registered
+        self.fault: str | None = ""  # why the name server cannot be used; None if it can, "" before the first try
 
     @property
     def knows_us(self) -> bool:
@@ -68,7 +70,10 @@ class _NameServer:
 
 
 class NameServerRegistration:
-    """The registrations of one broker at all its name servers. An unreachable one is tried again each second."""
+    """The registrations of one broker at all its name servers.
+
+    An unreachable name server is tried again each second.
+    """
 
     def __init__(self, config: BrokerConfig, topics: Topics, clock: Clock) -> None:
         self._config = config
@@ -78,7 +83,7 @@ class NameServerRegistration:
         fixed = [address for address in config.namesrv if not is_url(address)]
         self._name_servers = [_NameServer(address) for address in dict.fromkeys(fixed)]
         self._fixed = frozenset(fixed)
-        self._address_servers = [AddressServer(address) for address in config.namesrv if is_url(address)]  # one at most
+        self._address_servers = [AddressServer(address) for address in config.namesrv if is_url(address)]  # at most one
         self._look_up_failed = False
         self._body: tuple[tuple[DataVersion, int], bytes] | None = None
 
@@ -89,13 +94,15 @@ class NameServerRegistration:
 
     @property
     def versions(self) -> dict[str, DataVersion | None]:
-        """The version of the broker's topics at each name server."""
+        """The version of the broker's topics at each name server; None for a name server that does not
+        know the broker.
+        """
         return {name_server.address: name_server.version for name_server in self._name_servers}
 
     async def start(self) -> None:
-        """Register at all name servers; return when each has answered or failed, after 2 s at the latest.
+        """Register at all name servers. Return when each one has replied or failed, after 2 s at the latest.
 
-        A look-up at an address server comes first and takes up to 3 s more.
+        If there is an address server, the look-up there comes first and takes up to 3 s more.
         """
         first = [self._begin(name_server) for name_server in self._name_servers]
         for address_server in self._address_servers:
@@ -107,12 +114,12 @@ class NameServerRegistration:
             await asyncio.wait(first, timeout=FIRST_SECONDS)
 
     async def stop(self) -> None:
-        """Unregister at all name servers and close the connections."""
+        """Unregister at all name servers and close the connections. Takes up to `LEAVE_SECONDS`."""
         await self._tasks.stop()
         await asyncio.gather(*(self._leave(name_server) for name_server in self._name_servers))
 
     def announce(self, topic: TopicConfig) -> Future[None]:
-        """Register one topic at the known name servers; the future completes when all have answered or failed."""
+        """Register one topic at the known name servers; the future completes when all have replied or failed."""
         told: Future[None] = Future()
         asked = list(self._known())
         missing = len(asked)
@@ -135,7 +142,9 @@ class NameServerRegistration:
         return told
 
     def announce_one_way(self, topic: TopicConfig, change: ChangeCause) -> None:
-        """Register an auto-created topic one way, as the reply to the client does not wait for it."""
+        """Register an auto-created topic at the known name servers, without waiting for replies; ignore
+        other changes.
+        """
         if change is ChangeCause.AUTOMATIC:
             body = self._encode([topic])
             for name_server in self._known():
@@ -143,7 +152,7 @@ class NameServerRegistration:
                 name_server.channel.notify(self._header(body), body)
 
     def announce_all(self) -> None:
-        """Register all topics again within a second."""
+        """Register all topics again at all name servers, within a second."""
         for name_server in self._name_servers:
             name_server.registered_at = float("-inf")
 
@@ -151,7 +160,7 @@ class NameServerRegistration:
         return (name_server for name_server in self._name_servers if name_server.knows_us)
 
     def _begin(self, name_server: _NameServer) -> asyncio.Future[None]:
-        """Start the task of a name server; the future completes after its first try."""
+        """Start the task of a name server; return a future that completes after the task's first try."""
         tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = self._keep(name_server, tried)
         name_server.keeping = self._tasks.start(work, name=f"register at {name_server.address}")
@@ -163,7 +172,8 @@ class NameServerRegistration:
             await self._look_up(address_server)
 
     async def _look_up(self, address_server: AddressServer) -> list[asyncio.Future[None]]:
-        """Register at new name servers, unregister at removed ones; return the first tries of the new ones.
+        """Look up the name servers: register at new ones, unregister at removed ones. Return futures of first tries at
+        new ones.
 
         After a failed look-up nothing changes. Source: BrokerController.initialize, fetchNamesrvAddrByAddressServer.
         """
@@ -196,7 +206,7 @@ class NameServerRegistration:
             await self._clock.sleep(LOOK_SECONDS)
 
     async def _look_after(self, name_server: _NameServer) -> None:
-        """Connect if necessary; register if it is due. Each change of state is logged once."""
+        """Connect to a name server if necessary, and register if it is due. Each change of its state is logged once."""
         try:
             if name_server.channel is None or name_server.channel.closed:
                 name_server.version = None
@@ -232,11 +242,14 @@ class NameServerRegistration:
         name_server.version = version
         name_server.registered_at = self._clock.monotonic()
         first = next(self._known())
-        if response.body and first is name_server:  # only one name server decides: two that differ would take turns
+        if response.body and first is name_server:  # only the first name server decides which topics are ordered
             self._topics.order(frozenset(decode_body(KeyValues, response.body, ANSWER).table))
 
     async def _is_outdated(self, channel: Channel, version: DataVersion) -> bool:
-        """Return whether the topics at the name server are outdated. The request counts as a sign of life there."""
+        """Return whether the name server has other topics than the broker.
+
+        The request also counts as a sign of life.
+        """
         header = QueryDataVersion(
             broker_name=self._config.name,
             broker_address=self._config.advertised_address,
@@ -248,7 +261,10 @@ class NameServerRegistration:
         return response.header(QueryDataVersionResponse).changed
 
     async def _whole_table(self) -> bytes:
-        """Return all topics, encoded once for each version of the table, in slices."""
+        """Return the encoded registration of all topics.
+
+        The registration is encoded once for each version of the topics, in slices.
+        """
         state = self._topics.version, self._config.permission
         if self._body is None or self._body[0] != state:
             registration = self._registration(list(self._topics))

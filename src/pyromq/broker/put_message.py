@@ -1,6 +1,6 @@
-"""The one way into the log: every message is appended and counted here.
+"""The only way into the commit log: every message is appended and counted here.
 
-It knows neither requests nor replies. After the append a message has its place: offsets and size.
+This module knows no requests or replies. After an append, a message has its offsets and its size.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pyromq.store.message_store import MessageStore
 if TYPE_CHECKING:
     from pyromq.speedups.batches import Members
 
-_SENT_ON = (RETRY_PREFIX, DEAD_LETTER_PREFIX)  # prefixes of topics of messages whose consumption failed
+_SENT_ON = (RETRY_PREFIX, DEAD_LETTER_PREFIX)  # prefixes of the topics of messages that failed to be consumed
 
 
 class PutMessage:
-    """Puts the messages of one broker into its log."""
+    """Appends messages to the commit log of one broker, and counts them."""
 
     def __init__(self, store: MessageStore, statistics: Statistics) -> None:
         self._store = store
         self._statistics = statistics
-        self._count_put = statistics.count_put  # bound once: used for every message
+        self._count_put = statistics.count_put  # looked up once, since it is called for every message
 
     def put(self, message: StoredMessage) -> None:
-        """Append one message. Raises `MessageRefused`, `StoreNotWritable`."""
+        """Append one message and count it. Raises `MessageRefused`, `StoreNotWritable`."""
         try:
             self._store.append(message)
         except StoreError:
@@ -41,13 +41,13 @@ class PutMessage:
         self._count_put(message.topic, 1, message.size)
 
     def put_each(self, messages: list[StoredMessage]) -> Sequence[MQError | None]:
-        """Append independent messages, by one write if they fit; return for each its error, None if it is stored.
+        """Append independent messages, by one write if they fit. Return an error or None (stored) for each message.
 
         After a `StoreNotWritable` no later message is stored.
         """
         try:
             self._store.append_batch(messages)
-        except MessageRefused:  # too large for one write, or one of them for a record; nothing is stored yet
+        except MessageRefused:  # all together too large for one write, or one too large for a record; nothing is stored
             return self._put_singly(messages)
         except StoreError as error:
             self._statistics.count_put_failed(len(messages))
@@ -80,7 +80,7 @@ class PutMessage:
     ) -> None:
         """Append messages of one topic by one write: all or none. Raises `MessageRefused`, `StoreNotWritable`.
 
-        `before` and `behind` are records of the broker's own, which are not counted.
+        `before` and `behind` are the broker's own records in the same write, which are not counted.
         """
         try:
             self._store.append_batch([*before, *messages, *behind])
@@ -94,10 +94,10 @@ class PutMessage:
     def put_members(
         self, members: Members, shape: Shape, *, first: int = 0, count: int, spare_bytes: int = 0
     ) -> Stored | None:
-        """Append `count` members of a batch from `first` on, without decoding them.
+        """Append `count` members of a batch, from number `first` on, without decoding them.
 
-        Return None, with nothing stored, for unusual members: then `put_batch` must append their messages.
-        `spare_bytes` more fit after them into the same segment. Raises as `put_batch` does.
+        Return None, with nothing stored, for unusual members: `put_batch` must append these. `spare_bytes` more bytes
+        fit behind the members into the same segment. Raises `MessageRefused`, `StoreNotWritable`.
         """
         try:
             stored = self._store.batch_appends.append(
@@ -115,7 +115,7 @@ class PutMessage:
         return stored
 
     def put_record(self, record: StoredMessage) -> None:
-        """Append a record that statistics do not count: the broker's own, or one that is no message yet."""
+        """Append a record without counting it: the broker's own record, or a message that is not visible yet."""
         try:
             self._store.append(record)
         except StoreError:
@@ -124,20 +124,24 @@ class PutMessage:
 
 
 def is_half(properties: Mapping[str, str], topic: str = "") -> bool:
-    """Return whether a message is a half message.
+    """Return whether a message for `topic` is a half message, by its transaction property.
 
-    Clients before 4.6.1 leave the property on copies of committed messages that they send back.
+    In retry and dead-letter topics the property means nothing: clients before 4.6.1 leave it on copies of committed
+    messages that they send back.
     """
     return properties.get(Property.TRANSACTION, "").lower() == "true" and not topic.startswith(_SENT_ON)
 
 
 def is_too_long(text: str) -> bool:
-    """Return whether a record cannot hold these properties. A character takes at most four bytes."""
+    """Return whether these properties exceed `MAX_PROPERTIES_SIZE`, the limit of a record.
+
+    A character takes at most four bytes.
+    """
     return len(text) > MAX_PROPERTIES_SIZE // 4 and len(text.encode()) > MAX_PROPERTIES_SIZE
 
 
 def too_large(config: BrokerConfig) -> str:
-    """Return upstream's error text for a message that no record can hold."""
+    """Return upstream's error text for a message that is too large for a record."""
     return (
         "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
         f"{config.max_message_bytes}B, msg properties length limit 32KB."

@@ -1,6 +1,6 @@
-"""How much was stored and read: counters, and their course over a minute, an hour and a day.
+"""Counts stored and read messages, with the course of each count over a minute, an hour and a day.
 
-Counting costs a few additions on the hot path; everything else is worked out when sampled or asked.
+Counting costs a few additions on the hot path. Everything else is computed when counters are sampled or requested.
 Source: RocketMQ 4.9.8, BrokerStatsManager, StatsItem, StoreStatsService.
 """
 
@@ -18,15 +18,15 @@ import msgspec
 from pyromq import speedups
 from pyromq.clock import Clock
 
-SAMPLE_SECONDS = 10.0
-MINUTE_SAMPLES = 7  # 10 s apart
-HOUR_SAMPLES = 7  # 10 min apart
-DAY_SAMPLES = 25  # an hour apart
+SAMPLE_SECONDS = 10.0  # time between two samples of a counter
+MINUTE_SAMPLES = 7  # samples kept for the course of a minute, 10 s apart
+HOUR_SAMPLES = 7  # samples kept for the course of an hour, 10 min apart
+DAY_SAMPLES = 25  # samples kept for the course of a day, an hour apart
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
-SAMPLES_PER_HOUR_SAMPLE = 60
-SAMPLES_PER_DAY_SAMPLE = 360
-SLICE_SECONDS = 0.001  # of sampling between two iterations of the event loop
-MOST_GETS = 100_000  # pairs of topic and group with a counter; about 2 kB each after a day
+SAMPLES_PER_HOUR_SAMPLE = 60  # every 60th sample is kept for the hour
+SAMPLES_PER_DAY_SAMPLE = 360  # every 360th sample is kept for the day
+SLICE_SECONDS = 0.001  # longest time of sampling before other connections are served
+MOST_GETS = 100_000  # limit of (topic, group) pairs with a counter of reads: about 2 kB each after a day
 
 
 if TYPE_CHECKING or speedups.is_active:
@@ -34,7 +34,7 @@ if TYPE_CHECKING or speedups.is_active:
 else:
 
     class Counter(msgspec.Struct, gc=False):
-        """Counts since the start: operations, messages, bytes."""
+        """Counts since the broker's start: `times` operations, with `count` messages of `size` bytes in all."""
 
         times: int = 0
         count: int = 0
@@ -51,7 +51,7 @@ def _per_get(milliseconds: Span, gets: Span) -> Span:
     return milliseconds._replace(per_event=milliseconds.total / times if times else 0.0)
 
 
-_COUNT, _SIZE = 2, 3  # positions in Sample
+_COUNT, _SIZE = 2, 3  # positions of message count and bytes in a `Sample`
 _TABLES = {
     "TOPIC_PUT_NUMS": ("puts", _COUNT),
     "TOPIC_PUT_SIZE": ("puts", _SIZE),
@@ -64,18 +64,18 @@ _TABLES = {
 
 
 class Statistics:
-    """The counters of one broker, by topic and by topic and group, and their totals.
+    """The counters of one broker: by topic, by topic and group, and totals.
 
-    `sample` is called every 10 s. Rates of the whole broker look at samples 10, 60 and 600 s old.
+    `step` samples the counters every 10 s. Rates of the whole broker compare the present with samples 10, 60 and 600 s old.
     """
 
     def __init__(self, cluster: str, clock: Clock) -> None:
         self._put_total = Counter()
-        self._forgotten_puts = Counter()  # of deleted topics
+        self._forgotten_puts = Counter()  # messages stored in topics that are deleted now
         self.get_total = Counter()
         self.get_misses = 0
         self.failed_puts = 0
-        self.puts_until: dict[str, int] = {"yesterday": 0, "today": 0}  # at the last two midnights
+        self.puts_until: dict[str, int] = {"yesterday": 0, "today": 0}  # messages stored until the last two midnights
         self.gets_until: dict[str, int] = {"yesterday": 0, "today": 0}
         self.started_ms = clock.now_ms()
         self._clock = clock
@@ -89,16 +89,18 @@ class Statistics:
             "broker_puts": {cluster: self._put_total},
             "broker_gets": {cluster: self.get_total},
         }
-        self._latencies: deque[tuple[str, int]] = deque(maxlen=100_000)  # by `topic@group`, until the next sample
+        # (topic@group, ms) of slow pulls since the last sample.
+        self._latencies: deque[tuple[str, int]] = deque(maxlen=100_000)
         self._histories: dict[tuple[str, str], History] = {}
         self._samples_taken = 0
         self._sampled: Iterator[None] | None = None  # the sampling in progress
         self._next_sample = 0.0
-        self._totals: deque[_Totals] = deque([self._now()], maxlen=62)  # a little more than 600 s
+        # One per sample: covers a little more than 600 s.
+        self._totals: deque[_Totals] = deque([self._now()], maxlen=62)
         self._day = _day_of(self.started_ms)
 
     def count_put(self, topic: str, count: int, size: int) -> None:
-        """Count messages stored by one append. Called for every append."""
+        """Count the messages (`count`, with `size` bytes) that one append stored. Called for every append."""
         counter = self._puts.get(topic)
         if counter is None:
             counter = self._puts[topic] = Counter()
@@ -107,28 +109,31 @@ class Statistics:
         counter.size += size
 
     def puts_of(self, topic: str) -> Counter | None:
-        """Return the counter of a topic's puts; None before the first."""
+        """Return the counter of messages stored in a topic; None before the first message."""
         return self._puts.get(topic)
 
     def gets_of(self, topic: str, group: str) -> Counter | None:
-        """Return the counter of a group's reads of a topic; None before the first."""
+        """Return the counter of messages that a group read from a topic; None before the first message."""
         return self._gets.get((topic, group))
 
     def puts_by_topic(self) -> list[tuple[str, Counter]]:
         return list(self._puts.items())
 
     def gets_by_group(self) -> list[tuple[tuple[str, str], Counter]]:
-        """Return the counters of reads by topic and group."""
+        """Return each pair of topic and group with its counter of read messages."""
         return list(self._gets.items())
 
     def send_backs_by_group(self) -> list[tuple[tuple[str, str], Counter]]:
-        """Return the counters of messages sent back by topic and group."""
+        """Return each pair of topic and group with its counter of messages sent back."""
         split = ((key.rpartition("@"), counter) for key, counter in list(self._tables["send_backs"].items()))
         return [((topic, group), counter) for (topic, _, group), counter in split]
 
     @property
     def put_total(self) -> Counter:
-        """The puts of all topics since the start, added up here, so that a send counts only once."""
+        """The counter of messages stored in all topics.
+
+        The sum is computed on each access, so that a send updates one counter only.
+        """
         counters = [self._forgotten_puts, *self._puts.values()]
         total = self._put_total
         total.times = sum(counter.times for counter in counters)
@@ -137,7 +142,7 @@ class Statistics:
         return total
 
     def count_get(self, group: str, topic: str, count: int, size: int) -> None:
-        """Count messages read by one pull. Called for every pull that finds messages."""
+        """Count the messages that one pull read. Called for every pull that finds messages."""
         counter = self._gets.get((topic, group))
         if counter is None:
             if len(self._gets) >= MOST_GETS:
@@ -153,7 +158,7 @@ class Statistics:
         total.size += size
 
     def count_get_miss(self) -> None:
-        """Count a pull that found nothing."""
+        """Count a pull that found no message."""
         self.get_misses += 1
 
     def count_put_failed(self, count: int = 1) -> None:
@@ -161,19 +166,22 @@ class Statistics:
         self.failed_puts += count
 
     def note_latency(self, group: str, topic: str, seconds: float) -> None:
-        """Note the latency of a pull that waited for the disk; others count as 0 ms. Thread-safe."""
+        """Note the latency of a pull that waited for the disk; other pulls count as 0 ms.
+
+        May be called in any thread.
+        """
         self._latencies.append((f"{topic}@{group}", int(seconds * 1000)))
 
     def count_send_back(self, topic: str, group: str) -> None:
         self._tables["send_backs"].setdefault(f"{topic}@{group}", Counter()).add(1, 0)
 
     def sample(self) -> None:
-        """Sample all counters; at midnight also the totals of the day."""
+        """Sample all counters. At the first call after midnight, keep the totals of the day that has ended."""
         for _ in self._sampling():
             pass
 
     def step(self) -> float:
-        """Sample a slice; return the seconds until the next call."""
+        """Sample some counters for at most `SLICE_SECONDS`; return the seconds until the next call."""
         if self._sampled is None:
             self._sampled, self._next_sample = self._sampling(), self._clock.monotonic() + SAMPLE_SECONDS
         end = self._clock.monotonic() + SLICE_SECONDS
@@ -208,7 +216,7 @@ class Statistics:
             self.gets_until = {"yesterday": self.gets_until["today"], "today": self.get_total.count}
 
     def course(self, name: str, key: str) -> Course | None:
-        """Return a statistic by upstream's name and key; None if nothing was counted under them."""
+        """Return a statistic by upstream's name and key (topic, or topic@group); None if nothing was counted for it."""
         if name == "GROUP_GET_LATENCY":
             return self._latency(key)
         table, field = _TABLES.get(name, ("", 0))
@@ -217,21 +225,21 @@ class Statistics:
         return self._histories.get((table, key), History()).course(field)
 
     def _latency(self, key: str) -> Course | None:
-        """Return the latency in ms of pulls that found messages, per pull."""
+        """Return the latency (ms) per pull, over all pulls that found messages; None before the first such pull."""
         if (gets := self.course("GROUP_GET_NUMS", key)) is None:
             return None
         slow = self._histories.get(("latencies", key), History()).course(_COUNT)
         return Course(*(_per_get(*spans) for spans in zip(slow, gets, strict=True)))
 
     def group_rate(self, topic: str, group: str) -> float:
-        """Return the messages per second that the group read from the topic in the last minute."""
+        """Return how many messages per second the group read from the topic in the last minute."""
         history = self._histories.get(("gets", f"{topic}@{group}"))
         return history.course(_COUNT).minute.per_second if history is not None else 0.0
 
     def rates(self) -> Rates:
-        """Return messages and pulls per second over the last 10, 60 and 600 s, or since a later start.
+        """Return messages and pulls per second over the last 10, 60 and 600 s; over less after a later start.
 
-        A span ends now and begins with a sample, so it may be up to 10 s longer.
+        A span ends now and begins with a sample, so the span may be up to 10 s longer.
         """
         now = self._now()
         past = [self._sampled_before(now.at - seconds) for seconds in (10, 60, 600)]
@@ -241,7 +249,7 @@ class Statistics:
         return next((totals for totals in reversed(self._totals) if totals.at <= at), self._totals[0])
 
     def forget_topic(self, topic: str) -> None:
-        """Remove the counters of a deleted topic; totals stay."""
+        """Remove the counters of a deleted topic. Totals of the broker keep their values."""
         if (puts := self._puts.pop(topic, None)) is not None:
             self._forgotten_puts.add(puts.count, puts.size, times=puts.times)
         for counted_topic, group in [key for key in self._gets if key[0] == topic]:
@@ -251,7 +259,7 @@ class Statistics:
         self._drop_histories(key for key in self._histories if key[1] == topic or key[1].startswith(f"{topic}@"))
 
     def forget_group(self, group: str) -> None:
-        """Remove the counters of a deleted group; totals stay."""
+        """Remove the counters of a deleted group. Totals of the broker keep their values."""
         for topic, counted_group in [key for key in self._gets if key[1] == group]:
             del self._gets[topic, counted_group]
             for table in ("gets", "latencies"):
@@ -269,7 +277,7 @@ class Statistics:
 
 
 class _Totals(NamedTuple):
-    """The whole broker's counters at one moment (monotonic seconds)."""
+    """The counters of the whole broker at one moment, `at` (monotonic seconds)."""
 
     at: float
     puts: int
@@ -279,7 +287,11 @@ class _Totals(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Per second, each over 10, 60 and 600 s: messages stored; pulls that found, that did not; messages read."""
+    """Rates per second, each over the last 10, 60 and 600 s.
+
+    `put`: messages stored. `found`: pulls that found messages. `missed`: pulls that found none. `transferred`: messages
+    read.
+    """
 
     put: tuple[float, ...]
     found: tuple[float, ...]
@@ -298,7 +310,7 @@ def _day_of(now_ms: int) -> tuple[int, int]:
 
 
 class Sample(NamedTuple):
-    """A counter's values at one moment (ms)."""
+    """The values of one counter at one moment, `at_ms` (ms since 1970)."""
 
     at_ms: int
     times: int
@@ -307,7 +319,7 @@ class Sample(NamedTuple):
 
 
 class Span(NamedTuple):
-    """The increase between two samples: the sum, per second, and per event."""
+    """The increase of a count between two samples: in all, per second, and per operation."""
 
     total: int
     per_second: float
@@ -315,7 +327,7 @@ class Span(NamedTuple):
 
 
 class Course(NamedTuple):
-    """One statistic over the last minute, hour and day."""
+    """One statistic over the last minute, the last hour and the last day."""
 
     minute: Span
     hour: Span
@@ -325,7 +337,7 @@ class Course(NamedTuple):
 class _Samples:
     """The newest samples of one counter, oldest first.
 
-    They are kept as 64-bit numbers, which take a sixth of the memory of tuples: 2 kB a counter after a day.
+    Samples are kept as 64-bit numbers, in a sixth of the memory of tuples: a counter takes 2 kB after a day.
     """
 
     __slots__ = ("_most", "_numbers")
@@ -335,7 +347,7 @@ class _Samples:
         self._numbers = array("q")
 
     def append(self, sample: Sample) -> None:
-        """Add a sample; the oldest one is dropped when there are more than `most`."""
+        """Add a sample. If there are more than `most`, the oldest one is dropped."""
         if len(self) == self._most:
             del self._numbers[: len(sample)]
         self._numbers.extend(sample)
@@ -356,10 +368,10 @@ class _Samples:
 
 
 class History:
-    """The samples of one counter. As upstream, each course begins with 0, one step before its first sample.
+    """The samples of one counter. As upstream, each course begins with 0, one step before the counter's first sample.
 
-    Unlike upstream, hour and day end with the newest sample, which is at most 10 s old; upstream's newest sample of a
-    day may be an hour old. They begin with the sample nearest to an hour or a day before that.
+    Unlike upstream, the courses of hour and day end with the newest sample, which is at most 10 s old; upstream's may
+    be an hour old. They begin with the sample nearest to an hour or a day earlier.
     """
 
     __slots__ = ("day", "hour", "minute")

@@ -1,1 +1,1 @@
-"""Batch transactions: many messages decided by one record. Ours."""
+"""Batch transactions: many messages decided by one record. RocketMQ has none."""

@@ -1,12 +1,13 @@
-"""Batch transactions: many half messages under one name, decided by one record of the ledger.
+"""Batch transactions: many half messages under one name, decided by one record of the ledger (the table of decisions).
 
     run    ──►  half runs' topic                       an attempt (a token) sends its messages in runs
     commit ──►  ledger, queue 0                        the commit point, once per name: these tokens win
     then   ──►  messages to their queues + note        by the broker, slice by slice
            ──►  losing and timed-out attempts are forgotten
 
-The broker checks no producers: the ledger holds each decision. Requests only append records. The tables change when a
-record is applied, at the start as while the broker runs. Progress is kept as offsets of a group.
+A run is one request with messages of one queue; a note is a record of progress. The broker checks no producers: the
+ledger holds each decision. Requests only append records. The tables change when a record is applied, at the start and
+while the broker runs. Progress is kept as offsets of a group.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from pyromq.store.queue.consume_queue import FILLER_SIZE
 logger = logger_of(__name__)
 
 GROUP = "CID_RMQ_SYS_HALF_RUNS"
-LOADING_SECONDS = 1.0  # to wait for a run to be loaded: the alarm rings earlier
-LOOK_SECONDS = 60.0  # longest time between searches for timed-out transactions
+LOADING_SECONDS = 1.0  # longest wait for a run's record to be loaded; the alarm usually rings earlier
+LOOK_SECONDS = 60.0  # longest time between two searches for timed-out batch transactions
 
 
 class BatchCoordinator:
@@ -65,9 +66,9 @@ class BatchCoordinator:
         self._ledger = CommitDecisions(store, put_message, topics=topics, config=config, clock=clock)
         self._runs = HalfBatches(clock, config.limits.undecided_runs)
         self._publications = BatchPublishing(store, put_message, topics=topics, ledger=self._ledger, config=config)
-        # Queue offsets of a note, and of the run that must be settled before the note is not needed.
+        # Queue offset of each note, and of the run that must be settled before the note is no longer needed.
         self._notes: deque[tuple[int, int]] = deque()
-        self._last_note = 0  # log offset
+        self._last_note = 0  # log offset of the latest note
         self._next_look = 0.0
         self._queues = InternalQueues(
             GROUP, [(HALF_RUN_TOPIC, 0), (LEDGER_TOPIC, ENTRIES), (LEDGER_TOPIC, NOTES)], store, offsets
@@ -80,13 +81,15 @@ class BatchCoordinator:
     # -- following the log
 
     def load(self) -> None:
-        """Apply the runs, decisions and notes from the stored progress on, to find what is not visible yet."""
+        """Apply runs, decisions and notes from the stored progress on, to find the messages that are
+        not visible yet.
+        """
         self._queues.follow(self.apply, self._read)
         self._publications.skip_visible(self._last_note)
         self._queues.saved = self._not_needed()
 
     def apply(self, record: StoredMessage) -> None:
-        """Enter a run, a decision, or a note. The body of a run is not read."""
+        """Enter the run, decision or note of a record. The body of a run is not read."""
         if record.topic == HALF_RUN_TOPIC:
             self._apply_run(record)
         elif record.queue_id == ENTRIES:
@@ -113,7 +116,9 @@ class BatchCoordinator:
             self._runs.drop(note.transaction, note.tokens)
 
     def _read(self, entry: QueueEntry, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
-        """Return a record of the ledger, or one of a run without its body: bodies are large."""
+        """Return a record of the ledger, or of a run without its body, since bodies are large; None if there is no
+        record.
+        """
         if topic != HALF_RUN_TOPIC:
             return self._store.message_of(entry, topic, queue_id, queue_offset)
         labels = self._labels_at(entry)
@@ -139,10 +144,10 @@ class BatchCoordinator:
     def take(
         self, message: StoredMessage, run: HalfBatch, *, group: str, account: str | None = None, holder: str = ""
     ) -> None:
-        """Store a run; `message` is its batch, for its topic and queue. A run that is stored already is ignored.
+        """Store a run, whose messages are the batch `message`. A run that is stored already is ignored.
 
-        The run counts for the share of `holder`.
-        Raises `BatchDecided` for a decided transaction, `LimitReached`, `MessageRefused`, `StoreNotWritable`.
+        The run counts against the share of `holder` (an account or connection). Raises `BatchDecided` if the
+        transaction is decided, `LimitReached`, `MessageRefused`, `StoreNotWritable`.
         """
         if self._ledger.find(run.transaction) is not None:
             raise BatchDecided(f"transaction {run.transaction!r} is decided; attempt {run.token!r} comes too late")
@@ -154,16 +159,16 @@ class BatchCoordinator:
         owner = account if undecided is None else undecided.owner
         message.property_text = encode_properties(run_properties(run, message, group=group, account=owner))
         message.topic, message.queue_id = HALF_RUN_TOPIC, 0
-        self._put_message.put_record(message)  # statistics count its messages when they become visible
+        self._put_message.put_record(message)  # statistics count the run's messages when they become visible
         self._runs.count_for(holder, run)
 
     def commit(
         self, transaction: str, attempts: list[BatchAttempt], *, content: str | None = None, holder: str = ""
     ) -> tuple[CommitDecision, bool]:
-        """Return the decision, and whether this call made it: the first commit counts, and its `content` is kept.
+        """Return the decision on a transaction, and whether this call made it: only the first commit counts.
 
-        Raises `BatchIncomplete` if messages of an attempt are missing or none were sent, `LimitReached`,
-        `MessageRefused`, `StoreNotWritable`.
+        `content` is kept with the decision. Raises `BatchIncomplete` if messages of an attempt are missing or none were
+        sent, `LimitReached`, `MessageRefused`, `StoreNotWritable`.
         """
         if (decision := self._ledger.find(transaction)) is not None:
             return decision, False
@@ -173,7 +178,7 @@ class BatchCoordinator:
         return decision, True
 
     def roll_back(self, transaction: str, tokens: list[str]) -> None:
-        """Discard the messages of undecided attempts. Unknown tokens and decided attempts are ignored."""
+        """Discard the messages of undecided attempts, by their tokens. Unknown and decided attempts are ignored."""
         known = self._runs.known(transaction, tokens)
         if known:
             end = self._store.max_offset(HALF_RUN_TOPIC, 0)
@@ -183,9 +188,10 @@ class BatchCoordinator:
 
     @readable()
     def step(self) -> float:
-        """Publish a slice of decided messages, roll back timed-out attempts; return the seconds until the next call.
+        """Publish a slice of decided messages, and roll back timed-out attempts; return the seconds until the next
+        call.
 
-        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read; the next call resumes there.
+        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read; the next call resumes at the same message.
         """
         now = self._clock.monotonic()
         if now >= self._next_look:
@@ -207,14 +213,19 @@ class BatchCoordinator:
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the oldest unsettled run by the saved progress: retention must keep the log from there.
+        """Log offset of the oldest run that the saved progress leaves unsettled: retention must keep the log from
+        there.
 
-        Its decision and notes come later in the log. Visible decisions do not count: retention may delete them.
+        The decision on the run and its notes come later in the log. Decisions whose messages are visible do not count:
+        retention may delete them.
         """
         return self._queues.log_needed_from(HALF_RUN_TOPIC)
 
     def note_progress(self, *, closed: bool = False) -> None:
-        """Commit the progress whose log is on disk, as offsets of the group. `closed`: all of the log is on disk."""
+        """Commit, as offsets of the group, the progress whose log is on disk.
+
+        `closed` says that all of the log is on disk.
+        """
         self._queues.save(self._not_needed(), closed=closed)
 
     def _not_needed(self) -> dict[tuple[str, int], int]:

@@ -1,8 +1,8 @@
-"""Publishing of decided runs: their messages become visible slice by slice, in order of the decisions, each once.
+"""Publishes decided runs (requests with messages of one queue): their messages become visible, each once.
 
-A slice is messages followed by a note of how far the transaction is visible. A crash can separate them only at the end
-of the log, and leave messages without a note. Each message names its run (in the field for the half message's offset),
-so a restart counts such messages and does not append them again.
+Messages are appended in slices, in order of the decisions. Behind each slice comes a note of how far the transaction is
+visible. A crash can separate messages from their note only at the end of the log. Each message names its run, in the
+field for the half message's offset. So a restart counts messages without a note, and does not append them again.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-# Messages of one slice: blocks the event loop for about 3 ms, or 1 ms if members are copied and not decoded.
-MADE_SLICE = 256
-SLICE = 4096 if speedups.is_active else MADE_SLICE
-SLICE_BYTES = 1 << 20
+MADE_SLICE = 256  # limit of messages in a slice that is decoded, which blocks the event loop for about 3 ms
+SLICE = 4096 if speedups.is_active else MADE_SLICE  # limit in a slice that is copied undecoded: about 1 ms
+SLICE_BYTES = 1 << 20  # limit of the bytes in one slice
 TRANSACTION_BITS = SysFlag.ROLLBACK
 
 
 @dataclass(slots=True)
 class _Publication:
-    """A decision, its runs that are not wholly visible, and the number of visible messages of the first run."""
+    """A decision in progress: its runs that are not wholly visible, and the number (`done`) of visible messages of the
+    first run.
+    """
 
     decision: CommitDecision
     runs: deque[HalfBatch]
@@ -50,25 +51,27 @@ class _Publication:
 
 
 class _OpenRun:
-    """The run being published, from its first message that is not visible."""
+    """The run that is being published, from its first message on that is not visible."""
 
     def __init__(self, batch: bytes = b"", shape: Shape | None = None, done: int = 0) -> None:
         self.members: Members | None = None
         self.shape = shape
         self._batch = batch
-        self._messages: Iterator[StoredMessage] = iter(())  # the rest of the run, if there are no members
+        self._messages: Iterator[StoredMessage] = iter(())  # the decoded rest of the run, if `members` is None
         if shape is not None:
             self.members = members_of(batch, shape.more)
             if self.members is None:
                 self._messages = self.made(done)
 
     def made(self, first: int, end: int | None = None) -> Iterator[StoredMessage]:
-        """Yield messages decoded from the batch, to be stored."""
+        """Yield the messages from number `first` to `end`, decoded from the batch, ready to be stored."""
         members = islice(decode_batch(self._batch), first, end)
         return iter(()) if self.shape is None else self.shape.messages(members)
 
     def next_slice(self, first: int) -> tuple[int, list[StoredMessage]]:
-        """Return the size of the next slice, and its messages if they are decoded from the batch."""
+        """Return the number of messages in the next slice, and the messages themselves if they must be decoded; []
+        otherwise.
+        """
         if self.members is not None:
             return self.members.next_slice(first, SLICE, SLICE_BYTES), []
         messages: list[StoredMessage] = []
@@ -82,7 +85,7 @@ class _OpenRun:
 
 
 class BatchPublishing:
-    """The decisions of one broker that are not visible yet, oldest first."""
+    """The decisions of one broker whose messages are not all visible yet, oldest first."""
 
     def __init__(
         self,
@@ -98,21 +101,21 @@ class BatchPublishing:
         self._topics = topics
         self._ledger = ledger
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
-        self._waiting: dict[str, _Publication] = {}  # by transaction
-        self._open_run: _OpenRun | None = None  # the first run of the first publication
+        self._waiting: dict[str, _Publication] = {}  # name of a transaction -> its publication
+        self._open_run: _OpenRun | None = None  # the first run of the first publication, if it is loaded
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, decision: CommitDecision, runs: list[HalfBatch]) -> None:
-        """Publish the runs of a decision."""
+        """Enter a decision, to publish these runs. Without runs the decision is visible immediately."""
         if runs:
             self._waiting[decision.transaction] = _Publication(decision, deque(runs))
         else:
             decision.visible = True
 
     def advance(self, note: LedgerNote) -> None:
-        """Apply a note: the messages of its run are visible up to a number, and those of earlier runs."""
+        """Apply a note: all earlier runs of the transaction are visible, and a number of messages of the note's run."""
         publication = self._waiting.get(note.transaction)
         if publication is None:
             return
@@ -127,9 +130,9 @@ class BatchPublishing:
             publication.done = note.messages
 
     def skip_visible(self, last_note: int) -> None:
-        """Skip messages that a crash left visible without a note. Called once at the start.
+        """Skip messages that are visible though a crash lost their note. Must be called once, at the start.
 
-        They are behind the last note, at log offset `last_note`.
+        Such messages are behind the last note, whose log offset is `last_note`.
         """
         publication = self._first  # only the first publication is in progress
         if publication is None:
@@ -156,26 +159,26 @@ class BatchPublishing:
         return next(iter(self._waiting.values()), None)
 
     def first_needed(self, end: int) -> int:
-        """Return the queue offset of the oldest run to publish; `end` without any."""
+        """Return the queue offset of the oldest run still to be published; `end` if there is none."""
         return min((publication.runs[0].queue_offset for publication in self._waiting.values()), default=end)
 
     def unread(self) -> PagesToLoad:
-        """Return the pages to load before `publish`; call again after loading them."""
+        """Return the pages that must be loaded before `publish`; [] if none. Call again after loading them."""
         publication = self._first
         if publication is None or self._open_run is not None:
             return []
         return self._store.residency.record_to_load(publication.runs[0].log_offset)
 
     def publish(self) -> None:
-        """Append the next slice and its note, which advances the publication. Raises `StoreNotWritable`.
+        """Append the next slice of messages and its note. Raises `StoreNotWritable`.
 
-        After an error the next call resumes at the first message that was not written.
+        After an error, the next call resumes at the first message that was not written.
         """
         publication = self._first
         assert publication is not None
         run = publication.runs[0]
         opened = self._open_run or self._opened(run, publication.done)
-        self._open_run = None  # until its slice is written
+        self._open_run = None  # set again once the slice is written
         count, messages = opened.next_slice(publication.done)
         done = publication.done + count
         ended = not count or done >= run.messages
@@ -214,7 +217,9 @@ class BatchPublishing:
         )
 
     def _append_members(self, publication: _Publication, run: _OpenRun, count: int, note: StoredMessage) -> bool:
-        """Append a slice and its note from the batch's members; return False if they must be decoded."""
+        """Append a slice and its note without decoding the members; return False, with nothing appended, if that is
+        impossible.
+        """
         if run.members is None or run.shape is None or not count:
             return False
         room = FIXED_SIZE + len(note.topic) + len(note.stored_body)
@@ -226,7 +231,7 @@ class BatchPublishing:
             return False
         if stored is None:
             return False
-        publication.done += count  # also if appending the note fails
+        publication.done += count  # counted even if the append of the note fails
         self._put_message.put_record(note)
         return True
 
@@ -242,5 +247,5 @@ class BatchPublishing:
     def _append_single(self, message: StoredMessage) -> None:
         try:
             self._put_message.put(message)
-        except MessageRefused:  # it passed when it was sent; a limit was lowered since
+        except MessageRefused:  # accepted when sent; a limit was lowered since
             logger.exception("a committed message to %s is lost", message.topic)

@@ -1,4 +1,7 @@
-"""Answers requests of batch transactions: send a run, commit, roll back, find a decision, list. Ours."""
+"""Answers requests of batch transactions: send a run, commit, roll back, find a decision, list. RocketMQ has none.
+
+A run is one request with messages of one queue.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,14 @@ from pyromq.remoting.headers import CommitBatch, FindBatch, HalfRunStored, ListB
 from pyromq.slow_work import breathe
 from pyromq.store.batch_appends import members_of
 
-MAX_NAME = 255  # characters of a transaction's name or a token: both are properties of each run
-MOST_LISTED = 200
-_SURELY_SHORT = 4096  # characters of properties that fit a record in any encoding, with any cluster name
+MAX_NAME = 255  # limit of a transaction's name or a token (characters): both are properties of each run
+MOST_LISTED = 200  # limit of transactions in one list
+# Length of properties (characters) that surely fits a record, in any encoding and with any cluster name.
+_SURELY_SHORT = 4096
 
 
 class BatchTransactionProcessor:
-    """Stores runs and decides on transactions."""
+    """Stores runs (requests with messages of one queue), and decides on batch transactions."""
 
     def __init__(self, state: SharedState) -> None:
         self._permissions = state.permissions
@@ -47,10 +51,10 @@ class BatchTransactionProcessor:
 
     @answers(SendHalfRun)
     def send(self, header: SendHalfRun, call: Call) -> Reply | Future[Reply]:
-        """Store a run of messages that no consumer reads yet; a duplicate is stored once.
+        """Store a run of messages, which no consumer reads before the commit. A repeated run is stored once.
 
-        A run without messages and queue announces to the ledger broker that the attempt has messages at other brokers.
-        Its topic need not exist here.
+        A run without messages and queue tells the ledger broker (which decides) that the attempt has messages at other
+        brokers. The run's topic need not exist at the ledger broker.
         """
         self._admission.check_transactions()
         self._confirmation.refuse_if_overloaded()
@@ -60,9 +64,8 @@ class BatchTransactionProcessor:
             raise ProtocolError(f"header field number is {header.number}; runs are counted from 0")
         if header.topic.startswith(RETRY_PREFIX):
             raise MessageRefused(f"a batch transaction cannot send to retry topic {header.topic}")
-        if (
-            header.topic == TRACE_TOPIC
-        ):  # it needs no right, so any account could begin a transaction under another account's name
+        # The trace topic needs no right, so any account could begin a transaction under another account's name.
+        if header.topic == TRACE_TOPIC:
             raise MessageRefused(f"a batch transaction cannot send to trace topic {header.topic}")
         queue_id, count = self._place(header, call)
         message = StoredMessage(
@@ -75,7 +78,7 @@ class BatchTransactionProcessor:
         return self._admission.when_saved(header.topic, reply)
 
     def _place(self, header: SendHalfRun, call: Call) -> tuple[int, int]:
-        """Return the queue id of a run and its number of messages. Raises if the topic or a message is refused."""
+        """Return the queue id of a run and its number of messages. Raises the error that refuses topic or messages."""
         if not call.body and header.queue_id < 0:
             check_topic(header.topic)
             return 0, 0
@@ -84,7 +87,10 @@ class BatchTransactionProcessor:
         return queue_id, self._checked(call.body)
 
     def _checked(self, body: bytes) -> int:
-        """Return the number of messages of a run. Raises `MessageRefused` unless each can be stored unchanged."""
+        """Return the number of messages in a run.
+
+        Raises `MessageRefused` unless each message can be stored unchanged.
+        """
         if not body or len(body) > self._config.max_message_bytes:
             raise MessageRefused(f"{too_large(self._config)} The run has {len(body)} bytes.")
         if (members := members_of(body, self._cluster_pair)) is not None:
@@ -104,7 +110,7 @@ class BatchTransactionProcessor:
 
     @answers(CommitBatch)
     def commit(self, header: CommitBatch, call: Call) -> Reply | Future[Reply]:
-        """Commit a transaction, unless it is decided; the reply is the decision that counts."""
+        """Commit a transaction, unless it is decided already; the reply is the decision that counts."""
         _check_name("transaction", header.transaction)
         self._confirmation.refuse_if_overloaded()
         if header.content is not None:
@@ -116,14 +122,17 @@ class BatchTransactionProcessor:
 
     @answers(RollBackBatch)
     def roll_back(self, header: RollBackBatch, call: Call) -> Reply | Future[Reply]:
-        """Discard undecided attempts; decided ones are ignored."""
+        """Discard undecided attempts at a transaction; decided attempts are ignored."""
         self._confirmation.refuse_if_overloaded()
         self._batches.roll_back(header.transaction, [attempt.token for attempt in _attempts(call)])
         return self._confirmation.when_safe(Reply())
 
     @answers(FindBatch)
     def find(self, header: FindBatch, call: Call) -> Reply | Future[Reply]:
-        """Return the decision, once it is confirmed like a send."""
+        """Return the decision on a transaction, once it is confirmed as sends are.
+
+        Raises `QueryNotFound` without a decision.
+        """
         decision = self._batches.find(header.transaction)
         if decision is None:
             raise QueryNotFound(f"transaction {header.transaction!r} is not decided at this broker, or was forgotten")
@@ -131,9 +140,9 @@ class BatchTransactionProcessor:
 
     @answers(ListBatches)
     async def list(self, header: ListBatches, call: Call) -> Reply:
-        """Return the undecided transactions, oldest first; with a name, that one.
+        """Return the undecided transactions, oldest first; only one if the request names it.
 
-        The list has only transactions that the account may decide on, since it shows the attempts' tokens.
+        The list contains only transactions that the account may decide on, since it shows the tokens of attempts.
         """
         found: list[UndecidedBatch] = []
         count = 0

@@ -1,10 +1,11 @@
-"""The ledger of batch transactions: decisions and their winning attempts. A name is decided once and kept for a time.
+"""The ledger of batch transactions: decisions with their winning attempts. Each name is decided once; then the decision
+is kept for a time.
 
     queue of the ledger's topic   body of a record (JSON)   meaning
     0                             LedgerEntry               the commit point: these attempts win
     1                             LedgerNote                progress since: visible up to here, rolled back
 
-The table follows queue 0. Ours: RocketMQ has no batch transactions.
+The table in memory follows queue 0. RocketMQ has no batch transactions.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from pyromq.remoting.bodies import FILE, BatchAttempt, LedgerEntry, LedgerNote, 
 from pyromq.remoting.bodies.body import Body
 from pyromq.store.message_store import MessageStore
 
-ENTRIES, NOTES = 0, 1  # queue ids
-QUEUES = 2
+ENTRIES, NOTES = 0, 1  # ids of the ledger topic's two queues
+QUEUES = 2  # number of queues of the ledger's topic
 
 
 @dataclass(slots=True)
 class CommitDecision:
-    """The decision on one transaction: the winning attempts."""
+    """The decision on one batch transaction: the attempts whose messages become visible."""
 
     transaction: str
     attempts: list[BatchAttempt]
     decided_ms: int
     queue_offset: int
     log_offset: int
-    content: str | None = None  # description of the transaction's content, from its commit
-    visible: bool = False
-    holder: str = ""  # the decision counts for its share; empty if read from the log
+    content: str | None = None  # description of the transaction's content, as the commit gave it
+    visible: bool = False  # whether all messages of the transaction are in their queues
+    holder: str = ""  # account or connection whose quota the decision counts against; empty if read from the log
 
     @property
     def winners(self) -> list[str]:
@@ -46,7 +47,7 @@ class CommitDecision:
 
 
 class CommitDecisions:
-    """The decisions of one broker, oldest first."""
+    """The decisions of one broker on batch transactions, oldest first."""
 
     def __init__(
         self, store: MessageStore, put_message: PutMessage, *, topics: Topics, config: BrokerConfig, clock: Clock
@@ -58,13 +59,14 @@ class CommitDecisions:
         self._clock = clock
         self._decisions: dict[str, CommitDecision] = {}
         most = config.limits.batch_decisions
-        self._quota: Quota[str] = Quota("maxBatchDecisions", most, shares=2, is_hard=True)  # by account or connection
+        # holders: accounts, connections.
+        self._quota: Quota[str] = Quota("maxBatchDecisions", most, shares=2, is_hard=True)
 
     def __len__(self) -> int:
         return len(self._decisions)
 
     def apply(self, record: StoredMessage) -> CommitDecision:
-        """Enter the decision of a record of queue 0, and return it."""
+        """Enter the decision of a record of the ledger's queue 0, and return the decision."""
         entry = decode_body(LedgerEntry, record.stored_body, FILE)
         if entry.transaction in self._decisions:  # decided again after it was forgotten
             self._forget(entry.transaction)
@@ -80,7 +82,7 @@ class CommitDecisions:
     def decide(
         self, transaction: str, attempts: list[BatchAttempt], *, content: str | None, holder: str
     ) -> CommitDecision:
-        """Append the decision; it counts as soon as this returns.
+        """Append the decision on a transaction and return it. The decision counts as soon as this method returns.
 
         Raises `LimitReached` if the holder exceeds its share, `MessageRefused`, `StoreNotWritable`.
         """
@@ -91,18 +93,20 @@ class CommitDecisions:
             f" {self._quota.used}; wait until some are decided or forgotten",
         )
         self._put_message.put_record(self._record(ENTRIES, LedgerEntry(transaction, attempts, content)))
-        decision = self._decisions[transaction]  # applied by the append
+        decision = self._decisions[transaction]  # the append has called `apply`
         self._quota.give(decision.holder)
         self._quota.add(holder)
         decision.holder = holder
         return decision
 
     def note(self, note: LedgerNote) -> StoredMessage:
-        """Return a note's record, to be appended after the records that it describes."""
+        """Return the record of a note (progress of a transaction), to be appended after the records that the note
+        describes.
+        """
         return self._record(NOTES, note)
 
     def expire(self) -> None:
-        """Forget visible decisions older than the configured time."""
+        """Forget decisions whose messages are visible and that are older than `batchTransactionLedgerTime`."""
         limit = self._clock.now_ms() - self._config.ledger_ms
         for decision in list(self._decisions.values()):
             if decision.decided_ms > limit:
@@ -112,7 +116,7 @@ class CommitDecisions:
 
     @property
     def first_needed(self) -> int:
-        """Queue offset of the oldest decision that is kept."""
+        """Queue offset of the oldest decision that is kept; the queue's end if none is kept."""
         oldest = next(iter(self._decisions.values()), None)
         return self._store.max_offset(LEDGER_TOPIC, ENTRIES) if oldest is None else oldest.queue_offset
 

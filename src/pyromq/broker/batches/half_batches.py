@@ -1,16 +1,16 @@
 """Half batches: the runs of half messages of undecided batch transactions.
 
-A run is one record of the half runs' topic. Its body is a batch as producers send it, so single messages cost nothing
-before the decision. Its properties are:
+A run is one record of the half runs' topic, from one request with messages of one queue. The record's body is a batch
+as producers send it, so single messages cost nothing before the decision. Its properties are:
 
     TRAN_NAME, TRAN_TOKEN, TRAN_RUN    the transaction, the attempt, the number of the run in the attempt
     TRAN_COUNT                         its number of messages
-    TRAN_LEDGER                        the ledger broker, if it is another one
+    TRAN_LEDGER                        the ledger broker (which decides), if it is another one
     TRAN_ACCOUNT                       the account that began the transaction, if permissions are on
     REAL_TOPIC, REAL_QID, PGROUP       as for other half messages
 
-A run that its sender repeats, for lack of a reply, is stored once. A run without messages announces to the ledger
-broker an attempt whose messages for this topic are all at other brokers.
+A run that its sender repeats, for lack of a reply, is stored once. A run without messages announces an attempt to the
+ledger broker: its messages for this topic are all at other brokers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from pyromq.remoting.bodies import BatchAttempt, UndecidedBatch
 
 NAME, TOKEN, NUMBER, COUNT, DECIDER = "TRAN_NAME", "TRAN_TOKEN", "TRAN_RUN", "TRAN_COUNT", "TRAN_LEDGER"
 ACCOUNT = "TRAN_ACCOUNT"
-# Time-out of a run that another broker decides on: as long as upstream keeps a half message.
+# Time-out (ms) of a run on which another broker decides: as long as upstream keeps a half message.
 ELSEWHERE_MS = 72 * 3_600_000
 
 
 class HalfBatch(NamedTuple):
-    """One run: its place in the log, its transaction and attempt."""
+    """One run (a record with messages of one queue): its place in the log, its transaction and attempt."""
 
     queue_offset: int
     log_offset: int
@@ -47,17 +47,21 @@ class HalfBatch(NamedTuple):
 
 @dataclass(slots=True)
 class _Attempt:
-    """The runs of one attempt by number, and the holder whose share they count for."""
+    """The runs of one attempt, by their number, and the holder (account or connection) whose quota they
+    count against.
+    """
 
     runs: dict[int, HalfBatch] = field(default_factory=dict)
-    holder: str = ""  # the log does not hold it
+    holder: str = ""  # account or connection whose quota the runs count against; empty if read from the log
 
 
 @dataclass(slots=True)
 class Undecided:
-    """The attempts at one transaction by token, the account that began it, and the topics of all its runs."""
+    """The attempts at one batch transaction by token, the account that began it (`owner`), and the topics of all its
+    runs.
+    """
 
-    touched: float  # monotonic seconds of the last run
+    touched: float  # time of the last run (monotonic seconds)
     ledger: str | None  # the ledger broker, if it is another one
     owner: str | None
     topics: set[str] = field(default_factory=set)
@@ -65,11 +69,12 @@ class Undecided:
 
 
 class HalfBatches:
-    """The undecided runs of one broker, by transaction. `most` limits new ones; those of the log are all kept."""
+    """The undecided runs of one broker, by transaction. `most` limits new runs; all runs found in the log are kept."""
 
     def __init__(self, clock: Clock, most: int) -> None:
         self._clock = clock
-        self._quota: Quota[str] = Quota("maxUndecidedRuns", most, shares=2, is_hard=True)  # by account or connection
+        # holders: accounts, connections.
+        self._quota: Quota[str] = Quota("maxUndecidedRuns", most, shares=2, is_hard=True)
         self._open: dict[str, Undecided] = {}
 
     def __len__(self) -> int:
@@ -84,11 +89,11 @@ class HalfBatches:
         return self._open.get(transaction)
 
     def names(self) -> list[str]:
-        """Return the names of the transactions, oldest first."""
+        """Return the names of the undecided transactions, oldest first."""
         return list(self._open)
 
     def check_room(self, holder: str) -> None:
-        """Raise `LimitReached` unless the holder may have one more run."""
+        """Raise `LimitReached` unless the holder (an account or connection) may have one more run."""
         self._quota.check(
             holder,
             text=f"{self._quota.of(holder)} undecided runs of batch transactions of {holder} are its share, all have"
@@ -96,7 +101,7 @@ class HalfBatches:
         )
 
     def add(self, run: HalfBatch, *, topic: str, owner: str | None, age_seconds: float) -> None:
-        """Enter a run that was stored `age_seconds` ago. `owner` is the account that began its transaction."""
+        """Enter a run that was stored `age_seconds` ago. `owner` is the account that began the run's transaction."""
         touched = self._clock.monotonic() - age_seconds
         undecided = self._open.setdefault(run.transaction, Undecided(touched, run.ledger, owner))
         undecided.touched = max(undecided.touched, touched)
@@ -108,7 +113,7 @@ class HalfBatches:
             self._quota.add(attempt.holder)
 
     def count_for(self, holder: str, run: HalfBatch) -> None:
-        """Count the attempt of a run for this holder, unless it counts for another one."""
+        """Count the attempt of a run against the quota of this holder, unless it counts against another holder's."""
         attempt = self._open[run.transaction].attempts[run.token]
         if not attempt.holder:
             self._quota.give(attempt.holder, len(attempt.runs))
@@ -116,7 +121,9 @@ class HalfBatches:
             self._quota.add(attempt.holder, len(attempt.runs))
 
     def check_complete(self, transaction: str, attempts: list[BatchAttempt]) -> None:
-        """Raise `BatchIncomplete` unless each attempt has exactly its number of messages at this broker."""
+        """Raise `BatchIncomplete` unless each attempt has, at this broker, exactly the number of messages that it
+        names.
+        """
         undecided = self._open.get(transaction)
         if undecided is None and not any(attempt.messages for attempt in attempts):
             raise BatchIncomplete(
@@ -134,7 +141,9 @@ class HalfBatches:
                 )
 
     def settle(self, transaction: str, winners: Iterable[str]) -> list[HalfBatch]:
-        """Remove all attempts at a transaction; return the winners' runs with messages, in order of arrival."""
+        """Remove all attempts at a transaction; return the winning attempts' runs with messages, in
+        order of arrival.
+        """
         undecided = self._open.pop(transaction, None)
         if undecided is None:
             return []
@@ -145,12 +154,12 @@ class HalfBatches:
         return sorted(runs, key=lambda run: run.queue_offset)
 
     def known(self, transaction: str, tokens: Iterable[str]) -> list[str]:
-        """Return those of the tokens that are undecided attempts at the transaction."""
+        """Return those tokens that are undecided attempts at the transaction."""
         undecided = self._open.get(transaction)
         return [] if undecided is None else [token for token in tokens if token in undecided.attempts]
 
     def drop(self, transaction: str, tokens: Iterable[str]) -> None:
-        """Remove attempts; unknown ones are ignored."""
+        """Remove these attempts at a transaction; unknown tokens are ignored."""
         for token in self.known(transaction, tokens):
             undecided = self._open[transaction]
             attempt = undecided.attempts.pop(token)
@@ -159,7 +168,7 @@ class HalfBatches:
                 del self._open[transaction]
 
     def silent(self, timeout_ms: int) -> list[tuple[str, list[str]]]:
-        """Return transactions whose last run is older than the time-out, with the tokens of their attempts."""
+        """Return the transactions whose last run is older than the time-out, each with the tokens of its attempts."""
         now = self._clock.monotonic()
         return [
             (transaction, list(undecided.attempts))
@@ -168,7 +177,7 @@ class HalfBatches:
         ]
 
     def described(self, transaction: str) -> UndecidedBatch:
-        """Return an undecided transaction as clients see it."""
+        """Return an undecided transaction in the form in which clients see it."""
         undecided = self._open[transaction]
         return UndecidedBatch(
             transaction,
@@ -178,7 +187,7 @@ class HalfBatches:
         )
 
     def first_needed(self, end: int) -> int:
-        """Return the queue offset of the oldest run; `end` without any."""
+        """Return the queue offset of the oldest undecided run; `end` if there is none."""
         firsts = (
             next(iter(attempt.runs.values())).queue_offset
             for undecided in self._open.values()
@@ -192,7 +201,7 @@ def _count(attempt: _Attempt) -> int:
 
 
 def run_of(queue_offset: int, log_offset: int, properties: dict[str, str]) -> HalfBatch | None:
-    """Return the run of a record with these properties; None if they are not a run's."""
+    """Return the run that a record with these properties holds; None if the properties are not a run's."""
     if not {NAME, TOKEN, Property.REAL_TOPIC} <= properties.keys():
         return None
     numbers = [properties.get(name, "") for name in (NUMBER, COUNT, Property.REAL_QUEUE_ID)]
@@ -210,12 +219,14 @@ def run_of(queue_offset: int, log_offset: int, properties: dict[str, str]) -> Ha
 
 
 def batch_needs(undecided: Undecided) -> list[Need]:
-    """Return the rights that an account needs to decide on a transaction of another account."""
+    """Return the rights that an account needs to decide on a batch transaction of another account: PUB
+    on its topics.
+    """
     return [(topic, PUB) for topic in sorted(undecided.topics)]
 
 
 def run_properties(run: HalfBatch, message: StoredMessage, *, group: str, account: str | None) -> dict[str, str]:
-    """Return the properties of a run's record, as `run_of` reads them."""
+    """Return the properties of a run's record, which `run_of` reads."""
     properties = {
         NAME: run.transaction,
         TOKEN: run.token,

@@ -1,1 +1,1 @@
-"""Delayed messages: by delay level, or with a delivery time of their own."""
+"""Delayed messages: by delay level, or with a delivery time."""

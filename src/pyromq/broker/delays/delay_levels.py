@@ -1,7 +1,8 @@
-"""Delay levels: delayed messages are stored in the schedule topic, a queue per level, and delivered when due.
+"""Delay levels: delayed messages are stored in the schedule topic, one queue per level, and delivered when due.
 
-All messages of a level wait equally long, so arrival order is due-time order. The queue's entries hold the due time in
-place of the tag hash. `config/delayOffset.json` holds the next queue offset to deliver of each level.
+All messages of a level wait equally long, so their order of arrival is the order of their due times. An entry of such a
+queue holds the due time in place of the tags code. `config/delayOffset.json` holds the queue offset of the next message
+to deliver of each level.
 Source: RocketMQ 4.9.8, ScheduleMessageService and CommitLog.asyncPutMessage.
 """
 
@@ -33,24 +34,25 @@ from pyromq.store.message_store import MessageStore, QueueEntry
 
 logger = logger_of(__name__)
 
-_LOOKED_AHEAD = 200  # longest run of undeliverable messages that recovery looks past
+_LOOKED_AHEAD = 200  # limit of consecutive undeliverable messages that recovery skips in a level
 _MARK = f"{Property.REAL_TOPIC}{NAME_VALUE}".encode()
 
-CONSUMER = "SCHEDULE_CONSUMER"  # group name under which statistics count reads of the levels
-BATCH_MESSAGES = 100  # delivered by one write: blocks the event loop for about 2 ms
-BATCH_BYTES = 1 << 20
-LONGEST_WAIT = 1.0  # seconds until the clock is read again: it may have been set
-SET_BACK_MS = 1_000  # smaller backward steps of the clock are daily corrections and ignored
-REFRESH_BYTES = 64 << 20  # log bytes after which progress is saved though unchanged: recovery reads at most this much
+CONSUMER = "SCHEDULE_CONSUMER"  # group under which statistics count delivered messages
+BATCH_MESSAGES = 100  # limit of messages delivered by one write, which blocks the event loop for about 2 ms
+BATCH_BYTES = 1 << 20  # limit of the bodies delivered by one write
+LONGEST_WAIT = 1.0  # longest wait (seconds) before the clock is read again, since the clock may be set
+SET_BACK_MS = 1_000  # backward steps of the clock below this are ordinary corrections, and ignored
+REFRESH_BYTES = 64 << 20  # log bytes after which unchanged progress is saved too: recovery reads at most these bytes
 _NO_LIMIT = 1 << 62
 
 
 @dataclass(slots=True)
 class _Level:
-    """One level: `offset` is the queue offset of the next message to deliver.
+    """One delay level. `offset` is the queue offset of the next message to deliver.
 
-    After the clock was set back, entries before `held_before` are due at `held_until` (monotonic) at the latest.
-    Entries from `set_back_at` on arrived later. Their times come from the log, whose store times never decrease.
+    After the clock was set back, messages before queue offset `held_before` are due at `held_until` (monotonic seconds)
+    at the latest. Messages from queue offset `set_back_at` on arrived after that. Their times come from the log, whose
+    store times never decrease.
     """
 
     queue_id: int
@@ -65,8 +67,8 @@ class _Level:
 class DelayLevels:
     """The delay levels of one broker. `load` must be called after the store is opened and before any other method.
 
-    `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then.
-    `alarm` rings when `deliver` must run earlier than it returned.
+    `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then. `alarm`
+    rings when `deliver` must be called earlier than its last return value said.
     """
 
     def __init__(
@@ -90,12 +92,12 @@ class DelayLevels:
         self._clock = clock
         self._levels = [self._level(number, delay_ms) for number, delay_ms in enumerate(store.config.delay_levels_ms)]
         self._ahead_ms = self._clock_ahead_ms()
-        self._turn = 0  # the level to check next: round robin, so that a full level does not block the others
+        self._turn = 0  # index of the level to check next; levels take turns, so that a full one blocks no other
         self._saved = DelayOffsetTable()
         self._flushed = FlushedProgress[DelayOffsetTable](store)
 
     def load(self) -> None:
-        """Read the offsets from disk, and find in the log the messages delivered since.
+        """Read the offsets of the levels from disk, and find in the log the messages delivered since the last save.
 
         Offsets outside of their queues are moved to the nearest bound. Raises `StoreCorrupt`.
         """
@@ -114,7 +116,7 @@ class DelayLevels:
         return _Level(queue_id, delay_ms, Fetching(self._cold_reads, self.alarm))
 
     def _find_delivered(self) -> None:
-        """Advance the offsets past messages that were delivered after the last save, before a crash."""
+        """Advance the offsets past messages that were delivered after the last save, before a crash of the broker."""
         waiting = {level.queue_id: level.offset for level in self._levels if level.offset < self._bounds(level)[1]}
         firsts = (self._entry(self._levels[queue_id], offset) for queue_id, offset in waiting.items())
         first = min((entry.log_offset for entry in firsts if entry is not None), default=0)
@@ -125,13 +127,14 @@ class DelayLevels:
                 self._levels[queue_id].offset = offset
 
     def offsets(self) -> dict[int, int]:
-        """Return by level the queue offset of the next message to deliver, as in request 45 and the file."""
+        """Return for each delay level the queue offset of the next message to deliver, as in request 45 and on disk."""
         return {level.queue_id + 1: level.offset for level in self._levels if level.offset}
 
     def divert(self, message: StoredMessage, properties: Mapping[str, str]) -> bool:
-        """Turn a message with a delay level, before its append, into one of the schedule topic; else return False.
+        """Turn a message with a delay level into a message of the schedule topic, before the append. Return False for
+        others.
 
-        Raises `MessageRefused` for a delay level that is no number.
+        Raises `MessageRefused` if the delay level is no number.
         """
         level = _asked_level(properties)
         if level <= 0 or message.sys_flag & SysFlag.ROLLBACK in (SysFlag.HALF, SysFlag.ROLLBACK):
@@ -148,15 +151,15 @@ class DelayLevels:
         message.queue_id = level - 1
         self._notice_set_back()
         if self._levels[level - 1].offset >= self._store.max_offset(SCHEDULE_TOPIC, level - 1):
-            self.alarm.ring_within(0)  # the level was empty: its next due time changes
+            self.alarm.ring_within(0)  # the level was empty, so its next due time changes
         return True
 
     @readable()
     def deliver(self) -> float | None:
-        """Deliver a batch of the next level that is due; return the seconds until the next call, None if all is empty.
+        """Deliver a batch of the next due level; return the seconds until the next call, None if all levels are empty.
 
-        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read. Messages not delivered then are delivered
-        by a later call.
+        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read. A later call delivers the remaining
+        messages.
         """
         waits = []
         self._notice_set_back()
@@ -175,7 +178,8 @@ class DelayLevels:
         return min(waits, default=None)
 
     def _lacks(self, level: _Level, count: int) -> bool:
-        """Return whether the next `count` messages are not resident; start loading them, the alarm rings afterwards.
+        """Return whether the next `count` messages are not resident. They are loaded then, and the alarm rings
+        afterwards.
 
         With a `count` of 1 only the queue entry is needed, which holds the due time.
         """
@@ -186,7 +190,7 @@ class DelayLevels:
         return (bool(unread) or count > 1) and level.fetching.lacks(unread)
 
     def _notice_set_back(self) -> None:
-        """If the clock was set back since the last call, mark all present messages as stored before that."""
+        """If the clock was set back since the last call, note for each level that all present messages are older."""
         before, self._ahead_ms = self._ahead_ms, self._clock_ahead_ms()
         if self._ahead_ms < before - SET_BACK_MS:
             for level in self._levels:
@@ -196,13 +200,14 @@ class DelayLevels:
         return self._clock.now_ms() - self._clock.monotonic() * 1000
 
     def _wait_seconds(self, level: _Level, offset: int) -> float:
-        """Return the seconds until the message at a queue offset is due; 0 or less if it is due.
+        """Return the seconds until the message at a queue offset is due; 0 or less if the message is due.
 
-        A due time later than the level's delay from now means that the clock was set back after the message was stored.
-        If it was set back by more than that delay, the message is due.
-        Source: ScheduleMessageService.correctDeliverTimestamp.
-        Otherwise, or if the message arrived after that, it waits the level's delay at most: never too short, and
-        without the hours by which the clock was wrong.
+        A due time later than the level's delay from now means: the clock was set back after the message was stored. If
+        the clock was set back by more than that delay, the message is due. Source:
+        ScheduleMessageService.correctDeliverTimestamp.
+
+        Otherwise, or if the message arrived after the clock was set back, the message waits the level's delay at most.
+        So no wait is too short, and none includes the hours by which the clock was wrong.
         """
         entry = self._entry(level, offset)
         wait = 0.0 if entry is None else (entry.tags_code - self._clock.now_ms()) / 1000
@@ -229,7 +234,10 @@ class DelayLevels:
         level.offset = offset
 
     def _put(self, level: _Level, messages: list[StoredMessage], offsets: list[int]) -> None:
-        """Deliver messages; refused ones are skipped. Raises `StoreNotWritable`: the level stays at that message."""
+        """Append messages to their queues; refused ones are skipped.
+
+        If `StoreNotWritable` is raised, the level stays at that message.
+        """
         for offset, error in zip(offsets, self._put_message.put_each(messages), strict=True):
             level.offset = offset
             if isinstance(error, MessageRefused):
@@ -239,7 +247,10 @@ class DelayLevels:
         self._statistics.count_get(CONSUMER, SCHEDULE_TOPIC, len(messages), sum(message.size for message in messages))
 
     def _read(self, level: _Level, offset: int) -> StoredMessage | None:
-        """Return the message for its real queue; log and return None if it is lost or names no valid queue."""
+        """Return the message for its real queue.
+
+        If the message is lost or names no valid queue, log that and return None.
+        """
         parked = self._store.message(SCHEDULE_TOPIC, level.queue_id, offset)
         if parked is None:
             logger.warning(
@@ -278,7 +289,9 @@ class DelayLevels:
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the oldest undelivered record by the saved progress: retention must keep the log from there."""
+        """Log offset of the oldest message that the saved progress leaves undelivered: retention must keep the log from
+        there.
+        """
         needed = self._store.confirmed_end
         for level in self._levels:
             begin, _ = self._bounds(level)
@@ -288,9 +301,10 @@ class DelayLevels:
         return needed
 
     def unsaved(self) -> Callable[[], None] | None:
-        """Return a function, for any thread, that saves the progress whose log is on disk; None if nothing is new.
+        """Return a function that saves, in any thread, the progress whose log is on disk; None if nothing is new.
 
-        Delivered messages reach the disk before the offset after them: a power loss may repeat, never lose them.
+        Delivered messages reach the disk before the offset behind them. So a power loss may repeat messages, but never
+        loses them.
         """
         ready = self._flushed.take()
         self._flushed.hold(self._progress())
@@ -302,14 +316,14 @@ class DelayLevels:
         return DelayOffsetTable(self.offsets(), self._store.confirmed_end)
 
     def _is_news(self, progress: DelayOffsetTable) -> bool:
-        """Return whether `progress` differs from the saved one, or shortens the log that recovery must read."""
+        """Return whether `progress` differs from the saved progress, or shortens the log that recovery must read."""
         if progress.offsets != self._saved.offsets:
             return True
         waits = any(level.offset < self._bounds(level)[1] for level in self._levels)
         return waits and (progress.log_end or 0) - (self._saved.log_end or 0) > REFRESH_BYTES
 
     def persist(self) -> None:
-        """Save the progress. Called after the store is closed: all of the log is on disk."""
+        """Save the progress. Must be called after the store is closed, when all of the log is on disk."""
         if (progress := self._progress()).offsets != self._saved.offsets:
             self._save(progress)
 
@@ -327,7 +341,7 @@ def _asked_level(properties: Mapping[str, str]) -> int:
 
 
 class _Likeness(NamedTuple):
-    """The fields that a parked message and its delivered copy share."""
+    """The fields that a waiting message of the schedule topic and its delivered copy have in common."""
 
     topic: str
     queue_id: str
@@ -340,7 +354,7 @@ class _Likeness(NamedTuple):
 
 
 class _Pending:
-    """The parked messages of one level, from the first one after the saved progress."""
+    """The messages of one level that wait in the schedule topic, from the saved progress on."""
 
     def __init__(self, store: MessageStore, queue_id: int, offset: int) -> None:
         self.offset = offset  # queue offset of the next message to deliver
@@ -350,7 +364,7 @@ class _Pending:
         self._ahead: deque[tuple[int, _Likeness]] = deque()
 
     def take(self, copy: _Likeness) -> None:
-        """Advance past the parked message of a delivered copy, and past the skipped ones before it."""
+        """Advance past the waiting message of a delivered copy, and past skipped messages before it."""
         self._read()
         for place, (offset, likeness) in enumerate(self._ahead):
             if likeness == copy:
@@ -372,9 +386,9 @@ class _Pending:
 
 
 def delivered_since(store: MessageStore, noted: Mapping[int, int], log_offset: int) -> dict[int, int]:
-    """Return by queue id of the level the queue offset of the next message to deliver.
+    """Return for each queue id of the schedule topic the queue offset of the next message to deliver, as the log shows.
 
-    `noted` holds those offsets, of non-empty levels, as of when the log ended at `log_offset`.
+    `noted` holds those offsets, for non-empty levels, as of the moment when the log ended at `log_offset`.
     """
     pending = {queue_id: _Pending(store, queue_id, offset) for queue_id, offset in noted.items()}
     if pending:
@@ -391,15 +405,18 @@ def _take(pending: Mapping[int, _Pending], message: StoredMessage) -> None:
     properties = message.properties
     level = properties.get(Property.DELAY, "")
     likeness = _likeness(message)
-    went_there = message.topic == likeness.topic  # the queue may differ: the topic may have fewer queues now
-    if message.sys_flag & SysFlag.HALF:  # set by a client: no level delivers such a message
+    went_there = message.topic == likeness.topic  # the queue id is not compared: the topic may have fewer queues now
+    if message.sys_flag & SysFlag.HALF:  # a client set this flag: no level delivers such a message
         return
     if went_there and level.isdecimal() and (waiting := pending.get(int(level) - 1)) is not None:
         waiting.take(likeness)
 
 
 def _may_be_copy(record: memoryview) -> bool:
-    """Return whether a record names a real topic. Called for every record stored since the last save."""
+    """Return whether a record's properties name a real topic, as delivered copies do.
+
+    Called for every record since the last save.
+    """
     return _MARK in bytes(record[texts_at(record)[1] :])
 
 

@@ -1,9 +1,8 @@
-"""Index of the scheduled messages: a bucket per hour, files and a checkpoint.
+"""Index of the scheduled messages: a bucket of entries per hour, files, and a checkpoint.
 
-The index follows the timer topic: it files the messages and cancels from queue offset `moved` on, in their order, at
-the start as while the broker runs. Recovery also finishes the messages that the log shows delivered since the last
-checkpoint. This module reads no
-clock: due times are the matter of `timer_scheduler`.
+The index follows the timer topic: messages and cancels are filed from queue offset `moved` on, in their order, at the
+start and while the broker runs. Recovery also finishes the messages that the log shows delivered since the last
+checkpoint. This module reads no clock: `timer_scheduler` decides when messages are due.
 Source: RocketMQ 5.3.3, TimerMessageStore, for the meaning of records; files and recovery are ours.
 """
 
@@ -45,13 +44,13 @@ else:
     from pyromq.store.timers.timer_bucket import HOUR_MS
     from pyromq.store.timers.timer_files import TimerFiles
 
-    FILED_AT_ONCE = 256  # messages: filing them together takes two thirds of the time
+    FILED_AT_ONCE = 256  # limit of messages filed together, in two thirds of the time of single ones
 
     class TimerIntake:
-        """Messages not filed yet, in order of arrival; when `add` returns False the caller must have them filed.
+        """Scheduled messages that are not filed yet, in order of arrival.
 
-        `refusal` is the reason why scheduled messages are refused now, or None. A message due before `urgent_ms` must
-        ring the scheduler's alarm.
+        If `add` returns False, the caller must have them filed. `refusal` is the reason why scheduled messages are
+        refused now, or None. A message due before `urgent_ms` (ms since 1970) must ring the scheduler's alarm.
         """
 
         def __init__(self) -> None:
@@ -63,12 +62,12 @@ else:
             return len(self._parked)
 
         def add(self, queue_offset: int, log_offset: int, size: int, scheduled: ScheduledMessage) -> bool:
-            """Add a message appended to the timer topic; return False if there is no room for another."""
+            """Add a message that was appended to the timer topic; return False if no further message fits."""
             self._parked.append((queue_offset, log_offset, size, scheduled))
             return len(self._parked) < FILED_AT_ONCE
 
         def goes_on(self, queue_offset: int) -> bool:
-            """Return whether the messages have consecutive queue offsets that begin at `queue_offset`."""
+            """Return whether the added messages have consecutive queue offsets, from `queue_offset` on."""
             parked = self._parked
             return parked[0][0] == queue_offset and parked[-1][0] == queue_offset + len(parked) - 1
 
@@ -97,45 +96,46 @@ __all__ = ["TimerIntake"]
 
 logger = logger_of(__name__)
 
-Delivered = tuple[TimerBucket, int, str]  # bucket, number in it, topic
+Delivered = tuple[TimerBucket, int, str]  # bucket, number of the message in the bucket, topic
 
-# Each of these slices blocks the event loop for about a third of a millisecond.
-CHECKED_RECORDS = 400
-FOLLOWED_RECORDS = 100
-WRITTEN_RECORDS = 250
+# Each of these limits is a slice that blocks the event loop for about a third of a millisecond.
+CHECKED_RECORDS = 400  # limit of log records that recovery checks in one slice
+FOLLOWED_RECORDS = 100  # limit of records of the timer topic that are filed in one slice
+WRITTEN_RECORDS = 250  # limit of records written to the timer files in one slice
 
-NOTE_EFFORT = 100  # checked records that cost as much as one delivered record
-CANCEL_EFFORT = 50  # followed records that cost as much as one cancel
-READ_RECORDS = 100  # read from the timer topic at once: few are read twice when a slice ends
+NOTE_EFFORT = 100  # cost of a delivered record, in checked records
+CANCEL_EFFORT = 50  # cost of a cancel, in filed records
+READ_RECORDS = 100  # limit of records read together from the timer topic: few are read twice when a slice ends
 
-FOLLOWED_MEANWHILE = 4  # records followed for each new one, so that following catches up under load
-UNWRITTEN_BYTES = 32 << 20  # of all buckets together: more in memory starts a round of writing
-QUIET = 10_000  # with fewer new messages since the last checkpoint, records are copied from the log at once
-COPY_BYTES = 256 << 20  # of log kept for uncopied records, after which they are copied under any load
-REFRESH_BYTES = 64 << 20  # log bytes between checkpoints without changes: recovery reads at most this much
+FOLLOWED_MEANWHILE = 4  # older records filed for each new one, so that filing catches up under load
+UNWRITTEN_BYTES = 32 << 20  # limit of unwritten bytes of all buckets: more of them start a round of writing
+QUIET = 10_000  # limit of new messages since the last checkpoint below which records are copied immediately
+COPY_BYTES = 256 << 20  # limit of log kept for uncopied records: beyond it they are copied under any load
+REFRESH_BYTES = 64 << 20  # log bytes after which an unchanged checkpoint is saved too: recovery reads at most these
 
 
 class TimerIndex:
     """The scheduled messages of one broker.
 
-    `near` is the last hour whose due times the scheduler keeps in memory. `unread` are the hours up to it that have due
-    times which the scheduler has not read.
+    `near` is the last hour whose due times the scheduler keeps in memory. `unread` holds the hours up to `near` with
+    due times that the scheduler has not read.
     """
 
     def __init__(self, store: MessageStore, folder: Path) -> None:
         self.near = -1
         self.unread: set[int] = set()
-        self.intake = TimerIntake()  # new messages, not filed yet
+        self.intake = TimerIntake()  # newly appended messages that are not filed yet
         self._followed = TimerIntake()  # messages read from the timer topic, not filed yet
         self._store = store
         self._files = TimerFiles(folder, self._from_log, disk=store.disk)
-        self.buckets = self._files.buckets  # by hour, counted from 1970
-        self.moved = 0  # queue offset, in the timer topic, of the next message to file
+        self.buckets = self._files.buckets  # hour, counted from 1970 -> bucket
+        self.moved = 0  # queue offset of the next message of the timer topic to file
         self._cancelling: Iterator[int] | None = None  # the rest of the cancel at queue offset `moved`
-        self._unchecked: Iterator[Delivered | None] | None = None  # recovery: messages delivered since the checkpoint
+        # For recovery: messages delivered since the checkpoint.
+        self._unchecked: Iterator[Delivered | None] | None = None
         self._kept = BucketCache()
         self._loaded = False
-        self._news = False  # changes since the last snapshot
+        self._news = False  # whether anything has changed since the last snapshot
         self._flushed = FlushedProgress[Snapshot](store)
         self._latest = self._files.saved  # checkpoint of the last snapshot
         self._is_writing = False
@@ -143,14 +143,17 @@ class TimerIndex:
 
     @property
     def pending(self) -> dict[str, int]:
-        """Number of scheduled messages by topic."""
+        """Number of scheduled messages of each topic."""
         self.file_recent()
         return dict(self._files.pending)
 
     # -- filing
 
     def load(self) -> None:
-        """Load the checkpoint; `follow` then reads the log since. Raises `StoreCorrupt`."""
+        """Load the checkpoint.
+
+        `follow` then files the messages that came after the checkpoint. Raises `StoreCorrupt`.
+        """
         known = self._files.load()
         self._latest = saved = self._files.saved
         store = self._store
@@ -169,9 +172,9 @@ class TimerIndex:
         store.follow(TIMER_TOPIC, self.apply)
 
     def apply(self, record: StoredMessage) -> None:
-        """Take a record just appended to the timer topic. Called for each, so filing waits for many.
+        """Take a record that was just appended to the timer topic. Called for each record; many are filed together.
 
-        A cancel is left out: `follow` reads it, and the messages behind it, from the timer topic.
+        A cancel is left out: `follow` reads the cancel, and the messages behind it, from the timer topic.
         """
         scheduled = scheduled_of(record)
         if scheduled and not self.intake.add(record.queue_offset, record.log_offset, record.size, scheduled):
@@ -186,7 +189,7 @@ class TimerIndex:
             self._file(intake)
             self.moved += count
             self._news = True
-        else:  # earlier messages are not filed yet: these are read from the timer topic in order
+        else:  # earlier messages are not filed yet: new ones are read later, in order, from the timer topic
             intake.clear()
             self._move(FOLLOWED_MEANWHILE * count)
 
@@ -194,16 +197,16 @@ class TimerIndex:
         intake.file(self._files, near=self.near, unread=self.unread)
 
     def follow(self) -> bool:
-        """Do a slice of recovery; return True if it is complete."""
+        """Run a slice of recovery; return True if the recovery is complete."""
         return self._move(FOLLOWED_RECORDS) and self._check()
 
     async def catch_up(self) -> None:
-        """Complete the recovery, in slices. For queries; usually there is nothing to do."""
+        """Complete the recovery, in slices. Called before queries; usually nothing is left to do."""
         while not self.follow():
             await breathe()
 
     def _move(self, effort: int) -> bool:
-        """File about `effort` records from the timer topic; return True if none is left."""
+        """File about `effort` records of the timer topic; return True if all are filed."""
         self.file_recent()
         end = self._store.max_offset(TIMER_TOPIC, 0)
         if self.moved < end:
@@ -214,7 +217,7 @@ class TimerIndex:
         return self.moved >= end
 
     def _move_some(self, effort: int, end: int) -> int:
-        """File the next few records; return the remaining effort."""
+        """File the next few records of the timer topic; return the remaining effort (in records)."""
         records = self._store.records(TIMER_TOPIC, 0, self.moved, min(effort, READ_RECORDS))
         if not records:
             self.moved = end
@@ -246,14 +249,14 @@ class TimerIndex:
             self._file(self._followed)
 
     def _cancel(self, topic: str, due_ms: int, unique_key: bytes) -> Iterator[int]:
-        """Finish the messages that a cancel names; yield the effort of each step."""
+        """Finish the messages that a cancel names; yield the effort (in records) of each step."""
         for found in self.waiting(topic, due_ms, unique_key):
             if found is not None:
                 self._files.finish(*found, topic)
             yield FOLLOWED_RECORDS if found is None else CANCEL_EFFORT
 
     def _cancel_some(self, effort: int) -> int:
-        """Continue the current cancel, if any; return the remaining effort."""
+        """Continue the cancel in progress, if there is one; return the remaining effort (in records)."""
         cancelling, self._cancelling = self._cancelling, None
         for spent in cancelling or ():
             effort -= spent
@@ -277,9 +280,10 @@ class TimerIndex:
     def waiting(
         self, topic: str, due_ms: int, unique_key: bytes
     ) -> Generator[tuple[TimerBucket, int] | None, None, None]:
-        """Yield the scheduled messages with that due time and key: several if the send was retried.
+        """Yield bucket and number of each scheduled message with this due time and key: several if the send was
+        retried.
 
-        Yields None between slices.
+        Yields None between slices, so that the caller can let other connections be served.
         """
         bucket = self.buckets.get(due_ms // HOUR_MS)
         if bucket is None:
@@ -303,16 +307,16 @@ class TimerIndex:
         return key.encode() == unique_key and properties.get(Property.REAL_TOPIC) == topic
 
     def holds(self, bucket: TimerBucket) -> bool:
-        """Return whether the bucket is still in use: a finished one is dropped and its files are deleted."""
+        """Return whether the bucket is still in use. A finished bucket is dropped, and its files are deleted."""
         return self.buckets.get(bucket.hour) is bucket
 
     def open(self, due_ms: int, number: int, *, wait: bool = True) -> tuple[TimerBucket, StoredMessage] | None:
-        """Return bucket and message; None if the message is delivered or cancelled.
+        """Return bucket and message for a due time and number; None if the message is delivered or cancelled.
 
-        Raises as `message` does.
+        Raises `StoreCorrupt`; with `wait` False also `NotInMemory`.
         """
         bucket = self.buckets.get(due_ms // HOUR_MS)
-        # Another bucket may have replaced the hour's, with other messages under the same numbers.
+        # A new bucket may have replaced the hour's bucket, with other messages under the same numbers.
         if bucket is None or number >= bucket.count or bucket.is_finished(number):
             return None
         entry = bucket.entry(number, wait=wait)
@@ -320,7 +324,9 @@ class TimerIndex:
         return (bucket, self._message(bucket, number, entry, wait=wait)) if is_meant else None
 
     def due_of_damaged(self, bucket: TimerBucket, number: int) -> int:
-        """Return the due time (ms) of a message with a damaged entry; the end of its hour without its record."""
+        """Return the due time (ms) of a message with a damaged entry: from its record, or else the end of the bucket's
+        hour.
+        """
         try:
             due = self.message(bucket, number).properties.get(Property.TIMER_OUT_MS, "")
         except StoreCorrupt as error:
@@ -330,10 +336,10 @@ class TimerIndex:
         return int(due) if due.isdecimal() and int(due) <= latest else latest
 
     def message(self, bucket: TimerBucket, number: int, *, wait: bool = True) -> StoredMessage:
-        """Return a parked message: from the bucket's file, or from the log if the file has no sound record.
+        """Return a scheduled message: from the bucket's file, or from the log if the file has no sound record.
 
-        Raises `StoreCorrupt`, naming file and byte, if neither has one. With `wait` False it raises `NotInMemory` if
-        the record is not resident.
+        Raises `StoreCorrupt`, naming file and byte, if neither has a sound record. With `wait` False, raises
+        `NotInMemory` if the record is not resident.
         """
         return self._message(bucket, number, bucket.entry(number, wait=wait), wait=wait)
 
@@ -368,12 +374,15 @@ class TimerIndex:
         return self._store.record_at(entry.log_offset)
 
     def finish(self, bucket: TimerBucket, number: int, topic: str) -> None:
-        """Mark a message as delivered or cancelled."""
+        """Mark a scheduled message as delivered or cancelled."""
         self._files.finish(bucket, number, topic)
         self._news = True
 
     def rest(self, bucket: TimerBucket) -> None:
-        """Release a bucket after a query, if its hour is far. The last few keep their contents in memory."""
+        """Release a bucket after a query, if its hour is after `near`.
+
+        The last few buckets keep their contents in memory.
+        """
         if not self.holds(bucket):
             bucket.release()
         elif bucket.hour > self.near:
@@ -382,10 +391,10 @@ class TimerIndex:
     # -- on disk
 
     def write(self, *, wait: bool = True) -> bool:
-        """Write a slice of the pending bytes; return True if none are left.
+        """Write a slice of the pending bytes to the timer files; return True if none are left.
 
-        While the disk refuses writes, accepted messages stay in memory and in the log, and new ones are refused. With
-        `wait` False it raises `NotInMemory` if records to copy are not resident.
+        If the disk refuses writes, accepted messages stay in memory and in the log, and new ones are refused. With
+        `wait` False, raises `NotInMemory` if records to be copied are not resident.
         """
         self.file_recent()
         if not self._is_writing:
@@ -404,7 +413,7 @@ class TimerIndex:
         self._is_writing = False
         if self._flushed.is_empty:
             self._flushed.hold(self._taken())
-            if not self._files.is_written:  # the snapshot covers messages that arrived meanwhile
+            if not self._files.is_written:  # the snapshot includes messages that arrived meanwhile
                 self._begin_round(copy=False)
         return not self._is_writing
 
@@ -416,12 +425,15 @@ class TimerIndex:
         self._is_writing = True
 
     def _from_log(self, log_offsets: list[int], sizes: list[int], *, wait: bool) -> list[Buffer]:
-        """Return records to copy; zeros, which never pass for a record, for records that the log no longer has."""
+        """Return the log's records to copy.
+
+        For records that the log no longer has, return zeros, which never pass for a record.
+        """
         copies = self._store.copies_of(log_offsets, sizes, wait=wait)
         return [found or bytes(size) for found, size in zip(copies, sizes, strict=True)]
 
     def _taken(self) -> Snapshot:
-        """Return a snapshot of the present state."""
+        """Return a snapshot of the present state, and note it as the latest one."""
         now = self._store.confirmed_end
         end = now if self._unchecked is None else self._files.saved.log_end
         self._news = False
@@ -435,7 +447,9 @@ class TimerIndex:
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the first record that a restart needs: retention must keep the log from there."""
+        """Log offset of the first record that the broker needs after a restart: retention must keep the
+        log from there.
+        """
         saved = self._files.saved
         is_unsaved = self._has_news or saved is not self._latest or self._unchecked is not None
         return saved.needed_from if is_unsaved or saved.uncopied else self._store.confirmed_end
@@ -447,9 +461,9 @@ class TimerIndex:
         return self._news or unmoved or (stale and bool(self.buckets))
 
     def unsaved(self, on_wanted: Callable[[], None]) -> Callable[[], None] | None:
-        """Return a function, for any thread, that saves the held snapshot if its log is on disk; else None.
+        """Return a function that saves, in any thread, the held snapshot, if its log is on disk; None otherwise.
 
-        Without a held snapshot but with changes, `on_wanted` is called: `write` must take one first.
+        If no snapshot is held but something has changed, `on_wanted` is called: `write` must take a snapshot first.
         """
         if self._is_writing:
             return None
@@ -463,13 +477,16 @@ class TimerIndex:
         return None if snapshot is None else partial(self._files.save, snapshot, self._files.unsynced())
 
     def _is_time_to_copy(self) -> bool:
-        """Return whether records must be copied now: the broker is quiet, or they keep much of the log."""
+        """Return whether records must be copied now: few messages arrive, or uncopied records keep much of the log."""
         came, self._moved_before = self.moved - self._moved_before, self.moved
         needed = self._files.needed_from
         return needed is not None and (came <= QUIET or self._store.confirmed_end - needed > COPY_BYTES)
 
     def persist(self) -> None:
-        """Save everything. Called after the store is closed: the log is on disk. Raises `StoreNotWritable`."""
+        """Save everything.
+
+        Must be called after the store is closed, when all of the log is on disk. Raises `StoreNotWritable`.
+        """
         if not self._loaded:
             return
         self.file_recent()
@@ -483,7 +500,10 @@ class TimerIndex:
 def delivered_timers(
     records: Iterable[tuple[int, memoryview]], end: int, buckets: Mapping[int, TimerBucket]
 ) -> Iterator[Delivered | None]:
-    """Yield the messages that these records, by log offset, show delivered before `end`; None between slices."""
+    """Yield the scheduled messages that these records show delivered, up to log offset `end`; None between slices.
+
+    `records` yields each record with its log offset; `buckets` maps hours to buckets.
+    """
     effort = 0
     for at, record in records:
         effort += 1

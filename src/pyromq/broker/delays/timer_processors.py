@@ -1,4 +1,4 @@
-"""Answers requests about scheduled messages: cancel, count, list.
+"""Answers requests to cancel, count and list scheduled messages.
 
 Source: RocketMQ 5.3.3, RecallMessageProcessor and AdminBrokerProcessor.getTimerMetrics; the list is ours.
 """
@@ -27,12 +27,12 @@ from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
 logger = logger_of(__name__)
 
-MOST_LISTED = 1_000  # on one page
-LOOKED_THROUGH = 20_000  # entries searched for one page, about 10 ms; a bucket is always searched whole
-TOPICS_AT_ONCE = 1_000  # counted before the clock is read
-MESSAGES_AT_ONCE = 10  # listed before the clock is read
+MOST_LISTED = 1_000  # limit of scheduled messages on one page of the list
+LOOKED_THROUGH = 20_000  # limit of entries searched for one page, about 10 ms; a bucket is searched as a whole
+TOPICS_AT_ONCE = 1_000  # topics counted before other connections may be served
+MESSAGES_AT_ONCE = 10  # messages listed before other connections may be served
 
-Places = list[tuple[int, int]]  # due times (ms), and numbers in the bucket
+Places = list[tuple[int, int]]  # due time (ms) and number in the bucket, for each message
 
 
 class RecallMessageProcessor:
@@ -45,14 +45,20 @@ class RecallMessageProcessor:
 
     @answers(RecallMessage)
     async def cancel(self, header: RecallMessage, call: Call) -> Outcome:
-        """Cancel a scheduled message; confirmed like a send. The message is never delivered after the reply."""
+        """Cancel a scheduled message, which is never delivered after the reply.
+
+        The reply waits for the flush, as that to a send.
+        """
         handle = self._handle(header)
         self._confirmation.refuse_if_overloaded()
         await self._timers.cancel(handle, born_address=call.peer.packed_address)
         return self._confirmation.when_safe(Reply(RecallMessageResponse(message_id=handle.unique_key)))
 
     def _handle(self, header: RecallMessage) -> RecallHandle:
-        """Check a request in upstream's order, and return its decoded handle."""
+        """Check a request to cancel, in upstream's order, and return its decoded recall handle.
+
+        Raises the error that refuses the request.
+        """
         config = self._config
         if not config.recall:
             raise NoPermission("recall failed, operation is forbidden (broker setting recallMessageEnable)")
@@ -73,7 +79,7 @@ class RecallMessageProcessor:
 
 
 class TimerListProcessor:
-    """Counts and lists scheduled messages, in slices: messages may come and leave between them."""
+    """Counts and lists scheduled messages, in slices. Messages may be added and delivered between two slices."""
 
     def __init__(
         self,
@@ -88,7 +94,7 @@ class TimerListProcessor:
 
     @answers(CountTimers)
     async def count(self, header: CountTimers, call: Call) -> Reply:
-        """Return the number of scheduled messages by topic."""
+        """Return the number of scheduled messages of each topic."""
         await self._index.catch_up()
         now = self._clock.now_ms()
         counts = {}
@@ -100,7 +106,7 @@ class TimerListProcessor:
 
     @answers(ListTimers)
     async def list(self, header: ListTimers, call: Call) -> Reply:
-        """Return a page of a topic's scheduled messages, in order of delivery."""
+        """Return a page of the scheduled messages of one topic, in order of delivery."""
         index = self._index
         await index.catch_up()
         wanted = min(max(header.count, 1), MOST_LISTED)
@@ -132,7 +138,9 @@ class TimerListProcessor:
         return _page(found, None)
 
     async def _places(self, bucket: TimerBucket, topic: str, after: tuple[int, int], *, most: int) -> Places:
-        """Return due times and numbers of the topic's first `most` messages after a place, in order of delivery."""
+        """Return due times and numbers of the topic's first `most` messages after the place `after`, in order of
+        delivery.
+        """
         first: Places = []
         for places in bucket.waiting_of(crc32(topic.encode()), after[0]):
             first = nsmallest(most, chain(first, (each for each in places if each > after)))
@@ -142,7 +150,7 @@ class TimerListProcessor:
         return first
 
     async def _looked_up(self, bucket: TimerBucket, number: int, topic: str) -> ListedTimer | None:
-        """Return the list entry of a message; None if it is of another topic, damaged or finished."""
+        """Return the list entry of a message; None if the message is of another topic, damaged or finished."""
         for _ in range(MAX_ROUNDS):
             try:
                 return self._entry(bucket, number, topic, wait=False)

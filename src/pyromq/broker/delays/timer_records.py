@@ -1,9 +1,10 @@
-"""Records of scheduled messages: parked messages, cancels, and delivered messages.
+"""Records of scheduled messages: waiting (parked) messages, cancels, and delivered messages.
 
 A parked record is the message as sent, in the timer topic, followed by these properties: TIMER_OUT_MS, its due time;
-REAL_TOPIC and REAL_QID, its destination. A cancel has TIMER_DEL_UNIQKEY, `TOPIC+KEY`, directly before them. No client
-can put a property there, since the broker adds CLUSTER to each sent message. A delivered record holds the complement of
-its parked record's log offset (-1 for 0) in the field for the half message's offset, which no client can write.
+REAL_TOPIC and REAL_QID, its destination. A cancel has TIMER_DEL_UNIQKEY, `TOPIC+KEY`, directly before these properties.
+No client can put a property there, since the broker appends CLUSTER to each sent message. A delivered record holds the
+complement of its parked record's log offset (-1 for 0) in the field for the half message's offset, which no client can
+write.
 Source: RocketMQ 5.3.3, HookUtils and TimerMessageStore.
 """
 
@@ -26,8 +27,8 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.record import decode, log_offset_of, prepared_offset_of, texts_at
 from pyromq.remoting.recall_handle import RecallHandle
 
-_MOST_DIGITS = 40  # a longer delivery time is refused as no number
-LATEST_MS = 1 << 45  # later than any due time: the year 3084
+_MOST_DIGITS = 40  # limit of a delivery time's digits; a longer text is refused as no number
+LATEST_MS = 1 << 45  # later than any due time (ms since 1970): the year 3084
 RECALL_TAG = "_RECALL_TAG_"
 
 _WITHOUT_TRANSACTION = ~SysFlag.ROLLBACK
@@ -46,21 +47,21 @@ _PAIRS = PAIRS.encode()
 _UNITS = dict(zip(TIMER_PROPERTIES, (1000, 1, 1), strict=True))
 
 
-# Due time (ms), CRC-32 of the unique key, topic. Both types are plain tuples because one is made for every message.
+# Due time (ms), CRC-32 of the unique key, topic. A plain tuple, since one is made for every scheduled message.
 ScheduledMessage = tuple[int, int, str]
 
-# Content of a parked record or a cancel: log offset, due time (ms), topic, unique key (b"" without one), is a cancel.
+# Content of a parked record or a cancel: log offset, due time (ms), topic, unique key (or b""), whether a cancel.
 Parked = tuple[int, int, bytes, bytes, bool]
 
 
 def asked_due_ms(text: str, now_ms: int) -> int | None:
-    """Return the delivery time (ms since 1970) that these properties ask for; None without one.
+    """Return the delivery time (ms since 1970) that these properties ask for; None if they ask for none.
 
-    A delivered copy of a scheduled message asks for none. Raises `MessageRefused` for a time that is no number, and for
-    a cancel in RocketMQ 5's form.
+    A delivered copy of a scheduled message asks for none. Raises `MessageRefused` if the time is no number, and for a
+    cancel in RocketMQ 5's form.
     """
     place = text.find(_DELIVER)
-    if place >= 0 and text.count("TIMER_") == 1:  # nearly always; searched, not parsed
+    if place >= 0 and text.count("TIMER_") == 1:  # the usual form: searched, which is faster than parsing
         value = text[place + _DELIVER_LENGTH :].partition(PAIRS)[0]
         if len(value) < 20 and value.isascii() and value.isdecimal():
             return int(value)
@@ -84,7 +85,7 @@ def asked_due_ms(text: str, now_ms: int) -> int | None:
 
 
 def park(message: StoredMessage, due_ms: int) -> None:
-    """Turn a message, before its append, into a parked one."""
+    """Turn a message into a parked one (waiting in the timer topic), before the append."""
     text = message.property_text
     joint = "" if not text or text[-1] == PAIRS else PAIRS
     message.property_text = (
@@ -96,15 +97,15 @@ def park(message: StoredMessage, due_ms: int) -> None:
 
 
 def unique_key_of(text: str) -> str:
-    """Return the unique key in a property text; "" without one."""
+    """Return the unique key in a property text; "" if there is none."""
     place = text.rfind(_KEY)
-    if place >= 0 and (key := text[place + _KEY_LENGTH :].partition(PAIRS)[0]):  # nearly always; searched, not parsed
+    if place >= 0 and (key := text[place + _KEY_LENGTH :].partition(PAIRS)[0]):  # the usual form
         return key
     return decode_properties(text).get(Property.UNIQUE_KEY, "")
 
 
 def cancel_of(handle: RecallHandle, *, now_ms: int, born_address: bytes) -> StoredMessage:
-    """Return the cancel record for a recall handle."""
+    """Return the record that cancels the scheduled message of a recall handle, to be appended to the timer topic."""
     properties = {
         Property.TAGS: RECALL_TAG,
         Property.UNIQUE_KEY: handle.unique_key,
@@ -118,9 +119,9 @@ def cancel_of(handle: RecallHandle, *, now_ms: int, born_address: bytes) -> Stor
 
 
 def read_parked(record: memoryview) -> Parked:
-    """Read a parked record, or a cancel. Called for every record read from the timer topic.
+    """Return the content of a parked record or a cancel. Called for every record read from the timer topic.
 
-    Raises `ValueError` for a record without a valid due time.
+    Raises `ValueError` if the record has no valid due time.
     """
     content = bytes(record)
     begin = texts_at(content)[1] - 1
@@ -136,13 +137,13 @@ def read_parked(record: memoryview) -> Parked:
         return _parse_parked(content)
     key_at += len(_KEY_BYTES)
     key, topic = content[key_at : content.index(_PAIRS, key_at)], ours[1][len(_TOPIC) :]
-    if not key:  # an earlier pair may hold the key
+    if not key:  # an earlier property pair may hold the key
         return _parse_parked(content)
     return log_offset_of(content), due_ms, topic, key, content.endswith(_CANCELS % (topic, key), begin, place)
 
 
 def _parse_parked(content: bytes) -> Parked:
-    """Read a parked record of any form by decoding all of it."""
+    """Return the content of a parked record of any form, by decoding all of the record. Raises `ValueError`."""
     message = decode(content)
     properties = message.properties
     due = properties.get(Property.TIMER_OUT_MS, "")
@@ -158,7 +159,7 @@ def _parse_parked(content: bytes) -> Parked:
 
 
 def scheduled_of(message: StoredMessage) -> ScheduledMessage | None:
-    """Return what the index keeps of a message that `park` made; None if its record must be read."""
+    """Return what the index keeps of a message that `park` made; None if the message's record must be read instead."""
     text = message.property_text
     if Property.TIMER_CANCELS in text:
         return None
@@ -169,13 +170,16 @@ def scheduled_of(message: StoredMessage) -> ScheduledMessage | None:
 
 
 def delivered_from(record: memoryview) -> int | None:
-    """Return the log offset of the parked record of a delivered record; None for other records."""
+    """Return the log offset of the parked record from which a record was delivered; None for other records."""
     origin = prepared_offset_of(record)
     return ~origin if origin < 0 else None
 
 
 def delivery_of(message: StoredMessage) -> StoredMessage:
-    """Turn a parked message into one for its real queue. Raises `MessageRefused` if it names none."""
+    """Turn a parked message into a message for its real queue.
+
+    Raises `MessageRefused` if the message names no queue.
+    """
     properties = message.properties
     queue_id = properties.get(Property.REAL_QUEUE_ID, "")
     if Property.REAL_TOPIC not in properties or not queue_id.isdecimal():

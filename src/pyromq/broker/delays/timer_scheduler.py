@@ -1,8 +1,8 @@
-"""Scheduler of messages with a delivery time: parked in the timer topic, delivered when due.
+"""Scheduler of messages with a delivery time: they wait (parked) in the timer topic, and are delivered when due.
 
-A parked message is stored in the commit log and confirmed like any other. Messages are delivered in order of due time,
-then of arrival, never before their time by the machine's clock. `TimerIndex` stores them; this module keeps the next
-due times in memory.
+A parked message is stored in the commit log and confirmed like any other message. Messages are delivered in order of
+due time, then of arrival, never before their time by the machine's clock. `TimerIndex` stores the due times; this
+module keeps the next ones in memory.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from pyromq.store.timers.timer_bucket import HOUR_MS, TimerBucket
 
 logger = logger_of(__name__)
 
-LONGEST_WAIT = 1.0  # seconds until the clock is read again: it may have been set
-LIST_MS = 100  # longest time before a new near due time is read, unless it is due
-SLICE_SECONDS = 0.001  # in one step, for each of writing, filing and reading due times
-WRITE_PAUSE_SECONDS = 0.004  # between two slices of writing: sends come first
-AHEAD_MS = 120_000  # a bucket's due times are read this long before its hour
-ENOUGH_IN_MEMORY = 100_000  # due times: with more, later overdue hours are not read yet
+LONGEST_WAIT = 1.0  # longest wait (seconds) before the clock is read again, since the clock may be set
+LIST_MS = 100  # longest time (ms) before a new message's near due time is read; due ones are read earlier
+SLICE_SECONDS = 0.001  # longest time in one step for each of: writing, filing, reading due times
+WRITE_PAUSE_SECONDS = 0.004  # pause between two slices of writing timer files: sends come first
+AHEAD_MS = 120_000  # time before an hour begins at which its bucket's due times are read
+ENOUGH_IN_MEMORY = 100_000  # due times in memory beyond which no further overdue hour is read
 
-DELIVERED_MESSAGES = 50  # by one write: blocks the event loop for about a millisecond
-DELIVERED_BYTES = 512 << 10
-READ_ENTRIES = 250  # due times read at once: a third of a millisecond
+DELIVERED_MESSAGES = 50  # limit of messages delivered by one write: blocks the event loop for about a millisecond
+DELIVERED_BYTES = 512 << 10  # limit of the bodies delivered by one write
+READ_ENTRIES = 250  # limit of due times read together: blocks the event loop for a third of a millisecond
 
 _SLOT_BITS = 7
 _NUMBER_BITS = 32
@@ -59,14 +59,14 @@ _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 
 
 class DueTime(NamedTuple):
-    """When a message is due (ms), and its number, below 2^32."""
+    """When a message is due (ms since 1970), and the message's number in its bucket, below 2^32."""
 
     due_ms: int
     number: int
 
 
 class _Delivery(NamedTuple):
-    """A message about to be delivered."""
+    """A message about to be delivered, with its due time and bucket."""
 
     time: DueTime
     bucket: TimerBucket
@@ -77,7 +77,8 @@ class _Delivery(NamedTuple):
 class _Batch:
     """Messages delivered by one write.
 
-    `lacking` has the due times from the first record that is not resident on; `unread` the pages to load for them.
+    `lacking` holds the due times from the first message that is not resident on; `unread` holds the pages to load for
+    these.
     """
 
     deliveries: list[_Delivery] = field(default_factory=list)
@@ -103,8 +104,8 @@ class _Batch:
 class TimerScheduler:
     """The scheduled messages of one broker. `load` must be called after the store is opened, before other methods.
 
-    `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then.
-    `alarm` rings when `step` must run earlier than it returned.
+    `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then. `alarm`
+    rings when `step` must be called earlier than its last return value said.
     """
 
     def __init__(
@@ -133,15 +134,15 @@ class TimerScheduler:
     # -- scheduling
 
     def divert(self, message: StoredMessage) -> bytes | None:
-        """Turn a message with a future delivery time, before its append, into one of the timer topic.
+        """Turn a message with a future delivery time into a message of the timer topic, before the append.
 
-        Returns its recall handle, b"" for a message without unique key, and None for one without delivery time.
-        Raises `MessageRefused` for a time that is no number or too far away, `StoreNotWritable` while the timer files
+        Returns the message's recall handle, b"" for a message without unique key, None for a message that does not
+        wait. Raises `MessageRefused` if the time is no number or too far away, `StoreNotWritable` if the timer files
         cannot be written.
         """
         now, text = self._clock.now_ms(), message.property_text
         due = asked_due_ms(text, now)
-        if due is None or due <= now or message.sys_flag & SysFlag.HALF:  # half messages and rolled back ones
+        if due is None or due <= now or message.sys_flag & SysFlag.HALF:  # HALF is also set after a rollback
             return None
         limit = self._config.timer_max_delay_seconds
         if due - now > limit * 1000:
@@ -158,12 +159,12 @@ class TimerScheduler:
         return encode_handle(topic, self._config.name, due, key) if key else b""
 
     def hurry(self, due_ms: int, now_ms: int) -> None:
-        """Have the alarm ring in time for a message that is due before all others."""
+        """Let the alarm ring in time for a message that is due before all others."""
         self.intake.urgent_ms = min(due_ms, now_ms + LIST_MS)
         self.alarm.ring_within((self.intake.urgent_ms - now_ms) / 1000)
 
     async def cancel(self, handle: RecallHandle, *, born_address: bytes) -> None:
-        """Cancel the scheduled messages with the handle's due time and key, by appending a cancel record.
+        """Cancel the scheduled messages with the handle's topic, due time and key, by appending a cancel record.
 
         Raises `RecallRefused` if there is no such message, `StoreNotWritable`.
         """
@@ -178,29 +179,30 @@ class TimerScheduler:
                     f"no message {handle.unique_key} waits in topic {handle.topic} for {handle.due_ms}: it was"
                     " delivered, or cancelled before"
                 )
-        # No slice ends in between: the message is still scheduled, and `step` delivers nothing before it has followed.
+        # The message is still scheduled here: no other task ran since, and `step` files the cancel before it delivers.
         self._put_message.put_record(cancel_of(handle, now_ms=self._clock.now_ms(), born_address=born_address))
         await self.index.catch_up()
 
     def unsaved(self) -> Callable[[], None] | None:
-        """Return a function, for any thread, that saves the progress whose log is on disk; None if nothing is new."""
+        """Return a function that saves, in any thread, the progress whose log is on disk; None if nothing is new."""
         return self.index.unsaved(lambda: self.alarm.ring_within(0))
 
     # -- delivering
 
     @readable()
     def step(self) -> float | None:
-        """Read ahead, deliver and write for up to 3 ms; return the seconds until the next call, None if all is empty.
+        """Read due times, deliver and write for up to 3 ms; return the seconds until the next call, None if nothing
+        waits.
 
-        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read. Messages not delivered then are delivered
-        by a later call.
+        Raises `StoreNotWritable`, and `StoreError` if a file cannot be read. A later call delivers the remaining
+        messages.
         """
         now = self._clock.now_ms()
         index = self.index
         self.intake.urgent_ms = LATEST_MS
         self._look_ahead(now)
         is_written = self._write()
-        if not self._for_a_slice(index.follow):  # a message still to be filed may be due before all others
+        if not self._for_a_slice(index.follow):  # a message that is not filed yet may be due before all others
             return 0.0
         is_at_work = self._work_off(now)
         if is_at_work and not self._to_deliver.is_under_way:
@@ -213,7 +215,7 @@ class TimerScheduler:
         return min(max(wait, 0.0), LONGEST_WAIT if is_written else WRITE_PAUSE_SECONDS)
 
     def _for_a_slice(self, piece: Callable[[], bool]) -> bool:
-        """Call `piece` until it returns True or the slice is over; return whether it returned True."""
+        """Call `piece` until it returns True or `SLICE_SECONDS` are over; return whether `piece` returned True."""
         end = self._clock.monotonic() + SLICE_SECONDS
         while not piece():
             if self._clock.monotonic() >= end:
@@ -221,7 +223,7 @@ class TimerScheduler:
         return True
 
     def _write(self) -> bool:
-        """Write a slice; return True if nothing is left."""
+        """Write a slice of the timer files; return True if nothing is left to write."""
         fetching = self._to_write
         if fetching.is_under_way:
             return False
@@ -237,7 +239,7 @@ class TimerScheduler:
         return done
 
     def _work_off(self, now_ms: int) -> bool:
-        """Read due times and deliver due messages; return False if nothing is left to do now."""
+        """Read due times and deliver due messages; return False if nothing more can be done now."""
         fetching = self._to_deliver
         if fetching.is_under_way:
             return True
@@ -250,7 +252,7 @@ class TimerScheduler:
         return delivered or bool(self.index.unread)
 
     def _look_ahead(self, now_ms: int) -> None:
-        """Mark the buckets whose hour is near as to be read; a clock set back unmarks none."""
+        """Mark the buckets whose hour is near as to be read. A clock that was set back unmarks none."""
         index = self.index
         hour = (now_ms + AHEAD_MS) // HOUR_MS
         if hour > index.near:
@@ -258,9 +260,9 @@ class TimerScheduler:
             index.near = hour
 
     def _read_ahead(self, now_ms: int) -> int:
-        """Read some due times; return the time (ms) before which all are in memory.
+        """Read some due times; return the time (ms since 1970) before which all due times are in memory.
 
-        After a long downtime the overdue hours are read one by one, as they are delivered.
+        After a long downtime the overdue hours are read one by one, as their messages are delivered.
         """
         unread = self.index.unread
         if not unread:
@@ -273,25 +275,25 @@ class TimerScheduler:
         return min(unread, default=self.index.near + 1) * HOUR_MS
 
     def _list(self, bucket: TimerBucket) -> bool:
-        """Read due times of one bucket; return True if none is left."""
+        """Read some due times of one bucket; return True if all are read."""
         if not bucket.learn_finished():
             return False
         found = [
-            # A due time of another hour is damage.
+            # A due time outside the bucket's hour means a damaged entry.
             (due_ms if due_ms // HOUR_MS == bucket.hour else self.index.due_of_damaged(bucket, number), number)
             for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES, wait=self._to_deliver.is_in_vain)
         ]
-        for due_ms, number in found:  # only after all were read: on a failure all are read again
+        for due_ms, number in found:  # added only after all were read: after a failure, all are read again
             self._times.add(due_ms, number)
         self._to_deliver.went_on()
         bucket.listed = min(bucket.listed + READ_ENTRIES, bucket.count)
         return bucket.listed == bucket.count
 
     def _deliver(self, until_ms: int) -> bool:
-        """Deliver a batch of the messages due by then; return False if none is due.
+        """Deliver a batch of the messages due at `until_ms` or earlier; return False if there are none.
 
-        Raises `NotInMemory` at a record that is not resident, `OSError` at one that cannot be read. In both cases the
-        messages before it are delivered, and the others stay scheduled.
+        Raises `NotInMemory` at a record that is not resident, `OSError` at an unreadable one. The messages before that
+        record are delivered; the others stay scheduled.
         """
         batch = _Batch()
         try:
@@ -309,7 +311,10 @@ class TimerScheduler:
         return batch.taken > 0
 
     def _take(self, batch: _Batch, until_ms: int) -> None:
-        """Open the messages due by then, up to one batch. After a failure no later message is taken."""
+        """Read the messages due at `until_ms` or earlier into the batch, until the batch is full.
+
+        After a failure no later message is read.
+        """
         wait = self._to_deliver.is_in_vain
         while not batch.is_full:
             time = self._times.first()
@@ -320,11 +325,11 @@ class TimerScheduler:
             except NotInMemory as lack:
                 batch.lacks(time, lack.to_load)
             except OSError:
-                if batch.lacking:  # earlier messages come first; the error recurs after them
+                if batch.lacking:  # earlier messages must be delivered first; the error recurs later
                     break
                 raise
             else:
-                if batch.lacking:  # keeps the order
+                if batch.lacking:  # an earlier message must be delivered first
                     batch.lacking.append(time)
                 elif delivery is not None:
                     batch.add(delivery)
@@ -332,7 +337,7 @@ class TimerScheduler:
             batch.taken += 1
 
     def _open(self, time: DueTime, *, wait: bool) -> _Delivery | None:
-        """Return the message of a due time; None if it is finished; log and return None if it is damaged."""
+        """Return the message of a due time, ready for delivery; None if it is finished or damaged. Damage is logged."""
         try:
             found = self.index.open(*time, wait=wait)
             if found is None:
@@ -346,7 +351,10 @@ class TimerScheduler:
             return None
 
     def _append(self, deliveries: list[_Delivery]) -> None:
-        """Store messages and remove the stored ones from the list. Raises `StoreNotWritable`."""
+        """Append messages to their queues, and remove the appended ones from `deliveries`.
+
+        Raises `StoreNotWritable`.
+        """
         if not deliveries:
             return
         errors = self._put_message.put_each([delivery.message for delivery in deliveries])
@@ -366,16 +374,17 @@ class TimerScheduler:
 
 
 class DueTimes:
-    """Due times in memory, smallest first; equal times in order of their numbers.
+    """Due times in memory, smallest first. Equal due times come in order of their numbers.
 
-    Times are kept unsorted in slots of 128 ms, eight bytes each; only the next slot is sorted.
+    Due times are kept unsorted in slots of 128 ms, eight bytes each; only the next slot is sorted.
     """
 
     def __init__(self) -> None:
-        self._next: list[int] = []  # a heap: all of the slots up to `_opened`, time and number in one integer
+        # A heap of the due times of all slots up to `_opened`; an integer holds time and number.
+        self._next: list[int] = []
         self._opened = -1
         self._slots: dict[int, array[int]] = {}
-        self._order: list[int] = []  # a heap of the slots' keys
+        self._order: list[int] = []  # a heap of the keys of `_slots`
         self._length = 0
 
     def __len__(self) -> int:
@@ -394,7 +403,7 @@ class DueTimes:
         times.append((due_ms & _SLOT_MASK) << _NUMBER_BITS | number)
 
     def first(self) -> DueTime | None:
-        """Return the smallest; None if there is none."""
+        """Return the smallest due time; None if there is none."""
         if not self._next:
             if not self._order:
                 return None
@@ -402,7 +411,7 @@ class DueTimes:
         return DueTime(self._next[0] >> _NUMBER_BITS, self._next[0] & _NUMBER_MASK)
 
     def pop(self) -> None:
-        """Remove the one that `first` returned."""
+        """Remove the due time that `first` has returned."""
         heappop(self._next)
         self._length -= 1
 

@@ -1,1 +1,1 @@
-"""Connected producers and members of consumer groups."""
+"""Connected clients: producers by group, and members of consumer groups."""

@@ -1,7 +1,7 @@
 """The connected clients: consumer groups with their members and subscriptions, and producers by group.
 
 Heartbeats register clients. Clients that unregister, send no heartbeat or lose their connection are removed. Members of
-a group are notified when it changes. In memory only.
+a consumer group are notified when the group changes. The tables are in memory only.
 Source: RocketMQ 4.9.8, ConsumerManager, ConsumerGroupInfo, ProducerManager.
 """
 
@@ -22,30 +22,30 @@ from pyromq.remoting.codes import STATUS_VERSION, Language
 from pyromq.remoting.dispatch import Peer
 from pyromq.remoting.headers import ConsumerIdsChanged, ResetClientOffset
 
-SILENCE_SECONDS = 120.0  # clients send a heartbeat every 30 s
-MANY_MEMBERS = 100  # larger groups are notified in slices, as a background step
-LEAVING_SLICE = 50  # groups that a closed connection leaves in one step
-TELLING_SLICE = 50  # members notified in one step: some 200 us
-LARGE_GROUP_SECONDS = 0.2  # between notifications of a large group, so that many changes cause one
-_UNIT = 64  # characters of a subscription that weigh as much as another subscription
+SILENCE_SECONDS = 120.0  # time without heartbeat after which a client is removed; clients send one every 30 s
+MANY_MEMBERS = 100  # limit of a group's members that are notified immediately; larger groups in slices, by `step`
+LEAVING_SLICE = 50  # limit of groups that a closed connection leaves in one step
+TELLING_SLICE = 50  # limit of members notified in one step, which takes about 200 us
+LARGE_GROUP_SECONDS = 0.2  # shortest time between notifications of a large group: many changes cause one
+_UNIT = 64  # characters of a subscription that count as one more subscription against the limit
 
 
 @dataclass(slots=True)
 class GroupMember:
-    """One client of a group, over one connection."""
+    """One client in one group, over one connection."""
 
     client_id: str
     session: Peer
     language: str
     version: int
-    heard: float  # monotonic seconds
-    heard_ms: int
-    account: str | None = None  # its access key; None without permissions
+    heard: float  # time of the last heartbeat (monotonic seconds)
+    heard_ms: int  # time of the last heartbeat (ms since 1970)
+    account: str | None = None  # access key of the client's account; None if permissions are off
 
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A consumer group by its latest heartbeats. A client with two connections is two members."""
+    """A consumer group as its latest heartbeats describe it. A client with two connections is two members."""
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -53,27 +53,27 @@ class ConsumerGroup:
     consume_from: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     by_session: dict[Peer, GroupMember] = field(default_factory=dict)
-    wanted_by: dict[Peer, dict[str, str]] = field(default_factory=dict)  # expressions by topic
-    differing: dict[str, list[str]] = field(default_factory=dict)  # topics with their expressions, as logged last
-    refused: set[str] = field(default_factory=set)  # client ids whose refusal was logged
+    wanted_by: dict[Peer, dict[str, str]] = field(default_factory=dict)  # member -> topic -> expression
+    differing: dict[str, list[str]] = field(default_factory=dict)  # topic -> differing expressions, as last logged
+    refused: set[str] = field(default_factory=set)  # client ids of refused clients whose refusal was logged
 
     @property
     def members(self) -> list[GroupMember]:
         return list(self.by_session.values())
 
     def wants_alike(self) -> bool:
-        """Return whether all members with subscriptions have equal ones; fast if they have."""
+        """Return whether all members with subscriptions have equal subscriptions; fast if they do."""
         others = (wanted for wanted in self.wanted_by.values() if wanted)
         first = next(others, None)
         return all(wanted == first for wanted in others)
 
     @property
     def wanted(self) -> dict[str, dict[str, str]]:
-        """Expressions by topic, by client id."""
+        """The expressions that each member subscribes to: client id -> topic -> expression."""
         return {member.client_id: self.wanted_by[session] for session, member in self.by_session.items()}
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
-        """Take over a heartbeat's subscriptions; return whether the set of topics changed."""
+        """Replace the group's subscriptions by those of a heartbeat; return whether the set of topics changed."""
         wanted = {subscription.topic: subscription for subscription in subscriptions}
         changed = wanted.keys() != self.subscriptions.keys()
         for topic, subscription in wanted.items():
@@ -86,7 +86,7 @@ class ConsumerGroup:
 
 
 class Connections:
-    """The connected clients, by group. With `config.notify_members` False members are not notified of changes.
+    """The connected clients, by group. If `config.notify_members` is False, members are not notified of changes.
 
     `alarm` rings when `step` has work to do.
     """
@@ -95,24 +95,31 @@ class Connections:
         self.alarm = Alarm(clock)
         self._config = config
         self._clock = clock
-        self._weights: dict[Peer, dict[tuple[str, str], int]] = {}  # of each connection's entries
-        self._quota: Quota[Peer] = Quota("maxMembers", config.limits.members)  # of these weights
-        self._by_client: dict[str, dict[Peer, dict[str, GroupMember]]] = {}  # producers: by client id, session, group
-        self._client_at: dict[str, str] = {}  # by address
-        self._leaving: deque[tuple[Peer, set[str]]] = deque()  # closed sessions and the groups they are still in
-        self._untold: dict[str, deque[Peer] | None] = {}  # large groups with the members left to notify; None: all
-        self._told_at: dict[str, float] = {}
+        # Connection -> (kind, group) -> weight against the limit.
+        self._weights: dict[Peer, dict[tuple[str, str], int]] = {}
+        self._quota: Quota[Peer] = Quota("maxMembers", config.limits.members)  # counts these weights
+        self._by_client: dict[str, dict[Peer, dict[str, GroupMember]]] = {}  # producers: client id -> session -> group
+        self._client_at: dict[str, str] = {}  # address -> client id
+        # Closed sessions, with the groups that still contain them.
+        self._leaving: deque[tuple[Peer, set[str]]] = deque()
+        self._untold: dict[str, deque[Peer] | None] = {}  # large group -> members left to notify; None: all
+        self._told_at: dict[str, float] = {}  # large group -> time of its last notification (monotonic seconds)
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Peer, GroupMember]] = {}
-        # Groups by session, so that closing a connection visits only its own groups.
+        # Groups of each session, so that the end of a connection visits only these groups.
         self._groups_of: dict[Peer, set[str]] = {}
 
     def consumers(self, group: str) -> ConsumerGroup | None:
-        """Return the group if it has members. Called for each pull without a subscription of its own."""
+        """Return a consumer group; None if it has no members.
+
+        Called for each pull whose request has no subscription.
+        """
         return self._consumers.get(group)
 
     def facts(self, group: str, topic: str) -> list[tuple[dict[str, Any], str, object]]:
-        """Return the table entries behind a group's subscription to a topic, as table, key and present value."""
+        """Return the table entries on which a group's subscription to a topic depends, each as table, key and present
+        value.
+        """
         consumers = self._consumers[group]
         return [
             (self._consumers, group, consumers),
@@ -123,11 +130,13 @@ class Connections:
         return iter(self._consumers.values())
 
     def groups_of_topic(self, topic: str) -> set[str]:
-        """Return the groups whose members subscribe to the topic."""
+        """Return the names of the groups whose members subscribe to the topic."""
         return {group.name for group in self._consumers.values() if topic in group.subscriptions}
 
     def subscribes(self, group: str, topic: str) -> bool:
-        """Return whether a group's stored offsets for a topic count: False if its members do not subscribe to it."""
+        """Return whether a group's stored offsets in a topic count: False if the group's members do not subscribe to
+        the topic.
+        """
         consumers = self._consumers.get(group)
         return consumers is None or not consumers.subscriptions or topic in consumers.subscriptions
 
@@ -138,19 +147,20 @@ class Connections:
         return list(self._producers)
 
     def producer_at(self, client_id: str) -> GroupMember | None:
-        """Return a producer by its client id, of any group."""
+        """Return a producer with this client id, in any group; None if there is none."""
         for groups in self._by_client.get(client_id, {}).values():
             return next(iter(groups.values()))
         return None
 
     def client_at(self, address: str) -> str | None:
-        """Return the client id registered over the connection from this address; None without one."""
+        """Return the client id registered over the connection from this address; None if no client is registered."""
         return self._client_at.get(address)
 
     def register_consumer(self, entry: ConsumerEntry, member: GroupMember, *, notify: bool) -> None:
-        """Register a consumer's heartbeat; notify the group if the member is new or the set of topics changed.
+        """Register a consumer's heartbeat. Notify the group if the member is new or the group's set of topics changed.
 
-        `notify` is the group's own setting, here and below. Raises `LimitReached` if the connection exceeds its share.
+        `notify` is the setting of the group that allows notifications. Raises `LimitReached` if the connection exceeds
+        its share of `maxMembers`.
         """
         self._weigh(member.session, ("consumer", entry.group), _weight(entry))
         group = self._consumers.get(entry.group)
@@ -178,7 +188,7 @@ class Connections:
         self._watch(member.session, group, member.client_id)
 
     def unregister_consumer(self, group: str, session: Peer, *, notify: bool) -> None:
-        """Remove a member from the group; notify the others."""
+        """Remove a member from the group. Notify the other members, if `notify` is set."""
         consumers = self._consumers.get(group)
         if consumers is None or consumers.by_session.pop(session, None) is None:
             return
@@ -199,7 +209,10 @@ class Connections:
             self._producers.pop(group, None)
 
     def _weigh(self, session: Peer, entry: tuple[str, str], weight: int) -> None:
-        """Set the weight of a connection's entry; 0 removes it. Raises `LimitReached` beyond the connection's share."""
+        """Set the weight of a connection's entry; a weight of 0 removes the entry.
+
+        Raises `LimitReached` beyond the connection's share of `maxMembers`.
+        """
         weights = self._weights.get(session)
         if weights is None:
             if not weight:
@@ -217,12 +230,12 @@ class Connections:
             weights.pop(entry, None)
 
     def tell_consumers(self, topic: str) -> None:
-        """Notify all groups that subscribe to the topic, so that their members rebalance its queues."""
+        """Notify the members of all groups that subscribe to the topic, so that they rebalance the topic's queues."""
         for group in self.groups_of_topic(topic):
             self._tell_members(self._consumers[group])
 
     def begin_again(self, topic: str, queues: list[MessageQueue]) -> None:
-        """Have all members that subscribe to the topic, of any group, reset their offsets in these queues to 0."""
+        """Let all members of any group that subscribe to the topic reset their offsets in these queues to 0."""
         groups = self.groups_of_topic(topic)
         if not groups:
             return
@@ -263,7 +276,7 @@ class Connections:
             self._by_client.pop(member.client_id, None)
 
     def _forget(self, session: Peer) -> None:
-        """Remove the clients of a closed connection from a slice of its groups; `step` does the rest."""
+        """Remove a closed connection from some of its groups; `step` removes it from the others."""
         groups = self._groups_of.pop(session, set())
         self._client_at.pop(session.address, None)
         for _ in range(min(LEAVING_SLICE, len(groups))):
@@ -280,7 +293,9 @@ class Connections:
         self.unregister_producer(group, session)
 
     def step(self) -> float | None:
-        """Continue removals and notifications; return the seconds until the next call, None if nothing is left."""
+        """Continue removals and notifications; return the seconds until the next call, None if there is
+        nothing left.
+        """
         if not self._leaving:
             return self._tell_large_groups()
         session, self._groups_of[session] = self._leaving.popleft()
@@ -299,7 +314,9 @@ class Connections:
             session.notify(ConsumerIdsChanged(consumer_group=group.name))
 
     def _tell_large_groups(self) -> float | None:
-        """Notify a slice of a large group; return the seconds until the next call, None if nothing is left."""
+        """Notify some members of a large group; return the seconds until the next call, None if there
+        is nothing left.
+        """
         now = self._clock.monotonic()
         waits = []
         for name in list(self._untold):
@@ -323,7 +340,7 @@ class Connections:
 
 
 def _weight(entry: ConsumerEntry) -> int:
-    """Return a consumer's weight: it grows with the memory of its subscriptions."""
+    """Return the weight of a consumer's heartbeat against the limit: it grows with the memory of the subscriptions."""
     weight = 1
     for each in entry.subscriptions:
         kept = len(each.topic) + len(each.expression) + 16 * (len(each.tags) + len(each.codes))
@@ -332,10 +349,11 @@ def _weight(entry: ConsumerEntry) -> int:
 
 
 def wanted(entry: ConsumerEntry) -> dict[str, str]:
-    """Return a member's expressions by topic, tags sorted, which must be equal in its group.
+    """Return the expressions of a heartbeat: topic -> expression, tags sorted. They must be equal in all members of a
+    group.
 
-    Empty for consumers that choose their queues themselves: their subscriptions have no version, in Java too.
-    Source: RocketMQ 4.9.8, DefaultMQPullConsumerImpl.subscriptions.
+    Empty for consumers that choose their queues themselves: their subscriptions have no version, as in Java. Source:
+    RocketMQ 4.9.8, DefaultMQPullConsumerImpl.subscriptions.
     """
     if not any(subscription.version for subscription in entry.subscriptions):
         return {}

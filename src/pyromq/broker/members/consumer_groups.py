@@ -1,4 +1,4 @@
-"""The consumer groups of one broker: settings, built-in groups, automatic creation, the table on disk.
+"""The consumer groups of one broker: their settings, built-in groups, automatic creation, and the table on disk.
 
 Source: RocketMQ 4.9.8, SubscriptionGroupManager.
 """
@@ -31,11 +31,11 @@ BUILT_IN_GROUPS = (
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
 )
-MORE_SYSTEM_GROUPS = 100  # system groups allowed beyond the limit: RocketMQ has ten
+MORE_SYSTEM_GROUPS = 100  # limit of system groups beyond `maxGroups`: RocketMQ has ten
 
 
 class ConsumerGroups:
-    """The table group -> settings. Each change gets a new data version and is saved by a thread; its future says when.
+    """The table group -> settings. Each change gets a new data version and is saved by a thread.
 
     Automatically created groups are saved later, by `unsaved`: after a crash they would be created again.
     """
@@ -70,11 +70,11 @@ class ConsumerGroups:
             self.version = stored.data_version
 
     def persist(self) -> None:
-        """Write the table to disk."""
+        """Write the table to disk now. Blocks. Raises `StoreNotWritable`."""
         self._saving()()
 
     def unsaved(self) -> Callable[[], None] | None:
-        """Return a function, for any thread, that saves the present table; None if it is on disk."""
+        """Return a function that saves the present table, in any thread; None if the table is on disk."""
         return None if self._is_saved else self._saving()
 
     def _saving(self) -> Callable[[], None]:
@@ -85,13 +85,14 @@ class ConsumerGroups:
         self._is_saved = False
 
     def table(self) -> GroupConfigTable:
-        """Return all settings with their version, as request 201 answers."""
+        """Return all settings with their data version, in the form of the reply to request 201."""
         return GroupConfigTable(data_version=self.version, groups=dict(self._table))
 
     def find(self, name: str, peer: Peer | None = None) -> GroupConfig | None:
-        """Return the group's settings; create the group for a `peer` if that is enabled and its name is legal.
+        """Return the group's settings; None for an unknown group that is not created.
 
-        Raises `LimitReached` if there are too many groups, or the peer exceeds its share of created ones.
+        With a `peer`, an unknown group is created, if that is enabled and the name is legal. Raises `LimitReached` if
+        there are too many groups, or the peer exceeds its share of created groups.
         """
         group = self._table.get(name)
         if group is None and peer is not None and (self._config.auto_create_group or is_system_group(name)):
@@ -109,7 +110,7 @@ class ConsumerGroups:
         return group
 
     def put(self, group: GroupConfig) -> Future[None]:
-        """Create the group or replace its settings; the future completes when that is on disk.
+        """Create the group or replace its settings; the returned future completes when the change is on disk.
 
         Raises `IllegalName`, `LimitReached`.
         """
@@ -120,7 +121,10 @@ class ConsumerGroups:
         return self._changed()
 
     def delete(self, name: str) -> Future[None] | None:
-        """Delete the group; None if there is none. The future completes when that is on disk."""
+        """Delete the group.
+
+        Return a future that completes when the deletion is on disk; None if there is no such group.
+        """
         return None if self._table.pop(name, None) is None else self._changed()
 
     def _check_room(self, name: str) -> None:
@@ -130,7 +134,7 @@ class ConsumerGroups:
             raise LimitReached("maxGroups", most, text)
 
     def close(self) -> None:
-        """Block until all changes are on disk or have failed."""
+        """Block until all changes are on disk, or have failed."""
         self._changes.close()
 
     def _changed(self) -> Future[None]:
@@ -150,7 +154,9 @@ def _encoded(table: GroupConfigTable) -> bytes:
 
 
 def max_tries(group: GroupConfig, header: SendMessage | SendMessageBack, call: Call) -> int:
-    """Return the attempts after which a message is a dead letter: the consumer's number, else the group's setting."""
+    """Return the number of attempts after which a message becomes a dead letter: the consumer's value, or else the
+    group's setting.
+    """
     if call.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
         return header.max_reconsume_times
     return group.retry_max_times

@@ -1,4 +1,4 @@
-"""Answers heartbeats, unregistering clients, and the check of a subscription before a consumer starts."""
+"""Answers heartbeats, clients that unregister, and checks of a subscription before a consumer starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logger_of(__name__)
 
 
 class HeartbeatProcessor:
-    """Registers clients, and logs when members of a group subscribe differently."""
+    """Registers and unregisters clients. Logs when members of a group subscribe differently."""
 
     def __init__(self, state: SharedState) -> None:
         self._connections = state.connections
@@ -30,9 +30,10 @@ class HeartbeatProcessor:
 
     @answers(Heartbeat)
     async def note(self, header: Heartbeat, call: Call) -> Reply:
-        """Register the client's producers and consumers; create absent groups and their retry topics.
+        """Register the client's producers and consumers; create missing groups and their retry topics.
 
-        Raises `BrokerError` for a refused consumer; the client's other groups are registered.
+        Raises `BrokerError` for a refused consumer, `LimitReached` at a limit; the client's other groups are registered
+        nevertheless.
         """
         heartbeat = decode_body(HeartbeatBody, call.body, REQUEST)
         check_heartbeat(heartbeat, self._config.limits.subscription_length)
@@ -68,13 +69,13 @@ class HeartbeatProcessor:
         return Reply()
 
     def _note_consumer(self, entry: ConsumerEntry, member: GroupMember) -> str | None:
-        """Register a consumer; return the reason if it is refused."""
+        """Register a consumer; return the reason if the consumer is refused, None otherwise."""
         members = self._connections.consumers(entry.group)
         if members is not None and (refusal := self._refusal(members, entry, member)):
             return refusal
         before = members.wanted_by.get(member.session) if members is not None else None
         group = self._groups.find(entry.group, member.session)
-        # Members of a group that may not be created are registered; their pulls are refused.
+        # Members are registered even if their group may not be created; their pulls are refused.
         if group is not None and group.retry_queues > 0:
             self._topics.for_group_retry(retry_topic(entry.group), group.retry_queues)
         self._connections.register_consumer(entry, member, notify=group is None or group.notify_changes)
@@ -84,7 +85,11 @@ class HeartbeatProcessor:
         return None
 
     def _refusal(self, members: ConsumerGroup, entry: ConsumerEntry, member: GroupMember) -> str | None:
-        """Return why a new member is refused, if so configured: its subscriptions differ from those of all members."""
+        """Return why a new member is refused: the setting is on, and its subscriptions differ from those of all
+        members.
+
+        None otherwise.
+        """
         if not self._config.refuse_different_subscriptions or is_system_group(entry.group):
             return None
         others, own = members.wanted, wanted(entry)
@@ -101,7 +106,7 @@ class HeartbeatProcessor:
         return text
 
     def _compare(self, members: ConsumerGroup) -> None:
-        """Log when members begin or cease to subscribe differently, and not at each heartbeat between."""
+        """Log when a group's members begin or cease to subscribe differently, not at each heartbeat."""
         if is_system_group(members.name):
             return
         if not members.differing and members.wants_alike():
@@ -130,7 +135,10 @@ class HeartbeatProcessor:
 
     @answers(CheckClient)
     def check(self, header: CheckClient, call: Call) -> Reply:
-        """Refuse filter types that are not supported, and faulty expressions; tags always pass, as upstream."""
+        """Raise the error that refuses an unsupported filter type or a faulty expression.
+
+        Tags always pass, as upstream.
+        """
         subscription = decode_body(ClientCheck, call.body, REQUEST).subscription
         if subscription is None:
             return Reply()
@@ -141,7 +149,7 @@ class HeartbeatProcessor:
 
 
 def check_heartbeat(heartbeat: HeartbeatBody, most_length: int) -> None:
-    """Raise `BrokerError` if a name or an expression is too long."""
+    """Raise `BrokerError` if a client id, a group name or an expression in the heartbeat is too long."""
     groups = [entry.group for entry in heartbeat.producers] + [entry.group for entry in heartbeat.consumers]
     if long := next((name for name in (heartbeat.client_id, *groups) if len(name) > MAX_GROUP_LENGTH), None):
         raise BrokerError(f"the name {long[:80]}... is longer than {MAX_GROUP_LENGTH} characters")

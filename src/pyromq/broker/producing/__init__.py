@@ -1,1 +1,1 @@
-"""Requests of producers. The one way into the log is `broker/put_message.py`."""
+"""Answers requests of producers. Processors append messages through `broker/put_message.py`."""

@@ -1,6 +1,6 @@
-"""Answers consumers' replies to requests: pushes each to the producer that waits for it, and stores it as well.
+"""Answers consumers that reply to a request: pushes each reply to the producer that waits for it, and stores a copy.
 
-The stored copy, in topic `<cluster>_REPLY_TOPIC`, is only a record for people; an error there fails no reply.
+The copy, in topic `<cluster>_REPLY_TOPIC`, is only a record for people. An error in storing it fails no reply.
 Source: RocketMQ 4.9.8, ReplyMessageProcessor.
 """
 
@@ -21,12 +21,12 @@ from pyromq.remoting.headers import PushReplyMessage, SendMessageResponse, SendR
 
 logger = logger_of(__name__)
 
-PUSH_SECONDS = 10.0  # for the requester to confirm the reply. Source: Broker2Client.callClient
-NOT_STORED = "0"  # the message id in the response then
+PUSH_SECONDS = 10.0  # longest wait for the requester to confirm a pushed reply. Source: Broker2Client.callClient
+NOT_STORED = "0"  # message id in the response if the reply is not stored
 
 
 class ReplyMessageProcessor:
-    """Pushes and stores replies."""
+    """Pushes request-reply replies to their requesters, and stores copies."""
 
     def __init__(self, state: SharedState) -> None:
         self._put_message = state.put_message
@@ -39,7 +39,9 @@ class ReplyMessageProcessor:
 
     @answers(SendReplyMessage)
     def reply(self, header: SendReplyMessage, call: Call) -> Future[Reply]:
-        """Respond with 0 when the requester has the reply and a stored copy is confirmed, with 1 if the push fails."""
+        """Respond with code 0 when the requester has the reply and the stored copy is confirmed; with code 1 if the
+        push fails.
+        """
         topic = self._admission.topic_for(header, call)
         message = self._message(header, call, topic)
         stored = self._config.store_replies and self._append(message)
@@ -64,7 +66,7 @@ class ReplyMessageProcessor:
         return answered
 
     def _message(self, header: SendReplyMessage, call: Call, topic: TopicConfig) -> StoredMessage:
-        """Return the message to store. Unlike upstream, it keeps the flag of a compressed body."""
+        """Return the reply as a message to store. Unlike upstream, the message keeps the flag of a compressed body."""
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queues, 1))
@@ -81,7 +83,10 @@ class ReplyMessageProcessor:
         )
 
     def _append(self, message: StoredMessage) -> bool:
-        """Store the reply if possible; return whether it is stored. Replies of Go clients may be empty."""
+        """Store the reply if possible; return whether it was stored.
+
+        Replies of Go clients may be empty: these are not stored.
+        """
         if not message.stored_body:
             return False
         try:
@@ -93,7 +98,7 @@ class ReplyMessageProcessor:
         return True
 
     def _push(self, header: SendReplyMessage, call: Call, *, done: Callable[[str | None], None]) -> None:
-        """Push the reply; call `done` with the error, in upstream's words, or None."""
+        """Push the reply to the requester; call `done` with None, or with the error in upstream's words."""
         properties = decode_properties(header.properties or "")
         client_id = properties.get(Property.REPLY_TO_CLIENT)
         if client_id is None:

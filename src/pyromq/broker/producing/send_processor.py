@@ -1,4 +1,7 @@
-"""Answers sends: each message is stored; the reply leaves at once, or when the message is confirmed."""
+"""Answers sends: each message is stored.
+
+The reply leaves immediately or, with SYNC_FLUSH, when the message is confirmed.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ from pyromq.store.batch_appends import Shape, members_of
 
 _WAIT = Property.WAIT + "\x01"
 
-# A message to store, whether its sender waits for the disk, the queue of the reply, the recall handle if it has one.
+# A message to store, whether its sender waits for the disk, the queue id in the reply, the recall handle or None.
 _Prepared = tuple[StoredMessage, bool, int, bytes | None]
 
-# The ids of the members of a batch, the queue offset and the properties of the first.
+# The ids of all members of a batch, and queue offset and property text of the first member.
 _StoredBatch = tuple[str, int, str]
 
 
 class SendProcessor:
-    """Stores the messages of producers."""
+    """Stores the messages of producers, single ones and batches."""
 
     def __init__(self, state: SharedState) -> None:
         self._put_message = state.put_message
@@ -41,7 +44,7 @@ class SendProcessor:
         self._topics = state.topics
         self._groups = state.groups
         self._config = state.config
-        # Bound once: used for every message.
+        # Looked up once, since every send uses these attributes.
         self._put = state.put_message.put
         self._topic_for = state.admission.topic_for
         self._unsaved_topics = state.admission.unsaved
@@ -62,14 +65,14 @@ class SendProcessor:
         return self._admission.when_saved(header.topic, reply) if self._unsaved_topics else reply
 
     def _refused(self, error: MQError, call: Call) -> Reply:
-        """Return a refusal, with the fields that clients expect in every reply to a send."""
+        """Return the refusal of a send, with the fields that clients expect in every reply to a send."""
         self._refusals.note_limit(error, call.code, call.peer.address)
         reply = refusal(error)
         reply.header = SendRefusal(region=self._config.region, trace_on="true")
         return reply
 
     def _message(self, header: SendMessage, call: Call) -> _Prepared:
-        """Return the message to store and the values of its reply. Raises the error that refuses it."""
+        """Return the message to store and the values for its reply. Raises the error that refuses the send."""
         if self._answers_wait:
             self._confirmation.refuse_if_overloaded()
         name = header.topic
@@ -103,7 +106,7 @@ class SendProcessor:
         return message, wait, queue_id, handle
 
     def _waiting_properties(self, header: SendMessage, topic: str) -> dict[str, str]:
-        """Return the properties of a message that may be diverted. As upstream, they keep WAIT."""
+        """Return the properties of a message that may have to wait. As upstream, they keep the property WAIT."""
         properties = decode_properties(header.properties or "")
         properties[Property.CLUSTER] = self._config.cluster
         if is_half(properties, topic):
@@ -114,7 +117,7 @@ class SendProcessor:
         return properties
 
     def _stored(self, message: StoredMessage, wait: bool, queue_id: int, handle: bytes | None) -> Reply | Future[Reply]:
-        """Return the reply to a send whose message is in the log."""
+        """Return the reply to a send whose message is in the log; a future if the reply must wait for the flush."""
         reply = Reply(
             SendMessageResponse(
                 message.offset_message_id,
@@ -129,7 +132,9 @@ class SendProcessor:
 
     @answers(SendBatchMessage)
     def send_batch(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
-        """Store the members in one append: consecutive queue offsets, one reply with all ids."""
+        """Store all members of a batch in one append, with consecutive queue offsets; the reply names the ids of all
+        members.
+        """
         try:
             shape = self._shape(header, call)
             stored = self._put_members(shape, call.body) or self._put_messages(shape, call.body)
@@ -152,7 +157,9 @@ class SendProcessor:
     def _after_last_retry(
         self, header: SendMessage, call: Call, *, topic: TopicConfig, queue_id: int
     ) -> tuple[TopicConfig, int]:
-        """Return topic and queue id of a message for a retry topic: after too many tries those of dead letters."""
+        """Return topic and queue id for a message sent to a retry topic: the dead-letter topic after
+        too many attempts.
+        """
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self._groups.find(name, call.peer)
         if group is None:
@@ -162,10 +169,10 @@ class SendProcessor:
         return self._topics.for_group_retry(dead_letter_topic(name), 1), 0
 
     def _stored_properties(self, text: str) -> tuple[str, bool]:
-        """Return the text to store and whether the sender waits for the disk.
+        """Return the property text to store, and whether the sender waits for the disk.
 
-        As upstream, WAIT goes and CLUSTER comes. The text is cut, not parsed: what upstream's parser would drop
-        (broken and doubled pairs) every reader of the stored text drops as well.
+        As upstream, WAIT is removed and CLUSTER added. The text is cut, not parsed. Pairs that upstream's parser would
+        drop (broken or doubled) stay in the text, and every reader of the text drops them.
         """
         wait = True
         if _WAIT in text:
@@ -183,7 +190,10 @@ class SendProcessor:
         return text, wait
 
     def _rewritten(self, text: str) -> tuple[str, bool]:
-        """Return, by parsing, the text to store and whether the sender waits for the disk."""
+        """Return, by parsing, the property text to store, and whether the sender waits for the disk.
+
+        Raises `MessageRefused`.
+        """
         properties = decode_properties(text)
         wait = properties.pop(Property.WAIT, "true").lower() == "true"
         properties[Property.CLUSTER] = self._config.cluster
@@ -193,7 +203,7 @@ class SendProcessor:
         return text, wait
 
     def _shape(self, header: SendMessage, call: Call) -> Shape:
-        """Return the common fields of a batch's members. Raises the error that refuses all of them."""
+        """Return the fields that all members of a batch have in common. Raises the error that refuses the batch."""
         self._confirmation.refuse_if_overloaded()
         topic = self._topic_for(header, call)
         if header.topic.startswith(RETRY_PREFIX):
@@ -213,7 +223,7 @@ class SendProcessor:
         )
 
     def _put_members(self, shape: Shape, body: bytes) -> _StoredBatch | None:
-        """Store a batch without decoding it. Return None, with nothing stored, for unusual members."""
+        """Store a batch without decoding its members. Return None, with nothing stored, if the members are unusual."""
         if (members := members_of(body, shape.more)) is None:
             return None
         if (stored := self._put_message.put_members(members, shape, count=members.count)) is None:
@@ -222,7 +232,7 @@ class SendProcessor:
         return ids, stored.queue_offset, shape.text(members.first_text)
 
     def _put_messages(self, shape: Shape, body: bytes) -> _StoredBatch:
-        """Store a batch message by message. Raises the error that refuses it."""
+        """Decode a batch and store its messages. Raises the error that refuses the batch."""
         messages = []
         for message in shape.messages(decode_batch(body)):
             if not message.stored_body or is_too_long(message.property_text):

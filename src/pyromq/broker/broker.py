@@ -200,7 +200,7 @@ class Broker:
         at_first = _refused([module.close for module in reversed(self._modules)])
         if unclean := _refused([self.store.close]):
             raise StoreNotWritable("; ".join(at_first + unclean))
-        # Progress is saved after the log that it describes.
+        # The tables hold progress through the log, so they are saved after the log.
         if refused := _refused([module.persist for module in reversed(self._modules)]):
             raise StoreNotWritable(
                 f"{'; '.join(refused)}; everything else is saved; the next start uses the previous files"

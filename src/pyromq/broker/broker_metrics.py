@@ -22,7 +22,7 @@ _READ = ("consumer_group", "topic", "is_retry", "is_system")
 _QUEUE = ("consumer_group", "topic", "queue_id")
 _MEMBER = ("language", "version", "protocol_type")
 
-# Messages.
+# Metrics of stored and read messages.
 MESSAGES_IN = Family("rocketmq_messages_in_total", _COUNTER, "Messages stored, by topic.", ("topic", "is_system"))
 BYTES_IN = Family("rocketmq_throughput_in_total", _COUNTER, "Bytes stored, by topic.", ("topic", "is_system"), "bytes")
 MESSAGES_OUT = Family(
@@ -44,7 +44,7 @@ SENT_BACK = Family(
 FAILED_PUTS = Family("pyromq_failed_puts_total", _COUNTER, "Messages that the store refused.")
 EMPTY_PULLS = Family("pyromq_empty_pulls_total", _COUNTER, "Pulls that found no message.")
 
-# How far groups are behind.
+# Metrics of how far consumer groups are behind.
 LAG = Family("rocketmq_consumer_lag_messages", _GAUGE, "Messages that a group has not consumed yet.", _READ)
 LAG_LATENCY = Family(
     "rocketmq_consumer_lag_latency",
@@ -69,7 +69,7 @@ QUEUE_LAG_SECONDS = Family(
     detail=True,
 )
 
-# Connections and waiting requests.
+# Metrics of connections and waiting requests.
 PRODUCERS = Family("rocketmq_producer_connections", _GAUGE, "Producers, by their language and version.", _MEMBER)
 CONSUMERS = Family(
     "rocketmq_consumer_connections",
@@ -85,7 +85,7 @@ WAITING = Family(
 )
 HELD_PULLS = Family("pyromq_held_pulls", _GAUGE, "Pulls that wait for a message (long polls).")
 
-# The broker and its store.
+# Metrics of the broker and its store.
 PERMISSION = Family("rocketmq_broker_permission", _GAUGE, "Permission of the broker: 2 write, 4 read, 6 both.")
 TOPICS = Family("rocketmq_topic_number", _GAUGE, "Topics, including system topics.")
 GROUPS = Family("rocketmq_consumer_group_number", _GAUGE, "Consumer groups that have settings.")
@@ -135,7 +135,7 @@ RESERVED = Family(
     "milliseconds",
 )
 
-# Messages that wait to be delivered or decided.
+# Metrics of messages that wait to be delivered or decided.
 TIMING = Family(
     "rocketmq_timing_messages", _GAUGE, "Scheduled messages that wait for their delivery time, by topic.", ("topic",)
 )

@@ -62,7 +62,7 @@ class BrokerConfig:
     advertised_host: str | None = setting(None, "brokerIP1")  # IP address to which clients connect; None: `host`
     port: int = setting(10911, "listenPort", range=(0, 65535))  # port on which the broker listens; 0: any free port
     # Listen on `port` - 2 too, for clients that send to that port. Off, unlike upstream: no client uses that port by
-    # default, an open port must be guarded, and the next broker on the machine may need it. The setting is ours.
+    # default, an open port must be guarded, and the next broker on the machine may need it. Not in RocketMQ.
     vip_channel: bool = setting(False, "vipChannelEnable")
     # `host:port` of each name server at which to register. One may be a URL that lists further name servers.
     namesrv: tuple[str, ...] = setting((), "namesrvAddr", read=_parse_addresses, write=";".join)
@@ -82,7 +82,7 @@ class BrokerConfig:
     broker_topic: bool = setting(True, "brokerTopicEnable", change=_NEXT)
     # Whether a group's members are notified when a member joins or leaves.
     notify_members: bool = setting(True, "notifyConsumerIdsChangedEnable", change=_LIVE)
-    # Whether a new member is refused whose subscription differs from those of all present members. Ours.
+    # Whether a new member is refused whose subscription differs from those of all present members. Not in RocketMQ.
     refuse_different_subscriptions: bool = setting(False, "refuseDifferentSubscriptions", change=_LIVE)
     # Time between two registrations at a name server, which drops a broker that is silent for 120 s.
     register_interval_ms: int = setting(30_000, "registerNameServerPeriod", range=(1_000, 60_000), change=_NEXT)
@@ -100,14 +100,15 @@ class BrokerConfig:
     long_polling: bool = setting(True, "longPollingEnable", change=_LIVE)
     # How long a pull that finds no message waits if long polling is off.
     short_polling_ms: int = setting(1_000, "shortPollingTimeMills", range=(1, 60_000), change=_LIVE)
-    # Time to poll for requests before the event loop sleeps: costs processor time, and over 500 delays timers. Ours.
+    # Time to poll for requests before the event loop sleeps: costs processor time; over 500 delays timers.
+    # Not in RocketMQ.
     busy_poll_us: int = setting(0, "busyPollMicros", range=(0, 500), change=_NEXT)
     # Region name, stored as a property of each message for traces.
     region: str = setting("DefaultRegion", "regionId", change=_NEXT)
     permissions: bool = setting(False, "aclEnable")  # whether requests need accounts, signatures and rights
-    # Folder that holds plain_acl.yml and acl/; None: `config` below `data`. Ours.
+    # Folder that holds plain_acl.yml and acl/; None: `config` below `data`. Not in RocketMQ.
     permissions_path: Path | None = setting(None, "aclPath", read=parse_path)
-    # Whether administrators' changes are logged in a file below `data`. Ours.
+    # Whether administrators' changes are logged in a file below `data`. Not in RocketMQ.
     audit_log: bool = setting(False, "auditLogEnable")
     # Whether to create the topic of message traces.
     trace_topic: bool = setting(False, "traceTopicEnable", change=_NEXT)
@@ -127,11 +128,11 @@ class BrokerConfig:
     transaction_check_interval_ms: int = setting(60_000, "transactionCheckInterval", range=(10, _DAY_MS), change=_LIVE)
     # Number of checks after which an undecided half message is given up.
     transaction_check_max: int = setting(15, "transactionCheckMax", range=(1, 1 << 31), change=_LIVE)
-    # Time after its last message at which an undecided batch transaction is rolled back. Ours.
+    # Time after its last message at which an undecided batch transaction is rolled back. Not in RocketMQ.
     half_run_timeout_ms: int = setting(
         6 * 3_600_000, "batchTransactionTimeOut", range=(1_000, 30 * _DAY_MS), change=_LIVE
     )
-    # How long decisions on batch transactions are kept; the commit log must be kept at least as long. Ours.
+    # How long decisions on batch transactions are kept; the commit log must be kept at least as long. Not in RocketMQ.
     ledger_ms: int = setting(72 * 3_600_000, "batchTransactionLedgerTime", range=(60_000, 366 * _DAY_MS), change=_LIVE)
     store: StoreConfig | None = None  # settings of the store; None: defaults below `data`
     limits: BrokerLimits = DEFAULT_LIMITS  # limits of memory and waiting requests that clients can cause
@@ -142,7 +143,7 @@ class BrokerConfig:
         self.data = Path(self.data)
         self.namesrv = tuple(self.namesrv)
         self._check_names()
-        if len(self.region) > 255 or not self.region.isprintable():  # a property of each message
+        if len(self.region) > 255 or not self.region.isprintable():  # stored in each message
             raise _error("region", f"is '{excerpt(self.region)}'; write up to 255 printable characters")
         self._check_addresses()
         check_ranges(self, "broker setting ")

@@ -44,7 +44,7 @@ class FlushedProgress(Generic[T]):
 class InternalQueues:
     """The internal queues that a table in memory follows, and the progress of the table through them.
 
-    The table has one method that applies a record. It is called once for each record, in log order: at the start for
+    One method of the table applies a record. The method is called once for each record, in log order: at the start for
     the records behind the saved progress, later for each appended record. Progress is stored as the offsets of `group`.
     """
 

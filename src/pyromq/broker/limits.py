@@ -23,7 +23,7 @@ class BrokerLimits:
 
     # Limit of long polls (waiting pulls): as long as upstream's queue of pulls. A pull takes about a kilobyte.
     waiting_pulls: int = setting(100_000, "maxWaitingPulls", range=_COUNT)
-    # Limit of topics: their table is written as a whole after each change. Topics of groups do not count.
+    # Limit of topics: the table of topics is written as a whole after each change. Topics of groups do not count.
     topics: int = setting(50_000, "maxTopics", range=_COUNT)
     groups: int = setting(20_000, "maxGroups", range=_COUNT)  # limit of consumer groups
     # Limit of group members: each producer and consumer counts once per group. A member takes about 400 bytes.
@@ -46,7 +46,8 @@ class BrokerLimits:
     # Whether sends are refused while another send has waited for the disk for `send_wait_ms`. Off, unlike upstream:
     # sends wait after they are stored here, so a refused message may be stored, and a retry duplicates the message.
     fast_failure: bool = setting(False, "brokerFastFailureEnable")
-    send_wait_ms: int = setting(200, "waitTimeMillsInSendQueue", range=_COUNT)  # as upstream's
+    # Wait (ms) that `fast_failure` allows: upstream's default.
+    send_wait_ms: int = setting(200, "waitTimeMillsInSendQueue", range=_COUNT)
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -66,7 +66,7 @@ _TABLES = {
 class Statistics:
     """The counters of one broker: by topic, by topic and group, and totals.
 
-    `step` samples the counters every 10 s. Rates of the whole broker compare the present with samples 10, 60 and 600 s old.
+    `step` samples the counters every 10 s. Rates of the broker compare the present with samples 10, 60 and 600 s old.
     """
 
     def __init__(self, cluster: str, clock: Clock) -> None:
@@ -196,14 +196,14 @@ class Statistics:
         while self._latencies:
             key, ms = self._latencies.popleft()
             if key not in self._tables["gets"]:
-                continue  # deleted meanwhile
+                continue  # topic or group was deleted meanwhile
             self._tables["latencies"].setdefault(key, Counter()).add(ms, 0)
         puts = self.put_total.count
         self._totals.append(self._now())
         for table, counters in self._tables.items():
             for key, counter in list(counters.items()):
                 if counters.get(key) is not counter:
-                    continue  # deleted meanwhile
+                    continue  # topic or group was deleted meanwhile
                 history = self._histories.get((table, key))
                 if history is None:
                     history = self._histories[table, key] = History()
@@ -371,7 +371,7 @@ class History:
     """The samples of one counter. As upstream, each course begins with 0, one step before the counter's first sample.
 
     Unlike upstream, the courses of hour and day end with the newest sample, which is at most 10 s old; upstream's may
-    be an hour old. They begin with the sample nearest to an hour or a day earlier.
+    be an hour old. The courses begin with the sample nearest to an hour or a day earlier.
     """
 
     __slots__ = ("day", "hour", "minute")

@@ -42,7 +42,7 @@ Asked = tuple[int, int]  # queue id and queue offset of one message of a topic
 
 
 class ConsumeStatsProcessor:
-    """Answers with the figures of one topic, one group or all groups. Times are ms since 1970; 0 for unknown times."""
+    """Answers with figures of one topic, one group or all groups. Times are ms since 1970; an unknown time is 0."""
 
     def __init__(self, state: SharedState) -> None:
         self._store = state.store

@@ -154,8 +154,7 @@ class Indexing:
     def when_indexed(self) -> Future[None] | None:
         """Return a future that completes when all messages stored so far are indexed; None if they are indexed already.
 
-        The future completes in the event loop's thread. It fails with `StoreNotWritable` if the disk has no room for
-        the index.
+        The future completes in the event loop's thread, with `StoreNotWritable` if the disk has no room for the index.
         """
         if not self._queries and not self._store.index_behind:
             return None

@@ -65,7 +65,8 @@ class RuntimeInfoProcessor:
         earliest_ms = await stored_time(self._store, self._store.min_log_offset)
         table = self._counters() | self._store_figures() | self._queue_figures() | self._delay_figures()
         table["earliestMessageTimeStamp"] = str(-1 if earliest_ms is None else earliest_ms)
-        table |= {f"pyromqRefused.{reason}": str(count) for reason, count in self._refusals.counts.items()}  # ours
+        # Not in RocketMQ.
+        table |= {f"pyromqRefused.{reason}": str(count) for reason, count in self._refusals.counts.items()}
         if self._permissions.fault is not None:
             table["pyromqPermissionsFault"] = self._permissions.fault
         return Reply(body=encode_body(KeyValues(table=dict(sorted(table.items())))))
@@ -176,7 +177,7 @@ class RuntimeInfoProcessor:
             "brokerVersionDesc": VERSION_NAME,
             "bootTimestamp": str(statistics.started_ms),
             "runtime": _duration(now - statistics.started_ms),
-            # ours: the tool exportMetrics reads this entry, but upstream's brokers do not send it.
+            # The tool exportMetrics reads this entry, though upstream's brokers do not send it.
             "totalMemKBytes": str(_MEMORY_BYTES // 1024),
             "putMessageTimesTotal": str(puts.count),
             "putMessageFailedTimes": str(statistics.failed_puts),
@@ -189,7 +190,7 @@ class RuntimeInfoProcessor:
             "msgGetTotalTodayMorning": str(statistics.gets_until["today"]),
             "msgGetTotalTodayNow": str(gets.count),
             **_rate_texts(rates),
-            "pyromqHotPath": speedups.hot_path,  # ours
+            "pyromqHotPath": speedups.hot_path,  # not in RocketMQ
         }
 
     def _store_figures(self) -> dict[str, str]:
@@ -209,7 +210,8 @@ class RuntimeInfoProcessor:
             # Only the index: a queue's entry is written together with its record.
             "dispatchBehindBytes": str(store.index_behind),
             "remainHowManyDataToFlush": _readable(store.max_log_offset - store.flushed_to),
-            **({"sendRefusal": store.refusal} if store.refusal else {}),  # ours, like the next two entries
+            # This entry and the next two are not in RocketMQ.
+            **({"sendRefusal": store.refusal} if store.refusal else {}),
             **({"pyromqMissingFiles": str(len(gone)), "pyromqMissingFile": str(gone[0])} if gone else {}),
             **({"pyromqOpenDataFolder": f"{root} (mode {mode:o})"} if mode & 0o007 else {}),
         }

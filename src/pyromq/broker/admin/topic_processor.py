@@ -47,7 +47,7 @@ class TopicProcessor:
     def create_topic(self, header: CreateTopic, call: Call) -> Future[Reply]:
         """Create the topic or replace its settings; reply when the change is on disk and the name servers know it.
 
-        The topic's order setting is kept: it is changed only by name servers.
+        The topic's order setting is kept: only name servers change this setting.
         """
         check_changeable(self._topics, header.topic)
         _check_numbers(header)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 logger = logger_of(__name__)
 
 MADE_SLICE = 256  # limit of messages in a slice that is decoded, which blocks the event loop for about 3 ms
-SLICE = 4096 if speedups.is_active else MADE_SLICE  # limit in a slice that is copied undecoded: about 1 ms
+SLICE = 4096 if speedups.is_active else MADE_SLICE  # limit of messages in a copied slice: about 1 ms
 SLICE_BYTES = 1 << 20  # limit of the bytes in one slice
 TRANSACTION_BITS = SysFlag.ROLLBACK
 
@@ -227,7 +227,7 @@ class BatchPublishing:
             stored = self._put_message.put_members(
                 *(run.members, run.shape), first=publication.done, count=count, spare_bytes=room
             )
-        except MessageRefused:  # too large for one write
+        except MessageRefused:  # the slice is too large for one write
             return False
         if stored is None:
             return False
@@ -238,7 +238,7 @@ class BatchPublishing:
     def _append(self, publication: _Publication, messages: list[StoredMessage], note: StoredMessage) -> None:
         try:
             self._put_message.put_batch(messages, behind=[note])
-        except MessageRefused:  # too large for one write
+        except MessageRefused:  # the slice is too large for one write
             for message in messages:
                 self._append_single(message)
                 publication.done += 1

@@ -59,7 +59,7 @@ class CommitDecisions:
         self._clock = clock
         self._decisions: dict[str, CommitDecision] = {}
         most = config.limits.batch_decisions
-        # holders: accounts, connections.
+        # The holders of this quota are accounts and connections.
         self._quota: Quota[str] = Quota("maxBatchDecisions", most, shares=2, is_hard=True)
 
     def __len__(self) -> int:

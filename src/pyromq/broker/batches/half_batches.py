@@ -10,7 +10,7 @@ as producers send it, so single messages cost nothing before the decision. Its p
     REAL_TOPIC, REAL_QID, PGROUP       as for other half messages
 
 A run that its sender repeats, for lack of a reply, is stored once. A run without messages announces an attempt to the
-ledger broker: its messages for this topic are all at other brokers.
+ledger broker: the attempt's messages for this topic are all at other brokers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class HalfBatch(NamedTuple):
     token: str
     number: int
     messages: int
-    ledger: str | None  # the ledger broker, if it is another one
+    ledger: str | None  # name of the broker that decides on the transaction; None if this broker does
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Undecided:
     """
 
     touched: float  # time of the last run (monotonic seconds)
-    ledger: str | None  # the ledger broker, if it is another one
+    ledger: str | None  # name of the broker that decides on the transaction; None if this broker does
     owner: str | None
     topics: set[str] = field(default_factory=set)
     attempts: dict[str, _Attempt] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class HalfBatches:
 
     def __init__(self, clock: Clock, most: int) -> None:
         self._clock = clock
-        # holders: accounts, connections.
+        # The holders of this quota are accounts and connections.
         self._quota: Quota[str] = Quota("maxUndecidedRuns", most, shares=2, is_hard=True)
         self._open: dict[str, Undecided] = {}
 

@@ -54,7 +54,7 @@ class _QueuePolls:
     def __init__(self) -> None:
         self.polls: dict[Filter, dict[LongPoll, None]] = {}
         self.by_code: dict[int, dict[Filter, None]] = {}  # tags code -> filters that accept it
-        self.asked: dict[Filter, None] = {}  # all other filters: each is called for every message
+        self.asked: dict[Filter, None] = {}  # filters that must be called for every message
 
     def add(self, poll: LongPoll) -> None:
         polls = self.polls.get(poll.wanted)
@@ -99,8 +99,8 @@ class _QueuePolls:
 class LongPolls:
     """The waiting pulls of all connections. `most` limits their weights; one connection may use a part of that limit.
 
-    A message's arrival only marks pulls as ready. They are answered after the current iteration of the event loop, by
-    `run_soon`, so that one reply carries a whole burst of messages.
+    A message's arrival only marks pulls as ready. Ready pulls are answered after the current iteration of the event
+    loop, by `run_soon`, so that one reply carries a whole burst of messages.
     """
 
     def __init__(

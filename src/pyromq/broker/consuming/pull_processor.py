@@ -47,7 +47,7 @@ _CODES = {
     ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
-# In these states of a queue only offset 0 is right: the first message may still come. Other offsets have moved.
+# States of a queue without any message: a pull at offset 0 may wait, and a pull at another offset must move to 0.
 _NEVER_WRITTEN = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
 
 # Id of the broker that a reply suggests for the next pull: the master, as there are no replicas.
@@ -158,7 +158,7 @@ class PullProcessor:
             code = ResponseCode.PULL_OFFSET_MOVED
         if code == ResponseCode.PULL_OFFSET_MOVED:
             self._moved.tell(header, found.next_offset)
-        if status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:  # upstream creates queues when they are read
+        if status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:  # upstream creates a missing queue on a pull
             status = ReadStatus.NO_MESSAGE_IN_QUEUE
         return Reply(PullMessageResponse(*bounds), code=code, remark=status.name)
 

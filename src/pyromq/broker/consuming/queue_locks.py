@@ -6,7 +6,7 @@ connection, and starts no listener meanwhile. So the queues of a killed holder m
 reconnects keeps its queues. Locks that are not tied, such as those of Java clients, outlast their connection.
 
 Clients that were refused a queue are notified when the queue is free: Java clients ask again only every 20 s.
-Source: RocketMQ 4.9.8, RebalanceLockManager; tied locks are ours.
+Source: RocketMQ 4.9.8, RebalanceLockManager, except tied locks.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _JUST_AFTER = 0.001  # added to the wait for a lock's end: at that very moment t
 @dataclass(slots=True)
 class _Lock:
     client_id: str
-    since: float  # monotonic seconds
-    ends: float  # monotonic seconds; moved by each lock request of the holder, and by the end of `connection`
+    since: float  # time at which the client locked the queue (monotonic seconds)
+    ends: float  # time at which the lock ends (monotonic seconds), if the holder does not renew the lock
     connection: Peer | None  # connection to which the lock is tied; None if not tied
 
 

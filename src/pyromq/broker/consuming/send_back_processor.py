@@ -42,8 +42,8 @@ class SendBackProcessor:
     def send_back(self, header: SendMessageBack, call: Call) -> Outcome:
         """Store a copy of the message, to be redelivered to the group.
 
-        Nothing is stored for a group without retry queues: it wants no retries. Unlike upstream, the reply waits for
-        the flush like the reply to a send, since the consumer commits past the message.
+        Nothing is stored for a group without retry queues: such a group wants no retries. Unlike upstream, the reply
+        waits for the flush like the reply to a send, since the consumer commits past the message.
         """
         group = self._group(header, call)
         if group.retry_queues <= 0:

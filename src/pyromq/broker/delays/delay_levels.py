@@ -51,8 +51,8 @@ class _Level:
     """One delay level. `offset` is the queue offset of the next message to deliver.
 
     After the clock was set back, messages before queue offset `held_before` are due at `held_until` (monotonic seconds)
-    at the latest. Messages from queue offset `set_back_at` on arrived after that. Their times come from the log, whose
-    store times never decrease.
+    at the latest. Messages from queue offset `set_back_at` on arrived after that. The due times
+    come from the log, whose store times never decrease.
     """
 
     queue_id: int
@@ -178,8 +178,8 @@ class DelayLevels:
         return min(waits, default=None)
 
     def _lacks(self, level: _Level, count: int) -> bool:
-        """Return whether the next `count` messages are not resident. They are loaded then, and the alarm rings
-        afterwards.
+        """Return whether the next `count` messages are not resident. If so, a thread loads them, and the
+        alarm rings afterwards.
 
         With a `count` of 1 only the queue entry is needed, which holds the due time.
         """

@@ -3,7 +3,7 @@
 The index follows the timer topic: messages and cancels are filed from queue offset `moved` on, in their order, at the
 start and while the broker runs. Recovery also finishes the messages that the log shows delivered since the last
 checkpoint. This module reads no clock: `timer_scheduler` decides when messages are due.
-Source: RocketMQ 5.3.3, TimerMessageStore, for the meaning of records; files and recovery are ours.
+Source: RocketMQ 5.3.3, TimerMessageStore, for the meaning of records, not for files and recovery.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ logger = logger_of(__name__)
 
 Delivered = tuple[TimerBucket, int, str]  # bucket, number of the message in the bucket, topic
 
-# Each of these limits is a slice that blocks the event loop for about a third of a millisecond.
+# Each of the next three limits bounds a slice that blocks the event loop for about a third of a millisecond.
 CHECKED_RECORDS = 400  # limit of log records that recovery checks in one slice
 FOLLOWED_RECORDS = 100  # limit of records of the timer topic that are filed in one slice
 WRITTEN_RECORDS = 250  # limit of records written to the timer files in one slice
@@ -139,7 +139,7 @@ class TimerIndex:
         self._flushed = FlushedProgress[Snapshot](store)
         self._latest = self._files.saved  # checkpoint of the last snapshot
         self._is_writing = False
-        self._moved_before = 0  # `moved` at the last checkpoint
+        self._moved_before = 0  # value of `moved` at the last checkpoint
 
     @property
     def pending(self) -> dict[str, int]:
@@ -359,7 +359,7 @@ class TimerIndex:
                     logger.warning("%s: the record is damaged (%s); the log's record is used", place, faults[0])
                 return message
             misfit = misfit or message
-        if misfit is not None:  # probably the entry is damaged
+        if misfit is not None:  # a sound record that does not match its entry: the entry is probably damaged
             logger.warning("%s byte %d: %s", bucket.files[0].path, number * ENTRY_BYTES, MISFIT)
             return misfit
         why = "; ".join(faults) or "it was not copied"
@@ -418,7 +418,7 @@ class TimerIndex:
         return not self._is_writing
 
     def _begin_round(self, *, copy: bool) -> None:
-        if self._flushed.is_empty:  # a held snapshot names the buckets
+        if self._flushed.is_empty:  # a held snapshot refers to the buckets, which must stay then
             # Hours before `near` get no more messages. If the clock is set back, a new bucket is made.
             self._files.drop_finished(self.near)
         self._files.begin_round(copy=copy)

@@ -1,6 +1,6 @@
 """Answers requests to cancel, count and list scheduled messages.
 
-Source: RocketMQ 5.3.3, RecallMessageProcessor and AdminBrokerProcessor.getTimerMetrics; the list is ours.
+Source: RocketMQ 5.3.3, RecallMessageProcessor and AdminBrokerProcessor.getTimerMetrics. RocketMQ has no list.
 """
 
 from __future__ import annotations

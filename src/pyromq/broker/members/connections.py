@@ -97,7 +97,7 @@ class Connections:
         self._clock = clock
         # Connection -> (kind, group) -> weight against the limit.
         self._weights: dict[Peer, dict[tuple[str, str], int]] = {}
-        self._quota: Quota[Peer] = Quota("maxMembers", config.limits.members)  # counts these weights
+        self._quota: Quota[Peer] = Quota("maxMembers", config.limits.members)  # counts the weights in `_weights`
         self._by_client: dict[str, dict[Peer, dict[str, GroupMember]]] = {}  # producers: client id -> session -> group
         self._client_at: dict[str, str] = {}  # address -> client id
         # Closed sessions, with the groups that still contain them.
@@ -349,8 +349,8 @@ def _weight(entry: ConsumerEntry) -> int:
 
 
 def wanted(entry: ConsumerEntry) -> dict[str, str]:
-    """Return the expressions of a heartbeat: topic -> expression, tags sorted. They must be equal in all members of a
-    group.
+    """Return the expressions of a heartbeat, with sorted tags: topic -> expression. All members of a group must have
+    the same.
 
     Empty for consumers that choose their queues themselves: their subscriptions have no version, as in Java. Source:
     RocketMQ 4.9.8, DefaultMQPullConsumerImpl.subscriptions.

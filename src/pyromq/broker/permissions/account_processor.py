@@ -63,7 +63,8 @@ class AccountProcessor:
     def save(self, header: SaveAccount, call: Call) -> Future[Reply]:
         """Create or change an account; reply when the change is in force.
 
-        Ours: without a secret key, an existing account keeps its own. Fails with ACL_UPDATE_FAILED.
+        Unlike upstream: without a secret key in the request, an existing account keeps its key. Fails with
+        ACL_UPDATE_FAILED.
         """
         logger.info("account %s is saved by %s", header.access_key, call.peer.address)
         return self._changed(partial(self._save, header), ResponseCode.ACL_UPDATE_FAILED)

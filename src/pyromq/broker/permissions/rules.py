@@ -1,6 +1,6 @@
 """Decides which rights a request needs: an administrator's, rights on topics and groups, or only a signature.
 
-The table is upstream's, with stricter rules (marked "ours") that clients of 4.9 do not notice. A request that no list
+The table is upstream's, with some stricter rules that clients of 4.9 do not notice. A request that no list
 names needs an administrator. Source: RocketMQ 4.9.8, PlainAccessValidator.parse, Permission.ADMIN_CODE.
 """
 
@@ -33,14 +33,14 @@ TopicAt = Callable[[int], str | None]  # log offset -> topic of the record there
 # Topic name returned for bytes that look like a record but are none, for example inside the body of a message.
 NO_QUEUE = f"{SYSTEM_TOPIC_PREFIX}no_queue"
 
-# Requests that need an administrator: upstream's list, and (ours) all others that change something or show secrets.
+# Requests that need an administrator: upstream's list, and all others that change something or show secrets.
 FOR_ADMINISTRATORS = (
     headers.CreateTopic,
     headers.DeleteTopic,
     headers.SaveBrokerSettings,
     headers.SaveGroup,
     headers.DeleteGroup,
-    # Ours, from here to the end: upstream needs only a signature.
+    # From SaveAccount to ResumeHalfMessage: stricter than upstream, which needs only a signature.
     headers.SaveAccount,
     headers.DeleteAccount,
     headers.SaveWhiteList,
@@ -54,9 +54,9 @@ FOR_ADMINISTRATORS = (
     headers.ResumeHalfMessage,
 )
 
-# Requests that any account may send. They change nothing and return no content of messages: only names, settings and
-# numbers. Lists of producers (204, 328), half messages (100323) and batch transactions (100334) contain only the
-# entries on which the account has rights.
+# Requests that any account may send. Such requests change nothing and return no content of messages: only names,
+# settings and numbers. Lists of producers (204, 328), half messages (100323) and batch transactions (100334) contain
+# only the entries on which the account has rights.
 FOR_EVERY_ACCOUNT = (
     headers.AccountsVersion,
     headers.AllConsumerOffsets,
@@ -102,11 +102,11 @@ class Rules:
         self._reply_topic = reply_topic
         self._by_header: dict[type[Header], Callable[[Any, Call], list[Need]]] = {
             headers.SendMessage: lambda header, _: [_publish(header.topic)],
-            # Ours: batch transactions, these three requests.
+            # Requests of batch transactions: not in RocketMQ 4.9.
             headers.SendHalfRun: lambda header, call: [_publish(header.topic), *self._batch(header.transaction, call)],
             headers.CommitBatch: lambda header, call: self._batch(header.transaction, call),
             headers.RollBackBatch: lambda header, call: self._batch(header.transaction, call),
-            headers.RecallMessage: lambda header, _: [_publish(header.topic)],  # ours
+            headers.RecallMessage: lambda header, _: [_publish(header.topic)],  # not in RocketMQ
             headers.SendReplyMessage: lambda header, _: self._reply(header),
             headers.PullMessage: lambda header, _: [(header.topic, SUB), _group(header.consumer_group)],
             headers.QueryMessage: lambda header, _: [(header.topic, SUB)],
@@ -117,7 +117,7 @@ class Rules:
                 [_group(header.consumer_group)] if header.consumer_group else []
             ),
             headers.Heartbeat: lambda _, call: _subscribed(decode_body(HeartbeatBody, call.body, REQUEST)),
-            # Ours, from ConsumerConnections to UnlockQueues: upstream needs only a signature.
+            # From ConsumerConnections to UnlockQueues: stricter than upstream, which needs only a signature.
             headers.ConsumerConnections: lambda header, _: [_group(header.consumer_group)],
             headers.ConsumerRunningState: lambda header, _: [_group(header.consumer_group)],
             headers.ConsumerStatusOfGroup: lambda header, _: [_group(header.group), (header.topic, SUB)],
@@ -127,7 +127,7 @@ class Rules:
             ],
             headers.LockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
             headers.UnlockQueues: lambda _, call: [_group(decode_body(QueueLock, call.body, REQUEST).group)],
-            # Ours: also a right on the message's topic. Upstream lets an account read any message by its log offset.
+            # Stricter than upstream: the message's topic needs a right. Upstream lets an account read any message.
             headers.SendMessageBack: lambda header, _: [_group(header.group), *self._at(header.offset, SUB)],
             headers.ViewMessage: lambda header, _: self._at(header.offset, SUB),
             headers.EndTransaction: lambda header, _: self._at(header.log_offset, PUB),
@@ -154,7 +154,7 @@ class Rules:
     def _reply(self, header: headers.SendReplyMessage) -> list[Need]:
         """Return no rights for a reply sent to the broker's reply topic.
 
-        Ours: a reply stored in another topic needs PUB there.
+        Stricter than upstream: a reply that is stored in another topic needs PUB on this topic.
         """
         return [] if header.topic == self._reply_topic else [_publish(header.topic)]
 
@@ -191,7 +191,7 @@ _OPEN = {code for code, header in request_headers().items() if issubclass(header
 def _publish(topic: str) -> Need:
     """Return the right to send to a topic.
 
-    Ours: a retry topic needs SUB on the topic itself; upstream checks the group.
+    Stricter than upstream: a retry topic needs SUB on the topic itself; upstream checks the group.
     """
     return (topic, SUB) if topic.startswith(RETRY_PREFIX) else (topic, PUB)
 

@@ -111,9 +111,8 @@ class SendProcessor:
         properties[Property.CLUSTER] = self._config.cluster
         if is_half(properties, topic):
             self._admission.check_transactions()
-            properties.setdefault(
-                Property.PRODUCER_GROUP, header.producer_group
-            )  # without it no producer could be asked
+            # Without a producer group the half message could not be checked.
+            properties.setdefault(Property.PRODUCER_GROUP, header.producer_group)
         return properties
 
     def _stored(self, message: StoredMessage, wait: bool, queue_id: int, handle: bytes | None) -> Reply | Future[Reply]:

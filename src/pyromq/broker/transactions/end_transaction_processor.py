@@ -1,7 +1,7 @@
 """Answers producers' decisions on half messages, and administrators' requests to list half messages or resume checks.
 
 Source: RocketMQ 4.9.8, EndTransactionProcessor and AdminBrokerProcessor.resumeCheckHalfMessage. Unlike upstream, a
-second decision on the same half message has no effect. The list of half messages is ours.
+second decision on the same half message has no effect. Upstream has no list of half messages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-REMEMBERED = 10_000  # limit of remembered decisions: a repeated request gets the same reply as the first
+REMEMBERED = 10_000  # limit of remembered decisions: a repeated request is answered like the first one
 MOST_LISTED = 200  # limit of half messages on one page of the list
 
 

@@ -34,7 +34,7 @@ READING_SECONDS = 1.0  # a member that has left its last check unread for longer
 READING_PAUSE = 0.01  # seconds between two steps if all members left are still reading their last checks
 MOST_TRIED = 32  # limit of members of a group that are tried for one half message in one step
 LONGEST_WAIT = 1.0  # longest wait for a record to be loaded (seconds); the alarm usually rings earlier
-LONGEST_MS = 72 * 3_600_000  # age at which a half message is given up: upstream's fileReservedTime, when it is deleted
+LONGEST_MS = 72 * 3_600_000  # age (ms) at which a half message is given up: upstream deletes it then (fileReservedTime)
 _GONE = "the log no longer has it"
 
 
@@ -104,8 +104,8 @@ class TransactionChecks:
         return True
 
     def _lose(self, half: Half, why: str) -> None:
-        """Settle a half message whose record is unreadable, as a restart would: otherwise retention keeps the log for
-        it.
+        """Settle a half message whose record is unreadable, as a restart would: otherwise retention would keep the log
+        forever.
         """
         self._half_messages.settle(half)
         logger.error("the half message at log offset %d, of group %s, is lost: %s", half.log_offset, half.group, why)

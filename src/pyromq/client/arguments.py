@@ -51,7 +51,7 @@ def check_queue(name: str, value: MessageQueue) -> None:
 
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
-    names = list(inspect.signature(function).parameters)[1:]  # without self
+    names = list(inspect.signature(function).parameters)[1:]  # all but `self`
     if not names:
         return function
 
@@ -111,7 +111,7 @@ _PLAIN: dict[object, ArgumentKind] = {
 
 
 def _kind(hint: Any) -> ArgumentKind | None:
-    """Return the `ArgumentKind` of an annotation; None if every value is allowed."""
+    """Return the `ArgumentKind` of an annotation; None if the annotation allows every value."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, inner = get_origin(hint), get_args(hint)

@@ -96,7 +96,7 @@ class ProducerConfig:
     delay_levels: int = 18  # limit of a message's delay level: levels in the brokers' `messageDelayLevel`
     template_topic: str = AUTO_CREATE_TOPIC  # an unknown topic is created at the brokers of this topic
     new_topic_queues: int = 4  # queues per broker of an auto-created topic
-    max_in_flight: int = 10_000  # limit of messages waiting for their replies; bounds memory
+    max_in_flight: int = 10_000  # limit of messages that wait for their replies, so that memory is bounded
     # Limit of the body bytes of messages waiting for their replies; None: no limit.
     max_pending_bytes: int | None = None
     # Longest wait of a small message for more messages of its queue, to be sent as one batch; 0: no batching.
@@ -179,7 +179,7 @@ class ConsumerConfig:
     )
     retry_seconds: float = 1.0  # pause after a failed pull
     # Compare pulled bodies with their checksums: brokers send records unchecked. Costs 0.03 us for a message of 1 KiB,
-    # in plain Python 0.4 us: 1 to 10 % of the time of a consumer that does nothing else.
+    # in plain Python 0.4 us: 1 to 10 % of the time of a consumer whose listener does nothing.
     verify_checksums: bool = True
     damaged: Damaged = Damaged.SKIP  # handling of messages that fail the checksum, or cannot be read
     # Limit of a decompressed body in bytes: a compressed megabyte can become a gigabyte. 16 MiB is the largest
@@ -203,9 +203,11 @@ class ConsumerConfig:
     offset_store: OffsetStore | None = None
 
     orderly: bool = False  # messages of a queue are consumed one after another, in order, by one member
-    broadcast: bool = False  # every member gets every message; offsets are in files, failures are not redelivered
+    broadcast: bool = (
+        False  # every member gets every message; offsets are in files, failed messages are not redelivered
+    )
     batch: int = 1  # largest number of messages per listener call
-    concurrency: int = 20  # parallel listener calls: threads for plain functions, tasks for async ones
+    concurrency: int = 20  # limit of parallel listener calls: threads for plain functions, tasks for async ones
     strategy: Strategy | None = None  # function that assigns queues to members; None: averaging
     pull_interval_seconds: float = 0.0  # pause after a pull that found messages
     buffered_span: int = 2000  # limit of the offset span between first and last unfinished message of a queue
@@ -215,8 +217,8 @@ class ConsumerConfig:
     # unlimited.
     max_retries: int | None = None
     local_retry_seconds: float = 5.0  # pause before a message that could not be sent back is retried in this consumer
-    suspend_seconds: float = 1.0  # pause of an orderly queue after a failure
-    consume_timeout_seconds: float = 900.0  # messages of a longer listener call are sent back for a retry
+    suspend_seconds: float = 1.0  # pause of an orderly queue before a failed message is retried
+    consume_timeout_seconds: float = 900.0  # limit of a listener call; messages of a longer call are sent back
     commit_seconds: float = 5.0  # interval between commits of a push consumer
     rebalance_seconds: float = 20.0  # interval between rebalances if no notification triggers one earlier
     close_seconds: float = 10.0  # longest wait of `close` for running listeners

@@ -66,7 +66,7 @@ class MessageSend:
         Call this in `before_send`. Raises `IllegalMessage` or `UnicodeEncodeError` for an illegal name or value.
         """
         check_property(name, value)
-        (name + value).encode()  # raises for a lone surrogate
+        (name + value).encode()  # raises `UnicodeEncodeError` for a lone surrogate
         for each, properties in zip(self.messages, self.added, strict=True):
             if message is None or each is message:
                 properties[name] = value
@@ -193,10 +193,10 @@ class ConsumeMessageHook(Protocol):
     """
 
     def before_consume(self, delivery: MessageDelivery) -> None:
-        """Called before the listener, in the same context (`contextvars`)."""
+        """Called before the listener, in the context (`contextvars`) in which the listener runs."""
 
     def after_consume(self, delivery: MessageDelivery, outcome: ConsumeOutcome) -> None:
-        """Called when the listener has ended, before offsets move and messages are sent back."""
+        """Called when the listener has ended, before offsets change and failed messages are sent back."""
 
 
 class SendHooks:

@@ -51,8 +51,9 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 
 class ClusterBrokers:
-    """Sends requests to brokers and name servers and raises their refusals; `timeout` is seconds per request to a
-    broker.
+    """Sends requests to brokers and name servers. A server's refusal is raised as a `BrokerError`.
+
+    `timeout` is seconds per request to a broker.
     """
 
     def __init__(self, cluster: ClusterClient, *, timeout: float) -> None:
@@ -60,7 +61,7 @@ class ClusterBrokers:
         self._timeout = timeout
 
     async def table(self) -> ClusterTable:
-        """Return all registered brokers by name, and the broker names of each cluster."""
+        """Return the brokers by name and the broker names of each cluster, as one name server knows them."""
         return await self.name_server(BrokerClusterInfo(), ClusterTable)
 
     async def masters(self, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
@@ -90,10 +91,10 @@ class ClusterBrokers:
     async def ask_each(
         self, addresses: Iterable[str], header: Header, body: bytes = b"", *, partial: bool = False
     ) -> list[Response]:
-        """Send a request to brokers in turn and return their responses. After the first failure no further broker is
-        asked.
+        """Send a request to brokers, one after the other, and return their responses.
 
-        With `partial`, brokers out of reach are left out and logged, as in `answers`.
+        The first failure is raised, and no further broker is asked. With `partial`, brokers out of reach are left out
+        and logged, as in `answers`.
         """
         if partial:
             return list((await self.answers(addresses, header)).values())
@@ -125,7 +126,7 @@ class ClusterBrokers:
 
 
 def masters_of(brokers: Iterable[BrokerAddresses]) -> dict[str, str]:
-    """Return the masters' addresses by broker name."""
+    """Return the addresses of those brokers that are masters, by broker name."""
     return {broker.broker_name: broker.addresses[MASTER] for broker in brokers if MASTER in broker.addresses}
 
 

@@ -135,11 +135,11 @@ class AsyncAdmin(AdminClient):
         return await self._brokers.table()
 
     async def broker_runtime(self, address: str) -> dict[str, str]:
-        """Return the runtime figures of the broker at `host:port`."""
+        """Return the runtime figures of the broker at `host:port`, as texts by RocketMQ's names."""
         return decode_body(KeyValues, (await self._brokers.ask(address, BrokerState())).body).table
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        """Return the settings of the broker at `host:port`, by the names of RocketMQ's configuration files."""
+        """Return the settings of the broker at `host:port`, by their names in RocketMQ's configuration files."""
         answer = await self._brokers.ask(address, BrokerSettings())
         return parse_properties(answer.body.decode(errors="replace"))
 

@@ -35,8 +35,9 @@ class Accounts:
         self._brokers = brokers
 
     async def tables(self, broker: str | None = None) -> dict[str, AccountTable]:
-        """Return accounts and white list of each broker by its name. Raises `UsageError` for a broker without
-        permissions.
+        """Return accounts and white list of each broker, by broker name.
+
+        Raises `UsageError` for a broker without permissions.
         """
         tables = {}
         for name, address in (await self._brokers.masters(broker=broker)).items():
@@ -60,11 +61,10 @@ class Accounts:
         default_group: str | None = None,
         broker: str | None = None,
     ) -> None:
-        """Create an account, or change its given settings; `topics` and `groups` are rights by name, "" removes a
-        right.
+        """Create an account, or change its given settings.
 
-        A new account needs a secret key. The change is in force when this returns. If a broker refuses, later brokers
-        are not changed.
+        `topics` and `groups` are rights by name; "" removes a right. A new account needs a secret key. The change is in
+        force when this returns. If a broker refuses, later brokers are not changed.
         """
         for right in (*(topics or {}).values(), *(groups or {}).values(), default_topic or "", default_group or ""):
             if right and right not in RIGHTS:

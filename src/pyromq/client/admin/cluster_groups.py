@@ -1,4 +1,4 @@
-"""Groups of a whole cluster: their settings at every master, connected clients, members and locked queues."""
+"""Reads and changes groups of a whole cluster: settings at every master, clients, members, locked queues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pyromq.remoting.headers import AllGroups, ConsumerConnections, DeleteGroup,
 class OnlineMember:
     """One connected member of a group. `subscriptions` are filter expressions by topic.
 
-    They are {} for a consumer that assigns queues itself, None if the broker does not send them.
+    `subscriptions` is {} for a consumer that assigns queues itself, None if the broker does not send subscriptions.
     """
 
     client_id: str
@@ -135,7 +135,7 @@ class ClusterGroups:
     ) -> None:
         """Change the given settings of a group at every master. Raises `GroupNotFound` if no master has it.
 
-        A master without the group gets it with the settings of another master.
+        A master without the group gets a group with the settings of another master.
         """
         given = {
             "retry_max_times": retries,

@@ -13,7 +13,7 @@ from pyromq.names import check_group
 from pyromq.remoting.bodies import ConsumeStats, QueueEntriesBody, ResetOffsets, decode_body
 from pyromq.remoting.headers import ConsumerConnections, ConsumeStatistics, QueueEntries, ResetOffset
 
-END_OF_QUEUE = -1  # wire value of "reset to the end" instead of a time
+END_OF_QUEUE = -1  # time in a reset request that means the end of each queue
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -91,7 +91,8 @@ class ClusterOffsets:
         await self._offsets.commit(group, queue, offset)
 
     async def clone_offsets(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
-        """Store the offsets of group `source` in a topic for group `destination` as well. Return them by queue.
+        """Store the offsets of group `source` in a topic for group `destination` as well. Return these offsets by
+        queue.
 
         Connected members of `destination` are not notified. Source: RocketMQ 4.9.8, CloneGroupOffsetCommand.
         """

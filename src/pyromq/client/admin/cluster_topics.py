@@ -138,7 +138,7 @@ class ClusterTopics:
     ) -> None:
         """Change the given settings of a topic at every master that has it. Raises `TopicNotFound`.
 
-        Messages in queues that can no longer be read stay there, invisible, until the queues can be read again.
+        Messages in queues that can no longer be read stay stored, invisible, until these queues can be read again.
         """
         change = TopicChange(read_queues, write_queues, permission, order)
         masters = await self._brokers.masters(cluster=cluster, broker=broker)
@@ -173,7 +173,7 @@ class ClusterTopics:
         return await self._brokers.name_server(RouteOfTopic(topic=name, standard_json_only=True), TopicRoute)
 
     async def topic_status(self, name: str, *, partial: bool = False) -> list[QueueStatus]:
-        """Return the bounds of every queue of a topic, in order. Raises `TopicNotFound`.
+        """Return the bounds of every queue of a topic, sorted by queue. Raises `TopicNotFound`.
 
         With `partial`, brokers out of reach are left out and logged.
         """

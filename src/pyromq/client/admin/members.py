@@ -34,7 +34,9 @@ from pyromq.remoting.headers import (
 )
 
 RELAY_SECONDS = 12.0  # limit of a request that a broker relays to a member; brokers wait 10 s for the member
-BLOCKED_SECONDS = 60.0  # a queue with messages and no progress for this time is blocked. Source: analyzeProcessQueue
+BLOCKED_SECONDS = (
+    60.0  # time without progress after which a queue with messages counts as blocked. Source: analyzeProcessQueue
+)
 
 
 class TrackState(Enum):
@@ -75,7 +77,7 @@ class Members:
     async def running(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunning:
         """Return a member's settings, queues, subscriptions and rates, and with `stacks` also its thread dump.
 
-        Raises `BrokerError` if the member is not connected, `ConsumeTimeout` if it does not answer.
+        Raises `BrokerError` if the member is not connected, `ConsumeTimeout` if the member does not answer.
         """
         question = ConsumerRunningState(consumer_group=group, client_id=client_id, stack_wanted=stacks)
         refusal: MQError | None = None
@@ -152,13 +154,13 @@ class Members:
         return {group: [found[group][client_id] for client_id in sorted(found[group])] for group in sorted(found)}
 
     async def groups_of_topic(self, topic: str) -> list[str]:
-        """Return the groups that consume a topic now, or have offsets in it, sorted."""
+        """Return the names of groups that consume a topic now, or have offsets in the topic, sorted."""
         masters = (await self._brokers.masters()).values()
         answers = await self._brokers.answers(masters, TopicConsumers(topic=topic))
         return sorted({group for each in answers.values() for group in decode_body(GroupList, each.body).groups})
 
     async def tracks(self, message: StoredMessage) -> dict[str, TrackState]:
-        """Return the state of a stored message in each group that consumes its topic.
+        """Return the state of a stored message in each group that consumes the message's topic, by group name.
 
         Source: RocketMQ 4.9.8, DefaultMQAdminExtImpl.messageTrackDetail.
         """

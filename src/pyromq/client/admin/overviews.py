@@ -95,7 +95,7 @@ class Overviews:
         self._servers = servers
 
     async def topics(self, *, shown: Callable[[int], None] | None = None) -> list[TopicOverview]:
-        """Return all topics by name, reserved ones included; brokers out of reach are left out."""
+        """Return an overview of each topic, by name, reserved ones included; brokers out of reach are left out."""
         at: dict[str, dict[str, str]] = {}
         masters = await self._brokers.masters()
         tables = await self._brokers.answers(masters.values(), AllTopics())
@@ -118,7 +118,7 @@ class Overviews:
         return await each_of(look, sorted(at), shown)
 
     async def groups(self, *, shown: Callable[[int], None] | None = None) -> list[GroupOverview]:
-        """Return all groups by name, built-in ones included; brokers out of reach are left out."""
+        """Return an overview of each group, by name, built-in ones included; brokers out of reach are left out."""
         tables = await self._brokers.answers((await self._brokers.masters()).values(), AllGroups())
         masters = list(tables)
         progress: dict[str, dict[str, list[ConsumeStats]]] = {}
@@ -219,7 +219,7 @@ class Overviews:
         return [row for row in found if not active_only or row.in_day or row.out_day]
 
     async def _totals(self, masters: Iterable[str], name: str, key: str) -> tuple[float, int]:
-        """Return a counter's rate of the last minute and its sum of the last day, added over all masters."""
+        """Return a counter's rate in the last minute and its sum in the last day, each added up over all masters."""
         stats = [found for each in masters if (found := await self._servers.statistic(each, name, key)) is not None]
         return sum(each.minute.tps for each in stats), sum(day_sum(each) for each in stats)
 

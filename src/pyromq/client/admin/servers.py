@@ -73,7 +73,7 @@ class Servers:
         return None if text is None else decode_body(dict[str, str], text.encode())
 
     async def name_server_settings(self) -> dict[str, dict[str, str]]:
-        """Return the settings of each name server by its address."""
+        """Return the settings of each name server by the name server's address."""
         answers = await self._brokers.ask_name_servers(NamesrvSettings())
         texts = [parse_properties(each.body.decode()) for each in answers]
         return dict(zip(self._cluster.name_servers.addresses, texts, strict=True))
@@ -164,7 +164,7 @@ class ClusterKv:
         self._brokers = brokers
 
     async def put_kv(self, namespace: str, key: str, value: str) -> None:
-        """Store a value at every name server."""
+        """Store a value by namespace and key at every name server."""
         await self._brokers.ask_name_servers(PutKv(namespace=namespace, key=key, value=value))
 
     async def kv(self, namespace: str, key: str) -> str | None:
@@ -176,7 +176,7 @@ class ClusterKv:
         return response.header(KvValueResponse).value
 
     async def delete_kv(self, namespace: str, key: str) -> None:
-        """Delete a value at every name server."""
+        """Delete the value of a namespace and key at every name server."""
         await self._brokers.ask_name_servers(DeleteKv(namespace=namespace, key=key))
 
     async def kv_namespace(self, namespace: str) -> dict[str, str]:

@@ -44,7 +44,7 @@ class Admin(BlockingClient[AsyncAdmin]):
     def diagnose(
         namesrv: str | None = None, topic: str | None = None, *, connections: ConnectionConfig | None = None
     ) -> list[Finding]:
-        """Check step by step why sending or consuming does not work; needs no started client."""
+        """Check step by step why sending or consuming does not work. Return the findings. Needs no started client."""
         runner = BlockingRunner(lambda: None)
         runner.start(_nothing)
         try:
@@ -95,7 +95,7 @@ async def _nothing() -> None:
 
 
 class BlockingMembers(Blocking[Members]):
-    """`admin.members`; see `Members`."""
+    """The object `admin.members` of a blocking `Admin`; see `Members`."""
 
     def __init__(self, runner: BlockingRunner, members: Members) -> None:
         super().__init__(runner, members)
@@ -111,7 +111,7 @@ class BlockingMembers(Blocking[Members]):
 
 
 class BlockingServers(Blocking[Servers]):
-    """`admin.servers`; see `Servers`."""
+    """The object `admin.servers` of a blocking `Admin`; see `Servers`."""
 
     change_settings = blocking(Servers.change_settings)
     settings_at_next_start = blocking(Servers.settings_at_next_start)
@@ -125,7 +125,7 @@ class BlockingServers(Blocking[Servers]):
 
 
 class BlockingAccounts(Blocking[Accounts]):
-    """`admin.accounts`; see `Accounts`."""
+    """The object `admin.accounts` of a blocking `Admin`; see `Accounts`."""
 
     tables = blocking(Accounts.tables)
     save = blocking(Accounts.save)
@@ -135,7 +135,7 @@ class BlockingAccounts(Blocking[Accounts]):
 
 
 class BlockingOverviews(Blocking[Overviews]):
-    """`admin.overviews`; see `Overviews`."""
+    """The object `admin.overviews` of a blocking `Admin`; see `Overviews`."""
 
     topics = blocking(Overviews.topics)
     groups = blocking(Overviews.groups)
@@ -144,14 +144,14 @@ class BlockingOverviews(Blocking[Overviews]):
 
 
 class BlockingDelayLevels(Blocking[ClusterDelayLevels]):
-    """`admin.delay_levels`; see `ClusterDelayLevels`."""
+    """The object `admin.delay_levels` of a blocking `Admin`; see `ClusterDelayLevels`."""
 
     all = blocking(ClusterDelayLevels.all)
     waiting = blocking(ClusterDelayLevels.waiting)
 
 
 class BlockingExports(Blocking[Exports]):
-    """`admin.exports`; see `Exports`."""
+    """The object `admin.exports` of a blocking `Admin`; see `Exports`."""
 
     settings = blocking(Exports.settings)
     metadata = blocking(Exports.metadata)

@@ -35,7 +35,10 @@ EXIT_SECONDS = 5.0  # limit of closing a client that the program did not close b
 
 
 def refuse_running_loop(instead: str = "the Async class of the same name") -> None:
-    """Raise `UsageError` in a thread whose event loop is running: blocking it would stop the application's tasks."""
+    """Raise `UsageError` if this thread's event loop is running: blocking it would stop the application's tasks.
+
+    `instead` names what to use.
+    """
     if asyncio._get_running_loop() is not None:
         raise UsageError(f"a blocking client was called inside a running event loop; use {instead} there")
 
@@ -139,10 +142,10 @@ class BlockingRunner:
         return self.run(call)
 
     def submit(self, start: Callable[P, asyncio.Future[T]], *args: P.args, **kwargs: P.kwargs) -> Outcome[T]:
-        """Begin work on the event loop and return without waiting for it; works submitted in a row share turns of the
-        loop.
+        """Begin work on the event loop and return without waiting for the result.
 
-        An error of `start` itself is raised here, or by the outcome if another thread runs the loop.
+        Works submitted in a row share turns of the loop. An error of `start` itself is raised here, or by the outcome
+        if another thread runs the loop.
         """
         self._check()
         outcome: Outcome[T] = Outcome(self)

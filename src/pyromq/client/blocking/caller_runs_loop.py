@@ -60,7 +60,7 @@ def give_back(caller_loop: CallerRunsLoop, user: object) -> None:
 def forget_all() -> None:
     """Forget all loops, in the child of a fork: they belong to the parent process."""
     global _sharing
-    _sharing = threading.Lock()  # the old lock may be held by a thread that exists in the parent only
+    _sharing = threading.Lock()  # the inherited lock may be held by a thread that exists only in the parent
     _shared.clear()
 
 
@@ -110,8 +110,8 @@ class _Loop(asyncio.SelectorEventLoop):
         self._process_events(events)  # type: ignore[attr-defined]
 
     def turn_now(self) -> None:
-        """Run the ready callbacks without waiting."""
-        self.call_soon(_nothing)  # so that the selector does not wait
+        """Run the callbacks that are ready, without waiting for events."""
+        self.call_soon(_nothing)  # a ready callback, so that the selector does not wait
         self._run_once()  # type: ignore[attr-defined]
 
     def abandon(self) -> None:
@@ -257,7 +257,7 @@ class CallerRunsLoop:
             while not future.done():
                 turn()
                 if shield.pending and shield.calls_off:
-                    raise KeyboardInterrupt  # `shield.leave` then calls the program's handler
+                    raise KeyboardInterrupt  # `shield.leave` calls the program's handler after that
         finally:
             self._own_call = None
             if not future.done():
@@ -304,9 +304,7 @@ class CallerRunsLoop:
                     return
 
     def _hand_over(self, owner: object, start: Callable[[], Awaitable[T]]) -> T:
-        """Give the work to the thread that turns the loop and return the result. Turn the loop if that thread leaves it
-        first.
-        """
+        """Let the thread that turns the loop do the work, and return its result. Take over if that thread leaves."""
         caller = _WaitingCaller(owner)
         with self._lock:
             self._waiting_callers.append(caller)

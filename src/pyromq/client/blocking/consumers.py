@@ -32,7 +32,8 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
                 ...
 
     Arguments, units, errors and commits are those of `AsyncPullConsumer`. One thread at a time may poll or iterate;
-    other threads may close, pause and resume meanwhile. Called inside a running event loop, methods raise `UsageError`.
+    other threads may close, pause and resume at the same time. Called inside a running event loop, methods raise
+    `UsageError`.
     """
 
     def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
@@ -164,7 +165,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
                 if not self._terminated:
                     self.wait()
             except KeyboardInterrupt:
-                pass  # the usual end of a program that consumes
+                pass  # Ctrl-C is the usual end of a program that consumes
 
     def wait(self) -> None:
         """Wait until `stop` or `close` is called. Raises the error that ended the consumer, see `AsyncConsumer.wait`.

@@ -246,7 +246,7 @@ class BatchTransactions(BlockingClient[AsyncBatchTransactions]):
 
     @property
     def ids(self) -> UniqueIds:
-        """Makes unique ids for messages that are encoded by the application."""
+        """The maker of unique ids, for messages that the application encodes itself."""
         return self._async.runs.ids
 
     def attempt(self, transaction: str, token: str | None = None) -> Attempt:

@@ -38,7 +38,7 @@ logger = logger_of(__name__)
 
 
 class AsyncLifespan(ABC):
-    """A client that is started when an `async with` block is entered and closed when it is left."""
+    """A client that is started when an `async with` block is entered and closed when the block is left."""
 
     @abstractmethod
     async def start(self) -> None: ...

@@ -89,7 +89,7 @@ class NameServers:
             await self._change_to(addresses)
 
     async def connect(self) -> Channel:
-        """Return a connection to the first reachable name server. Raises `NoNameServer`."""
+        """Return a connection to the first name server that can be reached. Raises `NoNameServer` if none can."""
         if not self.addresses:
             await self.look_up()
         failures: list[Unavailable] = []
@@ -127,9 +127,7 @@ class NameServers:
         raise self._nobody(failures) from (failures[-1] if failures else None)
 
     async def ask_each(self, header: Header, body: bytes = b"") -> list[Response]:
-        """Send a request to all name servers in turn and return the responses. Raises `Unavailable` at the first
-        failure.
-        """
+        """Send a request to each name server in turn and return the responses. Raises the first `Unavailable`."""
         responses = []
         for address in self.addresses:
             channel = await self._pool.channel(address)

@@ -32,10 +32,9 @@ _LEGAL = re.compile(r"[a-zA-Z0-9|_-]+")
 
 
 class Namespace:
-    """Adds a namespace to names of topics and groups (wraps) and removes it (unwraps). Wrapping twice changes nothing
-    more.
+    """Adds a namespace to names of topics and groups (wraps) and removes it (unwraps).
 
-    `name` is "" for no namespace.
+    `name` is "" for no namespace. Wrapping a wrapped name does not change it.
     """
 
     def __init__(self, name: str) -> None:

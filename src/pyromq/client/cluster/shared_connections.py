@@ -52,8 +52,9 @@ class Member:
         return self.consumer_groups | self.producer_groups
 
     def taken_by(self, other: Member) -> tuple[str, str] | None:
-        """Return ("consumer" or "producer", group) if both clients have this group: brokers cannot tell them apart.
-        Else None.
+        """Return ("consumer" or "producer", group) if both clients have this group; None if they have none in common.
+
+        Brokers cannot tell apart two clients with one id and one group.
         """
         for kind, mine, taken in (
             ("consumer", self.consumer_groups, other.consumer_groups),
@@ -116,14 +117,13 @@ def join(
     clock: Clock,
     connections: ConnectionConfig = PLAIN,
 ) -> SharedConnections | None:
-    """Add the client to the shared connections of its instance on this event loop. Return them, or None if it shares
-    none.
+    """Add the client to the shared connections of its instance on this event loop, and return them.
 
     Clients with the same name servers and instance share. Without an instance, on loops of `share_on`, the client joins
     the first nameless instance with equal connection settings in which its group is free. Without an instance on other
-    loops it shares nothing. Clients of a named instance with different connection settings share its name only. Raises
-    `UsageError` if the instance has a consumer, or producer, of the same group in this process. Source:
-    MQClientInstance.registerConsumer, registerProducer.
+    loops, the client shares nothing, and None is returned. Clients of a named instance with different connection
+    settings share its name only. Raises `UsageError` if the instance has a consumer, or producer, of the same group in
+    this process. Source: MQClientInstance.registerConsumer, registerProducer.
     """
     loop = asyncio.get_running_loop()
     kind = _kind(connections)

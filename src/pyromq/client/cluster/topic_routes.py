@@ -19,12 +19,12 @@ MASTER = 0  # id of a master; replicas have higher broker ids
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One topic's route. `writable` and `readable` are in order of broker name and queue id."""
+    """The route of one topic; `writable` and `readable` queues are in order of broker name and queue id."""
 
     topic: str
     writable: tuple[MessageQueue, ...]
     readable: tuple[MessageQueue, ...]
-    addresses: dict[str, dict[int, str]]  # broker name -> broker id -> host:port
+    addresses: dict[str, dict[int, str]]  # by broker name and broker id: `host:port`
 
     def master(self, broker_name: str) -> str | None:
         """Return the address of a broker's master, which takes messages and offsets; None if none is registered."""
@@ -58,8 +58,9 @@ def read_route(topic: str, body: TopicRoute) -> Route:
 
 
 def route_for_new_topic(topic: str, template: TopicRoute, new_queues: int) -> Route:
-    """Return the route of an auto-created topic: the template topic's route with at most `new_queues` queues per
-    broker.
+    """Return the route of an auto-created topic.
+
+    It is the template topic's route with at most `new_queues` queues per broker.
     """
     queues = [_cut(at_broker, new_queues) for at_broker in template.queues]
     return read_route(topic, TopicRoute(brokers=template.brokers, queues=queues, order_conf=template.order_conf))

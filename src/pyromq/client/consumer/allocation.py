@@ -78,11 +78,11 @@ class MachineRoom:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoomNearby:
-    """Assigns queues to members of the same machine room; queues of a room without members are divided among all
-    members.
+    """Assigns queues to members of the same machine room.
 
-    `room_of_queue` and `room_of_member` return the room of a queue's broker and of a member's client id. If they return
-    an empty room, `UsageError` is raised. `inner` is the strategy within a room. Source: AllocateMachineRoomNearby.
+    The queues of a room without members are divided among all members. `room_of_queue` and `room_of_member` return the
+    room of a queue's broker and of a member's client id. If they return an empty room, `UsageError` is raised. `inner`
+    is the strategy within a room. Source: AllocateMachineRoomNearby.
     """
 
     room_of_queue: Callable[[MessageQueue], str]
@@ -166,9 +166,7 @@ def _is_member(group: str, member: str, queues: Sequence[MessageQueue], members:
 
 
 def _room(broker_name: str) -> str | None:
-    """Return the room of a broker named `room@name`; None for other names. Empty parts at the end do not count, as in
-    Java.
-    """
+    """Return the room of a broker named `room@name`; None for other names. As in Java, empty end parts are ignored."""
     parts = broker_name.rstrip("@").split("@")
     return parts[0] if len(parts) == 2 else None
 

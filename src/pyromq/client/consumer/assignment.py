@@ -30,7 +30,7 @@ from pyromq.remoting.headers import LockQueues, UnlockQueues
 
 logger = logger_of(__name__)
 
-DRAIN_SECONDS = 0.5  # longest wait for running listeners before a revoked queue is unlocked
+DRAIN_SECONDS = 0.5  # longest wait for running listeners of a revoked queue before it is unlocked
 ACQUIRE_SECONDS = (
     0.7  # longest wait of consumers that are not orderly for a lock; longer than the previous owner's DRAIN_SECONDS
 )
@@ -110,7 +110,7 @@ class Assignment(Generic[Q]):
         return [assigned for assigned in begun if assigned is not None]
 
     async def revoke(self, queues: Sequence[Q]) -> None:
-        """End consuming queues. An orderly consumer keeps the lock of a busy queue until it is drained."""
+        """End consuming queues. An orderly consumer keeps the lock of a busy queue until the queue is drained."""
         for assigned in queues:
             self._work.stop(assigned)
         late = await self._drain(queues, DRAIN_SECONDS)
@@ -136,14 +136,14 @@ class Assignment(Generic[Q]):
         self._log_late(late, seconds)
         await self._end(queues)
         busy = {assigned.queue for assigned in late if self._work.is_busy(assigned)}
-        await self._unlock(self._locked - busy)  # includes queues being acquired or revoked
+        await self._unlock(self._locked - busy)  # `_locked` includes queues being acquired or revoked
 
     async def unlock_all(self) -> None:
         """Release all locks, without draining or committing."""
         await self._unlock(list(self._locked))
 
     def lock_lost(self, queue: MessageQueue) -> None:
-        """Forget the lock of a queue: another member may hold it now."""
+        """Forget the lock of a queue, because another member may hold the lock now."""
         self._locked.discard(queue)
 
     async def _lock(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
@@ -165,8 +165,9 @@ class Assignment(Generic[Q]):
             logger.info("group %s: waiting for locks held by other members: %s", self._group, names)
 
     def _may_acquire(self, queue: MessageQueue, is_held: bool | None) -> bool:
-        """Return whether to acquire a queue. `is_held`: this client holds the queue's lock; None: the broker did not
-        answer.
+        """Return whether to acquire a queue.
+
+        `is_held` tells whether this client holds the queue's lock; None if the queue's broker did not answer.
         """
         if is_held or (is_held is None and not self._strict):
             self._refused.pop(queue, None)
@@ -275,7 +276,7 @@ class QueueLockClient:
         await asyncio.gather(*(self._unlock(of_broker) for of_broker in _by_broker(queues)))
 
     async def address(self, queue: MessageQueue) -> str:
-        """Return the address of the queue's master, which keeps the lock. Raises `Unavailable`."""
+        """Return the address of the queue's master, which keeps the queue's lock. Raises `Unavailable`."""
         return await self._cluster.master(queue)
 
     async def _lock(self, queues: list[MessageQueue], timeout: float) -> dict[MessageQueue, bool]:

@@ -65,7 +65,7 @@ class ConsumptionRates:
         self._samples_taken = 0
 
     def tally(self, topic: str) -> Tally:
-        """Return the counters of a topic, created on first use."""
+        """Return the tally (counters) of a topic; a new one is created on first use."""
         course = self._courses.get(topic)
         if course is None:
             begin = (self.clock.monotonic(), Tally())

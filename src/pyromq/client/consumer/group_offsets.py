@@ -120,10 +120,10 @@ class OwnOffsets:
 
 
 class _Calls(Generic[V]):
-    """Runs one function of a store in a thread, one call at a time; arguments that arrive during a call share the next
-    one.
+    """Runs one function of a store in a thread, one call at a time.
 
-    A running call holds `turn` until it returns, even after its callers have timed out.
+    Arguments that arrive during a call are passed together in the next call. A running call holds `turn` until it
+    returns, even after its callers have timed out.
     """
 
     def __init__(
@@ -228,8 +228,9 @@ class OffsetFile:
             ) from error
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets and keep those of other queues. The file is on disk when this returns. Raises
-        `StoreNotWritable`.
+        """Store offsets and keep those of other queues. The file is on disk when this returns.
+
+        Raises `StoreNotWritable`.
         """
         try:
             table = self.load()

@@ -85,7 +85,7 @@ def examine(
     With `verify`, checksums and queue offsets are compared; without it only unreadable records count as damaged.
     """
     found = _records(raw, queue, begin, end)
-    whole = len(found) == end - begin  # no record was filtered out: each one's queue offset is known
+    whole = len(found) == end - begin  # no record was filtered out, so the queue offset of each record is known
     sound: list[StoredMessage] = []
     damaged: list[DamagedMessage] = []
     expected = begin
@@ -125,8 +125,9 @@ def _records(raw: bytes, queue: MessageQueue, begin: int, end: int) -> list[tupl
 
 
 def _next_record(raw: bytes, position: int, queue: MessageQueue, offsets: range) -> int:
-    """Return the position in `raw` of this pull's next sound record after an unreadable one; `len(raw)` if there is
-    none.
+    """Return the position in `raw` of this pull's next sound record after an unreadable one.
+
+    Return `len(raw)` if there is none.
     """
     while (position := raw.find(MAGIC_BYTES, position + MAGIC_AT + 1) - MAGIC_AT) >= 0:
         try:
@@ -148,12 +149,12 @@ BULK_BYTES = 1 << 19  # limit of a pull of more than FEW messages; without it br
 
 
 class PullStatus(Enum):
-    """The result of a pull."""
+    """The result of a pull: messages, or the reason why the response has none."""
 
     FOUND = "FOUND"
-    NO_NEW_MESSAGE = "NO_NEW_MSG"  # no message at that offset yet
-    NO_MATCH = "NO_MATCHED_MSG"  # the filter rejects all messages: continue at `next_offset`
-    OFFSET_MOVED = "OFFSET_ILLEGAL"  # the offset is outside the queue: continue at `next_offset`
+    NO_NEW_MESSAGE = "NO_NEW_MSG"  # the queue has no message at the pulled offset yet
+    NO_MATCH = "NO_MATCHED_MSG"  # the filter rejects all messages up to `next_offset`: continue there
+    OFFSET_MOVED = "OFFSET_ILLEGAL"  # the pulled offset is outside the queue: continue at `next_offset`
 
 
 _STATUSES = {
@@ -205,7 +206,7 @@ class PullRequest:
     commit_offset: int | None = None
     max_bytes: int | None = None
     verify: bool = True
-    max_body_bytes: int = MAX_BODY_BYTES  # limit of a decompressed body
+    max_body_bytes: int = MAX_BODY_BYTES  # limit of a decompressed body of a message
 
     @classmethod
     def once(cls, config: ConsumerConfig, max_count: int, wanted: Wanted, *, wait_seconds: float) -> PullRequest:
@@ -318,7 +319,7 @@ class PullResult:
         if self._names.name:
             for message in messages:
                 message.topic = self._names.unwrap(message.topic)
-        if wanted.accepts_code is not None:  # the broker has compared hashes of tags only
+        if wanted.accepts_code is not None:  # the broker compares only hashes of tags, so other tags may match
             messages = [message for message in messages if wanted.accepts_tag(message.tags)]
         return messages
 
@@ -326,9 +327,7 @@ class PullResult:
 async def pull(
     cluster: ClusterClient, group: str, queue: MessageQueue, offset: int, *, request: PullRequest
 ) -> PullResult:
-    """Pull from a queue once. Raises the broker's refusal (a `BrokerError`), or `Unavailable` if no broker answers in
-    time.
-    """
+    """Pull from a queue once. Raises a broker's refusal (`BrokerError`), or `Unavailable` after the timeout."""
     flags = PullFlag.SUBSCRIPTION
     if request.wait_seconds > 0:
         flags |= PullFlag.SUSPEND
@@ -473,9 +472,7 @@ class DamagedMessagePolicy:
 
 
 def _unpack(compressed: list[StoredMessage]) -> list[tuple[StoredMessage, UndecodableBody]]:
-    """Decompress bodies and keep up to `_MOST_KEPT` bytes of them. Return messages with invalid bodies and their
-    errors.
-    """
+    """Decompress bodies, keeping up to `_MOST_KEPT` bytes. Return messages with invalid bodies and their errors."""
     refused = []
     left = _MOST_KEPT
     for message in compressed:

@@ -123,10 +123,10 @@ class AsyncQueueReader(AsyncLifespan):
         return dict(zip(bounds, found, strict=True))
 
     async def first_since(self, queue: MessageQueue, time_ms: int, bounds: Bounds) -> int:
-        """Return the offset of the first message stored at `time_ms` (ms since 1970) or later; the queue's end if there
-        is none.
+        """Return the offset of the first message stored at `time_ms` (ms since 1970) or later.
 
-        Brokers return the message nearest to the time, which may be stored before it.
+        Return the queue's end if there is none. Brokers return the message nearest to the time, which may be stored
+        before it.
         """
         least, most = bounds
         if least >= most:
@@ -141,7 +141,7 @@ class AsyncQueueReader(AsyncLifespan):
 
     async def store_time_at(self, queue: MessageQueue, offset: int) -> int | None:
         """Return the store time (ms since 1970) of the message at an offset; None if there is no message."""
-        request = PullRequest(1, timeout=self._timeout, verify=False)  # the body does not matter
+        request = PullRequest(1, timeout=self._timeout, verify=False)  # not verified, because the body does not matter
         messages = (await pull(self._cluster, self._wire_group, queue, offset, request=request)).messages
         return messages[0].store_ms if messages and messages[0].queue_offset == offset else None
 
@@ -160,8 +160,9 @@ class AsyncQueueReader(AsyncLifespan):
         sql: str | None = None,
         max_bytes: int | None = None,
     ) -> PullResult:
-        """Pull once. A broker of pyromq returns up to `max_bytes` of records, other brokers up to their configured
-        limit.
+        """Pull once from a queue.
+
+        A broker of pyromq returns up to `max_bytes` of records, other brokers up to their configured limit.
         """
         wanted = wanted_by(tags, sql)
         request = PullRequest(max_count, wanted, timeout=self._timeout, max_bytes=max_bytes, verify=self._verify)
@@ -175,8 +176,9 @@ class AsyncQueueReader(AsyncLifespan):
         sql: str | None = None,
         max_bytes: int | None = None,
     ) -> list[PullResult]:
-        """Pull in parallel from `places`: queue, offset, highest number of messages. Other arguments are those of
-        `pull`.
+        """Pull in parallel from `places`: queue, offset and highest number of messages of each pull.
+
+        Other arguments are those of `pull`.
         """
         return await asyncio.gather(
             *(
@@ -192,7 +194,7 @@ class AsyncQueueReader(AsyncLifespan):
         return dict(zip(queues, found, strict=True))
 
     async def commit(self, offsets: Mapping[MessageQueue, int], group: str) -> None:
-        """Commit a group's offsets, so that tools show its progress. The brokers have them when this returns."""
+        """Commit a group's offsets, so that tools show its progress. The brokers have the offsets when this returns."""
         await asyncio.gather(
             *(self._offsets.commit(self._names.wrap(group), queue, offset) for queue, offset in offsets.items())
         )

@@ -46,7 +46,7 @@ async def _nothing() -> None:
 class Rebalance(Generic[Q]):
     """Keeps `assigned` equal to the strategy's result for the topics that `topics` returns.
 
-    `acquire(queues)` begins to consume queues and returns those it acquired. `revoke(queues)` ends consuming them.
+    `acquire(queues)` begins to consume queues and returns the acquired ones. `revoke(queues)` ends consuming queues.
     `settle()` is called after each change of `assigned`. `stuck(assigned)` returns why a queue must be acquired again,
     or "". One task makes all calls, one after the other.
     """
@@ -79,7 +79,7 @@ class Rebalance(Generic[Q]):
         self._settle = settle
         self._stuck = stuck
         self._woken = asyncio.Event()
-        self._said: dict[str, str] = {}  # warnings by topic, each logged once
+        self._said: dict[str, str] = {}  # latest warning of each topic, logged once
         self._seen: list[str] = []  # the group's members in the latest answer of a broker
         self._away: set[str] = (
             set()
@@ -97,7 +97,7 @@ class Rebalance(Generic[Q]):
         self.wake()
 
     async def _refresh_routes(self) -> None:
-        await self._clock.sleep(REFRESH_PAUSE)  # so that a route counted as fresh is newer than the notification
+        await self._clock.sleep(REFRESH_PAUSE)  # routes younger than this pause would not be fetched again
         await self._cluster.refresh_all()
 
     async def run(self) -> None:
@@ -129,10 +129,8 @@ class Rebalance(Generic[Q]):
             alarm.cancel()
 
     async def once(self) -> bool:
-        """Rebalance all topics once. Return False if the result is incomplete, so that the next rebalance must come
-        soon.
-        """
-        members: dict[str, list[str]] = {}  # by broker address, so that each broker is asked once
+        """Rebalance all topics once. Return False if the result is incomplete and the next rebalance must come soon."""
+        members: dict[str, list[str]] = {}  # client ids by broker address: each broker is asked once
         topics = list(self._topics())
         balanced = True
         wanted: set[MessageQueue] = set()

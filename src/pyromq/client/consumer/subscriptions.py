@@ -63,12 +63,12 @@ class Subscriptions(Generic[L]):
 
     @property
     def topics(self) -> list[str]:
-        """The topics subscribed to, sorted, then the retry topic."""
+        """The topics subscribed to, sorted; with `retries`, the group's retry topic is the last one."""
         topics = sorted(self._subscribed)
         return [*topics, retry_topic(self._group)] if topics and self._retries else topics
 
     def wanted(self, topic: str) -> Wanted:
-        """Return the filter of a topic; everything for a topic without a subscription."""
+        """Return the filter of a topic; for a topic without a subscription, a filter that accepts everything."""
         subscribed = self._subscribed.get(topic)
         return subscribed.wanted if subscribed is not None else EVERYTHING
 
@@ -133,7 +133,7 @@ class Subscriptions(Generic[L]):
         try:
             await self._cluster.route(topic)
         except MQError as error:
-            logger.debug("group %s: no route of %s yet: %s", self._group, topic, error)  # the rebalance warns
+            logger.debug("group %s: no route of %s yet: %s", self._group, topic, error)  # the rebalance logs a warning
 
     async def _check(self, topic: str) -> None:
         route = self._cluster.routes.find(topic)
@@ -150,7 +150,7 @@ class Subscriptions(Generic[L]):
 
 
 def subscription(topic: str, wanted: Wanted, version: int = 0) -> Subscription:
-    """Return one topic's subscription as heartbeats contain it."""
+    """Return one topic's subscription in the form in which heartbeats contain it."""
     tags = wanted if isinstance(wanted, TagFilter) else EVERYTHING
     return Subscription(
         topic=topic,

@@ -432,7 +432,7 @@ class Requests:
                 correlation_id,
             )
         else:
-            with suppress(RuntimeError):  # the event loop of that client was closed meanwhile
+            with suppress(RuntimeError):  # the event loop of the requesting client was closed meanwhile
                 request.reply.get_loop().call_soon_threadsafe(_complete, request.reply, message)
         return Reply()
 

@@ -32,7 +32,7 @@ MakeHeader = Callable[[MessageQueue, int], Header]
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The acknowledged messages of a stream in one queue; half messages have no offsets yet (None)."""
+    """The acknowledged messages of a stream in one queue: number, first and last offset (None for half messages)."""
 
     messages: int
     first_offset: int | None = None

@@ -80,10 +80,10 @@ class UndecidedAttempts:
 
 
 class AsyncAttempt:
-    """One attempt at a transaction, an async context manager: its end finishes the attempt, or abandons it after an
-    error.
+    """One attempt at a transaction, an async context manager.
 
-    Messages of one queue become visible in the order in which they were sent.
+    The end of the block finishes the attempt; after an error it abandons the attempt. Messages of one queue become
+    visible in the order in which they were sent.
     """
 
     def __init__(self, batches: AsyncBatchTransactions, transaction: str, token: str) -> None:
@@ -152,8 +152,9 @@ class AsyncAttempt:
         return self.result
 
     async def _announce(self, sent: Iterable[MessageQueue]) -> None:
-        """Announce to the ledger (the deciding broker) each topic of which it has no message: it decides for all
-        topics.
+        """Announce to the ledger (the deciding broker) each topic of which the ledger has no message.
+
+        The ledger decides on the messages of these topics as well.
         """
         ledger = self._batches.ledger
         known = {queue.topic for queue in sent if queue.broker_name == ledger}
@@ -232,7 +233,7 @@ class AsyncBatchTransactions(AsyncLifespan):
         the decision, so that a later caller can compare it with its own.
 
         Raises `BatchIncomplete` if a broker has rolled back messages of an attempt after its timeout. After
-        `Unavailable` a broker may not know the decision yet; any further commit completes it.
+        `Unavailable` a broker may not know the decision yet; any further commit tells that broker.
         """
         wanted = []
         for attempt in attempts:
@@ -300,8 +301,9 @@ class AsyncBatchTransactions(AsyncLifespan):
         return decode_body(BatchDecision, (await self.ask(broker, header, body)).body)
 
     async def ask(self, broker: str, header: Header, body: bytes = b"") -> Response:
-        """Return the response of a broker, by name. Retriable failures are retried for `timeout` seconds, others
-        raised.
+        """Return the response of a broker, by name.
+
+        Retriable failures are retried for `timeout` seconds, other errors are raised.
         """
         retry = Retry(self._clock, self.runs.timeout)
         while True:

@@ -132,7 +132,7 @@ class Outbox:
                 self._room.remove(waiter)
 
     async def route(self, topic: str) -> Route:
-        """Return a topic's route, also of an auto-created topic. Raises `TopicNotFound`."""
+        """Return a topic's route, also for the first message of an auto-created topic. Raises `TopicNotFound`."""
         self._cluster.check_running()
         return await self._cluster.route_for_sending(topic, self._config.template_topic, self._config.new_topic_queues)
 
@@ -151,7 +151,7 @@ class Outbox:
                 waiting.popleft()
         finally:
             del self._stalled[topic]
-            for pending in waiting:  # only if this task failed: no caller may wait without end
+            for pending in waiting:  # not empty only if this task failed: no caller may wait without end
                 self._fail(pending, _given_up(topic))
 
     async def destination(self, pending: PendingSend) -> tuple[Channel, MessageQueue]:
@@ -290,7 +290,9 @@ class Outbox:
             self._cluster.tasks.start(self._retry(pending, error), name="retry")
 
     async def _retry(self, pending: PendingSend, error: MQError) -> None:
-        failure: MQError | None = _given_up(pending.topic)  # after a fault in this task: no caller may wait without end
+        failure: MQError | None = _given_up(
+            pending.topic
+        )  # used after a fault in this task: no caller may wait forever
         try:
             failure = await self._try_again(pending, error)
         finally:
@@ -356,9 +358,7 @@ class Outbox:
 
 
 def send_result(answer: Response, message_id: str, queue: MessageQueue) -> SendResult:
-    """Return the send result in a broker's response to a message for `queue`. Raises `ProtocolError` for a malformed
-    one.
-    """
+    """Return the send result in a broker's response to a message for `queue`. Raises `ProtocolError`."""
     status = STATUSES[answer.code]
     header = answer.header(SendMessageResponse)
     if header.queue_id != queue.queue_id:

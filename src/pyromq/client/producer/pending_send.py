@@ -269,7 +269,7 @@ def check_message(message: Message, config: ProducerConfig) -> None:
     check_body(message.body, config.max_message_bytes)
     tags = message.tags
     if tags is not None and (type(tags) is not str or "|" in tags or tags.strip() != tags):
-        check_tag(tags)  # raises with the reason
+        check_tag(tags)  # raises an `IllegalMessage` that names the reason
     if message.keys or type(message.keys) is not tuple:
         _check_keys(message)
     if type(message.properties) is not dict and not isinstance(message.properties, Mapping):
@@ -414,7 +414,8 @@ def queue_chooser(
 ) -> QueueChooser | None:
     """Return the function that chooses the message's queue; None if queues take turns.
 
-    Raises `UsageError` if more than one way is given, and `IllegalMessage` if `message` is no `Message`.
+    Raises `UsageError` if more than one of queue, key and selector is given, `IllegalMessage` if `message` is no
+    `Message`.
     """
     if queue is None and ordering_key is None and selector is None and isinstance(message, Message):
         return None
@@ -485,7 +486,7 @@ class Preparation:
             timeout = self._config.timeout
         elif not isinstance(timeout, int | float):
             raise UsageError(f"timeout={timeout!r:.80} is {type(timeout).__name__}; it must be a number, of seconds")
-        elif not timeout > 0:  # NaN, too
+        elif not timeout > 0:  # this refuses NaN, too
             raise UsageError(f"timeout={timeout!r} leaves no time; it must be a number of seconds above 0")
         return self._clock.monotonic() + timeout
 
@@ -498,7 +499,7 @@ class Preparation:
         kind: SendKind = SendKind.SINGLE,
         more: Mapping[str, str] | None = None,
     ) -> PendingSend:
-        """Return a message ready to be sent; `more` are further properties of this send."""
+        """Return a message as a `PendingSend`, ready for the outbox; `more` are further properties of this send."""
         topic, deadline = self.topic(message.topic), self.deadline(timeout)
         ended = None
         if self.hooks is not None:
@@ -526,7 +527,7 @@ class Preparation:
         )
 
     def batch(self, members: Sequence[Message], choose: QueueChooser | None, timeout: float | None) -> PendingSend:
-        """Return a batch of messages ready to be sent."""
+        """Return a batch of messages as one `PendingSend`, ready for the outbox."""
         topic, deadline = self.topic(members[0].topic), self.deadline(timeout)
         more, ended = None, None
         if self.hooks is not None:
@@ -552,7 +553,7 @@ class Preparation:
         return batch_properties(self._names.properties, wait_stored=wait_stored)
 
     def _before(self, kind: SendKind, messages: Sequence[Message]) -> MessageSend:
-        """Check the messages, then call the hooks' `before_send`."""
+        """Check the messages, and call the hooks' `before_send`. Return the send that begins."""
         assert self.hooks is not None
         for message in messages:
             check_message(message, self._config)

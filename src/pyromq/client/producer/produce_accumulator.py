@@ -114,7 +114,7 @@ class ProduceAccumulator:
         try:
             return topic, choose(route.writable), wait_stored
         except MQError:
-            return None  # sent alone, the message raises this error to its caller
+            return None  # the message is sent alone, so that its caller gets this error
 
     async def _send_at(self, due: float, place: _Place, batch: _OpenBatch) -> None:
         await self._clock.sleep(max(0.0, due - self._clock.monotonic()))

@@ -234,8 +234,9 @@ class _Checking:
 
     @answers(CheckTransaction)
     def check(self, header: CheckTransaction, call: Call) -> Reply:
-        """Start the check that a broker asks for; its decision is sent as a request of its own. Source:
-        ClientRemotingProcessor.
+        """Start the check that a broker asks for. The decision is sent in a separate request.
+
+        Source: ClientRemotingProcessor.
         """
         try:
             message = decode(call.body)

@@ -207,8 +207,9 @@ class TraceSender:
         self.dropped = 0
 
     def add(self, record: TraceRecord) -> None:
-        """Add a record, or drop it if `MOST_WAITING` records are unsent or the sender is closed. Thread-safe, does not
-        block.
+        """Add a record, or drop it if `MOST_WAITING` records are unsent or the sender is closed.
+
+        Thread-safe; does not block.
         """
         if len(self._waiting) >= MOST_WAITING or self._closing:
             self._count_dropped(1)
@@ -221,7 +222,7 @@ class TraceSender:
         """Use these TLS settings, this account and these name servers, unless set already."""
         self._namesrv = self._namesrv or namesrv
         if self._connections is None and connections is not None:
-            self._connections = replace(connections, hooks=())  # the client's RPC hooks are for its own requests
+            self._connections = replace(connections, hooks=())  # RPC hooks of a client are for requests of that client
 
     def close(self) -> None:
         """Send the remaining records, for at most three seconds. Idempotent."""

@@ -33,7 +33,7 @@ from pyromq.net.connection_config import ConnectionConfig
 from pyromq.remoting.bodies import TopicList, decode_body
 from pyromq.remoting.headers import SendMessageResponse, TopicNames
 
-PULL_COUNT = 32  # messages per pull
+PULL_COUNT = 32  # dead letters pulled per request
 REDRIVEN_FROM = "REDRIVEN_FROM"  # property of a copy: the offset id of its dead letter
 ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"  # property with the original topic, set by RocketMQ 5
 
@@ -139,7 +139,7 @@ class RedriveOrder:
 
 
 class Fate(Enum):
-    """The outcome of a dead letter in a redrive."""
+    """What a redrive did with a dead letter."""
 
     SENT = "sent"
     WOULD_BE_SENT = "would be sent"

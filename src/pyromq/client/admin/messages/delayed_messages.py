@@ -29,7 +29,7 @@ from pyromq.remoting.properties import parse_properties
 from pyromq.remoting.recall_handle import is_recall_handle
 
 PAGE = 500  # scheduled messages listed per request
-MOST_COMPARED = 100_000  # limit of messages searched for an id: 200 requests, some seconds
+MOST_COMPARED = 100_000  # limit of scheduled messages searched for an id: 200 requests, some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class AsyncDelayedMessages(AdminClient):
     """
 
     async def counts(self) -> dict[str, int]:
-        """Return the number of scheduled messages by topic, sorted, without topics that have none."""
+        """Return the number of scheduled messages by topic, sorted; topics without scheduled messages are left out."""
         return await count_waiting(self._cluster, timeout=self._timeout)
 
     def waiting(self, topic: str, *, begin_ms: int = 0) -> AsyncGenerator[DelayedMessage, None]:
@@ -113,7 +113,7 @@ async def count_waiting(cluster: ClusterClient, *, timeout: float) -> dict[str, 
 async def list_waiting(
     cluster: ClusterClient, topic: str, *, begin_ms: int = 0, timeout: float
 ) -> AsyncGenerator[DelayedMessage, None]:
-    """Yield a topic's scheduled messages that are due at `begin_ms` or later, in order of delivery.
+    """Yield a topic's scheduled messages that are due at `begin_ms` (ms since 1970) or later, in order of delivery.
 
     Brokers out of reach are left out and logged. Raises `Unavailable` if no broker can be reached.
     """
@@ -258,7 +258,7 @@ class ClusterDelayLevels:
 
     async def _queues(self) -> list[list[_Queue]]:
         masters = await self._brokers.masters()
-        settings = await self._brokers.answers(masters.values(), BrokerSettings())  # without brokers out of reach
+        settings = await self._brokers.answers(masters.values(), BrokerSettings())  # brokers out of reach are left out
         return await each_of(self._queues_at, [each for each in masters.items() if each[1] in settings])
 
     async def _queues_at(self, master: tuple[str, str]) -> list[_Queue]:

@@ -151,7 +151,7 @@ def _waiting(message: StoredMessage) -> LifeEvent:
 
 
 async def _groups(cluster: ClusterClient, topic: str) -> list[str]:
-    """Return the groups that consume a topic or have offsets in it, sorted."""
+    """Return the groups that consume a topic now, or have offsets in the topic, sorted."""
     route = await cluster.route(topic)
     masters = [address for name in route.addresses if (address := route.master(name)) is not None]
     question = TopicConsumers(topic=topic)
@@ -167,7 +167,7 @@ async def _of_group(
     message_id: str,
     timeout: float,
 ) -> list[LifeEvent]:
-    """Return a message's events in a group: sent back, dead letter, and whether the group's offset has passed it."""
+    """Return a message's events in a group: sent back, dead letter, and whether its offset has passed the message."""
     retried = await _copies_in(cluster, retry_topic(group), message_id, timeout)
     dead = await _copies_in(cluster, dead_letter_topic(group), message_id, timeout)
     events = [

@@ -149,7 +149,7 @@ def _by_unique_id(topic: str, message_id: str) -> QueryMessage:
 
 
 async def find_at(cluster: ClusterClient, queue: MessageQueue, offset: int, *, timeout: float) -> StoredMessage:
-    """Return the message at a queue offset. Raises `QueryNotFound`."""
+    """Return the message at a queue offset. Raises `QueryNotFound` if there is none."""
     request = PullRequest(max_count=1, timeout=timeout, verify=False)
     found = (await pull(cluster, TOOLS_GROUP, queue, offset, request=request)).messages
     if not found or found[0].queue_offset != offset:

@@ -113,7 +113,7 @@ class AsyncHalfMessages(AdminClient):
             return None
 
     async def content(self, half: HalfMessage) -> StoredMessage:
-        """Return the half message as stored, with its body; its topic is the half topic."""
+        """Return the half message as stored, with its body and with the half topic as its topic."""
         message = await find_by_offset_id(self._cluster, half.offset_message_id, timeout=self._timeout)
         message.broker_name = half.broker_name
         return message

@@ -1,1 +1,1 @@
-"""The pull consumer: the application asks for messages."""
+"""The pull consumer, with which the application asks for messages."""

@@ -3,7 +3,7 @@
     fetched ahead          handed out              finished
     `fetch_offset` >= ...  `position` >= ...       `finished`  (`auto_commit` commits this offset)
 
-`AssignedQueue` is plain state without tasks: the consumer fetches into it and hands out of it. `Positions` commits.
+`AssignedQueue` has no tasks: the consumer adds fetched messages and takes them out. `Positions` commits offsets.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Batch:
         self.size = sum(len(message.stored_body) for message in messages)
 
     def hand_out_all(self) -> list[StoredMessage]:
-        """Return the messages left, and move the queue's position behind them."""
+        """Return the messages left in the batch, and move the queue's position behind them."""
         messages = list(self.messages)
         self.messages.clear()
         self._advance(self.next_offset)
         return messages
 
     def hand_out_one(self) -> StoredMessage:
-        """Return the next message, and move the queue's position behind it."""
+        """Return the next message of the batch, and move the queue's position behind this message."""
         message = self.messages.popleft()
         self._advance(message.queue_offset + 1 if self.messages else self.next_offset)
         return message
@@ -65,7 +65,7 @@ class AssignedQueue:
         self.pulled_ms = 0  # wall clock of the latest pull, for administrators
         self.polled_ms = 0  # wall clock of the latest batch handed out, for administrators
         self.gone_since: float | None = None  # monotonic seconds since which pulls do not find the topic
-        self.epoch = 0  # number of resets to another offset
+        self.epoch = 0  # number of times that the queue was restarted at another offset
         self.broker_id = 0  # broker to pull from, suggested by the latest pull response
         self.position = 0
         self.finished = 0
@@ -110,7 +110,7 @@ class AssignedQueue:
         return bool(messages)
 
     def correct(self, offset: int) -> None:
-        """Fetch from `offset` on; the prefetched messages are handed out first."""
+        """Fetch from `offset` on; messages prefetched before are still handed out first."""
         self.fetch_offset = offset
         if not self.ready:
             self.position = offset
@@ -147,7 +147,7 @@ class Positions:
         self._offsets = offsets
         self._bounds = bounds
         self._hooks = hooks
-        self._delivery: MessageDelivery | None = None  # the messages that the application has, for hooks
+        self._delivery: MessageDelivery | None = None  # messages that the application has now; hooks only
         self._config = config
         self._clock = clock
         self._auto_committed = clock.monotonic()
@@ -168,7 +168,7 @@ class Positions:
         await self.auto_commit()
 
     def finish_handed_out(self) -> None:
-        """Mark all messages handed out as finished."""
+        """Mark all messages handed out as finished, so that they are committed."""
         self._end_delivery(ConsumeStatus.CONSUMED)
         for assigned in self._assigned.values():
             assigned.finished = assigned.position
@@ -206,7 +206,10 @@ class Positions:
         await self._commit(offsets)
 
     async def _check(self, queue: MessageQueue, offset: int) -> None:
-        """Raise `UsageError` for an offset outside the queue. The broker is asked only beyond the fetched messages."""
+        """Raise `UsageError` for an offset outside the queue.
+
+        The broker is asked for the queue's end only if the offset is beyond the fetched messages.
+        """
         if offset < 0:
             raise UsageError(f"offset {offset} of {queue} cannot be committed: it is negative")
         assigned = self._assigned.get(queue)
@@ -237,7 +240,7 @@ class Positions:
         """Continue at the group's committed offset, else at the offset that `ConsumerConfig.consume_from` says."""
         offset = await self._offsets.start(assigned.queue, keep=self._config.auto_commit)
         assigned.restart(offset)
-        assigned.committed = offset  # no commit before the position moves
+        assigned.committed = offset  # so that nothing is committed before the position moves
 
     def _end_delivery(self, status: ConsumeStatus) -> None:
         if (delivery := self._delivery) is not None:

@@ -178,7 +178,7 @@ class AsyncPullConsumer(AsyncLifespan):
         return await self._watch.begin(topic, listener)
 
     def unwatch_queues(self, topic: str) -> None:
-        """Stop calling the listener of `watch_queues`."""
+        """Stop calling the listener that `watch_queues` set for the topic."""
         self._watch.end(self._names.unwrap(topic))
 
     @property
@@ -211,7 +211,7 @@ class AsyncPullConsumer(AsyncLifespan):
         """Pull from exactly these queues, and only messages with these `tags` (`*`, `a || b`).
 
         `sql` selects by properties instead, for example `price > 5`. Queues that were assigned with the same filter
-        keep their position; others are committed and released.
+        keep their position. Other assigned queues are committed and released.
         """
         self._cluster.check_running()
         if self._sharing.used:
@@ -231,7 +231,9 @@ class AsyncPullConsumer(AsyncLifespan):
             self._fetching.end(assigned)
             assigned.leave()
         added = [AssignedQueue(queue, wanted) for queue in chosen if queue not in self._assigned]
-        await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))  # if this fails, none is added
+        await asyncio.gather(
+            *(self._positions.begin(assigned) for assigned in added)
+        )  # if one fails, no queue is added
         self._assigned.update((assigned.queue, assigned) for assigned in added)
         for assigned in added:
             self._fetching.begin(assigned)
@@ -321,7 +323,7 @@ class AsyncPullConsumer(AsyncLifespan):
             await self._positions.commit_at(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Return the group's committed offset of a queue; None if there is none."""
+        """Return the group's committed offset of a queue; None if none was committed."""
         self._cluster.check_running()
         return await self._kept.stored(queue)
 
@@ -349,17 +351,17 @@ class AsyncPullConsumer(AsyncLifespan):
         return await pull(self._cluster, self._wire_group, queue, offset, request=request)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the offset of the first message that still exists."""
+        """Return the offset of a queue's first message that still exists."""
         self._cluster.check_running()
         return await self._offsets.least(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message will have."""
+        """Return the offset that the next message of a queue will have."""
         self._cluster.check_running()
         return await self._offsets.end(queue)
 
     async def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset of the message stored nearest to a time (ms since 1970)."""
+        """Return the offset of a queue's message stored nearest to a time (ms since 1970)."""
         self._cluster.check_running()
         return await self._offsets.by_time(queue, timestamp_ms)
 
@@ -390,7 +392,7 @@ class AsyncPullConsumer(AsyncLifespan):
         self._fetching.begin(assigned)
 
     def _reset(self, assigned: AssignedQueue, offset: int) -> None:
-        """Continue at the offset of an administrator's reset, and commit it."""
+        """Continue a queue at the offset of an administrator's reset, and commit this offset."""
         self._restart_at(assigned, offset)
         self._cluster.tasks.start(self._positions.commit_reset(assigned, offset), name=f"reset {assigned.queue}")
 

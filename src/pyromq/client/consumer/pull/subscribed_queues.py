@@ -88,7 +88,7 @@ class QueueWatch:
         return route.readable if route is not None else ()
 
 
-LOOK_SECONDS = 0.01  # interval of checks whether a revoked queue is drained: iteration gives no signal
+LOOK_SECONDS = 0.01  # interval of checks whether a revoked queue is drained, because iteration sets no event
 
 
 class SubscribedQueues:
@@ -159,11 +159,11 @@ class SubscribedQueues:
         self._subscriptions.remove(topic)
 
     def subscriptions(self) -> list[Subscription]:
-        """Return the subscriptions for heartbeats."""
+        """Return the subscriptions as heartbeats contain them."""
         return self._subscriptions.announced()
 
     async def start(self) -> None:
-        """Join the group if there is a subscription; queues are assigned soon."""
+        """Join the group if there is a subscription; queues are assigned soon after that."""
         if self._subscriptions.topics:
             await self._subscriptions.announce()
 
@@ -177,7 +177,7 @@ class SubscribedQueues:
         self._rebalance.look_again()
 
     def _joined(self) -> None:
-        """Rebalance after brokers have registered the subscriptions; start the tasks the first time."""
+        """Rebalance after brokers have registered the subscriptions. The first call starts the tasks."""
         if self._running:
             self._rebalance.wake()
             return
@@ -197,7 +197,7 @@ class SubscribedQueues:
     async def begin(self, queue: MessageQueue) -> AssignedQueue | None:
         """Begin at the group's offset; `_settle` starts pulling. Return None if the topic was unsubscribed."""
         if queue.topic not in self._subscriptions:
-            return None  # unsubscribed meanwhile
+            return None  # the topic was unsubscribed meanwhile
         assigned = AssignedQueue(queue, self._subscriptions.wanted(queue.topic))
         await self._positions.begin(assigned)
         if self._config.auto_commit:
@@ -217,7 +217,7 @@ class SubscribedQueues:
         return done != assigned.position
 
     async def drain(self, assigned: AssignedQueue) -> None:
-        """Wait until `is_busy` is False."""
+        """Wait until the application has no unfinished messages of the queue."""
         while self.is_busy(assigned):
             await self._clock.sleep(LOOK_SECONDS)
 

@@ -1,1 +1,1 @@
-"""The push consumer: it calls listeners with messages."""
+"""The push consumer, which calls listeners with messages."""

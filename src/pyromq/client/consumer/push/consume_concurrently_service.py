@@ -66,7 +66,7 @@ class ConsumeConcurrentlyService:
         self._listeners = ListenerPool[ConsumeRequest](config.concurrency, self._finished, group=group)
 
     def deliver(self, process_queue: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
-        """Add pulled messages to the queue and schedule their listeners."""
+        """Add pulled messages to the process queue and schedule calls of their listeners."""
         requests = consume_requests(process_queue, messages, self._listener, self._config.batch)
         process_queue.add(requests, next_offset)
         self._listeners.submit(requests)
@@ -179,7 +179,7 @@ class ConsumeConcurrentlyService:
         return failed
 
     def _log(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """Log a failure in one line, with the traceback if it was not logged before."""
+        """Log a listener's failure in one line; with the traceback if this traceback was not logged before."""
         first = request.messages[verdict.done]
         counted, traceback = self._tracebacks.count(verdict.error)
         logger.warning(

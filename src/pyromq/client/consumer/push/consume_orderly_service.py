@@ -1,4 +1,4 @@
-"""Orderly consumption: one listener call at a time per queue; a failed message is retried before the next one.
+"""Orderly consumption: one listener call at a time per queue; a failed message is retried before the next message.
 
 Source: RocketMQ 4.9.8, ConsumeMessageOrderlyService.
 """
@@ -103,7 +103,7 @@ class ConsumeOrderlyService:
         self._listeners = ListenerPool[Turn](config.concurrency, self._finished, group=group)
 
     def deliver(self, process_queue: ProcessQueue, messages: list[StoredMessage], next_offset: int) -> None:
-        """Add pulled messages to the queue and schedule their listeners."""
+        """Add pulled messages to the process queue and schedule calls of their listeners."""
         requests = consume_requests(process_queue, messages, self._listener, self._config.batch)
         process_queue.add(requests, next_offset)
         self.go_on(process_queue)
@@ -249,7 +249,7 @@ class ConsumeOrderlyService:
         return True
 
     def _log(self, request: ConsumeRequest, verdict: Verdict) -> None:
-        """Log a failure in one line, with the traceback if it was not logged before."""
+        """Log a listener's failure in one line; with the traceback if this traceback was not logged before."""
         first = request.messages[verdict.done]
         counted, traceback = self._tracebacks.count(verdict.error)
         end = "dropped, as broadcast messages are" if self._send_back is None else "now a dead letter"

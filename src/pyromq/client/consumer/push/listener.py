@@ -25,7 +25,7 @@ ValueListener = Callable[[list[Any]], object]
 Listener = Callable[[list[StoredMessage]], object]
 
 TO_DEAD_LETTERS = -1  # the delay level that skips all retries. Source: ConsumeConcurrentlyContext
-LONGEST_REASON = 500  # characters of a failure's text stored in property RETRY_REASON
+LONGEST_REASON = 500  # limit of the characters of a failure's text in property RETRY_REASON
 
 
 def _ignore(failure: BaseException) -> None:
@@ -55,7 +55,7 @@ class BoundListener:
         return cls(listener, is_async(listener), ends)
 
     def of_message(self, message: StoredMessage) -> BoundListener:
-        """Return the listener of a message."""
+        """Return the listener to call with a message: the one that `sort` chooses, else this listener."""
         return self if self.sort is None else self.sort(message)
 
 
@@ -79,7 +79,7 @@ class Ack(Enum):
 
 
 class RetryLater(MQError):
-    """Raised by a listener to have messages redelivered, and to control how.
+    """Raised by a listener to have messages redelivered, with a chosen delay.
 
     The first `done` messages count as consumed. `delay_level` (1 to 18) is the delay of the others; with 0 the broker
     chooses a delay that grows with each attempt. An orderly consumer retries in place after `seconds` instead.

@@ -18,7 +18,7 @@ from pyromq.net.tasks import Tasks
 
 LOOK_AGAIN_SECONDS = 0.001
 FAST_PIECES = 10  # pieces finished in LOOK_AGAIN_SECONDS from which on more threads would only slow each other down
-TURN_SECONDS = 0.002  # longest time that listeners which never wait block the event loop
+TURN_SECONDS = 0.002  # longest time for which listeners that never wait block the event loop
 
 
 class ListenerWork(Protocol):
@@ -96,7 +96,7 @@ class ListenerThreads(Generic[W]):
 
     @property
     def count(self) -> int:
-        """The number of threads now."""
+        """The present number of threads."""
         return len(self._threads)
 
     def submit(self, pieces: Iterable[W]) -> None:
@@ -109,7 +109,7 @@ class ListenerThreads(Generic[W]):
             self._look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
 
     def replace(self) -> None:
-        """Allow one more thread, in place of one whose listener does not return."""
+        """Allow one more thread, because the listener of a running thread does not return."""
         self._count += 1
         self._wake_one()
 
@@ -175,7 +175,7 @@ class ListenerThreads(Generic[W]):
         if len(self._threads) > self._count:
             return False
         self._idle.append(thread)
-        # A piece submitted since the backlog was found empty may have found no idle thread.
+        # A piece submitted after the backlog was found empty may have found no idle thread to wake.
         if self._backlog or len(self._threads) > self._count:
             try:
                 self._idle.remove(thread)
@@ -236,7 +236,7 @@ class ListenerTasks(Generic[W]):
         self._start_one()
 
     def cancel(self, piece: W) -> None:
-        """Cancel the task that runs a piece."""
+        """Cancel the task that runs a piece; no effect if the piece is not running."""
         if (task := self._at.get(piece)) is not None:
             task.cancel()
 
@@ -264,7 +264,7 @@ class ListenerTasks(Generic[W]):
                     ran = await piece.run_in_task()
                 finally:
                     del self._at[piece]
-                while task.cancelling():  # the listener suppressed its cancellation, which must not reach the next one
+                while task.cancelling():  # a listener suppressed a cancellation, which must not reach the next one
                     task.uncancel()
                 if ran:
                     self._finished(piece)

@@ -2,7 +2,7 @@
 
 A consume request holds the messages of one listener call. Requests may finish in any order. The offset to commit is
 that of the first message not consumed, so that a crash redelivers messages and loses none.
-Uses no threads and no network. Source: RocketMQ 4.9.8, ProcessQueue.
+This module uses no threads and no network. Source: RocketMQ 4.9.8, ProcessQueue.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ConsumeRequest:
         try:
             self.returned = await cast("Awaitable[object]", self.listener.call(self.messages))
         except BaseException as error:
-            if was_thrown_in(error):  # the consumer cancels this task
+            if was_thrown_in(error):  # the consumer cancels this task: no failure of the listener
                 raise
             self._fail(error)
         return True
@@ -159,7 +159,8 @@ def consume_requests(
 class ProcessQueue:
     """One assigned queue and its consume requests in fetch order; offsets are queue offsets.
 
-    `next_offset` is the offset to pull next. `changed` is set when messages finish. `now` returns monotonic seconds.
+    `next_offset` is the offset to pull next. `changed` is set when messages are finished. `now()` returns monotonic
+    seconds.
     """
 
     def __init__(self, queue: MessageQueue, next_offset: int, now: Callable[[], float]) -> None:
@@ -171,7 +172,7 @@ class ProcessQueue:
         self.requests: deque[ConsumeRequest] = deque()
         self.count = 0  # messages in `requests`
         self.size = 0  # bytes of the stored bodies in `requests`
-        self.committed = -1  # offset committed last; -1: none
+        self.committed = -1  # offset committed last; -1: none yet
         self.tally = Tally()  # replaced by the topic's tally when pulling starts
         self.consumed_ms = 0  # wall clock of the latest finished request, for administrators
         # State of pulling.
@@ -185,7 +186,7 @@ class ProcessQueue:
         self.lock_address = ""  # the broker that keeps the queue's lock
         self.locked_ms = 0  # wall clock of the latest confirmation of the lock
         self.lock_lost = False  # another member holds the lock, or may hold it
-        self.breaks = 0  # losses of the connection that the lock is tied to
+        self.breaks = 0  # number of losses of the connection to which the lock is tied
         # State of orderly consumption.
         self.allowed_until = inf  # monotonic seconds; no request starts later, because the lock may have expired
         self.busy = False  # True while requests run, and during the pause after a failed request

@@ -1,4 +1,4 @@
-"""Pulls messages of assigned queues within limits, each queue in a task of its own, and passes them to `deliver`.
+"""Pulls messages of assigned queues within limits, with one task per queue, and passes the messages to `deliver`.
 
 Source: RocketMQ 4.9.8, DefaultMQPushConsumerImpl.
 """

@@ -1,7 +1,8 @@
 """The assigned queues of a push consumer: pulls and drains them, renews their locks, resets their offsets.
 
 `Assignment` decides when queues are acquired and revoked. In an orderly consumer a queue has `lock_lost` when another
-member may hold its lock. Then no listener starts, its offset is not committed, and the rebalance acquires it again.
+member may hold its lock. In this state no listener starts, the offset is not committed, and the rebalance acquires the
+queue again.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class PushAssignment:
         self._wake = wake
         self._tasks = Tasks()
         self._loops: dict[ProcessQueue, asyncio.Task[None]] = {}
-        self._breaks = 0  # lost connections to brokers, so far
+        self._breaks = 0  # number of connections to brokers lost so far
         self._breaks_before = 0  # `_breaks` when the latest `acquire` began
         self._left: dict[MessageQueue, int] = {}  # consumed offsets of queues released with a lost lock
         self.queues = Assignment[ProcessQueue](group, clock, self, locks=locks, strict=strict, wake=wake)
@@ -73,7 +74,7 @@ class PushAssignment:
         )
 
     def start(self) -> None:
-        """Start renewing locks."""
+        """Start the task that renews the locks, if there are locks."""
         if self._renewal is not None:
             self._tasks.start(every(RENEW_SECONDS, self._renewal.renew, self._clock), name=f"locks of {self._group}")
 
@@ -104,7 +105,7 @@ class PushAssignment:
         for queue, offset in offsets.items():
             self._left.pop(queue, None)
             if (held := self.queues.held.get(queue)) is not None and held is not self._assigned.get(queue):
-                held.drop()  # revoked, but its listener is still running
+                held.drop()  # the queue was revoked, but its listener is still running
             if queue in self._assigned:
                 self._tasks.start(self._reset(self._assigned[queue], offset), name=f"reset {queue}")
 
@@ -183,7 +184,7 @@ class PushAssignment:
         if self._strict:
             await assigned.drain()  # an orderly queue has one listener at a time
         if self._assigned.get(assigned.queue) is not assigned:
-            return  # revoked meanwhile
+            return  # the queue was revoked meanwhile
         assigned.drop()
         moved = self._pull(assigned.queue, offset, assigned.allowed_until, assigned.lock_address)
         moved.lock_lost = assigned.lock_lost
@@ -210,7 +211,7 @@ class PushAssignment:
             self._order.go_on(assigned)
 
     def _lose(self, assigned: ProcessQueue) -> None:
-        """Stop consuming an orderly queue whose lock may be another member's; the rebalance acquires it again."""
+        """Stop consuming an orderly queue whose lock another member may hold; the rebalance acquires it again."""
         if self._order is None:
             return  # a concurrent consumer goes on until a rebalance revokes the queue
         assigned.lock_lost = True

@@ -1,7 +1,7 @@
-"""The async push consumer: the group's members share the queues, and each passes its messages to listeners.
+"""The async push consumer: the group's members share the queues, and each member calls listeners with its messages.
 
-Connects and starts the parts: rebalance assigns queues, a pull loop per queue fetches, a consume service calls the
-listeners, and offsets are committed.
+The consumer connects these parts: the rebalance assigns queues, a pull loop per queue fetches messages, a consume
+service calls the listeners, and the assignment commits offsets.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ class AsyncConsumer(AsyncLifespan):
         self._wire_group = wire_group = self._names.checked_group(group)
         self.group = group
         self._clock = clock = clock or SystemClock()
-        self.instance = config.instance or ("DEFAULT" if config.broadcast else None)  # None: a generated name
+        self.instance = config.instance or (
+            "DEFAULT" if config.broadcast else None
+        )  # None: the client gets a generated name
         self._state = State.NEW
         self._failure: BaseException | None = None
         self._exit: BaseException | None = None  # the exception that `wait` raises
@@ -262,7 +264,7 @@ class AsyncConsumer(AsyncLifespan):
         return None
 
     def unsubscribe(self, topic: str) -> None:
-        """Stop consuming the topic; its queues are revoked and their offsets committed soon."""
+        """Stop consuming the topic. A rebalance soon revokes its queues and commits their offsets."""
         self._subscriptions.remove(self._names.unwrap(topic))
 
     async def start(self) -> None:
@@ -308,7 +310,7 @@ class AsyncConsumer(AsyncLifespan):
             return
         self._state = State.CLOSED
         try:
-            await self._cluster.tasks.stop()  # includes the rebalance
+            await self._cluster.tasks.stop()  # this stops the rebalance, too
             await self._assignment.leave(self.config.close_seconds)
         finally:
             await self._service.stop()
@@ -364,7 +366,7 @@ class AsyncConsumer(AsyncLifespan):
         self._pulls.pause()
 
     def resume(self) -> None:
-        """Pull again, and rebalance soon."""
+        """End `pause`: pull again, and rebalance soon."""
         self._pulls.resume()
         self._rebalance.wake()
 

@@ -83,7 +83,7 @@ class SendBack:
         route = await self._cluster.route(topic)
         if not route.writable:
             raise Unavailable(f"no broker takes messages for topic {topic!r} now")
-        queue = random.choice(route.writable)  # any broker: the message's own one has just failed
+        queue = random.choice(route.writable)  # any broker, because the message's own broker has just failed
         properties = _copied_properties(message, delay_level, reason)
         properties[Property.RETRY_TOPIC] = self._cluster.names.wrap(message.original_topic)
         properties[Property.RECONSUME_TIME] = str(attempts)

@@ -1,7 +1,7 @@
-"""The compiled parts: the hot path once more, in Cython. Each does what a plain part does, and is chosen beside that.
+"""The hot path in Cython. Each compiled module does the same work as a Python module, which chooses the compiled form.
 
-`is_active`: whether they are used; if not, `reason` says why, and what to do. All or none: a part may count on the
-others. `hot_path` is the one wording for people, wherever pyromq says which of the two runs.
+`is_active`: True if the compiled modules are used, always all of them. Otherwise `reason` says why not, and what to do.
+`hot_path` is the text "compiled" or "plain Python, REASON" for logs and commands.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from importlib import import_module
 
-KEPT_BYTES = 16 << 20  # three or four batches as large as brokers take them
+KEPT_BYTES = 16 << 20  # bytes of freed memory that a process keeps: three or four of the largest batches
 
 UNITS = (
     "codec",
@@ -40,7 +40,7 @@ def _reason() -> str:
         name = f"{__name__}.{unit}"
         try:
             import_module(name)
-        except (ImportError, ValueError) as error:  # a ValueError: built from sources that have changed since
+        except (ImportError, ValueError) as error:  # ValueError: the sources have changed since the build
             if isinstance(error, ModuleNotFoundError) and error.name == name:
                 return f"not built for this Python; {_BUILD}"
             return f"the compiled one does not load ({error}); {_BUILD}"
@@ -53,6 +53,6 @@ hot_path = "compiled" if is_active else f"plain Python, {reason}"
 
 
 def keep_memory() -> None:
-    """Let this process keep memory for large batches. For those who run one: it counts for all that is in it."""
+    """Let this process keep freed memory for large batches. For programs only: affects the whole process."""
     if is_active:
         import_module(f"{__name__}.batches").keep_memory(KEPT_BYTES)

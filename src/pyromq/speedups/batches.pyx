@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The members of a batch written to log and queue, without a message made of each; and made of columns.
+"""Writes the members (messages) of a batch to log and queue without message objects; makes a batch from columns.
 
-All are looked at before one is written: lengths, UTF-8, and whether a text could ask for anything. What is in any way
-unusual is left to the plain path, which says what is wrong with it.
+All members are checked before one is written: lengths, UTF-8, and no property that asks for a delay or a transaction.
+Unusual batches are left to the plain path (the Python code), which reports what is wrong.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -36,14 +36,14 @@ cdef struct Member:
     int64_t tags_code
     int32_t body_size
     int32_t text_size
-    int32_t size  # of its record, without the topic
+    int32_t size  # bytes of the record, without the topic
     int32_t flag
 
 
 def read_members(bytes body not None, bytes more not None):
-    """Return the members of a batch; None where the plain path has to see to it.
+    """Return the members of a batch body; None if the plain path (the Python code) must store the batch.
 
-    `more` will stand behind each one's own properties.
+    `more` are properties that `append` writes after each member's own properties.
     """
     cdef Members members = Members.__new__(Members)
     members._body = body
@@ -52,19 +52,19 @@ def read_members(bytes body not None, bytes more not None):
 
 
 def keep_memory(int most):
-    """Let the process keep so many bytes that it does not use, for batches that come one after the other.
+    """Let the process keep up to `most` freed bytes. Return True if the C library supports that.
 
-    Else each one is put into pages that the system has to make first: for batches of 1 MiB half of a broker's work.
-    Returns whether that is possible here.
+    Otherwise the system must provide new pages for each batch, which takes half of a broker's time for 1 MiB batches.
     """
     return bool(pyromq_keep_memory(most))
 
 
 def write_members(flags not None, bodies not None, texts not None, Py_ssize_t first, Py_ssize_t last):
-    """Return the members from `first` to before `last` as a batch holds them.
+    """Return the body of a batch with the messages from number `first` up to, not including, `last`.
 
-    `flags` has an int32 for each; `bodies` and `texts` are two buffers each: int32s that say where each one ends, with
-    where the first begins before them, and all bytes. Raises `ValueError`, nothing read, where these do not fit together.
+    `flags` is a buffer with an int32 per message. `bodies` and `texts` (properties) are pairs of buffers: the int32
+    positions where the first value begins and where each value ends, and the bytes of all values. Raises `ValueError`
+    if positions and bytes do not fit together.
     """
     cdef Column flag_column = Column.__new__(Column, flags, None)
     cdef Column body_column = Column.__new__(Column, *bodies)
@@ -96,10 +96,10 @@ def write_members(flags not None, bodies not None, texts not None, Py_ssize_t fi
 
 
 cdef class Column:
-    """Values of one column, seen where they are: what tells where each ends, and their bytes."""
+    """The values of one column, not copied: `ends` are the positions where values end, `content` their bytes."""
 
     cdef Py_buffer ends, content
-    cdef Py_ssize_t count  # of what is in `ends`
+    cdef Py_ssize_t count  # number of positions in `ends`
 
     def __cinit__(self, ends, content):
         PyObject_GetBuffer(ends, &self.ends, PyBUF_SIMPLE)
@@ -112,7 +112,7 @@ cdef class Column:
         PyBuffer_Release(&self.content)
 
     cdef Py_ssize_t size_of(self, Py_ssize_t first, Py_ssize_t last) except -1:
-        """Return the bytes of some values; raises `ValueError` unless they are where they are said to be."""
+        """Return the bytes of values `first` to `last`. Raises `ValueError` if a position is outside of the bytes."""
         cdef const int32_t* ends = <const int32_t*> self.ends.buf
         if not 0 <= first <= last < self.count or ends[first] < 0 or ends[last] > self.content.len:
             raise ValueError("values end outside of their bytes")
@@ -121,7 +121,7 @@ cdef class Column:
         return ends[last] - ends[first]
 
     cdef Py_ssize_t longest(self, Py_ssize_t first, Py_ssize_t last) noexcept:
-        """Return the size of the longest of some values; -1 where one ends before it begins."""
+        """Return the size of the longest of values `first` to `last`; -1 if a value ends before it begins."""
         cdef const int32_t* ends = <const int32_t*> self.ends.buf
         cdef Py_ssize_t number, most = 0
         for number in range(first, last):
@@ -132,7 +132,7 @@ cdef class Column:
 
 
 cdef class Members:
-    """The members of a batch, each known to be sound and to ask for nothing."""
+    """The members of a batch. Each is sound, and asks for no delay, delivery time or transaction."""
 
     cdef readonly Py_ssize_t count
     cdef bytes _body, _more
@@ -196,11 +196,11 @@ cdef class Members:
 
     @property
     def first_text(self):
-        """The properties of the first member."""
+        """The property text of the first member."""
         return self._at[0].text[: self._at[0].text_size].decode("utf-8")
 
     def next_slice(self, Py_ssize_t first, Py_ssize_t most, int64_t most_bytes):
-        """Return how many members from `first` on are `most`, or have records of so many bytes together."""
+        """Return the number of members of the next slice: up to `most`, until their records have `most_bytes`."""
         cdef Py_ssize_t number = first
         cdef int64_t size = 0
         while number < self.count and number - first < most and size < most_bytes:
@@ -209,7 +209,7 @@ cdef class Members:
         return number - first
 
     def record_bytes(self, Py_ssize_t first, Py_ssize_t count, Py_ssize_t topic_size):
-        """Return what the records of `count` members take in the log."""
+        """Return the size in the log of the records of `count` members from `first` on, in bytes."""
         cdef Py_ssize_t number
         cdef int64_t size = count * topic_size
         for number in range(first, first + count):
@@ -221,9 +221,9 @@ cdef class Members:
         int64_t queue_offset, int32_t sys_flag, int64_t born_ms, bytes born_address not None, int64_t now_ms,
         bytes store_address not None, int32_t reconsume_times, int64_t prepared_offset
     ):
-        """Write the records of `count` members to the log; False, nothing done, where that is for the plain path.
+        """Append the records of `count` members to the log. Return False, with nothing written, if the plain path must.
 
-        There must be room for them. Raises `OverflowError`, nothing done, for a number that no record holds.
+        The log must have space for the records. Raises `OverflowError` for a number that exceeds its field in a record.
         """
         cdef char head[RECORD_BODY_AT]
         cdef Py_ssize_t number, topic_size = PyBytes_GET_SIZE(topic)
@@ -257,7 +257,10 @@ cdef class Members:
         return True
 
     def enter(self, QueueTail queue not None, Py_ssize_t first, Py_ssize_t count, Py_ssize_t topic_size, int64_t log_offset):
-        """Write the entries of members whose records begin at `log_offset`; return how many the queue's file takes."""
+        """Append the queue entries of members whose records begin at `log_offset`.
+
+        Return how many entries fit into the queue's file.
+        """
         cdef int64_t offset = queue.max_offset
         cdef Py_ssize_t number
         cdef char* p
@@ -275,7 +278,7 @@ cdef class Members:
         return max(count, 0)
 
     def arrivals(self, Py_ssize_t first, Py_ssize_t count, Py_ssize_t topic_size, int64_t log_offset):
-        """Return log offset and tags code of each of these members."""
+        """Return log offset and tags code of `count` members whose records begin at `log_offset`."""
         found = []
         for number in range(first, first + count):
             found.append((log_offset, self._at[number].tags_code))
@@ -283,7 +286,7 @@ cdef class Members:
         return found
 
     def ids(self, Py_ssize_t topic_size, bytes store_address not None, int64_t log_offset):
-        """Return the offset ids of all members, with commas between them."""
+        """Return the offset message ids (store address and log offset) of all members, separated by commas."""
         cdef Py_ssize_t prefix_size = 2 * PyBytes_GET_SIZE(store_address)
         cdef Py_ssize_t number, size = self.count * (prefix_size + 17) - 1
         cdef bytes prefix = store_address.hex().upper().encode()
@@ -307,7 +310,7 @@ cdef inline char* _write(
     const Member* member, char* p, const char* head, const char* topic, Py_ssize_t topic_size, const char* more,
     Py_ssize_t more_size, int64_t queue_offset, int64_t log_offset
 ) noexcept nogil:
-    """Write one record; return what is behind it."""
+    """Write the record of a member at `p`. Return the address after the record."""
     cdef char* text_at
     memcpy(p, head, RECORD_BODY_AT)
     put_u32(p, <uint32_t> (member.size + topic_size))
@@ -336,9 +339,9 @@ cdef inline char* _write(
 
 
 cdef bint _asks_nothing(const char* text, Py_ssize_t size, int64_t* tags_code) noexcept nogil:
-    """Whether a text has nothing that could ask for a delay, a time or a decision, and tags as everybody writes them.
+    """Return True if properties ask for no delay, delivery time or transaction, and have tags in their usual form.
 
-    Sets the code of its tags, which it must not have where there is no place for that.
+    Sets `tags_code` to the code of the tags. If `tags_code` is NULL, properties with tags give False.
     """
     cdef const char* end = text + size
     cdef const char* p = text

@@ -4,18 +4,18 @@ cdef enum:
     MOST_FIELDS = 24
     MOST_OTHERS = 8
 
-cdef struct Frame:  # of a request, complete
+cdef struct Frame:  # one complete request frame
     const char* header
     Py_ssize_t header_size
     const char* body
     Py_ssize_t body_size
     int serialization
 
-cdef struct Field:  # of a header, as it came: `at` is NULL where it did not; `is_escaped`: as JSON writes it
+cdef struct Field:  # a header field as received; `at` is NULL if absent; `is_escaped`: the bytes have JSON escapes
     const char* at
     Py_ssize_t size
     bint is_escaped
-    int64_t number  # of fields that are numbers or booleans
+    int64_t number  # value of a field that is a number or boolean
 
 cdef struct Header:
     int serialization
@@ -24,8 +24,8 @@ cdef struct Header:
     int flag
     int version
     Field fields[MOST_FIELDS]
-    uint32_t declared  # which of them came, as bits
-    int other_count  # of fields that are not declared, as signatures are; those beyond the arrays are counted only
+    uint32_t declared  # bit n is set if field n was received
+    int other_count  # number of undeclared fields, such as Signature; the arrays hold the first MOST_OTHERS
     Field other_names[MOST_OTHERS]
     Field others[MOST_OTHERS]
 
@@ -57,7 +57,7 @@ cdef char* write_base64(const char* data, Py_ssize_t size, char* out) noexcept n
 cdef Py_ssize_t copy_text(const Field* field, char* target) noexcept nogil
 cdef object text_of(const Field* field)
 
-cdef class Output:  # bytes to be sent; `begin` to `end` of `data` are left
+cdef class Output:  # bytes to send; `data` from `begin` to `end` is unsent
     cdef char* data
     cdef Py_ssize_t begin
     cdef Py_ssize_t end
@@ -66,10 +66,10 @@ cdef class Output:  # bytes to be sent; `begin` to `end` of `data` are left
     cdef int append(self, const char* data, Py_ssize_t size) except -1
     cdef void shrink(self, Py_ssize_t most) noexcept
 
-cdef struct Entry:  # of a binary header: what stands before the value, how that is written, which one it is (-1: none)
+cdef struct Entry:  # a field of a binary header: text before the value, kind of the value, its number (-1: no value)
     const char* text
     Py_ssize_t text_size
-    Py_ssize_t key_size  # of the text: the name with its length; the rest begins the value
+    Py_ssize_t key_size  # bytes of `text` for the name with its length; the other bytes begin the value
     char kind
     int number
 

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Headers of hot requests read without making objects, and answers written by template.
+"""Reads the headers of frequent requests without Python objects, and writes replies from templates.
 
-Reads what clients really write and leaves every surprise to the plain path: another order is fine; an unknown form, a
-number in unusual digits, a name with escapes or a doubled field is not. What is read here means the same there.
+Only forms that clients really write are read, with fields in any order. Unknown members, unusual numbers, names with
+escapes and repeated fields are left to the plain path (the Python code), which reads the same values from any header.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -14,14 +14,14 @@ from pyromq.speedups.constants cimport *
 from pyromq.speedups.kernels cimport get_u16, get_u32, plain_end, put_u32, utf8_end
 
 cdef enum:
-    LEAST_ROOM = 1 << 12  # bytes for answers, where there are any
+    LEAST_ROOM = 1 << 12  # least bytes of a buffer for replies; none before the first reply
 
 cdef const char* _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 cdef const char* _DIGITS = b"0123456789ABCDEF"
 
 
 cdef int code_of(const Frame* frame) noexcept nogil:
-    """Return the request's code where it stands first, as all clients write it; -1 where it does not."""
+    """Return the request code if the code comes first in the header, as all clients write it; otherwise -1."""
     cdef const char* p = frame.header
     cdef int code = 0, n = 8
     if frame.serialization == BINARY_HEADER:
@@ -41,7 +41,10 @@ cdef inline const char* json_blank_end(const char* p, const char* end) noexcept 
 
 
 cdef inline const char* json_text(const char* p, const char* end, Field* field) noexcept nogil:
-    """Read a JSON text whose opening quote is passed; return what is behind its end, NULL where it is none."""
+    """Read a JSON string from after its opening quote. Return the address after its closing quote.
+
+    Return NULL for an invalid string, and for a string that the plain path must read.
+    """
     cdef const char* q
     field.at = p
     field.is_escaped = False
@@ -57,7 +60,7 @@ cdef inline const char* json_text(const char* p, const char* end, Field* field) 
             if end - p < 2:
                 return NULL
             if p[1] == c'u':
-                # Those of ASCII stand for what separates properties; others are rare enough for the plain path.
+                # Escapes of ASCII separate properties. Other escapes are rare: the plain path reads them.
                 if end - p < 6 or p[2] != c'0' or p[3] != c'0' or not c'0' <= p[4] <= c'7' or _hex(p[5]) < 0:
                     return NULL
                 p += 6
@@ -87,7 +90,7 @@ cdef inline int _hex(char c) noexcept nogil:
 
 
 cdef inline bint whole_number(const char* p, Py_ssize_t size, int64_t* number) noexcept nogil:
-    """Read digits as everybody writes them: no plus, no needless zeros, far from the limits of 64 bits."""
+    """Read a decimal number of up to 18 digits into `number`. Return False for a plus sign or leading zeros."""
     cdef bint is_negative = False
     cdef int64_t value = 0
     if size > 0 and p[0] == c'-':
@@ -107,7 +110,10 @@ cdef inline bint whole_number(const char* p, Py_ssize_t size, int64_t* number) n
 
 
 cdef inline const char* _bare_number(const char* p, const char* end, Field* field) noexcept nogil:
-    """Read a number without quotes, as clients in C++ write some fields; NULL where it is none."""
+    """Read a number without quotes, as C++ clients write some fields.
+
+    Return the address after the number; NULL if there is no valid number.
+    """
     field.at = p
     field.is_escaped = False
     while p < end and (c'0' <= p[0] <= c'9' or p[0] == c'-'):
@@ -128,7 +134,7 @@ cdef inline const char* json_int(const char* p, const char* end, int* number) no
 
 
 cdef Py_ssize_t copy_text(const Field* field, char* target) noexcept nogil:
-    """Write a field as UTF-8, which takes no more bytes than it took; return how many."""
+    """Write a field without JSON escapes to `target`; return the size in bytes, at most the size of the field."""
     cdef const char* p = field.at
     cdef const char* end = p + field.size
     cdef const char* q
@@ -168,7 +174,7 @@ cdef Py_ssize_t copy_text(const Field* field, char* target) noexcept nogil:
 
 
 cdef object text_of(const Field* field):
-    """Return a field as a text; None where it did not come."""
+    """Return a field as `str`; None if the request does not have the field."""
     cdef Py_ssize_t size
     if field.at == NULL:
         return None
@@ -185,7 +191,7 @@ cdef object text_of(const Field* field):
 
 
 cdef class HeaderReader:
-    """Reads headers of one request; `layout` is (wire name, "int", "bool" or "str", whether it must come) a field."""
+    """Reads headers of one request code. `layout` has for each field: wire name; "int", "bool" or "str"; required."""
 
     def __init__(self, int code, layout):
         self.code = code
@@ -201,7 +207,10 @@ cdef class HeaderReader:
             self.required[number] = is_required
 
     def values(self, int serialization, bytes header):
-        """Return opaque, flag, version and the fields' values (None: absent); None where that is for the plain path."""
+        """Return opaque, flag, version and the list of field values; an absent field is None.
+
+        Return None if the plain path must read the header.
+        """
         cdef Frame frame
         cdef Header found
         frame.header = PyBytes_AS_STRING(header)
@@ -212,7 +221,7 @@ cdef class HeaderReader:
         return found.opaque, found.flag, found.version, self.found(&found)
 
     cdef list found(self, const Header* header):
-        """Return the values of a header that was read (None: absent)."""
+        """Return the field values of a header that `read` has read; None for an absent field."""
         cdef list fields = []
         for number in range(self.count):
             if header.fields[number].at == NULL:
@@ -225,10 +234,10 @@ cdef class HeaderReader:
         return fields
 
     cdef bint read(self, const Frame* frame, Header* header) noexcept nogil:
-        """Read a header whose code is known to be ours; False where that is left to the plain path."""
+        """Read the header of a request with this code into `header`. Return False if the plain path must read it."""
         cdef const char* end = frame.header + frame.header_size
         cdef int number
-        if frame.header_size > MAX_HEADER_BYTES:  # the plain path refuses it
+        if frame.header_size > MAX_HEADER_BYTES:  # the plain path refuses such a header
             return False
         for number in range(self.count):
             header.fields[number].at = NULL
@@ -246,7 +255,7 @@ cdef class HeaderReader:
     cdef bint _read_json(self, const char* p, const char* end, Header* header) noexcept nogil:
         cdef Field name, value
         cdef bint has_fields = False
-        p += 8  # the code is known
+        p += 8  # skip `{"code":`: the code is known
         while c'0' <= p[0] <= c'9':
             p += 1
         while True:
@@ -282,7 +291,7 @@ cdef class HeaderReader:
                 p = json_int(p, end, &header.version)
             elif (
                 (name.size == 8 and memcmp(name.at, b"language", 8) == 0)
-                or (name.size == 6 and memcmp(name.at, b"remark", 6) == 0)  # empty, from clients in Go and C++
+                or (name.size == 6 and memcmp(name.at, b"remark", 6) == 0)  # Go and C++ clients send an empty remark
                 or (name.size == 23 and memcmp(name.at, b"serializeTypeCurrentRPC", 23) == 0)
             ):
                 if p[0] != c'"':
@@ -343,7 +352,7 @@ cdef class HeaderReader:
         header.version = <short> get_u16(p + 3)
         header.opaque = <int> get_u32(p + 5)
         header.flag = <int> get_u32(p + 9)
-        if get_u32(p + 13) != 0 or end - p - 21 != get_u32(p + 17):  # a remark is none of a request
+        if get_u32(p + 13) != 0 or end - p - 21 != get_u32(p + 17):  # a request with a remark is unusual
             return False
         p += 21
         while p < end:
@@ -358,7 +367,7 @@ cdef class HeaderReader:
             p += 4
             if size > end - p or utf8_end(p, p + size) != p + size or utf8_end(name, name + name_size) != name + name_size:
                 return False
-            if size:  # a value of no bytes counts as absent
+            if size:  # an empty value counts as absent
                 slot = self._slot(name, name_size, hint)
                 if slot >= 0:
                     if header.fields[slot].at != NULL:
@@ -381,9 +390,9 @@ cdef class HeaderReader:
         return True
 
     cdef int _slot(self, const char* name, Py_ssize_t size, int hint) noexcept nogil:
-        """Return the number of a field; -1 for a name that is none. Fields mostly come in the order of `hint`."""
+        """Return the number of the field with a name; -1 for an unknown name. `hint` is the number tried first."""
         cdef int number
-        if size > self.most_name_size:  # a signature's, where names have one letter
+        if size > self.most_name_size:  # a long name, such as Signature among names of one letter
             return -1
         for number in range(hint, self.count):
             if self.name_sizes[number] == size and memcmp(self.names[number], name, size) == 0:
@@ -394,7 +403,7 @@ cdef class HeaderReader:
         return -1
 
     cdef bint _fits(self, Header* header) noexcept nogil:
-        """Read numbers and booleans; False where one is none, or where a field is missing that must be there."""
+        """Read the numbers and booleans of a header. Return False if one is invalid or a required field is missing."""
         cdef int number
         cdef Field* field
         for number in range(self.count):
@@ -416,10 +425,10 @@ cdef class HeaderReader:
 
 
 cdef class Output:
-    """Bytes on their way to a peer."""
+    """A buffer of bytes to send to a peer. The unsent bytes are `data` from `begin` to `end`."""
 
     def __cinit__(self):
-        self.room = 0  # until there is something to send: most connections are idle
+        self.room = 0  # no buffer before the first bytes, as most connections are idle
         self.begin = self.end = 0
         self.data = NULL
 
@@ -433,7 +442,7 @@ cdef class Output:
         return self.data[self.begin : self.end]
 
     cdef int reserve(self, Py_ssize_t size) except -1:
-        """Have room for so many more bytes."""
+        """Make room for `size` more bytes. Raises `MemoryError`."""
         cdef Py_ssize_t room = self.room
         cdef char* data
         if self.end + size <= room:
@@ -454,7 +463,7 @@ cdef class Output:
         return 0
 
     cdef void shrink(self, Py_ssize_t most) noexcept:
-        """Give back what large answers have taken beyond so much; nothing is left to be sent."""
+        """Shrink the buffer to `most` bytes after large replies. The buffer must have no unsent bytes."""
         cdef char* data
         if self.room > most:
             data = <char*> realloc(self.data, most)
@@ -470,8 +479,10 @@ cdef class Output:
 
 
 cdef class ReplyWriter:
-    """Writes the answers of a `ReplyTemplate`, from its `line` for JSON, where the last hole is the opaque's, and from its
-    `binary()`. Holes are `%d`, `%016X` and, once at most, `%b`, whose value is the address of a `Text`; `%%` stands for itself.
+    """Writes the replies of a `ReplyTemplate`: JSON headers from its `line`, binary headers from its `binary()`.
+
+    Holes are `%d`, `%016X` and at most one `%b`, whose value is the address of a `Text`. `%%` is a percent sign. The
+    last hole of `line` is the opaque (the request's number).
     """
 
     def __init__(self, bytes line, binary):
@@ -505,7 +516,7 @@ cdef class ReplyWriter:
         self.most = max(sum(map(len, texts)) + 20 * len(kinds), in_binary) + 8
 
     def frame(self, values, int opaque, Py_ssize_t body_size=0, int serialization=JSON_HEADER):
-        """Return what is written, for tests."""
+        """Return the frame that `write` appends. For tests."""
         cdef int64_t numbers[8]
         cdef Text text
         cdef Output output = Output()
@@ -527,7 +538,10 @@ cdef class ReplyWriter:
     cdef char* write(
         self, Output output, const int64_t* values, const Header* request, Py_ssize_t body_size
     ) except NULL:
-        """Append the frame that answers a request, up to the body, and have room for that; return where it goes."""
+        """Append the reply frame of a request, without its body.
+
+        Return the address of the body, where `body_size` bytes have room.
+        """
         cdef char* start
         cdef char* p
         cdef Py_ssize_t size = self.most + body_size
@@ -586,7 +600,7 @@ cdef class ReplyWriter:
 
 
 def _holes(bytes line):
-    """Return the texts between the holes of a format, and the holes' kinds."""
+    """Return the texts between the holes of a template, and the kind of each hole (b"d", b"b" or b"016X")."""
     texts, kinds = [], []
     rest, text = line, b""
     while True:
@@ -641,7 +655,7 @@ cdef inline char* write_number(char* p, int64_t number) noexcept nogil:
 
 
 cdef char* write_base64(const char* data, Py_ssize_t size, char* out) noexcept nogil:
-    """Write bytes as Base64; return the end."""
+    """Write bytes as Base64 to `out`. Return the address after the Base64 text."""
     cdef const unsigned char* p = <const unsigned char*> data
     cdef uint32_t bits
     while size >= 3:

@@ -1,11 +1,11 @@
-cdef struct Record:  # where the parts of a sound record are; the topic's size is before it, in one byte
+cdef struct Record:  # addresses and sizes of the parts of a sound record
     const char* at
     Py_ssize_t size
     const char* born
     Py_ssize_t born_size
-    const char* stored  # the store time, and the store address behind it
+    const char* stored  # the store time, followed by the store address
     Py_ssize_t store_size
-    const char* tried  # reconsume times, prepared offset, the body's size
+    const char* tried  # reconsume times, prepared offset and body size
     const char* body
     Py_ssize_t body_size
     const char* topic

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records to messages, and Java's string hash, as `pyromq.record` and `pyromq.java_hash` have them.
+"""Decodes records to messages, as `pyromq.record` does, and computes Java's string hash, as `pyromq.java_hash` does.
 
-Whatever is wrong with a record, or odd, is left to the plain path, which says what it is: None comes back then. Nothing
-is read outside a buffer: each size is compared with what is left before it is used.
+For a damaged or unusual record None is returned: the plain path (the Python code) then reports the fault. No byte
+outside a buffer is read: each size in a record is compared with the bytes left before the size is used.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -36,7 +36,7 @@ cdef struct Words:
 
 
 cdef bint find_record(const char* p, Py_ssize_t left, bint check_crc, Record* record) noexcept nogil:
-    """Find the parts of the record at `p`; False where the `left` bytes do not begin with a sound one."""
+    """Find the parts of the record at `p`. Return False if the `left` bytes at `p` do not begin with a sound record."""
     cdef uint32_t flags
     cdef Py_ssize_t rest
     if left < RECORD_FIXED_BYTES or get_u32(p + RECORD_MAGIC_AT) != <uint32_t> RECORD_MAGIC:
@@ -52,7 +52,7 @@ cdef bint find_record(const char* p, Py_ssize_t left, bint check_crc, Record* re
     record.store_size = IPV6_BYTES if flags & STORE_HOST_IPV6 else IPV4_BYTES
     record.tried = record.stored + 8 + record.store_size
     record.body = record.tried + 16
-    rest = record.size - (record.body - p) - 3  # for body, topic and properties, without their sizes
+    rest = record.size - (record.body - p) - 3  # bytes of body, topic and properties, without their size fields
     if rest < 0:
         return False
     record.body_size = <int32_t> get_u32(record.body - 4)
@@ -71,10 +71,10 @@ cdef bint find_record(const char* p, Py_ssize_t left, bint check_crc, Record* re
 
 
 cdef class RecordDecoder:
-    """Makes messages of a class whose fields are those of `StoredMessage`, in that order."""
+    """Decodes records to objects of `message_class`, which takes the fields of `StoredMessage` in their order."""
 
     cdef object _message_class
-    # Parts of the record before: those of one pull share them.
+    # Parts of the previous record: records of one pull mostly have the same topic and addresses.
     cdef bytes _topic_bytes
     cdef str _topic
     cdef bytes _born_address
@@ -86,7 +86,7 @@ cdef class RecordDecoder:
         self._topic = ""
 
     def decode(self, buffer, Py_ssize_t position, bint check_crc):
-        """Return the record at `position` as a message; None where that is left to the plain path."""
+        """Return the message of the record at `position`; None if the plain path must decode the record."""
         cdef Py_buffer view
         cdef Record record
         if PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE) < 0:
@@ -103,7 +103,7 @@ cdef class RecordDecoder:
             PyBuffer_Release(&view)
 
     def decode_all(self, buffer, bint check_crc, str broker_name):
-        """Return the records that lie back to back as messages; None where that is left to the plain path."""
+        """Return the messages of records that lie back to back; None if the plain path must decode them."""
         cdef Py_buffer view
         cdef Record record
         cdef Py_ssize_t position = 0
@@ -122,9 +122,10 @@ cdef class RecordDecoder:
             PyBuffer_Release(&view)
 
     def decode_holding(self, buffer, tuple words, str broker_name):
-        """Return of the records that lie back to back those that hold one of these words, or whose bodies are compressed.
+        """Return the messages of those records that contain one of the words, or whose bodies are compressed.
 
-        None where that is left to the plain path: also for more than four words, or an empty one.
+        The records lie back to back. Return None if the plain path must decode them, for example for more than four
+        words, or for an empty word.
         """
         cdef Py_buffer view
         cdef Record record
@@ -190,10 +191,13 @@ cdef class RecordDecoder:
 
 
 cdef Py_ssize_t find_holding(const char* begin, Py_ssize_t size, const Words* words, Py_ssize_t* places) noexcept nogil:
-    """Note where records begin that hold a word or are compressed; return how many, -1 where one of all is not sound."""
+    """Write the positions of records that contain a word or are compressed to `places`. Return their number.
+
+    -1 if any record is not sound.
+    """
     cdef const char* p = begin
     cdef const char* end = begin + size
-    cdef const char* next_at[MOST_WORDS]  # where each word comes next; `end`: nowhere
+    cdef const char* next_at[MOST_WORDS]  # next place of each word; `end` if there is none
     cdef Record record
     cdef Py_ssize_t count = 0
     cdef int number
@@ -209,7 +213,7 @@ cdef Py_ssize_t find_holding(const char* begin, Py_ssize_t size, const Words* wo
                 next_at[number] = <const char*> memmem(p, end - p, words.at[number], words.size[number])
                 if next_at[number] == NULL:
                     next_at[number] = end
-            # One that begins here and ends behind the record is none, and none comes before it.
+            # A word that ends after the record is not in the record; no earlier place of the word exists.
             holds = holds or p + record.size - next_at[number] >= words.size[number]
         if holds:
             places[count] = p - begin
@@ -223,7 +227,7 @@ cdef inline bint _is(bytes known, const char* p, Py_ssize_t size):
 
 
 def java_hash(str text not None):
-    """Return the signed 32-bit hash over UTF-16 code units."""
+    """Return the hash of Java's `String.hashCode`: 32 bits, signed, over UTF-16 code units."""
     cdef int kind = PyUnicode_KIND(text)
     cdef const void* data = PyUnicode_DATA(text)
     cdef uint32_t value = 0, unit

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Checks signatures and rights of sends and pulls, and signs the requests of clients.
 
-A request that does not pass is judged once more by `broker.permissions.rules`: it may have a form that is not read here.
+A request that does not pass is checked again by `broker.permissions.rules`: its form may be one not read here.
 """
 
 import _hashlib
@@ -22,16 +22,16 @@ from pyromq.speedups.fast_path cimport FastGuard, Passed
 from pyromq.speedups.kernels cimport get_u32, is_same, put_u16, put_u32
 
 cdef enum:
-    ROOM = 1 << 18  # bytes of the signed content: requests that come here have half of that at most
-    SHORT = 16  # bytes of most values
+    ROOM = 1 << 18  # limit of the signed content (bytes): the requests checked here have half of this at most
+    SHORT = 16  # bytes copied for a short value: most values are not longer
     MOST_DECIDED = 10_000
     BLOCK_SIZE = 64
     DIGEST_SIZE = 20
-    SIGNED_SIZE = 28  # of a signature in Base64
+    SIGNED_SIZE = 28  # size of a signature in Base64 (bytes)
     MOST_NAME = 1024
-    MOST_SIGNED = 32  # fields
-    MOST_OWN = 2  # fields that a signer adds, beside the signature
-    MOST_NAMES = 512  # bytes of names that are compared with those of the request before
+    MOST_SIGNED = 32  # limit of signed fields
+    MOST_OWN = 2  # limit of fields that a signer adds, without the signature
+    MOST_NAMES = 512  # limit of names (bytes) that are compared with those of the previous request
 
 ctypedef struct Sha1:
     char state[128]  # OpenSSL's SHA_CTX takes 96 bytes
@@ -45,9 +45,9 @@ cdef OpenSsl _openssl
 
 
 def use_openssl(bint is_wanted=True):
-    """Let further keys call the SHA-1 of the OpenSSL that `hashlib` has loaded. Return whether they do.
+    """Let new keys use the SHA-1 of the OpenSSL library that `hashlib` has loaded. Return True if they do.
 
-    They call `hmac`, which takes ten times as long, if it is not wanted, or Python does not show it.
+    With `is_wanted` False, or if Python hides that library, new keys use `hmac`, which takes ten times as long.
     """
     cdef uintptr_t init = 0, update = 0, final = 0
     if is_wanted:
@@ -57,7 +57,7 @@ def use_openssl(bint is_wanted=True):
                 ctypes.cast(getattr(library, name), ctypes.c_void_p).value
                 for name in ("SHA1_Init", "SHA1_Update", "SHA1_Final")
             )
-        except (AttributeError, OSError):  # OpenSSL is a part of Python itself, or hides these functions
+        except (AttributeError, OSError):  # OpenSSL is linked into Python, or hides these functions
             init = 0
     _openssl.init = <int (*)(Sha1*) noexcept nogil> init
     _openssl.update = <int (*)(Sha1*, const char*, size_t) noexcept nogil> update
@@ -69,7 +69,7 @@ use_openssl()
 
 
 cdef class Key:
-    """A secret key, with the states of HMAC-SHA1 that depend on it alone."""
+    """A secret key, with the HMAC-SHA1 states after the key's own blocks."""
 
     cdef bytes _secret
     cdef OpenSsl _openssl
@@ -90,13 +90,13 @@ cdef class Key:
         return 0
 
     def signature(self, bytes content):
-        """Return the signature of a content, for tests."""
+        """Return the Base64 signature of `content`. For tests."""
         cdef char signature[SIGNED_SIZE]
         self.sign(PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content), signature)
         return signature[:SIGNED_SIZE]
 
     cdef int sign(self, const char* content, Py_ssize_t size, char* signature) except -1:
-        """Write the signature of a content in Base64."""
+        """Write the signature of `size` bytes of content, in Base64, to `signature`."""
         cdef char digest[DIGEST_SIZE]
         cdef Sha1 state
         if self._openssl.init == NULL:
@@ -114,7 +114,7 @@ cdef class Key:
 
 
 cdef bint _is_same_signature(const char* a, const char* b) noexcept nogil:
-    """Compare signatures in constant time."""
+    """Return True if two signatures are equal. Takes the same time for all signatures."""
     cdef char differences = 0
     cdef int number
     for number in range(SIGNED_SIZE):
@@ -123,7 +123,7 @@ cdef bint _is_same_signature(const char* a, const char* b) noexcept nogil:
 
 
 cdef class FastAccount:
-    """An account: its key, and the decisions on topics and groups."""
+    """An account with its key and the cached decisions on topics and groups."""
 
     cdef str access_key
     cdef bytes encoded
@@ -133,11 +133,11 @@ cdef class FastAccount:
 
 
 cdef class FastAcl(FastGuard):
-    """Permits requests of one code. `topic` and `group` are the numbers of these fields; -1: there is no group.
+    """Checks the permissions of requests of one code. `topic` and `group` are field numbers; `group` -1: no such field.
 
-    `in_force()` returns another object once accounts or rights have changed. `secret_of(access key)` returns the secret key,
-    None for an unknown account. `may(access key, topic, group)` returns whether an account has the rights,
-    `trusts(four bytes)` whether an IPv4 address is on the white list.
+    `in_force()` returns another object once accounts or rights have changed. `secret_of(access key)` returns the secret
+    key, None for an unknown account. `may(access key, topic, group)` returns whether an account has the rights.
+    `trusts(four bytes)` returns whether an IPv4 address is on the white list.
     """
 
     cdef HeaderReader _reader
@@ -147,7 +147,7 @@ cdef class FastAcl(FastGuard):
     cdef FastAccount _last
     cdef bint _has_white_list
     cdef char* _content
-    # The order in which values are signed, for the fields of the previous request.
+    # Order in which the values are signed, valid for requests with the same fields as the previous request.
     cdef uint32_t _declared
     cdef int _other_count, _count, _access_key, _signature
     cdef char* _names
@@ -179,7 +179,7 @@ cdef class FastAcl(FastGuard):
         self._other_count = -1
 
     def judge(self, int serialization, bytes header, bytes body, bytes address):
-        """Return whether a request passes; for tests."""
+        """Return True if a request is permitted. For tests."""
         cdef Frame frame
         cdef Header found
         cdef Passed passed
@@ -194,7 +194,7 @@ cdef class FastAcl(FastGuard):
         return self.passes(&frame, &found, PyBytes_AS_STRING(address), &passed)
 
     cdef bint begin(self) except -1:
-        """Drop the decisions if accounts or rights have changed."""
+        """Drop the cached decisions if accounts or rights have changed."""
         in_force = self._in_force()
         if in_force is not self._seen:
             self._seen = in_force
@@ -236,7 +236,7 @@ cdef class FastAcl(FastGuard):
         return trusted
 
     cdef bint _arrange(self, const Header* header) noexcept:
-        """Find the order of the signed values, the account and the signature; False for unusual fields."""
+        """Find the order of the signed values, and the fields of access key and signature. False for unusual fields."""
         cdef uint32_t declared = header.declared
         cdef int number, place, count = 0
         cdef const char* names[MOST_SIGNED]
@@ -278,7 +278,7 @@ cdef class FastAcl(FastGuard):
                 names[spot], sizes[spot], self._order[spot] = names[spot - 1], sizes[spot - 1], self._order[spot - 1]
                 spot -= 1
             names[spot], sizes[spot], self._order[spot] = name, size, place
-            # A field comes twice: the last one counts.
+            # A repeated field is left to the plain path (the Python code), where the last value counts.
             if spot and sizes[spot - 1] == size and memcmp(names[spot - 1], name, size) == 0:
                 return False
             count += 1
@@ -289,7 +289,7 @@ cdef class FastAcl(FastGuard):
         return True
 
     cdef bint _is_as_before(self, const Header* header, uint32_t declared) noexcept:
-        """Whether the fields are those of the previous request, which is the usual case."""
+        """Return True if the request has the same fields as the previous request, as usual."""
         cdef int number
         cdef Py_ssize_t begin = 0
         if declared != self._declared or header.other_count != self._other_count:
@@ -303,7 +303,7 @@ cdef class FastAcl(FastGuard):
         return True
 
     cdef Py_ssize_t _write_signed(self, const Frame* frame, const Header* header, Passed* passed) noexcept:
-        """Write the signed content of a request; return its size, -1 if it does not fit."""
+        """Write the signed content of a request: values, then body. Return its size; -1 if it exceeds `ROOM`."""
         cdef const Field* field
         cdef const char* header_end = frame.header + frame.header_size
         cdef char* at = self._content
@@ -329,7 +329,7 @@ cdef class FastAcl(FastGuard):
         return at + frame.body_size - self._content
 
     cdef FastAccount _account(self, const Field* name):
-        """Return an account; None for an unknown one."""
+        """Return the account with an access key; None if the account is unknown."""
         cdef FastAccount account = self._last
         cdef PyObject* found
         if account is not None and PyBytes_GET_SIZE(account.encoded) == name.size and is_same(
@@ -345,7 +345,7 @@ cdef class FastAcl(FastGuard):
         else:
             access_key = key.decode("utf-8")
             secret = self._secret_of(access_key)
-            if secret is None:  # not kept: clients could fill the memory with names
+            if secret is None:  # not cached: clients could fill the memory with names
                 return None
             encoded = (<str> secret).encode()
             account = FastAccount()
@@ -359,7 +359,7 @@ cdef class FastAcl(FastGuard):
         return account
 
     cdef bint _has_right(self, FastAccount account, const Header* header) except -1:
-        """Whether an account has the rights on topic and group. Python is asked once for each pair."""
+        """Return True if an account has the rights on topic and group. `may` is called once for each pair."""
         cdef const Field* topic = &header.fields[self._topic]
         cdef const Field* group = NULL
         cdef char name[MOST_NAME]
@@ -401,7 +401,7 @@ cdef inline bint _is_before(const char* a, Py_ssize_t a_size, const char* b, Py_
 
 
 cdef class FrameSigner:
-    """Signs request frames as `remoting.signer` does. `added`: the fields to add, without the signature."""
+    """Signs request frames as `remoting.signer` does. `added` are names and values to add, without the signature."""
 
     cdef Key _key
     cdef bytes _added
@@ -409,7 +409,7 @@ cdef class FrameSigner:
     cdef int _own_count, _seen_count
     cdef Field _own_names[MOST_OWN]
     cdef Field _own_values[MOST_OWN]
-    # The order in which values are signed, for the names of the previous frame.
+    # Order in which the values are signed, valid for frames with the same names as the previous frame.
     cdef char _seen[MOST_NAMES]
     cdef Py_ssize_t _seen_ends[MOST_SIGNED]
     cdef int _order[MOST_SIGNED]
@@ -427,7 +427,7 @@ cdef class FrameSigner:
         self._seen_count = -1
 
     def sign(self, bytes frame):
-        """Return a frame with account and signature added; None for an unusual header."""
+        """Return the frame with access key and signature added; None if the plain path must sign an unusual header."""
         cdef const char* start = PyBytes_AS_STRING(frame)
         cdef const char* end
         cdef const char* p = start + 16
@@ -463,7 +463,7 @@ cdef class FrameSigner:
         return self._signed(frame, p, values, count)
 
     cdef bint _is_as_before(self, const Field* names, int count) noexcept:
-        """Whether the fields are those of the previous frame, which is the usual case."""
+        """Return True if the frame has the same field names as the previous frame, as usual."""
         cdef int number
         cdef Py_ssize_t begin = 0, size
         if count != self._seen_count:
@@ -476,7 +476,7 @@ cdef class FrameSigner:
         return True
 
     cdef int _arrange(self, const Field* names, int count) except -1:
-        """Sort the values by their names."""
+        """Sort the values by their names into `_order`, and remember the names."""
         cdef int number, spot
         cdef Py_ssize_t used = 0
         cdef const Field* before
@@ -491,7 +491,7 @@ cdef class FrameSigner:
                 spot -= 1
             self._order[spot] = number
             if used + names[number].size > MOST_NAMES:
-                self._seen_count = -1  # too long to be kept
+                self._seen_count = -1  # the names are too long to be remembered
                 continue
             memcpy(self._seen + used, names[number].at, names[number].size)
             used += names[number].size
@@ -507,7 +507,7 @@ cdef class FrameSigner:
         cdef bint is_first = start[head - 1] == c'{'
         cdef bytes signed
         cdef char* p
-        # Enough: unescaped values are not longer than in the frame, and `added` contains the added ones.
+        # Large enough: unescaped values are not longer than in the frame, and `added` contains the added values.
         cdef char* room = <char*> malloc(end - start + added)
         if room == NULL:
             raise MemoryError

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The seam between the network and the compiled handlers of frequent requests, which make no objects of them."""
+"""Interface between the network and the compiled handlers of frequent requests, which create no Python objects."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
@@ -10,10 +10,10 @@ from pyromq.speedups.codec cimport Frame, Header, Output
 
 
 cdef class Channel:
-    """A connection, as handlers see it."""
+    """A connection as compiled handlers see it."""
 
     cdef int put_released(self, const char* reply, Py_ssize_t size) except -1:
-        """Take a confirmed reply of this connection. A closed connection drops it."""
+        """Take a confirmed reply to send to this connection. A closed connection drops the reply."""
         return 0
 
     cdef int push_released(self) except -1:
@@ -22,42 +22,43 @@ cdef class Channel:
 
 
 cdef class FastHandler:
-    """Answers frames of one request code, or leaves them, untouched, to the plain path.
+    """Answers frames of one request code, or leaves a frame unchanged to the plain path (the Python code).
 
-    Python decided what it knows of topics, groups and permissions. `begin` asks whether that still holds, once in a turn of
-    the event loop, and again when Python has run in between.
+    A handler caches what Python code has decided on topics, groups and permissions. `begin` drops outdated decisions.
+    The reactor calls `begin` once per turn, and again after Python code has run in the turn.
     """
 
     cdef bint begin(self) except -1:
-        """Drop what does not hold any more. False: the plain path answers all requests until this is called again."""
+        """Drop outdated decisions. Return False if the plain path must answer all requests until the next call."""
         return False
 
     cdef bint end_turn(self) except -1:
-        """End a turn: release what may be taken away before the next."""
+        """End a turn: release memory that may be unmapped before the next turn."""
         return True
 
     cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:
-        """Answer a frame; False if the plain path has to. The reply goes to `output`, or into `ParkedReplies`."""
+        """Answer a frame. Return False if the plain path must. The reply goes to `output`, or into `ParkedReplies`."""
         return False
 
 
 cdef class FastGuard:
-    """Permits requests that handlers answer. `begin` is called as often as theirs."""
+    """Checks the permissions of requests that a handler answers. The handler's `begin` calls the guard's `begin`."""
 
     cdef bint begin(self) except -1:
-        """Drop what does not hold any more."""
+        """Drop outdated decisions on permissions."""
         return True
 
     cdef bint passes(self, const Frame* frame, const Header* header, const char* address, Passed* passed) except -1:
-        """Return whether a request is permitted, of which the header was read; False if the plain path has to judge it."""
+        """Return True if the request with this header is permitted; False if the plain path must check the request."""
         return False
 
 
 cdef class ParkedReplies:
-    """Replies of all connections that leave once the log is confirmed up to their offsets, which ascend.
+    """Replies of all connections that are sent once the log is confirmed (on disk) up to their log offsets.
 
-    `free_room()` returns how many more replies may wait now. `confirm()` is called at the end of a turn with new replies,
-    unless it waits already; it calls `release` or `fail` later, in the event loop. At most `capacity` replies wait.
+    The log offsets ascend. At most `capacity` replies are parked; `free_room()` returns how many more may be parked
+    now. `confirm()` is called at the end of a turn with new replies, unless a confirmation is pending. `confirm` must
+    lead to a later call of `release` or `fail` in the event loop.
     """
 
     def __cinit__(self, int capacity, *, monotonic, free_room, confirm):
@@ -82,7 +83,7 @@ cdef class ParkedReplies:
 
     @property
     def oldest_since(self):
-        """When the first reply began to wait, in monotonic seconds; None if none waits."""
+        """Time when the oldest parked reply was parked (monotonic seconds); None if no reply is parked."""
         return self._parked[self._first].since if self._count else None
 
     cdef bint begin(self) except -1:
@@ -92,7 +93,7 @@ cdef class ParkedReplies:
         return self.room > 0
 
     cdef int park(self, Channel channel, Py_ssize_t size, int64_t log_offset) except -1:
-        """Park the reply that the last `size` bytes of `replies` are. There must be `room`."""
+        """Park a reply: the last `size` bytes of `replies`. `room` must be above 0."""
         cdef Parked* parked = &self._parked[(self._first + self._count) % self._capacity]
         Py_INCREF(channel)
         parked.channel = <PyObject*> channel
@@ -114,16 +115,16 @@ cdef class ParkedReplies:
         return 0
 
     def release(self, int64_t log_offset):
-        """Send the replies to requests whose records end at or before a log offset. Return whether others wait."""
+        """Send the replies to requests whose records end at or before `log_offset`. Return True if replies are left."""
         cdef list released = []
         while self._count and self._parked[self._first].log_offset <= log_offset:
             self._take_first(released, None)
         return self._push(released)
 
     def fail(self, int64_t log_offset, double since, change):
-        """Send the replies up to a log offset, or parked at or before `since`, as `change(reply)` returns them.
+        """Send the replies up to `log_offset`, or parked at or before `since`, each changed by `change(reply)`.
 
-        Return whether others wait.
+        `since` is in monotonic seconds. Return True if replies are left.
         """
         cdef list released = []
         cdef Parked* first

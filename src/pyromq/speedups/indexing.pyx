@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records of the log entered into an index file by their keys, as `pyromq.store.index` does with ordinary ones.
+"""Adds the keys of log records to an index file, as `pyromq.store.index` does, for ordinary records.
 
-A record is ordinary where its lengths fit, it is where it says, and the file has room for all of its keys. Before any other
-one this stops, having written nothing of it: the plain form says what is wrong, gets room, or begins the next file.
+A record is ordinary if its lengths agree, its log offset is right, and the file has space for all of its keys. Indexing
+stops before any other record: then the plain path (the Python code) reports the fault, allocates, or begins a new file.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -15,17 +15,17 @@ from pyromq.speedups.kernels cimport get_u32, get_u64, java_hash_on, put_u32, pu
 
 cdef extern from *:
     """
-    /* What stands before is written before: whoever is killed in between finds the file in order. */
+    /* Keeps the order of writes: if the process is killed between two writes, the file stays valid. */
     #define PYROMQ_IN_ORDER() __asm__ __volatile__("" ::: "memory")
     """
     void in_order "PYROMQ_IN_ORDER"() noexcept nogil
 
 cdef enum:
-    MOST_KEYS = 16400  # of one record, its unique id included: properties have 32 KiB, and a blank is between two keys
-    KEYS_OF_ONE = 32  # keys take as long as one more record
+    MOST_KEYS = 16400  # limit of keys of a record: properties have 32 KiB, and keys are separated by a blank
+    KEYS_OF_ONE = 32  # number of keys that take as long to index as one more record
     INT_MAX = 0x7FFFFFFF
 
-cdef uint32_t _HASHES[MOST_KEYS]  # of one record at a time
+cdef uint32_t _HASHES[MOST_KEYS]  # key hashes of the record being indexed
 
 
 cdef class IndexTail:
@@ -81,9 +81,9 @@ cdef class IndexTail:
         return log_offset, count
 
     cdef int _enter(self, char* file, const Record* record) noexcept:
-        """Enter a record under all of its keys; return how many.
+        """Add an entry for each key of a record. Return the number of keys.
 
-        -1, nothing done, where there is no room or something is odd.
+        Return -1, with nothing written, if the file has no space or the record is unusual.
         """
         cdef uint32_t* hashes = _HASHES
         cdef int number, count
@@ -102,7 +102,7 @@ cdef class IndexTail:
         return count
 
     cdef bint _is_ready(self, char* file, const uint32_t* hashes, int count) noexcept:
-        """Whether so many entries can be put without a fault, and no chain has one that does not count."""
+        """Return True if `count` entries have disk space and no chain has an entry that the header does not count."""
         cdef const char* ready = self.ready
         cdef int64_t slot_at
         cdef int number
@@ -177,7 +177,7 @@ cdef bint is_utf8(const char* p, Py_ssize_t size) noexcept:
 
 
 cdef int find_hashes(const Record* record, uint32_t* hashes) noexcept:
-    """Hash what a record is found by: its unique id, then the words of its keys. Return how many; -1 for too many."""
+    """Write the hashes of a record's keys: unique id, then the words of KEYS. Return their number; -1 for too many."""
     cdef const char* p = record.properties
     cdef const char* end = p + record.properties_size
     cdef const char* unique = NULL
@@ -219,5 +219,5 @@ cdef int find_hashes(const Record* record, uint32_t* hashes) noexcept:
 
 
 cdef uint32_t index_hash(uint32_t code) noexcept:
-    """Return what index files hold: the absolute value; that of -2^31 does not exist and becomes 0."""
+    """Return the hash that index files hold: the absolute value of a Java hash; 0 for -2^31."""
     return (0 - code) & INT_MAX if code & <uint32_t> 0x80000000 else code

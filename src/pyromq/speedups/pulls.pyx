@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Pulls that find messages, from the frame to the answer: entries are looked at, records copied once, to be sent.
+"""Answers pulls that find messages: scans queue entries and copies the records into the reply.
 
-What is found nowhere, has to wait, or may come from the disk: all that is left to the plain path, which also decides, once,
-whether a consumer may pull and what it wants. Entries that an earlier process wrote are compared with their records here,
-too, as `pyromq.store.queue.entry_verifier` does; where one is wrong, or is filtered by, that is done there.
+Pulls that find nothing, must wait, or may read the disk are left to the plain path (the Python code). The plain path
+also decides once whether a consumer may pull, and with which filter. Queue entries that an earlier process wrote are
+compared with their records. If such an entry is wrong, or if the pull has a filter, the plain path answers.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -24,14 +24,14 @@ cdef enum:
     MOST_PLANS = 10_000
     MOST_CODES = 16
 
-MOST_TAGS = MOST_CODES  # of a subscription that a plan can hold
+MOST_TAGS = MOST_CODES  # limit of tags of a subscription that a `PullPlan` can hold
 
 
 cdef class PullPlan:
-    """How a group's pulls from one queue are answered, as Python has decided it.
+    """How the pulls of a consumer group from one queue are answered, as Python code has decided.
 
-    `codes` are the tags codes that are wanted, None: all. `facts` are (table, key, value): while each table has that very
-    value, the plan holds.
+    `codes` are the tags codes that the subscription accepts; None accepts all. `facts` are triples of table, key and
+    value: the plan is valid while each table has the identical value at its key.
     """
 
     cdef object group, topic, queue_id
@@ -77,17 +77,17 @@ cdef class PullPlan:
 cdef class Pulls(FastHandler):
     """Answers the pulls of one request code.
 
-    `plan_for(values)` returns a plan for the values of a header in its declaration's order, or None where the plain path is
-    to answer; all are asked again when `version()` returns another value. `commit(group, topic, queue id, offset)`;
-    `is_loaded(begin, end)`: whether a stretch of the log that is not its last is in memory; `segment_of(offset)`: base and
-    memory of the file that holds it, None where it is gone.
+    `plan_for(values)` returns a plan for the field values of a header, or None if the plain path must answer. All plans
+    are dropped when `version()` returns another value. `commit(group, topic, queue id, offset)` saves a consumer
+    offset. `is_loaded(begin, end)` returns whether a range of the log is in memory. `segment_of(offset)` returns base
+    and memory of the log file that holds a log offset, None if the file is deleted.
     """
 
     cdef HeaderReader _reader
     cdef LogTail _log
     cdef ReplyWriter _writer
     cdef object _plan_for, _version, _commit, _is_loaded, _segment_of, _seen
-    cdef object _older  # a file before the one that is written, mapped, for as long as a turn
+    cdef object _older  # mapped memory of an older log file, kept until the end of the turn
     cdef const char* _older_at
     cdef int64_t _older_base, _older_end
     cdef dict _plans
@@ -95,7 +95,7 @@ cdef class Pulls(FastHandler):
     cdef int64_t _max_bytes, _max_count, _bulk_bytes, _bulk_count, _scanned, _recent, _warm
     cdef char _key[MOST_KEY]
     cdef Header _header
-    cdef FastGuard _guard  # None: everybody may
+    cdef FastGuard _guard  # None if permissions are off
     cdef Passed _passed
 
     def __init__(
@@ -164,20 +164,20 @@ cdef class Pulls(FastHandler):
         max_bytes, max_count = self._max_bytes, self._max_count
         if header.fields[PULL_MAX_BYTES].at != NULL:
             max_bytes = header.fields[PULL_MAX_BYTES].number
-            if max_bytes > self._max_bytes:  # a bulk read, which has limits of its own
+            if max_bytes > self._max_bytes:  # a bulk read has its own limits
                 max_bytes, max_count = min(max_bytes, self._bulk_bytes), self._bulk_count
         count = min(count, max_count)
         content = None
         if queue.at != NULL and offset >= queue.base:
             entries = queue.at + (offset - queue.base) * QUEUE_ENTRY_BYTES
-        else:  # an older file of the queue, or one that nothing was appended to since the start
+        else:  # an older file of the queue, or a queue without appends since the start
             content = queue.content(offset, limit)
             if content is None:
                 return False
             PyObject_GetBuffer(content, &view, PyBUF_SIMPLE)
             entries = <const char*> view.buf
             limit = view.len // QUEUE_ENTRY_BYTES
-            PyBuffer_Release(&view)  # `content` keeps it
+            PyBuffer_Release(&view)  # `content` keeps the memory mapped
         first = <int64_t> get_u64(entries)
         if first < log.end - self._warm or (first < log.base and not self._has_older(first)):
             return False
@@ -237,11 +237,11 @@ cdef class Pulls(FastHandler):
         return True
 
     cdef bint end_turn(self) except -1:
-        self._older = None  # it may be deleted, and its room on the disk is to be free then
+        self._older = None  # a deleted file keeps its disk space while it is mapped
         return True
 
     cdef bint _has_older(self, int64_t offset) except -1:
-        """Have the older file at hand that holds a log offset; False where it is gone."""
+        """Map the older log file that holds a log offset. Return False if the file is deleted."""
         cdef Py_buffer view
         if self._older is not None and self._older_base <= offset < self._older_end:
             return True
@@ -256,7 +256,7 @@ cdef class Pulls(FastHandler):
         return True
 
     cdef PullPlan _plan(self, Header* header):
-        """Return what was decided about such pulls; None where the plain path answers."""
+        """Return the plan for pulls with the fields of this header; None if the plain path must answer."""
         cdef Py_ssize_t size = 0
         cdef int number
         cdef PyObject* found

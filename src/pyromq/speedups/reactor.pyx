@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Serves connections from an epoll set nested in asyncio's loop: one turn reads, answers and writes for many of them.
+"""Serves connections from an epoll set nested in asyncio's event loop.
 
-A transport has the methods of asyncio's. A frame with a compiled handler goes to that handler; all other bytes go to the
-protocol, in order. A turn ends after half a millisecond, and a connection's part of it after a number of bytes, so that
-timers and other connections are served too.
+One turn reads, answers and writes for many connections. A frame with a compiled handler goes to that handler; all other
+bytes go to the protocol, in order. A turn ends after half a millisecond, and a connection's part of a turn after a
+number of bytes, so that timers and other connections are served too.
 """
 
 import contextlib
@@ -45,21 +45,21 @@ cdef extern from "sys/socket.h" nogil:
     int MSG_NOSIGNAL
 
 cdef enum:
-    RECEIVED = 1 << 16  # bytes read from a connection at once, before others are served
-    KEPT = 1 << 16  # bytes of an incomplete frame that the transport keeps; larger frames go to the protocol as they come
-    KEPT_AT_LEAST = 1 << 12  # the same, once all connections together keep more than `kept_bytes`
-    FEW_ROOM = 1 << 16  # bytes of the reply buffer that every connection keeps between bursts
-    MOST_ROOM = 1 << 20  # bytes that the first connections with larger replies keep
-    ROOMY = 64  # the number of these connections
-    UNTOLD = 1 << 24  # unsent bytes of all connections, beyond which each calls `pause_writing` for any amount
+    RECEIVED = 1 << 16  # limit of bytes read from a connection before other connections are served
+    KEPT = 1 << 16  # limit of an incomplete frame (bytes) kept here; larger frames go to the protocol in parts
+    KEPT_AT_LEAST = 1 << 12  # replaces KEPT once all connections together keep more than `kept_bytes`
+    FEW_ROOM = 1 << 16  # limit of the reply buffer (bytes) that a connection keeps between bursts
+    MOST_ROOM = 1 << 20  # the same limit for the first `ROOMY` connections with larger replies
+    ROOMY = 64  # number of connections that may keep a reply buffer of `MOST_ROOM` bytes
+    UNTOLD = 1 << 24  # unsent bytes of all connections above which each calls `pause_writing` at its own limit
     TOLD = 1 << 18  # unsent bytes of one connection before `pause_writing`, and between two calls of it
-    WRITTEN = 1 << 18  # bytes of replies sent before a burst has ended
-    SHARE = 1 << 20  # bytes of replies after which a connection waits for its next turn
-    EVENTS = 4  # of epoll, taken at once; the next turn begins with those that this one has no time for
-    TURN_NS = 500_000
-    LEAST_TURN_NS = 200_000  # if a timer is due, or the event loop has other work
+    WRITTEN = 1 << 18  # unsent bytes of replies from which they are sent before the burst ends
+    SHARE = 1 << 20  # limit of replies (bytes) of a connection in one turn
+    EVENTS = 4  # epoll events per call; the next turn begins with the events left over
+    TURN_NS = 500_000  # limit of the length of a turn
+    LEAST_TURN_NS = 200_000  # least length of a turn: a due timer of the event loop shortens turns
 
-cdef double PLAIN_SECONDS = 0.00025  # of the protocol of one connection, before others are served
+cdef double PLAIN_SECONDS = 0.00025  # limit of a protocol's time before other connections are served
 
 cdef inline int64_t now_ns() noexcept nogil:
     cdef timespec now
@@ -68,7 +68,7 @@ cdef inline int64_t now_ns() noexcept nogil:
 
 
 cdef inline int64_t frame_at(const char* p, Frame* frame) noexcept nogil:
-    """Return the length of the frame that begins here with at least 8 bytes; -1 if these begin no frame."""
+    """Return the length of the frame whose first 8 bytes are at `p`; -1 if the bytes begin no frame."""
     cdef int64_t length = get_u32(p) + <int64_t> 4
     cdef uint32_t mark = get_u32(p + 4)
     if length > MAX_FRAME_BYTES or <int64_t> (mark & 0xFFFFFF) + 8 > length:
@@ -82,14 +82,14 @@ cdef inline int64_t frame_at(const char* p, Frame* frame) noexcept nogil:
 
 
 cdef class Transport(Channel):
-    """One connection, with the methods of asyncio's transports. `heard`: when it last received; monotonic seconds."""
+    """One connection, with the methods of asyncio's transports. `heard`: last receive (monotonic seconds)."""
 
     cdef Reactor _reactor
     cdef object _socket, _protocol
     cdef int _fd, _broken
     cdef uint32_t _serial, _events
     cdef Output _output
-    cdef char* _kept  # bytes of an incomplete frame, or of frames that wait for the connection's turn
+    cdef char* _kept  # an incomplete frame, or frames that wait for the connection's turn
     cdef Py_ssize_t _kept_size, _kept_room, _passing, _high, _low, _told, _unread
     cdef bint _is_in_burst, _is_reading, _is_closing, _is_closed, _is_paused, _is_behind, _is_queued, _is_roomy, _has_ended
     cdef bint _is_ipv4
@@ -121,7 +121,7 @@ cdef class Transport(Channel):
                 return self._socket.getpeername()
             if name == "sockname":
                 return self._socket.getsockname()
-        except OSError:  # closed already
+        except OSError:  # the socket is closed
             return default
         return self._socket if name == "socket" else default
 
@@ -134,7 +134,7 @@ cdef class Transport(Channel):
 
     @property
     def is_within_frame(self):
-        """Whether an incomplete frame has been received that the protocol has not seen."""
+        """True if an incomplete frame has been received and the protocol has not got it."""
         return self._kept_size > 0 and not self._is_behind
 
     def is_closing(self):
@@ -147,13 +147,13 @@ cdef class Transport(Channel):
         return self._protocol
 
     def set_address(self, bytes packed):
-        """Set the peer's address for handlers: 8 bytes. With another length the protocol gets all frames."""
+        """Set the peer's packed IPv4 address and port (8 bytes). With another length the protocol gets all frames."""
         self._is_ipv4 = len(packed) == 8
         if self._is_ipv4:
             memcpy(self.address, PyBytes_AS_STRING(packed), 8)
 
     def write(self, data):
-        """Send bytes; the unsent ones are kept. Within a burst all bytes are sent at its end."""
+        """Send bytes, and keep those that the socket does not take. Within a burst, send at the burst's end."""
         cdef Py_buffer view
         cdef ssize_t sent = 0
         if self._is_closing:
@@ -195,13 +195,13 @@ cdef class Transport(Channel):
         return True
 
     def write_eof(self):
-        """Send all bytes, then the end of the stream; the peer may still send."""
+        """Send all bytes, then the end of the stream. The peer may still send."""
         self._has_ended = True
         if not self._is_in_burst:
             self._push()
 
     def close(self):
-        """Send all bytes, then end."""
+        """Send all bytes, then close the connection."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -212,7 +212,7 @@ cdef class Transport(Channel):
             self._end(None)
 
     def abort(self):
-        """End at once."""
+        """Close the connection immediately and drop unsent bytes."""
         self._is_closing = True
         self._output.begin = self._output.end = 0
         self._end(None)
@@ -257,9 +257,10 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _hold_back(self) except -1:
-        """Call `pause_writing` for too many unsent bytes, again when many are added, and `resume_writing` later.
+        """Call the protocol's `pause_writing` or `resume_writing` according to the number of unsent bytes.
 
-        A small amount is ignored while all connections together have few: the peer mostly reads it a moment later.
+        `pause_writing` is called again for each `TOLD` further bytes. Up to `TOLD` unsent bytes are ignored while all
+        connections have few: the peer mostly reads these bytes a moment later.
         """
         cdef Py_ssize_t size = self._output.end - self._output.begin
         self._reactor._unread += size - self._unread
@@ -275,7 +276,7 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _push(self) except -1:
-        """Send unsent bytes, then pause, resume or end by how many are left."""
+        """Send unsent bytes. Then pause or resume the protocol, or close, depending on how many bytes are left."""
         self._flush()
         if self._is_closed:
             return 0
@@ -304,7 +305,7 @@ cdef class Transport(Channel):
             return 0
         self._push()
         if not self.parked and not self._is_ipv4 and not self._is_closed:
-            self._protocol.flush()  # it drains: its end waits for the last reply
+            self._protocol.flush()  # the protocol drains, and waits for the last reply
         return 0
 
     cdef int _readable(self) except -1:
@@ -357,7 +358,7 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _burst(self, char* data, Py_ssize_t size) except -1:
-        """Answer the frames in `data`; keep an incomplete one, and those that have to wait."""
+        """Answer the frames in `data`. Keep an incomplete frame, and frames that must wait for the next turn."""
         cdef Py_ssize_t used
         self._is_in_burst = True
         try:
@@ -374,17 +375,17 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _go_on_soon(self) except -1:
-        """Have waiting frames answered in the next turn, or once the peer has read its replies."""
+        """If frames wait and all replies are sent, answer these frames in the next turn."""
         if self._is_behind and self._is_reading and self._output.begin == self._output.end:
             self._reactor._come_back(self)
         return 0
 
     cdef Py_ssize_t _answer(self, char* data, Py_ssize_t size) except -1:
-        """Return how many bytes are answered or given to the protocol."""
+        """Answer frames in `data`. Return how many bytes are answered or given to the protocol."""
         cdef Py_ssize_t at = 0, plain = -1, written = 0
         cdef int64_t length
         cdef Frame frame
-        cdef double plain_since = 0  # when the protocol got its first frames of this burst
+        cdef double plain_since = 0  # time when the protocol got its first frames of this burst
         cdef FastHandler handler
         cdef Output output = self._output
         if not self._reactor._handlers or not self._is_ipv4:
@@ -443,7 +444,7 @@ cdef class Transport(Channel):
             if plain < 0:
                 plain = at
             at += length
-        if at == 0 and 4 <= size < 8 and get_u32(data) + <int64_t> 4 > MAX_FRAME_BYTES:  # too large already
+        if at == 0 and 4 <= size < 8 and get_u32(data) + <int64_t> 4 > MAX_FRAME_BYTES:  # the length is too large
             plain, at = 0, size
         if plain >= 0 and not self._is_closing:
             self._deliver(data + plain, at - plain)
@@ -469,7 +470,7 @@ cdef class Transport(Channel):
         return 0
 
     cdef int _keep_nothing(self) except -1:
-        """Forget the kept bytes, and free a large buffer: thousands of connections must not keep one each."""
+        """Forget the kept bytes. Free a large buffer, as thousands of connections may have one."""
         self._reactor._kept -= self._kept_size
         self._kept_size = 0
         if self._kept_room > KEPT_AT_LEAST:
@@ -509,22 +510,22 @@ cdef class Transport(Channel):
 
 
 cdef class Reactor:
-    """The connections of a server. `fast_path`: the handlers; `busy_poll_us`: how long to poll before sleeping."""
+    """Serves the connections of a server. `fast_path` are the handlers; `busy_poll_us`: polling before sleeping."""
 
     cdef object _loop, _monotonic
     cdef int _epoll
     cdef list _by_fd
     cdef uint32_t _serial
     cdef char* _buffer
-    cdef double _turn  # when it began; monotonic seconds
-    cdef uint64_t _number  # of turns, and of times that protocols had a part in one
+    cdef double _turn  # begin of the turn (monotonic seconds)
+    cdef uint64_t _number  # counts turns and calls of protocols: handlers begin again when it changes
     cdef list _handlers
     cdef list _behind
     cdef bint _is_called
     cdef epoll_event _left[EVENTS]  # events not served yet
     cdef int _left_count
-    cdef bint _has_stirred  # whether this turn may have given the event loop work
-    cdef int64_t _busy_ns, _deadline  # of this turn
+    cdef bint _has_stirred  # True if this turn may have given the event loop work
+    cdef int64_t _busy_ns, _deadline  # polling time; end of this turn
     cdef int _roomy  # connections that keep a large reply buffer
     cdef Py_ssize_t _unread  # unsent bytes of all connections
     cdef Py_ssize_t _kept, _most_kept  # bytes of frames and bursts, of all connections
@@ -532,7 +533,7 @@ cdef class Reactor:
 
     def __cinit__(self):
         self._epoll = -1
-        # Room for kept bytes and a read behind them; header readers may load 16 bytes at once.
+        # Room for kept bytes and the bytes of a read; header readers may load 16 bytes in one step.
         self._buffer = <char*> malloc(2 * (RECEIVED + KEPT) + 64)
         if self._buffer == NULL:
             raise MemoryError
@@ -574,7 +575,7 @@ cdef class Reactor:
         return transport
 
     def close(self):
-        """Abort the open connections, then close."""
+        """Abort the open connections, then close the epoll set."""
         for transport in list(self._by_fd):
             if transport is not None:
                 transport.abort()
@@ -594,7 +595,10 @@ cdef class Reactor:
         self._take_turn(True, TURN_NS)
 
     cdef int _take_turn(self, bint is_patient, int64_t turn_ns) except -1:
-        """Serve ready connections; `is_patient`: poll again before the turn ends, because sleeping and waking is slow."""
+        """Serve ready connections for `turn_ns`.
+
+        `is_patient`: poll again before the turn ends, because sleeping and waking is slow.
+        """
         cdef epoll_event events[EVENTS]
         cdef int64_t started = now_ns()
         cdef int64_t deadline = started + turn_ns
@@ -637,7 +641,7 @@ cdef class Reactor:
         return 0
 
     cdef int _serve_behind(self) except -1:
-        """Serve the connections that waited for this turn, for half of it; the rest waits for the next."""
+        """Serve the connections that waited for this turn, for half of the turn. The others wait for the next turn."""
         cdef Py_ssize_t number = 0
         cdef Transport transport
         behind, self._behind = self._behind, []
@@ -684,7 +688,7 @@ cdef class Reactor:
         return None
 
     cdef int _come_back(self, Transport transport) except -1:
-        """Answer a connection's kept frames in the next turn, before it is read again."""
+        """Answer a connection's kept frames in the next turn, before more bytes are read from the connection."""
         transport._is_behind = True
         if not transport._is_queued:
             transport._is_queued = True
@@ -708,14 +712,14 @@ cdef class Reactor:
 
 
 class ServingSelector(selectors.EpollSelector):
-    """The selector of an event loop: serves the connections of reactors while the loop waits.
+    """The selector of an event loop. Serves the connections of reactors while the event loop waits.
 
-    The loop is not woken while only reactors have work: its turn costs as much as a few requests.
+    The event loop is not woken while only reactors have work: a turn of the loop costs as much as a few requests.
     """
 
     def __init__(self):
         super().__init__()
-        self.reactors = {}  # by the descriptor of their epoll sets
+        self.reactors = {}  # descriptor of an epoll set -> its reactor
 
     def select(self, timeout=None):
         if self.reactors and not _serve(self.fileno(), self.reactors, -1.0 if timeout is None else max(timeout, 0.0)):
@@ -724,7 +728,10 @@ class ServingSelector(selectors.EpollSelector):
 
 
 cdef bint _serve(int epoll, dict reactors, double seconds) except -1:
-    """Wait and serve reactors. Return True if other descriptors are ready, False at the deadline or if the loop has work."""
+    """Serve reactors for up to `seconds`; negative: no limit. Return True if other descriptors are ready.
+
+    Return False after `seconds`, or if the event loop has work.
+    """
     cdef epoll_event events[EVENTS]
     cdef int64_t deadline = -1 if seconds < 0 else now_ns() + <int64_t> (seconds * 1e9)
     cdef int64_t left, turn_ns
@@ -740,7 +747,7 @@ cdef bint _serve(int epoll, dict reactors, double seconds) except -1:
             # Rounded up, as asyncio's selector does: the loop must not wake before a timer is due.
             milliseconds = 0 if left <= 0 else <int> min((left + 999_999) // 1_000_000, 1_000_000)
         count = epoll_wait(epoll, events, EVENTS, 0)
-        if count == 0 and milliseconds != 0:  # releasing the GIL is slow: only before sleeping
+        if count == 0 and milliseconds != 0:  # the GIL is released only before sleeping, as that is slow
             with nogil:
                 count = epoll_wait(epoll, events, EVENTS, milliseconds)
         if count < 0:

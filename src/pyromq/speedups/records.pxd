@@ -24,7 +24,7 @@ cdef class Counter:
     cdef public int64_t count
     cdef public int64_t size
 
-cdef struct Record:  # with IPv4 addresses; its properties are `properties` and, behind them, `more`
+cdef struct Record:  # a record with IPv4 addresses; the stored properties are `properties` followed by `more`
     const char* body
     Py_ssize_t body_size
     const char* topic
@@ -42,7 +42,7 @@ cdef struct Record:  # with IPv4 addresses; its properties are `properties` and,
     const char* store_address
     int64_t prepared_offset
     int64_t tags_code
-    int64_t log_offset  # this and what follows are set when it is put
+    int64_t log_offset  # `put_record` sets log_offset, queue_offset and size
     int64_t queue_offset
     int64_t size
 

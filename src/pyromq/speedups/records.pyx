@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records and queue entries written straight into the mapped files, and the room that is made for them.
+"""Writes records and queue entries into the mapped files, and allocates disk space for them.
 
-The tails are the same objects that the plain store appends by: there is one end of the log, whoever moves it.
+Python code and compiled code append through the same `LogTail` and `QueueTail` objects, so both see one end of the log.
 """
 
 import mmap
@@ -35,9 +35,9 @@ cdef extern from "<unistd.h>" nogil:
     Py_ssize_t pwrite(int descriptor, const void* data, size_t size, int64_t position)
 
 cdef enum:
-    PIECE = 1 << 19  # prepared or written at once: a tenth of a millisecond, some more where files are in memory
-    WORK_NS = 100_000  # after which there is a pause; who only yields goes on until the scheduler's clock ticks
-    PAUSE_NS = 500_000  # a stretch of 32 MiB takes 50 ms; the fastest load needs one each 100 ms
+    PIECE = 1 << 19  # bytes prepared or written per step: 0.1 ms
+    WORK_NS = 100_000  # processor time between two pauses; a mere yield would not let other threads run
+    PAUSE_NS = 500_000  # length of a pause: 32 MiB are then prepared in 50 ms; full speed needs them each 100 ms
     MADV_POPULATE_WRITE = 23
 
 cdef char _ZEROS[PIECE]
@@ -47,7 +47,7 @@ crc32_setup()
 
 
 cdef class Mapped:
-    """What is written into a mapped file: `memory` is that file, `at` where it begins, NULL where none may be written."""
+    """A mapped file to write into: `memory` is the mapping, `at` its address. `at` is NULL if the file is read-only."""
 
     def __cinit__(self):
         self.at = NULL
@@ -62,7 +62,7 @@ cdef class Mapped:
         self.at = NULL
         self._memory = memory
         if memory is not None:
-            # The view itself keeps the file mapped: an export of our own would keep the view from being collected.
+            # `memory` keeps the file mapped. The buffer is released, as an exported buffer would never be collected.
             PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
             if not view.readonly:
                 self.at = <char*> view.buf
@@ -97,7 +97,7 @@ cdef class Counter:
 cdef bint is_own_record(
     const char* p, int64_t log_offset, int64_t size, int64_t queue_id, int64_t queue_offset
 ) noexcept nogil:
-    """Whether the `size` bytes at `p` are the record that an entry speaks of, as far as its head says."""
+    """Return True if the head at `p` is that of the record with this size, log offset, queue id and queue offset."""
     return (
         size >= RECORD_FIXED_BYTES
         and get_u32(p) == <uint32_t> size
@@ -109,9 +109,9 @@ cdef bint is_own_record(
 
 
 def own_records(entries, memory, int64_t base, int64_t end, int64_t queue_id, int64_t queue_offset):
-    """Return how many of the first entries lead to their own record, all in the log file `memory`, which begins at `base`.
+    """Return how many of the first `entries` lead to their own record in the log file `memory`.
 
-    `queue_offset` is the first one's; the log has its `end`.
+    The file begins at log offset `base`; `end` is the log's end. `queue_offset` is that of the first entry.
     """
     cdef Py_buffer view, file
     cdef const char* entry
@@ -140,8 +140,11 @@ def own_records(entries, memory, int64_t base, int64_t end, int64_t queue_id, in
 
 
 cdef bint put_record(LogTail log, QueueTail queue, Record* record, int64_t now_ms) noexcept nogil:
-    """Append a record to the log and its entry to the queue; False, nothing done, where the plain way has to see to it:
-    no room is ready, or the record is none that all readers take."""
+    """Append a record to the log and its entry to the queue.
+
+    Return False, with nothing written, if the plain path must append: no disk space is allocated, or a size exceeds its
+    limit. Sets log offset, queue offset and size of `record`.
+    """
     cdef int64_t properties_size = record.properties_size + record.more_size
     cdef int64_t size = RECORD_FIXED_BYTES + record.body_size + record.topic_size + properties_size
     cdef int64_t offset = queue.max_offset
@@ -193,8 +196,10 @@ cdef bint put_record(LogTail log, QueueTail queue, Record* record, int64_t now_m
 
 
 cdef bint tags_code_of(const char* text, const char* tags, const char* end, int64_t* code) noexcept nogil:
-    """Hash the tags whose name stands at `tags` in the properties from `text` to `end`; False where they are not as
-    everybody writes them."""
+    """Set `code` to the hash of the tags, whose name is at `tags` in the properties from `text` to `end`.
+
+    Return False if the tags do not have their usual form.
+    """
     cdef const char* p
     if tags > text and (tags - 1)[0] != PAIRS:
         return False
@@ -214,7 +219,7 @@ def crc32(const unsigned char[::1] data not None):
 
 
 def java_hash(text: str):
-    """Return what `pyromq.java_hash.java_hash` returns, from the text's UTF-8, as tags and keys in a log are hashed."""
+    """Return the same hash as `pyromq.java_hash.java_hash`, computed from UTF-8 as for tags and keys in a log."""
     cdef bytes encoded = text.encode("utf-8", "surrogatepass")
     cdef const char* p = encoded
     return <int32_t> java_hash_on(0, p, p + len(encoded))
@@ -253,7 +258,7 @@ cdef int _make_ready(int descriptor, char* file, int64_t position, int64_t end) 
         if can_populate and madvise(file + start, piece_end - start, MADV_POPULATE_WRITE) != 0:
             if c_errno == EFAULT:
                 return ENOSPC
-            can_populate = False  # the kernel is older: pages are made when they are written
+            can_populate = False  # kernel before Linux 5.14: the first write makes each page
         position = piece_end
         if position < end:
             begun = _paused(begun)
@@ -276,7 +281,7 @@ def write_out(int descriptor, int64_t position, int64_t size):
     cdef int error
     with nogil:
         error = _write_out(descriptor, position, position + size)
-    if error and error not in (EINVAL, ENOSYS, ESPIPE):  # else it cannot be done there
+    if error and error not in (EINVAL, ENOSYS, ESPIPE):  # these errors mean: not supported for this file
         raise OSError(error, os.strerror(error))
 
 
@@ -298,7 +303,7 @@ cdef inline int64_t _piece_end(int64_t position, int64_t end) noexcept nogil:
 
 
 cdef int64_t _paused(int64_t begun) noexcept nogil:
-    """Let others have the processor, if there was work enough since then; return from when on it counts."""
+    """Sleep for `PAUSE_NS` if the thread has worked `WORK_NS` since `begun`. Return the begin of the next period."""
     cdef timespec pause
     if _worked_ns() - begun < WORK_NS:
         return begun

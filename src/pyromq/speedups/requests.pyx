@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What a client writes and reads most: request frames by template, answers, the properties of plain messages.
+"""The hot path of clients: writes request frames from templates and properties of plain messages, reads replies.
 
-Each piece does what one in plain Python does and leaves every surprise to that one.
+Each class does the work of Python code, and leaves unusual cases to that code (the plain path).
 """
 
 cimport cython
@@ -30,18 +30,21 @@ cdef extern from "Python.h":
 cdef enum:
     MOST_HOLES = 16
     MOST_FIELDS = 16
-    MOST_NAMES = 16  # of an answer's fields that are kept as texts
-    WRITTEN_EACH = 32  # requests of one turn: the broker works on them while we go on; 10 % more of 64 in flight
-    PLAIN_PROPERTIES = 4096  # bytes: no more is near a limit
+    MOST_NAMES = 16  # limit of names of reply fields that are cached as `str`
+    WRITTEN_EACH = 32  # requests per write: the broker can work meanwhile; 10 % faster with 64 in flight
+    PLAIN_PROPERTIES = 4096  # limit of properties written here (bytes): far below the broker's limit
 
 
 cdef class RequestWriter:
-    """Writes requests as `%` does with a JSON header that has holes `%d` and `%b`; the last two: flag and opaque."""
+    """Writes request frames from a JSON header with holes `%d` and `%b`, as Python's `%` does.
+
+    The last two holes are flag and opaque (the request's number).
+    """
 
     cdef bytes _line
     cdef list _texts
     cdef Py_ssize_t _count
-    cdef Py_ssize_t _size  # of what is no hole
+    cdef Py_ssize_t _size  # bytes of the header outside the holes
     cdef bint _is_text[MOST_HOLES]
     cdef bint _is_plain
 
@@ -69,7 +72,7 @@ cdef class RequestWriter:
         self._size = sum(map(len, self._texts))
 
     def frame(self, tuple values, int flag, int opaque, bytes body):
-        """Return the frame; None for values, or a template, that plain `%` has to judge."""
+        """Return the request frame; None if template or values are unusual: then Python's `%` must write the frame."""
         cdef int64_t numbers[MOST_HOLES]
         cdef PyObject* texts[MOST_HOLES]
         cdef Py_ssize_t number
@@ -91,7 +94,7 @@ cdef class RequestWriter:
         return self.fill(numbers, texts, body)
 
     cdef bytes fill(self, const int64_t* numbers, PyObject** texts, bytes body):
-        """Return the frame; each hole's value stands at its place among the numbers or among the texts."""
+        """Return the request frame. The value of hole n is `numbers[n]`, or `texts[n]` for a `%b`."""
         cdef char digits[MOST_HOLES * 20]
         cdef const char* at[MOST_HOLES]
         cdef Py_ssize_t sizes[MOST_HOLES]
@@ -128,7 +131,7 @@ cdef struct Answer:
     int opaque
     int flag
     int version
-    Field remark  # `at` is NULL where there is none
+    Field remark  # `at` is NULL without a remark
     const char* body
     Py_ssize_t body_size
     int count
@@ -137,7 +140,7 @@ cdef struct Answer:
 
 
 cdef class AnswerReader:
-    """Reads answers with JSON headers as `FrameSplitter` and `decode_response` do; `response` is the class made."""
+    """Reads replies with JSON headers as `FrameSplitter` and `decode_response` do. `response` is the class to make."""
 
     cdef object _response
     cdef Py_ssize_t _max
@@ -151,9 +154,10 @@ cdef class AnswerReader:
         self._raw_names = []
 
     def deliver(self, bytes data, dict waiting, complete):
-        """Complete the calls whose answers `data` begins with, in order; return where what is no answer begins.
+        """Complete the calls whose replies are at the begin of `data`, in order.
 
-        Sends of `waiting` that were stored are completed here, with all others `complete` gets the response.
+        Return the position of the first bytes that the plain path must read. A call of `waiting` (by opaque) that is a
+        `FastSend` is completed here if its message is stored. For other replies `complete(response)` is called.
         """
         cdef const char* start = PyBytes_AS_STRING(data)
         cdef const char* p = start
@@ -162,10 +166,10 @@ cdef class AnswerReader:
         cdef Answer answer
         while end - p >= 8:
             size = 4 + <Py_ssize_t> get_u32(p)
-            header_size = get_u32(p + 4)  # with another serialization than JSON it is longer than any frame
+            header_size = get_u32(p + 4)  # above any frame size for another serialization than JSON
             if size > self._max or header_size > size - 8 or size > end - p:
                 break
-            if 0 < end - p - size < 8:  # the splitter judges a first word by whether it comes behind a frame
+            if 0 < end - p - size < 8:  # the splitter judges such bytes by whether they follow a frame
                 break
             answer.body = p + 8 + header_size
             answer.body_size = size - 8 - header_size
@@ -195,7 +199,7 @@ cdef class AnswerReader:
         )
 
     cdef object _name(self, const Field* name):
-        """Return a field's name; of the first few names the same text each time."""
+        """Return the name of a field as `str`; the first `MOST_NAMES` names are cached."""
         cdef Py_ssize_t number, count = len(self._names)
         cdef bytes raw
         for number in range(count):
@@ -210,7 +214,7 @@ cdef class AnswerReader:
 
 
 cdef bint _read_answer(const char* p, const char* end, Answer* answer) noexcept nogil:
-    """Read a header whose text is all of `p` to `end`; False where that is left to the plain path."""
+    """Read the JSON header from `p` to `end` into `answer`. Return False if the plain path must read it."""
     cdef int seen = 0, bit
     cdef Field name, value
     answer.code = answer.opaque = answer.flag = answer.version = answer.count = 0
@@ -267,7 +271,7 @@ cdef inline bint _is(const Field* field, const char* text, Py_ssize_t size) noex
 
 
 cdef inline const char* _member(const char* p, const char* end, Field* name) noexcept nogil:
-    """Read a name and its colon; return where the value begins, before the end, or NULL."""
+    """Read a JSON name and its colon. Return the address of the value; NULL if there is none before `end`."""
     p = json_blank_end(p, end)
     if p >= end or p[0] != c'"':
         return NULL
@@ -282,7 +286,7 @@ cdef inline const char* _member(const char* p, const char* end, Field* name) noe
 
 
 cdef const char* _read_fields(const char* p, const char* end, Answer* answer) noexcept nogil:
-    """Read an object of texts; return what is behind it, NULL where it is none."""
+    """Read a JSON object whose values are strings. Return the address after the object; NULL for anything else."""
     if p[0] != c"{":
         return NULL
     p = json_blank_end(p + 1, end)
@@ -308,10 +312,10 @@ cdef const char* _read_fields(const char* p, const char* end, Answer* answer) no
 
 
 cdef class ResultMaker:
-    """Makes a frozen class's objects by filling their slots: of `SendResult`, in the order that it declares."""
+    """Makes objects of the frozen class `SendResult` by filling their slots, in the order of the class's slots."""
 
     cdef object _class
-    cdef object ok  # the first slot's value in those made here
+    cdef object ok  # value of the first slot (status) of a stored message
     cdef tuple _slots
 
     def __init__(self, result_class, ok):
@@ -329,9 +333,9 @@ cdef class ResultMaker:
 
 
 cdef class PropertyWriter:
-    """Writes the properties of plain messages as `prepare` does: no flag, no time of delivery, few properties.
+    """Writes the properties of plain messages as `prepare` does: messages without flag, delay or delivery time.
 
-    `message_class` is `Message`; `reserved` are the names that applications may not use.
+    `message_class` is `Message`. `reserved` are the property names that applications must not use.
     """
 
     cdef object _class
@@ -342,9 +346,10 @@ cdef class PropertyWriter:
         self._reserved = reserved
 
     cpdef bytes text(self, message, next_id, Py_ssize_t max_bytes, Py_ssize_t compress_from_bytes):
-        """Return the properties escaped for JSON; None for a message that `prepare` has to judge.
+        """Return the properties of a message, escaped for JSON; None if `prepare` must handle the message.
 
-        Gives the message its id, by `next_id`, if it has none. The last two are the settings of that name.
+        A message without an id gets the result of `next_id()` as its id. `max_bytes` is the limit of a body. Bodies of
+        `compress_from_bytes` or more are left to `prepare`, which compresses them.
         """
         cdef char buffer[PLAIN_PROPERTIES]
         cdef char* p = buffer
@@ -415,19 +420,19 @@ cdef inline bint _is_blank(str text) except -1:
     if not PyUnicode_IS_ASCII(text):
         return not text.strip()
     p = PyUnicode_AsUTF8AndSize(text, &size)
-    while size and 0 <= p[0] <= 0x20:  # a control character is for the plain path anyway
+    while size and 0 <= p[0] <= 0x20:  # the plain path handles control characters
         p += 1
         size -= 1
     return size == 0
 
 
 cdef char* _add_keys(char* p, const char* end, tuple keys) noexcept:
-    """Write the words that a message is found by; nothing for a single one of no characters."""
+    """Write the property KEYS. Write nothing if the only key is empty. Return NULL if the plain path must write it."""
     cdef Py_ssize_t number, count = PyTuple_GET_SIZE(keys)
     for number in range(count):
         key = <object> PyTuple_GET_ITEM(keys, number)
         if type(key) is not str or PyUnicode_FindChar(key, c" ", 0, PyUnicode_GET_LENGTH(key), 1) >= 0:
-            return NULL  # the plain path refuses it
+            return NULL  # the plain path refuses such a key
     if count == 1 and not <object> PyTuple_GET_ITEM(keys, 0):
         return p
     p = _add_name(p, end, KEYS)
@@ -443,7 +448,7 @@ cdef inline char* _add_name(char* p, const char* end, const char* name) noexcept
 
 
 cdef inline char* _add_mark(char* p, const char* end, char digit) noexcept:
-    """Write what separates names from values (1) or properties from each other (2)."""
+    """Write the separator of name and value (`digit` 1) or of two properties (2), escaped for JSON."""
     p = _add_literal(p, end, b"\\u0000")
     if p != NULL:
         (p - 1)[0] = digit
@@ -459,7 +464,7 @@ cdef inline char* _add_literal(char* p, const char* end, const char* text) noexc
 
 
 cdef char* _add(char* p, const char* end, object text) noexcept:
-    """Write a text escaped for JSON; NULL where there is no room for it, or where it is left to the plain path."""
+    """Write a text escaped for JSON. Return NULL if it may not fit, or if the plain path must write it."""
     cdef Py_ssize_t size
     cdef const char* q
     cdef const char* plain
@@ -467,7 +472,7 @@ cdef char* _add(char* p, const char* end, object text) noexcept:
     if p == NULL:
         return NULL
     q = PyUnicode_AsUTF8AndSize(text, &size)
-    if q == NULL:  # half a character
+    if q == NULL:  # the text has half of a surrogate pair
         PyErr_Clear()
         return NULL
     if 2 * size > end - p:
@@ -491,7 +496,7 @@ cdef char* _add(char* p, const char* end, object text) noexcept:
 
 
 cdef class NextId:
-    """Makes the ids that `UniqueIds` would at `now_ms`."""
+    """Makes the same message ids as `UniqueIds` at time `now_ms`."""
 
     cdef int64_t now_ms
     cdef object _ids
@@ -524,7 +529,7 @@ cdef class NextId:
 
 
 cdef class Place:
-    """Where messages of one queue go: its connection, and the line that their requests are written by; `signer`, or None, signs them."""
+    """How messages to one queue are sent: connection, writer of the requests, and signer (None: unsigned requests)."""
 
     cdef object queue
     cdef int64_t queue_id
@@ -538,16 +543,16 @@ cdef class Place:
 
 
 cdef class Lane:
-    """The places of a topic's queues that may be written, by its route; None: not known yet."""
+    """The `Place` of each writable queue of a topic's route; None for a queue not learned yet."""
 
     cdef object route
     cdef list places
 
 
 cdef class FastOutbox:
-    """The way of a plain message through the `Outbox`, where everything is known: what the outbox did, done again.
+    """Sends plain messages as the `Outbox` does, if route, connection and writer of the queue are known.
 
-    Takes no part in decisions: a message that needs one goes the plain way, and so does an answer that is not "stored".
+    All other messages, and all replies that do not say "stored", are left to the `Outbox`, which decides.
     """
 
     cdef object _outbox
@@ -567,7 +572,7 @@ cdef class FastOutbox:
     cdef bint _counts_bytes
 
     def __init__(self, outbox, config, *, clock, tables, room, properties, results, ids, create_future):
-        """`tables`: the routes, the stalled messages and the turns by topic."""
+        """`tables` are three dicts by topic: routes, stalled messages, and number of the next queue."""
         self._outbox = outbox
         self._clock = clock
         self._routes, self._stalled, self._turns = tables
@@ -583,7 +588,7 @@ cdef class FastOutbox:
         self._counts_bytes = config.max_pending_bytes is not None
 
     def learn(self, route, queue, channel, writer):
-        """Note where messages of a queue go, and how; the route is that which counts now."""
+        """Remember channel and writer for messages to a queue. `route` is the current route of the topic."""
         cdef Lane lane = self._lanes.get(queue.topic)
         cdef Place place
         parts = channel.session.for_fast_path()
@@ -593,7 +598,7 @@ cdef class FastOutbox:
             lane = self._lanes[queue.topic] = Lane()
             lane.route = route
             lane.places = [None] * len(route.writable)
-        if queue not in route.writable:  # chosen before the route changed
+        if queue not in route.writable:  # the queue was chosen before the route changed
             return
         number = route.writable.index(queue)
         place = lane.places[number]
@@ -607,7 +612,7 @@ cdef class FastOutbox:
             place.writer = writer
 
     def send(self, message, retry_codes, bint at_once):
-        """Send now and return the future; None, and nothing done, for a message that has to go the plain way."""
+        """Send a message and return the future of its result; None, with nothing sent, if the `Outbox` must send it."""
         cdef Lane lane
         cdef Place place
         cdef FastSend sent
@@ -686,7 +691,7 @@ cdef class FastOutbox:
 
 @cython.freelist(256)
 cdef class FastSend:
-    """A message on its way by the `FastOutbox`, as the session waits for its answer."""
+    """A message sent by the `FastOutbox` whose reply has not arrived yet."""
 
     cdef FastOutbox outbox
     cdef dict waiting
@@ -704,11 +709,11 @@ cdef class FastSend:
     code = SEND_CODE
 
     def answered(self, result):
-        """Let the plain way go on: the answer is an error, or one that is not looked at here."""
+        """Let the `Outbox` handle the result: an error, or a reply that `stored` does not accept."""
         self.outbox._outbox.take_over(self, result)
 
     cdef bint stored(self, const Answer* answer) except -1:
-        """Complete the send; False for an answer that the declared header has to judge."""
+        """Complete the send with a reply of code 0. Return False if the plain path must read the reply."""
         cdef int64_t queue_id = -1, queue_offset = -1
         cdef const Field* field
         cdef int number, seen = 0, bit

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Sends from the frame to the reply, as `broker.producing.send_processor` stores and answers them.
+"""Stores and answers send requests, as `broker.producing.send_processor` does.
 
-`timed` stores messages with a delivery time. The plain path answers delayed and half messages, new topics, retry topics,
-ordered topics, unusual headers, and sends that need another file.
+`timed` stores messages with a delivery time. The plain path (the Python code) answers delayed and half messages, new
+topics, retry topics, ordered topics, unusual headers, and sends that need a new file.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -21,9 +21,9 @@ from pyromq.speedups.timed cimport TimedSends
 
 
 cdef class SendPlan:
-    """How sends to one topic are stored, as Python has decided it.
+    """How sends to one topic are stored, as Python code has decided.
 
-    `queues`: the topic's queues, in the table that the store fills; their ids are below `queue_count`. None before the
+    `queues` maps queue ids below `queue_count` to the topic's queues; the store fills this table. None before the
     topic's first message: then only scheduled messages are stored. `takes_times`: messages may have a delivery time.
     """
 
@@ -43,9 +43,10 @@ cdef class SendPlan:
 cdef class Sends(FastHandler):
     """Stores the sends of one request code.
 
-    `plan_for(topic)` returns a plan, or None if the plain path has to answer; plans hold while `version()` returns the same
-    object. While `busy` has entries, the plain path answers all sends. While `parked` has entries, `arrived(topic, queue id,
-    log offset, tags code)` is called for every message. With `unconfirmed`, replies that wait for the disk are parked there.
+    `plan_for(topic)` returns a plan, or None if the plain path must answer. Plans are valid while `version()` returns
+    the same object. While `busy` has entries, the plain path answers all sends. While `parked` (waiting pulls) has
+    entries, `arrived(topic, queue id, log offset, tags code)` is called for every message. Replies that wait for the
+    disk are parked in `unconfirmed`, if given.
     """
 
     cdef HeaderReader _reader
@@ -64,11 +65,11 @@ cdef class Sends(FastHandler):
     cdef char _text[MOST_TEXT + 1]
     cdef Header _header
     cdef Passed _passed
-    cdef FastGuard _guard  # None: permissions are off
+    cdef FastGuard _guard  # None if permissions are off
     cdef TimedSends _timed
-    cdef ParkedReplies _unconfirmed  # None: replies leave at once
-    cdef char* _wish  # end of the name of the property with the delivery time; NULL without one
-    cdef bint _waits  # whether the reply waits for the disk
+    cdef ParkedReplies _unconfirmed  # None if replies are sent immediately
+    cdef char* _wish  # end of the name of the delivery time property; NULL without such a property
+    cdef bint _waits  # True if the reply waits until the message is on disk
 
     def __init__(
         self, HeaderReader reader, LogTail log, *, plan_for, version, dict busy, dict parked, arrived, now_ms, store,
@@ -162,7 +163,7 @@ cdef class Sends(FastHandler):
         return True
 
     cdef bint _file(self, SendPlan plan, Record* record, const Header* header, Channel channel, Output output) except -1:
-        """Store a scheduled message."""
+        """Store a scheduled message and write the reply. Return False, with nothing stored, if the plain path must."""
         cdef TimedSends timed = self._timed
         if not timed.put(self._log, record, self._wish, plan.topic, self._now):
             return False
@@ -190,7 +191,7 @@ cdef class Sends(FastHandler):
         values[0] = record.log_offset
         values[1] = header.fields[SEND_QUEUE_ID].number
         values[2] = record.queue_offset
-        values[3] = <int64_t> &self._timed.handle  # for the writer of replies with a recall handle
+        values[3] = <int64_t> &self._timed.handle  # used only by replies with a recall handle
         if is_parked:
             output = self._unconfirmed.replies
         if not header.flag & ONE_WAY:
@@ -202,10 +203,10 @@ cdef class Sends(FastHandler):
         return 0
 
     cdef QueueTail _queue(self, SendPlan plan, int64_t queue_id):
-        """Return a topic's queue; None if it does not exist yet."""
+        """Return the queue of a topic with this id; None if the queue does not exist yet."""
         cdef QueueTail queue = plan.tails[queue_id]
         if queue is None:
-            if plan.queues is None:  # the plain path makes them; the next send gets a new plan
+            if plan.queues is None:  # the plain path creates the queues; the next send gets a new plan
                 del self._plans[plan.encoded]
                 self._last = None
                 return None
@@ -214,7 +215,7 @@ cdef class Sends(FastHandler):
         return queue
 
     cdef SendPlan _plan(self, const char* topic, Py_ssize_t size):
-        """Return the plan of a topic; None if the plain path has to answer."""
+        """Return the plan of a topic; None if the plain path must answer."""
         cdef SendPlan last = self._last
         if last is not None and PyBytes_GET_SIZE(last.encoded) == size and is_same(
             PyBytes_AS_STRING(last.encoded), topic, size
@@ -226,14 +227,14 @@ cdef class Sends(FastHandler):
             plan = <object> found
         else:
             plan = self._plan_for(name.decode("utf-8"))
-            if plan is None:  # not kept: clients could fill the memory with names
+            if plan is None:  # not cached: clients could fill the memory with names
                 return None
             self._plans[name] = plan
         self._last = plan
         return plan
 
     cdef bint _fill(self, Record* record, Header* header, const Passed* passed) noexcept:
-        """Fill a record from a header; False if the plain path has to answer."""
+        """Fill a record from a header. Return False if the plain path must answer."""
         cdef int64_t number
         number = header.fields[SEND_SYS_FLAG].number
         record.sys_flag = <int32_t> number
@@ -263,11 +264,11 @@ cdef class Sends(FastHandler):
         return self._read_properties(record)
 
     cdef bint _read_properties(self, Record* record) noexcept:
-        """Remove and apply WAIT; find the tags and the delivery time.
+        """Remove the property WAIT and apply it. Find the tags and the delivery time.
 
-        Return False for other properties with a meaning, and for unusual forms.
+        Return False for other properties that change how a message is stored, and for unusual forms.
         """
-        cdef char* text = <char*> record.properties  # a copy that may be changed
+        cdef char* text = <char*> record.properties  # a copy of the properties, which may be changed
         cdef char* end = text + record.properties_size
         cdef char* p = text
         cdef char* q
@@ -323,5 +324,5 @@ cdef class Sends(FastHandler):
 
 
 cdef inline bint is_true(const char* text, const char* end) noexcept nogil:
-    """Whether a value of WAIT means to wait for the disk: only an empty one and `true` do."""
+    """Return True if a value of the property WAIT is empty or `true`: the reply then waits for the disk."""
     return text == end or (end - text == 4 and strncasecmp(text, b"true", 4) == 0)

@@ -4,8 +4,8 @@ from pyromq.speedups.codec cimport ReplyWriter, Text
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record
 
 cdef enum:
-    ROOM = 256  # messages filed at once, which takes less long than one by one
-    WRITTEN = 1024  # room for what is added to the properties, and for a handle
+    ROOM = 256  # limit of messages in the intake: adding many to buckets together is faster
+    WRITTEN = 1024  # bytes of the buffers for added properties and for a recall handle
 
 cdef class BucketTail:
     cdef public int64_t records_end
@@ -28,7 +28,7 @@ cdef class TimerIntake:
     cdef public int64_t urgent_ms
     cdef int count
     cdef Parked parked[ROOM]
-    cdef list topics  # of those, in order
+    cdef list topics  # topics of the messages in `parked`, in order
     cdef int put(
         self, int64_t queue_offset, int64_t log_offset, int64_t size, int64_t due_ms, uint32_t key_hash, topic
     ) except -1
@@ -38,7 +38,7 @@ cdef class TimedSends:
     cdef Counter counter
     cdef ReplyWriter writer
     cdef Text handle
-    cdef bint has_stirred  # whether the loop may have got something to do
+    cdef bint has_stirred  # True if the event loop may have new work
     cdef TimerIntake _intake
     cdef object _find, _limit_ms, _hurry, _file, _writer_for
     cdef bytes _encoded, _words

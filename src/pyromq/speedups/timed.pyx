@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Messages with a time of delivery: parked and filed as `broker.delays` does with those that wish for nothing unusual.
+"""Stores scheduled messages (messages with a delivery time) in the timer topic and adds them to their buckets.
 
-One wish, in plain digits, for a time to come that is not too far away, and one unique key of letters and digits: all
-others are left to the plain path.
+Only usual messages are stored: one delivery time in decimal digits, in the future and within the limit, and one unique
+key of letters and digits. All other messages are left to the plain path (the Python code of `broker.delays`).
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
@@ -22,7 +22,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     MOST_DIGITS = 15
-    MOST_NAMES = 512  # bytes of topic, broker, cluster and key that surely fit where they are written
+    MOST_NAMES = 512  # limit of bytes of topic, broker, cluster and key together: they fit into the buffers
 
 
 crc16_setup()
@@ -82,7 +82,7 @@ cdef class TimerIntake:
     cdef int put(
         self, int64_t queue_offset, int64_t log_offset, int64_t size, int64_t due_ms, uint32_t key_hash, topic
     ) except -1:
-        """Take a message; there is room for it."""
+        """Add a message. `count` must be below `ROOM`."""
         cdef Parked* parked = &self.parked[self.count]
         self.topics.append(topic)
         parked.queue_offset = queue_offset
@@ -135,10 +135,11 @@ cdef class TimerIntake:
 
 
 cdef class TimedSends:
-    """Parks messages. `find()` returns the queue and the counter of the timer topic; None before its first message.
+    """Stores scheduled messages in the timer topic.
 
-    `limit_ms()` is how long a message may wait at most; `hurry(due time, now)` is told of one due before `urgent_ms`;
-    `file()` makes room in the intake; `writer_for()` returns what writes answers that have a handle.
+    `find()` returns queue and counter of the timer topic; None before its first message. `limit_ms()` returns the
+    longest delay in ms. `hurry(due time, now)` is called for a message due before `urgent_ms`. `file()` empties the
+    intake into the buckets. `writer_for()` returns the writer of replies with a recall handle.
     """
 
     def __init__(self, TimerIntake intake, str topic, *, find, limit_ms, hurry, file, writer_for, str broker_name):
@@ -157,17 +158,19 @@ cdef class TimedSends:
         self._queue = None
 
     cdef int renew(self) except -1:
-        """Drop what holds for one state of the broker's tables."""
+        """Get a new reply writer, as the broker's tables have changed."""
         self.writer = self._writer_for()
         return 0
 
     cdef void begin(self) noexcept:
-        """A burst begins: settings may have changed."""
+        """Begin a turn: the limit of the delay is read again, as settings may have changed."""
         self._limit = -1
 
     cdef bint put(self, LogTail log, Record* record, const char* wish, topic, int64_t now_ms) except -1:
-        """Park a message for `topic` whose wish has its value behind `wish`, and have its `handle`; or return False,
-        nothing done. `record` is as it would be stored if it did not wait.
+        """Store a scheduled message for `topic` in the timer topic, and set `handle` to its recall handle.
+
+        `record` is the message as sent; `wish` is the end of the name of its delivery time property. Return False, with
+        nothing stored, if the plain path must store the message.
         """
         cdef TimerIntake intake = self._intake
         cdef Py_ssize_t key_size = 0
@@ -211,7 +214,7 @@ cdef class TimedSends:
         return True
 
     cdef char* _write_handle(self, const Record* record, int64_t due_ms, const char* key, Py_ssize_t key_size) noexcept:
-        """Write the handle; return its end. See `remoting.recall_handle`."""
+        """Write the recall handle into `_handle`; return its end. See `remoting.recall_handle`."""
         cdef char words[WRITTEN]
         cdef char* p = _append(words, b"v1 ", 3)
         p = _append(p, record.topic, record.topic_size)
@@ -222,7 +225,7 @@ cdef class TimedSends:
         return write_base64(words, p - words, self._handle)
 
     cdef void _write_more(self, Record* record, int64_t due_ms) noexcept:
-        """Add to the properties what a parked message has behind its own. See `broker.delays.timer_records`."""
+        """Add due time, real topic and real queue id to the record's properties. See `broker.delays.timer_records`."""
         cdef char* p = _append(self._more, record.more, record.more_size)
         p = write_number(_append_name(p, TIMER_OUT_MS, TIMER_OUT_MS_SIZE), due_ms)
         p = _append(_append_name(p, REAL_TOPIC, REAL_TOPIC_SIZE), record.topic, record.topic_size)
@@ -238,7 +241,7 @@ cdef inline char* _append(char* p, const char* text, Py_ssize_t size) noexcept n
 
 
 cdef inline char* _append_name(char* p, const char* name, Py_ssize_t size) noexcept nogil:
-    """Write the name of a further property."""
+    """Write a separator and the name of a property; return the address of the value."""
     p[0] = PAIRS
     p = _append(p + 1, name, size)
     p[0] = NAME_VALUE
@@ -246,13 +249,14 @@ cdef inline char* _append_name(char* p, const char* name, Py_ssize_t size) noexc
 
 
 cdef inline bint _is_name(const char* text, const char* end, const char* name, Py_ssize_t size) noexcept nogil:
-    """Whether a name, the whole of it, stands before `end`."""
+    """Return True if the property whose name ends at `end` has exactly this name."""
     cdef const char* start = end - size
     return start >= text and memcmp(start, name, size) == 0 and (start == text or start[-1] == PAIRS)
 
 
 cdef int64_t _due_ms(const Record* record, const char* wish, int64_t now_ms) noexcept nogil:
-    """Return the due time that a wish asks for; -1 for what is not plain digits behind one of the three names."""
+    """Return the due time (ms since 1970) of a delivery time property; -1 for another property or for other characters
+    than digits."""
     cdef const char* text = record.properties
     cdef const char* end = text + record.properties_size
     cdef const char* p = wish + 1
@@ -274,8 +278,10 @@ cdef int64_t _due_ms(const Record* record, const char* wish, int64_t now_ms) noe
 
 
 cdef const char* _unique_key(const Record* record, Py_ssize_t* size) noexcept nogil:
-    """Return the unique key, letters and digits; NULL where there is none, or several, or if the message is a copy of
-    one that has waited before."""
+    """Return the unique key if it consists of letters and digits. NULL for no key, several keys, or other characters.
+
+    NULL also if the message was scheduled before, and delivered.
+    """
     cdef const char* text = record.properties
     cdef const char* end = text + record.properties_size
     cdef const char* p = text

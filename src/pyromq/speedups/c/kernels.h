@@ -1,4 +1,4 @@
-/* Loops over bytes that a compiler does not find by itself: searching, checksums, UTF-8, big-endian numbers.
+/* Loops over bytes that compilers do not vectorize well: searching, checksums, UTF-8, big-endian numbers.
 
    Plain C with SSE2 and carry-less multiplication where the processor has them; every function also has a plain form.
    No function reads outside [p, end). */
@@ -21,13 +21,13 @@ static inline uint16_t get_u16(const char *p) { uint16_t v; memcpy(&v, p, 2); re
 static inline uint32_t get_u32(const char *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
 static inline uint64_t get_u64(const char *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
 
-/* The first byte that a JSON text does not hold as itself: a quote, a backslash, a control, or a byte beyond ASCII. */
+/* Returns the first quote, backslash, control character or non-ASCII byte; `end` if there is none. */
 static inline const char *plain_end(const char *p, const char *end) {
 #if defined(__SSE2__)
     const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\'), space = _mm_set1_epi8(0x20);
     while (end - p >= 16) {
         __m128i v = _mm_loadu_si128((const __m128i *)p);
-        /* Signed: what is beyond ASCII is below a space as well. */
+        /* A signed comparison: bytes beyond ASCII are below a space, too. */
         __m128i odd = _mm_or_si128(_mm_or_si128(_mm_cmpeq_epi8(v, quote), _mm_cmpeq_epi8(v, backslash)),
                                    _mm_cmplt_epi8(v, space));
         unsigned mask = (unsigned)_mm_movemask_epi8(odd);
@@ -39,7 +39,7 @@ static inline const char *plain_end(const char *p, const char *end) {
     return p;
 }
 
-/* Where UTF-8 ends to be well-formed, as Python sees it: no surrogates, no overlong forms. `end` if nowhere. */
+/* Returns the first byte that is not well-formed UTF-8 (no surrogates, no overlong forms); `end` if all bytes are. */
 static inline const char *utf8_end(const char *p, const char *end) {
     while (p < end) {
         unsigned char c = (unsigned char)*p;
@@ -67,7 +67,7 @@ static inline const char *utf8_end(const char *p, const char *end) {
     return p;
 }
 
-/* Goes on with Java's string hash, over the UTF-16 of a text that is sound UTF-8. */
+/* Returns Java's string hash of UTF-16 code units, continued from `hash`. The text must be well-formed UTF-8. */
 static inline uint32_t java_hash_on(uint32_t hash, const char *p, const char *end) {
     while (p < end) {
         uint32_t c = (unsigned char)*p;
@@ -80,7 +80,7 @@ static inline uint32_t java_hash_on(uint32_t hash, const char *p, const char *en
         } else if (c < 0xF0) {
             hash = hash * 31 + ((c & 0x0F) << 12 | (p[1] & 0x3F) << 6 | (p[2] & 0x3F));
             p += 3;
-        } else { /* two units */
+        } else { /* two UTF-16 code units */
             c = ((c & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | (p[3] & 0x3F)) - 0x10000;
             hash = hash * 31 + (0xD800 | c >> 10);
             hash = hash * 31 + (0xDC00 | (c & 0x3FF));
@@ -90,7 +90,7 @@ static inline uint32_t java_hash_on(uint32_t hash, const char *p, const char *en
     return hash;
 }
 
-/* Whether two short texts are the same: names, which cost more to call `memcmp` for than to compare. */
+/* Returns whether two texts of one size are equal. Faster than a call of `memcmp` for short names. */
 static inline int is_same(const char *a, const char *b, size_t size) {
     if (size > 16) return memcmp(a, b, size) == 0;
     if (size >= 8) {
@@ -112,7 +112,7 @@ static inline int is_same(const char *a, const char *b, size_t size) {
     return 1;
 }
 
-/* Whether what stands before `p`, in a text that begins at `text`, ends with a name. */
+/* Returns whether the bytes from `text` to `p` end with a name. */
 static inline int ends_with(const char *text, const char *p, const char *name, size_t size) {
     return (size_t)(p - text) >= size && p[-1] == name[size - 1] && memcmp(p - size, name, size) == 0;
 }
@@ -136,7 +136,7 @@ static void crc32_setup(void) {
 #endif
 }
 
-/* Goes on from `crc`, whose bits are inverted as they are between the bytes. */
+/* Returns the CRC-32 continued from `crc`; both have inverted bits, as between two bytes. */
 static inline uint32_t crc32_by_tables(uint32_t crc, const char *p, size_t size) {
     const unsigned char *at = (const unsigned char *)p;
     while (size >= 8) {
@@ -191,7 +191,7 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t crc32_by_folding(uint32
         size -= 16;
     }
 #undef PYROMQ_FOLD
-    /* The 16 bytes that are left have the same checksum as all that was folded into them. */
+    /* The remaining 16 bytes have the same checksum as all folded bytes. */
     char rest[16];
     _mm_storeu_si128((__m128i *)rest, a);
     return crc32_by_tables(0, rest, 16);

@@ -33,7 +33,7 @@ class _File:
         return HEADER.size + self.slots * SLOT.size
 
     def guessed_slots(self, store: StoppedStore) -> int:
-        """Return the number of slots, derived from the last record's entry; 0 if that is missing."""
+        """Return the number of slots, derived from the last record's entry; 0 if the entry is missing."""
         last = store.message_at(self.end_log_offset)
         if last is None or self.next_entry <= 1:
             return 0

@@ -1,1 +1,3 @@
-"""The console: a cluster in a browser, through `AsyncAdmin` and the public clients. See docs/console.md."""
+"""The console: shows and manages a cluster in a browser, through `AsyncAdmin` and the public clients. See
+docs/console.md.
+"""

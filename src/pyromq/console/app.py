@@ -1,4 +1,4 @@
-"""The console as an ASGI application: pages, static files, security headers, metrics of requests."""
+"""The console as an ASGI application: pages, static files, security headers, and metrics of requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pyromq.remoting.rejection_log import FAILED
 
 STATIC = Path(__file__).with_name("static")
 
-# Only the console's own files; no inline script or style, no framing, no forms to other sites.
+# Content-Security-Policy: only the console's own files, no inline script or style, no framing, no forms to other sites.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -48,7 +48,9 @@ FAULT = "This page cannot be shown because of an error in the console; see its l
 
 
 def make_app(console: Console) -> Starlette:
-    """Return the application, which opens the console at its start and closes it at its end."""
+    """Return the ASGI application, which opens the console when the application starts and closes the console at the
+    end.
+    """
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -75,7 +77,9 @@ def make_app(console: Console) -> Starlette:
 
 
 class RequestMetrics:
-    """Records the status of each request and the time until its response starts; `pages`: paths by endpoint."""
+    """ASGI middleware that records the status of each request and the time until its response starts. `pages` has route
+    paths by endpoint.
+    """
 
     def __init__(self, app: ASGIApp, console: Console, pages: Mapping[object, str]) -> None:
         self._app = app
@@ -114,7 +118,9 @@ class RequestMetrics:
 
 
 class RequestGuard:
-    """Refuses requests for other hosts and forms of other sites; adds security headers and the session cookie."""
+    """ASGI middleware that refuses requests for other hosts and forms of other sites. Adds security headers and the
+    session cookie.
+    """
 
     def __init__(self, app: ASGIApp, console: Console) -> None:
         self._app = app
@@ -164,7 +170,10 @@ class RequestGuard:
 
 
 def _is_ip(name: str) -> bool:
-    """Whether the host is an IP address. Unlike a name, it cannot be pointed at this console through DNS."""
+    """Return whether the host is an IP address.
+
+    A name could be pointed at this console through DNS, an IP address cannot.
+    """
     try:
         ip_address(name)
     except ValueError:
@@ -173,7 +182,9 @@ def _is_ip(name: str) -> bool:
 
 
 def _assets() -> dict[str, str]:
-    """Return the address of each static file by name, with a hash of its content: browsers may cache it for ever."""
+    """Return the address of each static file by name. An address has a hash of the file's content, so browsers may
+    cache the file for ever.
+    """
     return {
         path.name: f"/static/{path.name}?{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
         for path in sorted(STATIC.iterdir())

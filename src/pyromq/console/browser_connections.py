@@ -1,7 +1,7 @@
-"""Limits browsers' connections: their number, and the time that each may make the console wait.
+"""Limits the connections of browsers: their number, and the time for which the console waits for a browser.
 
 A connection waits for its browser until the head of a request is complete, while a body arrives, while a response is
-unread, and between two requests. A new connection at the limit closes the one that has waited longest.
+unread, and between two requests. A new connection at the limit closes the connection that has waited longest.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from pyromq.console.console import Console
 
-MAX_CONNECTIONS = 1000  # far more than the browser windows of one team
-WAIT_SECONDS = 30.0  # for a TLS handshake, a request's head, and each piece of a body or a response
+MAX_CONNECTIONS = 1000  # limit of open connections: far more than the browser windows of one team
+WAIT_SECONDS = 30.0  # longest wait for a TLS handshake, a request's head, or a piece of a body or response
 PIECE_BYTES = 64 << 10  # part of a body or response that a browser must transfer within WAIT_SECONDS
 SWEEP_SECONDS = 1.0  # between two searches for connections that have waited too long
 
@@ -30,7 +30,7 @@ SLOW, TOO_MANY = "slowConnections", "tooManyConnections"  # reasons in metrics, 
 
 
 class BrowserConnections:
-    """The open connections of one console, at most `most`. `take` receives accepted sockets."""
+    """The open connections of browsers to one console, at most `most`. `take` serves accepted sockets."""
 
     def __init__(self, server: uvicorn.Server, console: Console, *, most: int | None = None) -> None:
         self._server = server
@@ -38,7 +38,7 @@ class BrowserConnections:
         self._refusals = console.refusals
         self._most = most if most is not None else _most_connections()
         self._open: set[HttpConnection] = set()
-        self._waiting: dict[HttpConnection, float] = {}  # monotonic seconds at which the wait began, oldest first
+        self._waiting: dict[HttpConnection, float] = {}  # monotonic seconds at which each wait began, oldest first
         self._tasks = Tasks()
 
     def start(self) -> None:
@@ -46,14 +46,14 @@ class BrowserConnections:
         self._tasks.start(every(SWEEP_SECONDS, self._close_slow, self._clock), name="close slow connections")
 
     async def close(self) -> None:
-        """Close every connection at once; unwritten bytes are dropped."""
+        """Close every connection immediately; unwritten bytes are dropped."""
         for connection in list(self._open):
             connection.cut()
         await self._tasks.stop()
 
     def take(self, accepted: socket) -> None:
-        """Serve an accepted socket. At the limit, close the connection that has waited longest, or this one if none
-        waits.
+        """Serve an accepted socket. At the limit, close the connection that has waited longest for its browser; if none
+        waits, close the new one.
         """
         if len(self._open) >= self._most:
             oldest = next(iter(self._waiting), None)
@@ -71,7 +71,7 @@ class BrowserConnections:
         connection.opening.add_done_callback(lambda _: self._opened(connection, accepted))
 
     def note(self, connection: HttpConnection, *, is_progress: bool = False) -> None:
-        """Record whether a connection waits for its browser. Progress restarts its time."""
+        """Record whether a connection waits for its browser. Progress restarts the time of the wait."""
         if is_progress or not connection.is_waiting:
             self._waiting.pop(connection, None)
         if connection.is_waiting and connection in self._open:
@@ -83,7 +83,7 @@ class BrowserConnections:
         self._waiting.pop(connection, None)
 
     def refuse_unreadable(self, connection: HttpConnection) -> None:
-        """Count a request that is not HTTP."""
+        """Count and log a request that is not HTTP."""
         self._refuse(UNREADABLE, connection, "a request of %s is not HTTP")
 
     async def _serve(self, connection: HttpConnection, accepted: socket) -> None:
@@ -115,19 +115,21 @@ class BrowserConnections:
 
 
 class HttpConnection(H11Protocol):
-    """A connection that uvicorn serves. It reports to its owner when it waits for its browser."""
+    """A browser's connection that uvicorn serves. The connection reports to `BrowserConnections` when it waits for its
+    browser.
+    """
 
     owner: BrowserConnections
     opening: asyncio.Task[None]
-    _piece = 0  # bytes of a body since the last progress
+    _piece = 0  # bytes of a body received since the last progress
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the browser must act next, not the console."""
+        """Whether the browser must act next, and not the console."""
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body or self.flow.write_paused
 
     def cut(self) -> None:
-        """Close the connection now; unwritten bytes are dropped."""
+        """Close the connection immediately; unwritten bytes are dropped."""
         self.owner.lost(self)
         if self.transport is None:
             self.opening.cancel()
@@ -166,6 +168,8 @@ class HttpConnection(H11Protocol):
 
 
 def _most_connections() -> int:
-    """Return the limit of connections: half of the descriptors stay free for files and brokers."""
+    """Return the limit of browsers' connections: half of the process's file descriptors stay free for files and
+    brokers.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)

@@ -1,4 +1,4 @@
-"""The console's state: accounts, sessions, audit log, saved searches, clients by account, history of the last hour."""
+"""The console's state: accounts, sessions, audit log, saved searches, clients by account, history of an hour."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ Keys = tuple[str, str] | None
 
 
 class Console:
-    """The state of one console, an async context manager. It samples the cluster while it is open.
+    """The state of one console, an async context manager. The console samples the cluster while the context is open.
 
-    Raises `UsageError` if the address needs accounts or TLS, or if the data folder cannot be created or written.
+    Raises `UsageError` if the listening address needs accounts or TLS, or if the data folder cannot be created or
+    written.
     """
 
     def __init__(self, config: ConsoleConfig, clock: Clock | None = None) -> None:
@@ -56,11 +57,11 @@ class Console:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are no accounts: every visitor may do everything."""
+        """Whether the console has no accounts, so that every visitor may do everything."""
         return not self.accounts.all()
 
     def address_of(self, connection: HTTPConnection) -> str:
-        """Return the browser's address, also behind the proxy; "" if unknown."""
+        """Return the address of the browser, also behind the proxy; "" if the address is unknown."""
         return client_address(connection, self.config.proxies if self.config.behind_tls else ())
 
     @property
@@ -68,7 +69,9 @@ class Console:
         return self.config.namesrv or "127.0.0.1:9876"
 
     def clients_of(self, account: ConsoleAccount | None) -> ClusterClients:
-        """Return clients with the account's broker keys, or with the console's own if it has none."""
+        """Return clients with the broker keys of a console account, or with the console's own keys if the account has
+        none.
+        """
         keys: Keys = None
         if account is not None and account.access_key and account.secret_key:
             keys = (account.access_key, account.secret_key)

@@ -1,4 +1,4 @@
-"""The console's settings."""
+"""The settings of the console."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ PORT = 8876
 class ConsoleConfig:
     """Where the console listens, what it shows, and where it keeps accounts, saved searches and the audit log."""
 
-    namesrv: str | None = None  # as for `AsyncProducer`
-    data: Path = Path("pyromq-console")  # folder, created if absent, readable only by its owner
-    host: str = "127.0.0.1"  # any address but loopback needs accounts, and TLS or a TLS proxy
-    port: int = PORT  # 0: any free one
+    namesrv: str | None = None  # addresses of name servers, or None: as for `AsyncProducer`
+    data: Path = Path("pyromq-console")  # the console's folder, created if absent, readable only by its owner
+    host: str = "127.0.0.1"  # address to listen at: any but loopback needs accounts, and TLS or a TLS proxy
+    port: int = PORT  # port of browsers; 0: any free port
     connections: ConnectionConfig | None = None  # connections to the cluster, for accounts without broker keys
-    tls_cert: Path | None = None  # PEM; browsers then use HTTPS
-    tls_key: Path | None = None  # PEM, if the key is in another file than the certificate
+    tls_cert: Path | None = None  # PEM file with the certificate, with which browsers use HTTPS; None: HTTP
+    tls_key: Path | None = None  # PEM file with the key, if not in the file of the certificate
     behind_tls: bool = False  # a proxy terminates HTTPS; cookies are sent only over HTTPS
     # Addresses and networks of the proxy, which adds the browser's address to X-Forwarded-For.
     proxies: tuple[str, ...] = ("127.0.0.0/8", "::1")
-    # Host names that requests may use besides the address. Others are refused: a stranger's name could point here.
+    # Host names that requests may use besides the address. Others are refused: DNS could point a stranger's name here.
     names: tuple[str, ...] = ()
     snapshot_seconds: float = 1.5  # pages within this time share one snapshot
     sample_seconds: float = 10.0  # time between two samples of rates and lag, kept for an hour
-    session_hours: float = 12.0  # then the visitor must sign in again
+    session_hours: float = 12.0  # time after which a visitor must sign in again
     metrics: MetricsConfig | None = None  # the Prometheus port; None: no port
-    doctor_seconds: float = 30.0  # time limit of the doctor's page; then it shows its findings so far
-    search_seconds: float = 5.0  # time limit of one search; then it shows the matches so far
+    doctor_seconds: float = 30.0  # time limit of the doctor's page, which then shows the findings so far
+    search_seconds: float = 5.0  # time limit of one search, which then shows the matches so far
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -49,12 +49,12 @@ class ConsoleConfig:
 
     @property
     def speaks_https(self) -> bool:
-        """Whether browsers use HTTPS."""
+        """Whether browsers use HTTPS, to the console or to its proxy."""
         return self.tls_cert is not None or self.behind_tls
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only users of this machine can connect."""
+        """Whether the listening address is loopback, so that only users of this machine can connect."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:

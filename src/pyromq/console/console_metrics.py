@@ -1,4 +1,7 @@
-"""The console's metrics for Prometheus. The label `page` is the path of a route: invented addresses make no series."""
+"""The console's metrics for Prometheus.
+
+Label `page` is the path of a route, so that invented addresses make no series.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ SEARCHES = Family("pyromq_console_searches_running", MetricKind.GAUGE, "Searches
 
 FAMILIES = (REQUESTS, SECONDS, REFUSED, CUT, SEARCHES)
 
-NO_PAGE = "none"  # label of unknown addresses
+NO_PAGE = "none"  # value of label `page` for an unknown address
 
 
 class SignInRefusal(Enum):
@@ -47,7 +50,7 @@ class SignInRefusal(Enum):
 
 
 class ConsoleMetrics:
-    """The metrics of one console. It is ready while the cluster responds."""
+    """The Prometheus metrics of one console. The console is ready while the cluster responds."""
 
     def __init__(self, history: ClusterHistory, refusals: RejectionLog) -> None:
         self._common = label_text(node_type="console")
@@ -59,7 +62,7 @@ class ConsoleMetrics:
         self._searches = 0
 
     def note_request(self, page: str, status: int, seconds: float) -> None:
-        """Count a response; `page` is the path of its route, or `NO_PAGE`."""
+        """Count a response. `page` is the path of the route, or `NO_PAGE`."""
         self._requests[page, status] += 1
         self._seconds.setdefault(page, Histogram()).observe(seconds)
 
@@ -68,7 +71,7 @@ class ConsoleMetrics:
 
     @contextmanager
     def searching(self) -> Iterator[None]:
-        """Return a context manager that counts a running search."""
+        """Return a context manager; a search counts as running inside the context."""
         self._searches += 1
         try:
             yield

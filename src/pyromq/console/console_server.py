@@ -20,17 +20,17 @@ from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
 from pyromq.net.listening import HandingListener
 
-GRACE_SECONDS = 2  # for running responses; a response that follows messages never ends by itself
+GRACE_SECONDS = 2  # time for responses to end at the stop: a response that follows messages never ends by itself
 
 
 async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends_with_input: bool = False) -> None:
-    """Serve until a signal arrives or standard input ends; `tell` is called with a title and an address for each port.
+    """Serve until a signal arrives or standard input ends. `tell` is called with title and address of each opened port.
 
     Raises `UsageError` for a port in use, or for an address that needs accounts and TLS.
     """
     console = Console(config)
     async with AsyncExitStack() as stack:
-        stack.callback(console.audit.close)  # also if the start fails
+        stack.callback(console.audit.close)  # the audit log is closed also if the start fails
         listener = stack.enter_context(_listen(config))
         if config.metrics is not None:
             tell("metrics", await _tell_metrics(stack, console, config.metrics))
@@ -41,7 +41,7 @@ async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends
         if ends_with_input:
             loop.add_reader(
                 sys.stdin.fileno(), server.stop
-            )  # the parent writes nothing to it, so it becomes readable only at its end
+            )  # the parent process writes nothing to standard input, which becomes readable only when the parent ends
         port = listener.getsockname()[1]
         host = f"[{config.host}]" if ":" in config.host else config.host
         tell("console", f"{'https' if config.tls_cert else 'http'}://{host}:{port}/")
@@ -49,7 +49,7 @@ async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends
 
 
 async def _tell_metrics(stack: AsyncExitStack, console: Console, config: MetricsConfig) -> str:
-    """Open the metrics port and report its address."""
+    """Open the port for metrics and report its address."""
     try:
         endpoint = await stack.enter_async_context(MetricsEndpoint([console.metrics], config))
     except UsageError as error:
@@ -58,7 +58,10 @@ async def _tell_metrics(stack: AsyncExitStack, console: Console, config: Metrics
 
 
 class ConsoleServer(uvicorn.Server):
-    """Serves the given sockets. Signals are left to the caller, because uvicorn would raise them again at its end."""
+    """Runs uvicorn on the given sockets.
+
+    The caller handles signals, because uvicorn would raise them again when it ends.
+    """
 
     def __init__(self, console: Console, *, most_connections: int | None = None) -> None:
         super().__init__(_settings(console))

@@ -1,4 +1,4 @@
-"""Clients with one account of the brokers: started when first used, closed together."""
+"""The clients with which the console acts for one broker account: started when first used, closed together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ TIMEOUT = 5.0
 
 
 class ClusterClients:
-    """Clients of one broker account. Each accessor raises `NoNameServer` while no name server can be reached."""
+    """The clients of one broker account. Each method that returns a client raises `NoNameServer` if no name server can
+    be reached.
+    """
 
     def __init__(self, config: ConsoleConfig, connections: ConnectionConfig | None, clock: Clock) -> None:
         self._config = config
@@ -50,7 +52,7 @@ class ClusterClients:
         return await self._client(AsyncAdmin, timeout=TIMEOUT)
 
     async def reader(self) -> AsyncQueueReader:
-        """Return a client that reads stored records, also damaged ones."""
+        """Return a client that reads stored records, including damaged ones."""
         make: Callable[..., Any] = AsyncQueueReader
         return await self._client(
             AsyncQueueReader, make=lambda *a, **k: make(TOOLS_GROUP, *a, **k), verify_checksums=False
@@ -72,18 +74,18 @@ class ClusterClients:
         return await self._client(AsyncHalfMessages)
 
     async def batches(self) -> AsyncBatchTransactions:
-        """Return a client that lists the batch transactions of all ledgers."""
+        """Return a client that lists the batch transactions of all ledgers (the brokers that decide transactions)."""
         return await self._client(AsyncBatchTransactions, make=lambda *_, **__: self.ledger(None))
 
     def ledger(self, broker: str | None) -> AsyncBatchTransactions:
-        """Return a client, not started yet, for the batch transactions that one broker decides."""
+        """Return a client for the batch transactions that one broker decides. The client is not started."""
         config = ProducerConfig(connections=self._connections)
         return AsyncBatchTransactions(
             INNER_PRODUCER_GROUP, self._config.namesrv, ledger=broker, timeout=TIMEOUT, config=config
         )
 
     async def snapshot(self, *, fresh: bool = False) -> ClusterSnapshot:
-        """Return a snapshot that is at most `snapshot_seconds` old; with `fresh`, a new one."""
+        """Return a snapshot of the cluster that is at most `snapshot_seconds` old; with `fresh`, a new snapshot."""
         known = self._snapshot
         if (
             known is not None
@@ -98,12 +100,14 @@ class ClusterClients:
         return await asyncio.shield(self._taking)
 
     async def snapshot_with(self, name: str, among: Callable[[ClusterSnapshot], Container[str]]) -> ClusterSnapshot:
-        """Return a snapshot that contains the name: a new one if the current one does not, since it may be older."""
+        """Return a snapshot whose `among` contains the name. If the current snapshot lacks the name, return a new one,
+        with or without the name.
+        """
         snapshot = await self.snapshot()
         return snapshot if name in among(snapshot) else await self.snapshot(fresh=True)
 
     def forget(self) -> None:
-        """Discard the snapshot after a change."""
+        """Discard the current snapshot, because the cluster was changed."""
         self._snapshot = None
 
     async def _take(self) -> ClusterSnapshot:

@@ -1,6 +1,6 @@
 """Rates and lag of the last hour, in memory: a row for each sample, a column for each topic and group.
 
-It keeps 360 samples of the existing topics and groups: 20 MB for 1,000 topics and 2,000 groups.
+The history has 360 samples of the existing topics and groups: 20 MB for 1,000 topics and 2,000 groups.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Point:
 
 
 class ClusterHistory:
-    """The samples of one cluster, oldest first."""
+    """Samples of the topics and groups of one cluster, oldest first."""
 
     def __init__(self, *, sample_seconds: float) -> None:
         self.fault = "it was not asked yet"  # error of the last sample; "" if it succeeded
         self._rows = max(2, int(KEPT_SECONDS / sample_seconds))
         self._times: deque[tuple[int, frozenset[str]]] = deque(
             maxlen=self._rows
-        )  # time in ms, and brokers that did not respond
+        )  # of each sample: time in ms, and brokers that did not respond
         self._columns: dict[tuple[str, str], array[float]] = {}
         self._count = 0  # number of samples; sample n is in row n % rows
 
@@ -68,7 +68,7 @@ class ClusterHistory:
             self._drop_empty()
 
     def values(self, what: str, name: str = "") -> list[Point]:
-        """Return `lag` or `delay` (seconds) of a group, oldest first; name "" is the sum of all groups."""
+        """Return the values `lag` or `delay` (seconds) of a group, oldest first; group "" is the sum of all groups."""
         column = self._columns.get((what, name))
         if column is None:
             return []
@@ -77,9 +77,9 @@ class ClusterHistory:
         return [Point(ms, None if value == NOTHING else value) for ms, value in values]
 
     def rates(self, what: str, name: str = "") -> list[Point]:
-        """Return the rate per second between samples: messages `sent` to a topic or `consumed` by a group.
+        """Return the rates per second between samples: messages `sent` to a topic or `consumed` by a group.
 
-        The rate is unknown where brokers stopped or started responding, because the sums are then of different queues.
+        A rate is unknown where brokers stopped or started responding, because the two sums are of different queues.
         """
         points = self.values(what, name)
         silences = [silent for _, silent in self._times] if points else []
@@ -93,7 +93,7 @@ class ClusterHistory:
         return found
 
     def rate(self, what: str, name: str = "") -> float | None:
-        """Return the rate of about the last minute; None if it is not known yet."""
+        """Return the rate per second over about the last minute; None if the rate is not known yet."""
         recent = [point.value for point in self._last_minute(what, name)]
         known = [value for value in recent if value is not None]
         return sum(known) / len(known) if known else None
@@ -131,8 +131,8 @@ class ClusterHistory:
 async def keep_sampling(
     history: ClusterHistory, clients: ClusterClients, clock: Clock, *, sample_seconds: float
 ) -> None:
-    """Add a snapshot to the history every `sample_seconds`, until cancelled; skip it while the cluster does not
-    respond.
+    """Add a snapshot to the history every `sample_seconds`, until cancelled. A sample is skipped if the cluster does
+    not respond.
     """
     told = False
     while True:

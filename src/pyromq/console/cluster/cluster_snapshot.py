@@ -1,6 +1,7 @@
-"""A cluster at one moment: its brokers with their own figures, and the sums of topics and groups over all brokers.
+"""The state of a cluster at one moment: its brokers with their figures, and the sums of topics and groups over all
+brokers.
 
-It takes two requests for each broker, whatever the number of topics and groups.
+Taking a snapshot costs two requests to each broker, whatever the number of topics and groups.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ MASTER = 0
 
 @dataclass(slots=True)
 class BrokerView:
-    """A broker; `error` is why it gave no figures. `gone_since_ms`: when the name servers removed it.
+    """A broker in a snapshot. `error` is the reason why its figures are missing. `gone_since_ms` is when the name
+    servers removed the broker.
 
-    `refused`: it responded, but these keys have no right to its figures.
+    `refused`: the broker responded, but the console's keys have no right to the figures.
     """
 
     name: str
@@ -43,18 +45,21 @@ class BrokerView:
 
     @property
     def silence(self) -> str:
-        """Return a text for the page about a broker without figures."""
+        """What a page says about a broker without figures: `refuses` or `does not answer`."""
         return "refuses" if self.refused else "does not answer"
 
     @property
     def address(self) -> str | None:
-        """The master's address."""
+        """The address of the broker's master; None without a master."""
         return self.addresses.get(MASTER)
 
 
 @dataclass(slots=True)
 class TopicView:
-    """The sums of a topic over all brokers that responded. `kind` is normal, retry, dead letters or system."""
+    """A topic in a snapshot: sums over all brokers that responded.
+
+    `kind` is normal, retry, dead letters or system.
+    """
 
     name: str
     kind: str
@@ -71,7 +76,7 @@ class TopicView:
 
 @dataclass(slots=True)
 class ConsumedTopic:
-    """The progress of a group in a topic."""
+    """The progress of a group in a topic: messages consumed, messages left, and the delay in ms."""
 
     consumed: int = 0
     lag: int = 0
@@ -80,7 +85,7 @@ class ConsumedTopic:
 
 @dataclass(slots=True)
 class GroupView:
-    """The sums of a group over all brokers that responded."""
+    """A consumer group in a snapshot: sums over all brokers that responded."""
 
     name: str
     is_system: bool
@@ -105,7 +110,7 @@ class GroupView:
 
 @dataclass(slots=True)
 class ClusterSnapshot:
-    """The state at `at_ms` (wall clock); taking it took `took_seconds`."""
+    """The state of a cluster at `at_ms` (wall clock). `took_seconds` is how long the requests took."""
 
     at_ms: int
     brokers: dict[str, BrokerView]
@@ -115,7 +120,7 @@ class ClusterSnapshot:
 
     @property
     def silent(self) -> list[BrokerView]:
-        """Return the brokers that the sums of topics and groups lack."""
+        """The brokers whose figures are missing in the sums of topics and groups."""
         return [each for each in self.brokers.values() if each.error is not None or each.gone_since_ms is not None]
 
     @property
@@ -123,14 +128,15 @@ class ClusterSnapshot:
         return frozenset(each.name for each in self.silent)
 
     def groups_of(self, topic: str) -> list[GroupView]:
-        """Return the groups that have consumed a topic, by name."""
+        """Return the groups that have consumed a topic, in order of names."""
         return [self.groups[name] for name in self.topics[topic].groups] if topic in self.topics else []
 
 
 async def take(admin: AsyncAdmin, at_ms: int) -> ClusterSnapshot:
-    """Ask all brokers at once. A broker that does not answer is in it, with its error.
+    """Ask all brokers at the same time; return a snapshot. A broker that does not respond is in the snapshot with its
+    error.
 
-    Raises `NoNameServer`, and what a name server answers that says no.
+    Raises `NoNameServer`, or the error with which a name server refuses the request.
     """
     began = time.monotonic()
     table = await admin.cluster()
@@ -151,7 +157,7 @@ async def take(admin: AsyncAdmin, at_ms: int) -> ClusterSnapshot:
 
 
 def kind_of(topic: str, broker_names: Iterable[str] = ()) -> str:
-    """Return the kind of a topic by its name; brokers and clusters have topics of their own names."""
+    """Return the kind of a topic, by its name. Brokers and clusters have system topics with their own names."""
     if topic.startswith(RETRY_PREFIX):
         return "retry"
     if topic.startswith(DEAD_LETTER_PREFIX):
@@ -219,7 +225,9 @@ def _join(snapshot: ClusterSnapshot) -> None:
 
 
 class RuntimeFigures:
-    """A broker's figures; None for absent ones. `runtime` is the broker's report, by default its master's."""
+    """The figures of a broker; None for absent ones. `runtime` is the broker's runtime report, by default that of the
+    broker's master.
+    """
 
     def __init__(self, broker: BrokerView, runtime: Mapping[str, str] | None = None) -> None:
         self.broker = broker
@@ -244,7 +252,7 @@ class RuntimeFigures:
 
 
 def _first(text: str | None) -> float | None:
-    """Return the first of numbers such as `10.5 9.2 8.1`."""
+    """Return the first number in a text, for example 10.5 in `10.5 9.2 8.1`; None if the text has no number."""
     try:
         value = float((text or "").split()[0])
     except (ValueError, IndexError):

@@ -1,6 +1,6 @@
 """Running and finished redrives of dead letters: tasks that outlive the request that began them, and their outcomes.
 
-They are in memory: a redrive ends with the console, and the next redrive skips the messages that were sent.
+Redrives are in memory: a redrive ends with the console, and the next redrive skips the messages that were sent.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from pyromq.console.security.console_audit_log import DONE, FAILED, AuditEntry, 
 from pyromq.errors import MQError, UsageError
 from pyromq.message import MessageQueue
 
-MOST_RUNS = 50  # in memory; beyond that the oldest finished run is dropped
+MOST_RUNS = 50  # limit of redrives in memory; beyond the limit the oldest finished redrive is dropped
 MOST_AT_ONCE = 8
-MOST_OUTCOMES = 10_000  # in memory for one run; all outcomes are counted
+MOST_OUTCOMES = 10_000  # limit of outcomes that one redrive keeps in memory; all outcomes are counted
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveOutcome:
-    """The outcome of one dead letter; `place` is its place, `copy` that of its copy."""
+    """What happened to one dead letter in a redrive. `place` is the queue and offset of the dead letter, `copy` that of
+    its copy.
+    """
 
     message_id: str
     keys: str
@@ -62,7 +64,7 @@ class RedriveOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RedriveRequest:
-    """A requested redrive: its account, the fields of the form (`choice`), and the browser's address."""
+    """A requested redrive: the console account, the fields of the form (`choice`), and the browser's address."""
 
     group: str
     wanted: DeadLetterFilter
@@ -74,14 +76,14 @@ class RedriveRequest:
 
 @dataclass(slots=True)
 class RedriveRun:
-    """One redrive. `error` is why it ended early."""
+    """One running or finished redrive. `error` is the reason for an early end, else ""."""
 
     id: str
     asked: RedriveRequest
     began_ms: int
     ended_ms: int | None = None
     error: str = ""
-    is_stopped: bool = False  # it ends after the current message
+    is_stopped: bool = False  # a stopped redrive ends after the current message
     fates: Counter[Fate] = field(default_factory=Counter)
     outcomes: list[RedriveOutcome] = field(default_factory=list)
 
@@ -91,7 +93,7 @@ class RedriveRun:
 
     @property
     def said(self) -> str:
-        """Return the counts in words: `12 sent, 1 failed`."""
+        """The counts of outcomes in words, for example `12 sent, 1 failed`."""
         return ", ".join(f"{number} {fate.value}" for fate, number in self.fates.items()) or "nothing sent"
 
 

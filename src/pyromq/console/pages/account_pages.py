@@ -1,4 +1,4 @@
-"""Pages: the console's accounts, signing in and out, and the audit log."""
+"""Pages of the console's accounts, of signing in and out, and of the audit log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyromq.console.view.table import Table
 from pyromq.errors import UsageError
 from pyromq.plural import counted
 
-HASHES_AT_ONCE = asyncio.Semaphore(2)  # each takes 64 MiB for some 50 ms
+HASHES_AT_ONCE = asyncio.Semaphore(2)  # limit of concurrent password hashes: each takes 64 MiB for some 50 ms
 
 
 async def accounts(context: RequestContext) -> Response:

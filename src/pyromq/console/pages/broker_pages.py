@@ -17,12 +17,12 @@ from pyromq.console.view.table import Table
 from pyromq.errors import MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.remoting.bodies import TopicFigures
 
-REPLICA_SECONDS = 2.0  # time limit of each replica
+REPLICA_SECONDS = 2.0  # time limit of the request to each replica
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """The figures of one process of a broker, or its error."""
+    """The figures of one process of a broker (master or slave), or the error of its request."""
 
     broker_id: int
     address: str
@@ -70,7 +70,10 @@ async def settings(context: RequestContext) -> Response:
 
 
 async def change_form(context: RequestContext) -> Response:
-    """Show one setting and a field for a new value; with a value in the address, show the change first."""
+    """Show one setting and a field for the new value.
+
+    With a value in the address, show the change before it is made.
+    """
     clients, query = context.clients(), context.query
     admin, found = await clients.admin(), await _find(clients, context.path["name"])
     broker_id = _broker_id(query.get("id", ""), found)
@@ -87,7 +90,10 @@ async def change_form(context: RequestContext) -> Response:
 
 
 async def save(context: RequestContext) -> Response:
-    """Change one setting if its value is still the one shown; show the value that the broker reports afterwards."""
+    """Change one setting if its value is still the value shown.
+
+    Show the value that the broker reports afterwards.
+    """
     clients, form = context.clients(), context.form
     admin, found = await clients.admin(), await _find(clients, context.path["name"])
     broker_id = _broker_id(form.get("id", ""), found)
@@ -115,7 +121,7 @@ async def _find(clients: ClusterClients, name: str) -> BrokerView:
 
 
 def _broker_id(text: str, broker: BrokerView) -> int:
-    """Return the id of the requested process of a broker, by default the master's. Raises `UsageError`."""
+    """Return the broker id that the request names, by default the master's (0). Raises `UsageError`."""
     if not text and broker.addresses:
         return min(broker.addresses)
     if not text.isdecimal() or len(text) > 18 or int(text) not in broker.addresses:
@@ -133,7 +139,7 @@ def _value(config: dict[str, str], name: str, broker: BrokerView) -> str:
 
 async def _replica(admin: AsyncAdmin, broker: BrokerView, broker_id: int) -> Replica:
     at = broker.addresses[broker_id]
-    if broker_id == MASTER:  # the snapshot has its figures
+    if broker_id == MASTER:  # the snapshot has the master's figures
         line = RuntimeFigures(broker) if broker.runtime else None
         return Replica(broker_id, at, line, broker.error or "")
     try:

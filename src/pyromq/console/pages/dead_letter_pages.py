@@ -26,8 +26,8 @@ from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import DEAD_LETTER_PREFIX, check_group, dead_letter_topic
 
 HOW = ("to", "to_topic", "most", "rate", "again")
-MOST_TRIED = 200  # outcomes of a dry run; each needs a request for an earlier copy
-DEFAULTS = {"to": "group", "most": "1000", "rate": "100"}  # defaults that flood no consumer
+MOST_TRIED = 200  # limit of dead letters in a dry run: each needs a request that looks for an earlier copy
+DEFAULTS = {"to": "group", "most": "1000", "rate": "100"}  # defaults of the form, chosen to flood no consumer
 
 CHOICE = ("id", "topic", "reason", "tag", "key", "since", "until")  # fields of the address that select dead letters
 PAGE = 50
@@ -50,7 +50,7 @@ async def dead_letters(context: RequestContext) -> Response:
 
 
 async def of_group(context: RequestContext) -> Response:
-    """Show a page of dead letters, latest first. A time limit bounds the number of messages read."""
+    """Show the dead letters of a group, latest first, as far as they are read within the time limit."""
     group = context.path["group"]
     check_group(group)
     clients = context.clients()
@@ -86,19 +86,19 @@ async def of_group(context: RequestContext) -> Response:
 
 
 class LetterRow(MessageRow):
-    """A dead letter in a list."""
+    """A dead letter as a row of a list."""
 
     def __init__(self, group: str, message: StoredMessage) -> None:
         super().__init__(message)
         self.letter = DeadLetter(group, self.message)
-        died = str(message.store_ms)  # the time finds it without reading the whole queue
+        died = str(message.store_ms)  # with the time, the message is found without reading the whole queue
         self.redrive_link = address(
             "dead-letters", group, "redrive", id=message.offset_message_id, since=died, until=died
         )
 
 
 def wanted_letters(query: Mapping[str, str]) -> DeadLetterFilter:
-    """Return the selection of dead letters in an address or a form. Raises `UsageError`."""
+    """Return the filter of dead letters that an address or a form describes. Raises `UsageError`."""
     text = {name: query.get(name, "").strip() for name in CHOICE}
     return DeadLetterFilter(
         ids=frozenset([text["id"].upper()] if text["id"] else []),
@@ -112,7 +112,7 @@ def wanted_letters(query: Mapping[str, str]) -> DeadLetterFilter:
 
 
 class _Match:
-    """Selects dead letters as a redrive does."""
+    """Matches the dead letters that a redrive would select."""
 
     words = ()
 
@@ -160,7 +160,7 @@ async def dry_run(context: RequestContext) -> Response:
     fates = Counter(each.fate for each in outcomes)
     snapshot = await context.clients().snapshot()
     would = fates[Fate.WOULD_BE_SENT]
-    # If the dry run reached the end: exactly the dead letters it found, none that were added since.
+    # If the dry run reached the end, the redrive sends exactly the dead letters found, and none added since.
     sent_form = fields if why else {**fields, "most": str(would)}
     return context.show(
         "redrive.html",
@@ -202,7 +202,7 @@ async def progress(context: RequestContext) -> Response:
         run.outcomes,
         context.query,
         columns={"number": lambda each: 0, "fate": lambda each: each.fate.value},
-        sort="number",  # the order in which they were sent
+        sort="number",  # the order in which the messages were sent
         text=lambda each: " ".join((each.message_id, each.keys, each.fate.value, each.error, each.destination)),
     )
     return context.show(
@@ -220,7 +220,7 @@ async def stop(context: RequestContext) -> Response:
 
 
 def order_of(fields: Mapping[str, str]) -> RedriveOrder:
-    """Return the settings of a redrive from a form. Raises `UsageError`."""
+    """Return the settings of a redrive from the fields of a form. Raises `UsageError`."""
     to, most, rate = fields["to"] or "group", fields["most"], fields["rate"]
     if to not in ("group", "origin", "topic"):
         raise UsageError(f"to={to[:20]!r}: copies go to the group, to their origin, or to a topic")
@@ -252,7 +252,7 @@ def place_link(place: tuple[MessageQueue, int]) -> str:
 async def _try(
     context: RequestContext, group: str, wanted: DeadLetterFilter, order: RedriveOrder, outcomes: list[RedriveOutcome]
 ) -> str:
-    """Fill in the outcomes; return why this ended early (`enough` or `time`), or "" if it did not."""
+    """Add the outcomes of the dry run. Return the reason of an early end (`enough` or `time`), else ""."""
     client = await context.clients().dead_letters()
     try:
         async with (
@@ -279,7 +279,7 @@ def _run(context: RequestContext) -> RedriveRun:
 
 
 def _state(run: RedriveRun) -> tuple[str, str]:
-    """Return a badge's kind and text; it is green only if everything was sent."""
+    """Return kind and text of the badge for a redrive, which is green only if every message was sent."""
     if run.ended_ms is None:
         return "warn", "stopping" if run.is_stopped else "under way"
     if run.error:

@@ -1,6 +1,6 @@
-"""Pages of delayed messages: scheduled ones, which can be cancelled, and those of delay levels.
+"""Pages of delayed messages: scheduled messages, which can be cancelled, and messages of delay levels.
 
-They show the number by topic or level, and the next delivery times.
+The pages show the number of messages per topic or level, and the next delivery times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyromq.console.view.texts import duration
 from pyromq.errors import MQError, UsageError
 
 PAGE = 50
-MOST_DRAWN = 2000  # messages in the chart, in order of delivery time: four replies of a broker
+MOST_DRAWN = 2000  # limit of messages in the chart, in order of delivery time: four responses of a broker
 
 
 async def delayed(context: RequestContext) -> Response:
@@ -53,7 +53,7 @@ async def delayed(context: RequestContext) -> Response:
 
 
 async def of_level(context: RequestContext) -> Response:
-    """Show the next messages of one level."""
+    """Show the next delayed messages of one delay level."""
     text = context.path["level"]
     if not text.isdecimal() or len(text) > 4:
         raise UsageError(f"delay level {text[:20]!r} is no whole number")
@@ -72,7 +72,7 @@ async def of_level(context: RequestContext) -> Response:
 
 
 async def of_topic(context: RequestContext) -> Response:
-    """Show the next scheduled messages from a time on; `begin` and `skip` continue an earlier page."""
+    """Show the next scheduled messages of a topic from a time on. `begin` and `skip` continue an earlier page."""
     topic = context.path["topic"]
     clients = context.clients()
     client = await clients.delayed()
@@ -112,7 +112,7 @@ async def cancel(context: RequestContext) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _LevelLine:
-    """A level of all brokers; `delay` is a text, which lists several delays if brokers differ."""
+    """A delay level over all brokers. `delay` is a text, which lists several delays if brokers differ."""
 
     level: int
     delay: str

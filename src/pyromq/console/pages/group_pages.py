@@ -24,7 +24,7 @@ from pyromq.remoting.bodies import ConsumerRunning, GroupConfig
 
 SHOWS = ("all", "behind", "nobody online", "members differ", "system")
 
-MEMBER_SECONDS = 2.0  # time limit for members to list their queues
+MEMBER_SECONDS = 2.0  # time limit for the responses in which members list their queues
 PLACES = {"begin": "the first message", "end": "the end", "time": "a time", "offset": "an offset"}
 
 
@@ -70,7 +70,7 @@ async def group(context: RequestContext) -> Response:
 
 
 async def reset_form(context: RequestContext) -> Response:
-    """Show the current and the new offset of each queue before anything changes."""
+    """Show the current and the new offset of each queue, before offsets are reset."""
     name, query = context.path["name"], context.query
     clients = context.clients()
     snapshot = await clients.snapshot()
@@ -101,7 +101,9 @@ async def reset_form(context: RequestContext) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """The current and the new offset of a queue; `end` is the offset of the next message."""
+    """The current and the new offset of a queue in a reset. `end` is the offset of the next message that will be
+    stored.
+    """
 
     queue: MessageQueue
     now: int | None
@@ -110,12 +112,12 @@ class OffsetMove:
 
     @property
     def change(self) -> int:
-        """Return the number of messages that are redelivered (above 0) or skipped (below 0)."""
+        """The number of messages that the reset redelivers (above 0) or skips (below 0)."""
         return (self.now or 0) - self.then
 
 
 async def preview(clients: ClusterClients, group: str, topic: str, to: str, at: str) -> list[OffsetMove]:
-    """Return the effect of a reset, in order of queues. Raises `UsageError` and errors of brokers."""
+    """Return what a reset would change in each queue, in order of queues. Raises `UsageError` and errors of brokers."""
     if to not in PLACES:
         raise UsageError(f"to={to[:20]!r}: there is {', '.join(PLACES)}")
     reader = await clients.reader()
@@ -138,7 +140,9 @@ async def preview(clients: ClusterClients, group: str, topic: str, to: str, at: 
 
 
 async def reset(context: RequestContext) -> Response:
-    """Reset a group. With members online the broker notifies them, by time only; otherwise it stores the offsets."""
+    """Reset the offsets of a group. If members are online, the broker notifies them, which is possible only by time;
+    else the offsets are stored.
+    """
     name, form = context.path["name"], context.form
     topic, to, at = form.get("topic", ""), form.get("to", ""), form.get("at", "")
     clients = context.clients()
@@ -187,7 +191,7 @@ async def delete(context: RequestContext) -> Response:
 
 
 async def _owners(admin: AsyncAdmin, group: str) -> dict[MessageQueue, list[str]]:
-    """Return the members that list a queue as theirs; members that do not respond in time are left out."""
+    """Return the members that list each queue as theirs. Members that do not respond in time are left out."""
     try:
         async with asyncio.timeout(MEMBER_SECONDS):
             states = await admin.members.all_running(group)

@@ -24,12 +24,12 @@ from pyromq.console.view.routing import change, view
 from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
 from pyromq.message import MessageQueue, Property, StoredMessage
 
-LIFE_SECONDS = 10.0  # one request for every group of the topic
+LIFE_SECONDS = 10.0  # time limit of a page with a message's life, which needs a request for every group of the topic
 
-TAIL_SECONDS = 0.5  # between two pulls
-MOST_TAILED = 100  # messages of one pull; nobody can read more
-MOST_TAILS = 20  # browsers that follow at once
-ROW_BYTES = 2000  # size of a row without its properties
+TAIL_SECONDS = 0.5  # pause between two pulls for browsers that follow a topic
+MOST_TAILED = 100  # limit of messages in one pull: people cannot read more
+MOST_TAILS = 20  # limit of browsers that follow topics at the same time
+ROW_BYTES = 2000  # estimated size of a row without its properties
 FIELDS = ("topic", "q", "by", "since", "until", "queue", "limit")
 
 _tails = asyncio.Semaphore(MOST_TAILS)
@@ -65,7 +65,7 @@ async def messages(context: RequestContext) -> Response:
 
 
 class MessageRow:
-    """A message in a list: its fields, and the beginning of its body."""
+    """A message as a row of a list: its fields, and the beginning of its body."""
 
     def __init__(self, message: StoredMessage) -> None:
         self.body = BodyExcerpt(message)
@@ -76,7 +76,7 @@ class MessageRow:
 
     @property
     def size(self) -> int:
-        """Return the approximate size in bytes."""
+        """The approximate size of the row in bytes."""
         return ROW_BYTES + 2 * len(self.message.property_text)
 
 
@@ -84,7 +84,7 @@ ROWS = Projection(MessageRow, lambda row: row.size)
 
 
 async def export(context: RequestContext) -> Response:
-    """Send all matches of a search as a file, up to a limit."""
+    """Send all matches of a search as a file, up to a limit of messages."""
     form = context.query.get("format", "jsonl")
     if form not in ("jsonl", "csv"):
         raise UsageError(f"format={form[:20]!r}: there is jsonl and csv")
@@ -107,7 +107,7 @@ async def export(context: RequestContext) -> Response:
 
 
 async def tail(context: RequestContext) -> Response:
-    """Send new messages of a topic as server-sent events, each a row of the table."""
+    """Send new messages of a topic as server-sent events. Each event is a table row."""
     query = Query.of(context.query)
     if not query.topic:
         raise UsageError("name the topic to follow")
@@ -167,7 +167,10 @@ def _older(kept: dict[str, str], result: SearchResult[MessageRow] | None) -> str
 
 
 async def find(context: RequestContext) -> Response:
-    """The search box of every page: the name of a topic or group opens its page, other input searches messages."""
+    """Answer the search box of every page.
+
+    The name of a topic or group opens its page, other input searches messages.
+    """
     text = context.query.get("q", "").strip()
     snapshot = await context.clients().snapshot()
     if text in snapshot.topics:
@@ -203,7 +206,7 @@ async def message(context: RequestContext) -> Response:
 
 
 async def body(context: RequestContext) -> Response:
-    """Send the body as a file, byte for byte."""
+    """Send the body of a message as a file, byte for byte."""
     found = await stored(context)
     view_of = await asyncio.to_thread(BodyView, found)
     name = quote(f"{found.topic}-{found.queue_id}-{found.queue_offset}.{'json' if view_of.kind == 'json' else 'bin'}")
@@ -212,7 +215,7 @@ async def body(context: RequestContext) -> Response:
 
 
 async def stored(context: RequestContext) -> StoredMessage:
-    """Return the message at the place in the address."""
+    """Return the message at the queue and offset in the address."""
     at = context.path
     queue = MessageQueue(at["topic"], at["broker"], whole("queue", at["queue"], most=MAX_INT))
     offset = whole("offset", at["offset"], most=MAX_LONG)

@@ -12,7 +12,7 @@ from pyromq.console.view.routing import view
 from pyromq.errors import MQError
 from pyromq.plural import counted
 
-SHOWN = 8  # groups and topics
+SHOWN = 8  # number of groups and of topics shown
 DISK_WARNING = 0.85
 
 
@@ -39,8 +39,8 @@ async def overview(context: RequestContext) -> Response:
 
 
 async def doctor(context: RequestContext) -> Response:
-    """Run `pyromq doctor` and show its findings. It has its own page, because it waits for the deadline of dead
-    brokers.
+    """Run `pyromq doctor` and show its findings. The doctor has a page to itself, since the doctor waits for brokers
+    that do not respond.
     """
     topic = context.query.get("topic") or None
     config = context.console.config
@@ -58,7 +58,7 @@ async def doctor(context: RequestContext) -> Response:
 
 
 def _problems(snapshot: ClusterSnapshot) -> list[tuple[str, str, str]]:
-    """Return the problems, worst first: severity, text, and address."""
+    """Return the problems of the cluster, worst first, each with severity, text and address of a page."""
     found = [("bad", f"Broker {each.name}: {each.error}", "/doctor") for each in snapshot.silent]
     for broker in snapshot.brokers.values():
         line = RuntimeFigures(broker)
@@ -83,7 +83,7 @@ def _problems(snapshot: ClusterSnapshot) -> list[tuple[str, str, str]]:
 
 
 def _behind(snapshot: ClusterSnapshot) -> list[GroupView]:
-    """Return the groups with lag, longest lag in time first."""
+    """Return the groups that have lag, with the longest delay in time first."""
     late = [each for each in snapshot.groups.values() if each.lag > 0]
     return sorted(late, key=lambda each: (-each.delay_ms, -each.lag, each.name))
 

@@ -1,4 +1,6 @@
-"""The page that sends a message: a new one, or a copy of another, also edited, to the same or another topic."""
+"""The page that sends a message: a new message, or a copy of a stored one, which may be edited or sent to another
+topic.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ from pyromq.console.view.routing import MOST_MESSAGE_FORM_BYTES, change, view
 from pyromq.errors import MQError, UsageError
 from pyromq.message import RESERVED_PROPERTIES, Message, MessageQueue, SendStatus
 
-MOST_COPIED = 4 << 20  # size of a body: the default limit of brokers, which fits into a form as hex
-NO_PROPERTY = RESERVED_PROPERTIES  # properties that producers and brokers set
+MOST_COPIED = 4 << 20  # limit of a copied body: the default limit of brokers, which fits into a form as hex
+NO_PROPERTY = RESERVED_PROPERTIES  # properties that the form does not take: producers and brokers set them
 
 
 async def form(context: RequestContext) -> Response:
-    """Show an empty form; `topic`, `broker`, `queue` and `offset` fill it with that message."""
+    """Show a form for a message. If the address names a stored message (`topic`, `broker`, `queue`, `offset`), the form
+    has its content.
+    """
     query = context.query
     if not query.get("broker"):
         return await _shown(context, {"topic": query.get("topic", ""), "form": "text"})
@@ -79,7 +83,7 @@ async def send(context: RequestContext) -> Response:
 
 
 def message_of(fields: Mapping[str, str]) -> Message:
-    """Return the message of a form. Raises `UsageError` and `IllegalMessage`."""
+    """Return the message that a form describes. Raises `UsageError` and `IllegalMessage`."""
     how = fields.get("form", "text")
     if how not in FORMS:
         raise UsageError(f"form={how[:20]!r}: a body is written as {' or '.join(FORMS)}")

@@ -81,7 +81,7 @@ async def delete(context: RequestContext) -> Response:
 
 
 async def _producers(admin: AsyncAdmin, topic: str) -> dict[str, list[str]]:
-    """Return all clients by producer group: brokers do not know to which topic a producer sends."""
+    """Return all connected producers by producer group. Brokers do not know to which topic a producer sends."""
     found = await admin.members.producers()
     return {group: [each.client_id for each in clients] for group, clients in found.items()}
 

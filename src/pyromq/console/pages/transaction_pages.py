@@ -1,4 +1,4 @@
-"""Pages of undecided transactions: half messages and batches, with commit and roll back."""
+"""Pages of undecided transactions (half messages and batch transactions), which can be committed or rolled back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyromq.console.view.table import Table
 from pyromq.errors import BatchDecided, MQError, QueryNotFound, UsageError
 from pyromq.plural import counted
 
-MOST_LISTED = 2000  # in one request; the page says if there are more
+MOST_LISTED = 2000  # limit of half messages listed in one request; the page says if there are more
 DONE = {Decision.COMMIT: "committed: consumers see it", Decision.ROLLBACK: "rolled back: nobody will see it"}
 
 
@@ -81,7 +81,7 @@ async def decide(context: RequestContext) -> Response:
 
 
 async def _undecided(client: AsyncHalfMessages, group: str | None, topic: str | None) -> tuple[list[HalfMessage], bool]:
-    """Return the undecided half messages, and whether there are more."""
+    """Return the undecided half messages, and whether there are more than listed."""
     found: list[HalfMessage] = []
     async with aclosing(client.undecided(group, topic)) as undecided:
         async for half in undecided:
@@ -104,7 +104,9 @@ async def _find(context: RequestContext, client: AsyncHalfMessages) -> HalfMessa
 
 @dataclass(frozen=True, slots=True)
 class UndecidedBatchView:
-    """A transaction over all brokers: its attempts, the messages of each at each broker, and the ledger."""
+    """An undecided batch transaction over all brokers: its attempts, the messages of each at each broker, and the
+    ledger (the broker that decides).
+    """
 
     transaction: str
     ledger: str
@@ -117,7 +119,7 @@ class UndecidedBatchView:
 
 
 async def undecided_batches(clients: ClusterClients) -> list[UndecidedBatchView]:
-    """Return the undecided batch transactions, longest silent first."""
+    """Return the undecided batch transactions; the one that was silent longest comes first."""
     return _joined(await (await clients.batches()).undecided())
 
 
@@ -127,7 +129,9 @@ async def batch(context: RequestContext) -> Response:
 
 
 async def decide_batch(context: RequestContext) -> Response:
-    """Commit the selected attempts, or roll back all; do nothing if runs arrived since the page was shown."""
+    """Commit the selected attempts of a transaction, or roll back all. Do nothing if messages arrived since the page
+    was shown.
+    """
     name, decision = context.form.get("name", ""), context.form.get("decision", "")
     if decision not in ("commit", "rollback"):
         raise UsageError("nothing was decided: say commit or rollback")
@@ -153,7 +157,7 @@ async def _find_batch(clients: ClusterClients, name: str) -> UndecidedBatchView:
 
 
 def _joined(held: Sequence[UndecidedAttempts]) -> list[UndecidedBatchView]:
-    """Return the attempts of all brokers, joined by transaction."""
+    """Return the undecided batch transactions of all brokers, with the attempts of one transaction joined."""
     batches = []
     for name in {each.transaction: None for each in held}:
         parts = [each for each in held if each.transaction == name]
@@ -178,7 +182,9 @@ async def _commit(batches: AsyncBatchTransactions, found: UndecidedBatchView, wi
 
 
 async def _roll_back(batches: AsyncBatchTransactions, found: UndecidedBatchView) -> str:
-    """Roll back a transaction. Runs that another broker's ledger has decided stay until the decision arrives."""
+    """Roll back a batch transaction. Messages that the ledger of another broker has decided stay until the decision
+    arrives.
+    """
     if await batches.lookup(found.transaction) is not None:
         raise BatchDecided(
             f"batch transaction {found.transaction!r} is decided at broker {found.ledger}, and brokers that were not"

@@ -1,4 +1,4 @@
-"""Message bodies for people: JSON as a tree, text as text, everything else as hex."""
+"""Shows message bodies to people: JSON as a tree, text as text, everything else as hex."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from pyromq.errors import UndecodableBody, UsageError
 from pyromq.excerpt import escaped
 from pyromq.message import StoredMessage, SysFlag
 
-MOST_SHOWN = 256 << 10  # bytes of one body on its page
-MOST_TREE = 64 << 10  # bytes of JSON that is drawn as a tree
-MOST_DEPTH = 40  # levels of JSON that are indented, two spaces each
-MOST_VALUES = 10_000  # values of JSON, one a line; a page of this many takes a quarter of a second
-EXCERPT = 160  # characters in a row
+MOST_SHOWN = 256 << 10  # limit of body bytes shown on the page of a message
+MOST_TREE = 64 << 10  # limit of JSON that is shown as a tree (bytes)
+MOST_DEPTH = 40  # limit of nested levels of JSON, indented by two spaces each
+MOST_VALUES = 10_000  # limit of values in JSON, one per line: this many take a quarter of a second
+EXCERPT = 160  # limit of characters of a body in the row of a list
 _EXCERPT_BYTES = (
     16 * EXCERPT
-)  # decompressed for an excerpt: characters have up to four bytes, and white space is dropped
+)  # bytes decompressed for an excerpt: characters have up to four bytes, and white space is dropped
 FORMS = ("text", "hex")
 
 
 class BodyExcerpt:
-    """The beginning of a body on one line, for a row of a list. Only this much is decompressed.
+    """The beginning of a body on one line, for the row of a list. Only the beginning of a compressed body is
+    decompressed.
 
-    `error` is why a compressed body cannot be read.
+    `error` is the reason why a compressed body cannot be read.
     """
 
     def __init__(self, message: StoredMessage) -> None:
@@ -51,9 +52,10 @@ def _start_of(message: StoredMessage) -> bytes:
 
 
 class BodyView:
-    """A whole body. `kind` is json, text or binary; `error` is why a compressed body cannot be read.
+    """A whole body, prepared for a page. `kind` is json, text or binary; `error` is the reason why a compressed body
+    cannot be read.
 
-    Decompressing and parsing a large body takes a tenth of a second: create it in a thread.
+    Decompressing and parsing a large body takes a tenth of a second, so create this view in a thread.
     """
 
     def __init__(self, message: StoredMessage) -> None:
@@ -77,7 +79,7 @@ class BodyView:
         return self.size > MOST_SHOWN
 
     def _show_json(self) -> None:
-        """Set line breaks and the tree if the body is JSON of limited depth and number of values."""
+        """Set the lines and the tree of a body that is JSON with limited depth and number of values."""
         try:
             value = msgspec.json.decode(self.data)
         except (ValueError, RecursionError):  # RecursionError: too deeply nested
@@ -99,7 +101,7 @@ def _text_of(data: bytes, *, is_whole: bool) -> str | None:
 
 
 def _is_small(value: Any) -> bool:
-    """Return whether a JSON value has few enough values and levels for a page with one line each."""
+    """Return whether a JSON value has few enough values and levels to be shown with one line per value."""
     level, count = [value], 0
     for _ in range(MOST_DEPTH):
         count += len(level)
@@ -115,7 +117,7 @@ def _is_small(value: Any) -> bool:
 
 
 def hex_lines(data: bytes) -> str:
-    """Return lines of 16 bytes: offset, hex, and printable characters."""
+    """Return the bytes as lines of 16 bytes each: offset, hex, and printable characters."""
     lines = []
     for start in range(0, len(data), 16):
         part = data[start : start + 16]
@@ -125,7 +127,7 @@ def hex_lines(data: bytes) -> str:
 
 
 def encoded(text: str, form: str) -> bytes:
-    """Return the bytes of a body that was typed as text or as hex. Raises `UsageError`."""
+    """Return the bytes of a body that a user typed as text or as hex. Raises `UsageError` for wrong hex."""
     if form == "hex":
         try:
             return bytes.fromhex(text)

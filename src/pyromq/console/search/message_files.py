@@ -1,4 +1,4 @@
-"""Messages as files: lines of JSON as `pyromq consume -o json` prints them, or CSV for spreadsheets."""
+"""Writes messages to files: lines of JSON as `pyromq consume -o json` prints them, or CSV for spreadsheets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def record(message: StoredMessage) -> dict[str, Any]:
-    """Return a message as a JSON object; `body` is text, `body_base64` replaces it for other bodies."""
+    """Return a message as a JSON object.
+
+    A body that is text has the key `body`, any other body the key `body_base64`.
+    """
     found: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.broker_name,
@@ -53,7 +56,7 @@ def csv_head() -> bytes:
 
 
 def csv_line(message: StoredMessage) -> bytes:
-    """Return a line of CSV. Cells that a spreadsheet would calculate begin with an apostrophe."""
+    """Return the cells as a line of CSV. A cell that a spreadsheet would calculate gets an apostrophe in front."""
     fields = record(message)
     return _line(
         (

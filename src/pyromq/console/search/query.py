@@ -1,4 +1,4 @@
-"""The fields of the search form, as they are in the address."""
+"""The fields of the search form, as the address has them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pyromq.errors import UsageError
 
 WAYS = ("any", "id", "key", "tag", "text", "sql")
 LIMITS = (20, 50, 100, 500)
-MOST_TEXT = 1000  # characters of a searched text
+MOST_TEXT = 1000  # limit of characters in a searched text
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`by` is one of `WAYS`. Times are ms since 1970, both ends included. `before` continues an earlier page."""
+    """The search that an address describes. `by` is one of `WAYS`. Times are ms since 1970, both ends included.
+    `before` continues an earlier page.
+    """
 
     topic: str = ""
     text: str = ""
@@ -28,7 +30,7 @@ class Query:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Query:
-        """Return the query of an address. Raises `UsageError`."""
+        """Return the query that the fields of an address describe. Raises `UsageError`."""
         by = query.get("by") or "any"
         if by not in WAYS:
             raise UsageError(f"by={by[:40]!r}: there is {', '.join(WAYS)}")
@@ -49,7 +51,7 @@ class Query:
 
 
 def moment(text: str) -> int | None:
-    """Return a time in ms since 1970: `2026-11-22T17:00` (UTC without a zone) or a number of ms.
+    """Return ms since 1970 from a text: `2026-11-22T17:00` (in UTC if there is no zone), or a number of ms.
 
     Raises `UsageError`.
     """

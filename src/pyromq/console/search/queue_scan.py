@@ -2,8 +2,8 @@
 
 A queue is read in windows of growing size, and all queues equally deep. Several windows are pulled at once, but are
 processed in order, so that matches and the place of the next page do not depend on the order of replies. Records arrive
-in bulk as stored. A thread decodes only those that may match, so the event loop stays free. Of a match only the parts
-for the page are kept, within a limit of bytes.
+in bulk as stored. A thread decodes only the records that may match, so the event loop stays free. Of each match, only
+the parts for the page are kept, within a limit of bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pyromq.client.consumer.queue_reader import AsyncQueueReader, Bounds
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue, StoredMessage
 
-PULL_BYTES = 1 << 19  # one pull from a broker of ours, which takes it half a millisecond
-FIRST_WINDOW, LARGEST_WINDOW = 500, 20_000  # messages
-AT_ONCE = 4  # windows pulled at once: the broker works while earlier replies are processed
-MOST_PAGE_BYTES = 32 << 20  # of matches for one page; each window in flight may keep as much
-EQUALLY_DEEP = 64  # queues that are read in parallel; further queues follow
+PULL_BYTES = 1 << 19  # limit of one pull: a pyromq broker responds in half a millisecond
+FIRST_WINDOW, LARGEST_WINDOW = 500, 20_000  # messages in the first and in the largest window of a queue
+AT_ONCE = 4  # limit of windows pulled at the same time: brokers work while earlier responses are processed
+MOST_PAGE_BYTES = 32 << 20  # limit of bytes kept of the matches for one page; each window in flight may keep as much
+EQUALLY_DEEP = 64  # limit of queues that are read in parallel; further queues follow
 
 T = TypeVar("T")
 Order = tuple[float, int, int]  # sort key: negative store time and queue offset (newest first), and place
@@ -34,11 +34,13 @@ NOTHING_LEFT_OUT: Order = (inf, 0, 0)
 
 
 class Match(Protocol):
-    """What a search matches."""
+    """Decides which messages a search finds."""
 
     @property
     def words(self) -> tuple[bytes, ...]:
-        """Return byte strings of which each matching record has one, unless its body is compressed; (): unknown."""
+        """Byte strings of which every matching record contains one, unless its body is compressed; (): no such strings
+        are known.
+        """
 
     def accepts(self, message: StoredMessage) -> bool: ...
 
@@ -54,7 +56,7 @@ class MatchAll:
 
 @dataclass(frozen=True, slots=True)
 class Projection(Generic[T]):
-    """The part of a match that is kept: `make` extracts it in a thread; `size` is its size in bytes."""
+    """The part of a match that is kept. `make` extracts the part in a thread; `size` returns its size in bytes."""
 
     make: Callable[[StoredMessage], T]
     size: Callable[[T], int]
@@ -74,9 +76,10 @@ class Projection(Generic[T]):
 
 @dataclass(slots=True)
 class ScanResult(Generic[T]):
-    """Matches, newest first. `read` is the number of messages read; `before` continues the search, "" at the end.
+    """The matches of a search, newest first. `read` is the number of messages read. `before` continues the search, ""
+    at the end.
 
-    `why` is why the search ended early: `enough`, or `time`.
+    `why` is the reason of an early end: `enough` matches, or `time`.
     """
 
     kept: list[T] = field(default_factory=list)
@@ -88,7 +91,9 @@ class ScanResult(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class _QueueCursor:
-    """The position in a queue: messages from `at` on were read, and those from `planned` on are being pulled."""
+    """The position of a search in a queue. Messages from `at` on were read, and messages from `planned` on are being
+    pulled.
+    """
 
     number: int
     queue: MessageQueue
@@ -96,7 +101,7 @@ class _QueueCursor:
     at: int
     window: int
     planned: int
-    passed_over: int = 0  # matches up to here were read but not shown: the next page begins with them
+    passed_over: int = 0  # matches below this offset were read but not shown: the next page begins with them
 
     @property
     def end_of_next_page(self) -> int:
@@ -105,7 +110,7 @@ class _QueueCursor:
 
 @dataclass(frozen=True, slots=True)
 class _Hit(Generic[T]):
-    """The kept part of one match."""
+    """The kept part of one match, with the sort key of its message."""
 
     store_ms: int
     offset: int
@@ -120,19 +125,19 @@ class _Hit(Generic[T]):
 
 @dataclass(slots=True)
 class _Window(Generic[T]):
-    """A range of queue offsets, `end` excluded; `ends_round` marks the last one of a round."""
+    """A range of queue offsets that is read together, `end` excluded. `ends_round` marks the last window of a round."""
 
     place: _QueueCursor
     begin: int
     end: int
     ends_round: bool
     hits: list[_Hit[T]] = field(default_factory=list)  # newest first
-    left_out: Order = NOTHING_LEFT_OUT  # the newest match that the page has no room for
+    left_out: Order = NOTHING_LEFT_OUT  # sort key of the newest match that the page has no room for
     read: int = 0
 
 
 class QueueScan(Generic[T]):
-    """One search in queues with known bounds."""
+    """One search, backwards from the ends of queues with known bounds."""
 
     def __init__(
         self,
@@ -159,7 +164,9 @@ class QueueScan(Generic[T]):
             for number, (queue, (least, most)) in enumerate(bounds.items())
             if least < most
         ]
-        self._newest: list[_Hit[T]] = []  # newest first, within both limits
+        self._newest: list[
+            _Hit[T]
+        ] = []  # the matches for the page, newest first, within the limits of number and bytes
         self._left_out = NOTHING_LEFT_OUT  # the page may have no message older than this one
         self._read = 0
 
@@ -197,7 +204,10 @@ class QueueScan(Generic[T]):
             await asyncio.gather(*under_way, return_exceptions=True)
 
     def _windows(self) -> Iterator[_Window[T]]:
-        """Yield the windows to read, round by round: of each queue the window before the one read last."""
+        """Yield the windows to read, round by round.
+
+        In each round a queue contributes the window before its last one.
+        """
         while left := [each for each in self._places if each.planned > each.least]:
             for first in range(0, len(left), EQUALLY_DEEP):
                 side_by_side = left[first : first + EQUALLY_DEEP]
@@ -226,7 +236,9 @@ class QueueScan(Generic[T]):
         return window
 
     def _add_hits(self, window: _Window[T], result: PullResult, offsets: range) -> None:
-        """Add the matches of a pull, which is newer than the window's earlier pulls, as far as the page has room."""
+        """Add the matches of a pull to its window, as far as the page has room. The pull is newer than the window's
+        earlier pulls.
+        """
         hits: list[_Hit[T]] = []
         left = MOST_PAGE_BYTES
         for message in reversed(result.holding(self._match.words)):
@@ -234,7 +246,7 @@ class QueueScan(Generic[T]):
                 continue
             if left < 0:
                 window.left_out = -message.store_ms, -message.queue_offset, window.place.number
-                window.hits.clear()  # they are older
+                window.hits.clear()  # these matches are older than the one left out
                 break
             kept = self._keeping.make(message)
             size = self._keeping.size(kept)
@@ -244,7 +256,7 @@ class QueueScan(Generic[T]):
         window.left_out = min(window.left_out, left_out)
 
     def _take(self, window: _Window[T]) -> None:
-        """Record a window as read, and keep the newest matches."""
+        """Record that a window is read, and keep the newest matches of the page and the window."""
         place = window.place
         place.at = window.begin
         self._read += window.read
@@ -273,7 +285,10 @@ class QueueScan(Generic[T]):
 
 
 def narrowed(bounds: dict[MessageQueue, Bounds], before: str) -> dict[MessageQueue, Bounds]:
-    """Return the bounds that an earlier page left, without the queues that it had finished. Raises `UsageError`."""
+    """Return the bounds of queues for the page after an earlier page, without queues that the earlier page finished.
+
+    `before` is the end of the earlier page. Raises `UsageError` for a malformed text.
+    """
     if not before:
         return bounds
     found = {}
@@ -291,7 +306,7 @@ def narrowed(bounds: dict[MessageQueue, Bounds], before: str) -> dict[MessageQue
 async def bounds_between(
     reader: AsyncQueueReader, topics: Sequence[str], since_ms: int | None, until_ms: int | None
 ) -> dict[MessageQueue, Bounds]:
-    """Return the bounds of topics' queues, limited to messages stored between two times (ms, both included)."""
+    """Return the bounds of the queues of topics, limited to messages stored between two times (ms, both included)."""
     bounds = await reader.bounds(topics)
     if since_ms is None and until_ms is None:
         return bounds

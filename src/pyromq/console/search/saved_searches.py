@@ -1,4 +1,4 @@
-"""Searches with names: by account, in one JSON file."""
+"""Searches that users saved under names, for each account, in one JSON file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 
 from pyromq.errors import UsageError
 
-MOST_SEARCHES = 100  # of one account
-MOST_NAME, MOST_QUERY = 80, 2000  # characters
+MOST_SEARCHES = 100  # limit of saved searches of one account
+MOST_NAME, MOST_QUERY = 80, 2000  # limits of characters in a name and in a query string
 
 
 class SavedSearches:
-    """Names with the query string of an address, such as `topic=orders&q=4711`."""
+    """The saved searches. A search is the query string of an address, for example `topic=orders&q=4711`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,7 +28,7 @@ class SavedSearches:
         return dict(sorted(self._by_account.get(account, {}).items()))
 
     def save(self, account: str, name: str, query: str) -> None:
-        """Save a search under a name, and replace the one with that name. Raises `UsageError`."""
+        """Save a search under a name, replacing an earlier search of that name. Raises `UsageError` at a limit."""
         name = name.strip()
         if not name or len(name) > MOST_NAME or len(query) > MOST_QUERY:
             raise UsageError(

@@ -31,13 +31,13 @@ from pyromq.plural import counted
 Test = Callable[[StoredMessage], bool]
 
 BODY = "body_"  # prefix of a JSON body's fields in expressions
-MOST_FIELDS = 200  # of one body
-MOST_PARSED = 1 << 20  # bytes of a JSON body: parsing blocks other searches, for a second with 16 MiB
-MOST_PATH = 1000  # characters of a field's path
+MOST_FIELDS = 200  # limit of fields of one JSON body that expressions can use
+MOST_PARSED = 1 << 20  # limit of a parsed JSON body: parsing 16 MiB would block other searches for a second
+MOST_PATH = 1000  # limit of characters in the path of a field
 SEPARATORS = re.compile("[\x01\x02]")
 
 OF_AN_ID = re.compile(r"[0-9A-Fa-f]{32}([0-9A-Fa-f]{24})?\Z")
-_LOG_OFFSET_BYTES = 8  # at the end of a message id that contains the log offset
+_LOG_OFFSET_BYTES = 8  # size of the log offset at the end of an offset message id
 
 NO_MESSAGES = NOT_FOR_CLIENTS | {TRACE_TOPIC}  # trace records have the keys of the traced messages
 
@@ -47,7 +47,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class SearchResult(Generic[T]):
-    """The matches, and a description for people in `said`. `failed` maps topics to the errors of their brokers."""
+    """The matches of a search; `said` describes the search to people.
+
+    `failed` maps topics to errors of their brokers.
+    """
 
     found: ScanResult[T]
     said: str
@@ -55,7 +58,7 @@ class SearchResult(Generic[T]):
 
 
 class Search(Generic[T]):
-    """Runs one query. `keeping` extracts the kept part of each match."""
+    """Runs one query of the search form. `keeping` extracts the part of each match that is kept."""
 
     def __init__(self, clients: ClusterClients, query: Query, keeping: Projection[T], *, seconds: float) -> None:
         self._clients = clients
@@ -64,7 +67,7 @@ class Search(Generic[T]):
         self._seconds = seconds
 
     async def run(self) -> SearchResult[T]:
-        """Return the result. Raises `UsageError`, `SubscriptionParseFailed` and errors of brokers."""
+        """Run the query and return the result. Raises `UsageError`, `SubscriptionParseFailed` and errors of brokers."""
         query = self._query
         if query.by in ("any", "id") and OF_AN_ID.match(query.text):
             found = await self._by_id(query.text.upper())
@@ -165,7 +168,7 @@ class Search(Generic[T]):
 
 
 def wanted(query: Query) -> tuple[Match, str, str | None]:
-    """Return the match for the console, and the tag and the expression for the broker."""
+    """Return what filters the messages of a query: the match in the console, and tag and expression at the broker."""
     if query.by == "sql" and query.text:
         match = SqlMatch(query.text)
         return (match, "*", None) if match.of_body else (MatchAll(), "*", query.text)
@@ -175,7 +178,7 @@ def wanted(query: Query) -> tuple[Match, str, str | None]:
 
 
 async def _named(clients: ClusterClients, message: StoredMessage) -> StoredMessage:
-    """Return a message found by its address, with its broker's name."""
+    """Return a message found by its offset id, with the name of its broker."""
     if not message.broker_name:
         snapshot = await clients.snapshot()
         at = [name for name, each in snapshot.brokers.items() if each.address == message.store_host]
@@ -184,7 +187,7 @@ async def _named(clients: ClusterClients, message: StoredMessage) -> StoredMessa
 
 
 class TextMatch:
-    """A case-sensitive text in body, properties, keys, tag or id."""
+    """Matches messages with a text in body, properties, keys, tag or id. Case counts."""
 
     def __init__(self, text: str) -> None:
         self._needle = text.encode()
@@ -206,7 +209,10 @@ class TextMatch:
 
 
 class SqlMatch:
-    """An SQL92 expression; fields of a JSON body are `body_name`, nested ones `body_item_sku`."""
+    """Matches messages by an SQL92 expression.
+
+    A field of a JSON body is `body_name`, a nested field `body_item_sku`.
+    """
 
     words = ()
 
@@ -226,7 +232,7 @@ class SqlMatch:
 
 
 def _flat(value: Any) -> dict[str, str]:
-    """Return the scalar values of a JSON value by their path."""
+    """Return the scalar values in a JSON value, by the path of each."""
     found: dict[str, str] = {}
     left: list[tuple[str, Any]] = [(BODY[:-1], value)]
     while left and len(found) < MOST_FIELDS:

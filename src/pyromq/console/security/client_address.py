@@ -1,4 +1,4 @@
-"""The address of a browser, also behind a proxy, and the network under which it is counted."""
+"""Finds the address of a browser, also behind a proxy, and the network under which failed sign-ins are counted."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from starlette.requests import HTTPConnection
 
 from pyromq.errors import UsageError
 
-IPV6_PREFIX = 64  # the network of one customer, who can use all of its addresses
+IPV6_PREFIX = 64  # prefix length of the network of one customer, who can use all of its addresses
 
 
 def check_networks(texts: Sequence[str]) -> None:
-    """Raise `UsageError` for a text that is neither an address nor a network."""
+    """Raise `UsageError` for a text that is neither an IP address nor a network."""
     for text in texts:
         try:
             ip_network(text)
@@ -22,10 +22,10 @@ def check_networks(texts: Sequence[str]) -> None:
 
 
 def client_address(connection: HTTPConnection, proxies: Sequence[str]) -> str:
-    """Return the address of a browser; "" if it is unknown.
+    """Return the address of a browser; "" if the address is unknown.
 
-    If the peer is one of `proxies` (addresses and networks), this is the last address of X-Forwarded-For, which the
-    proxy added. Earlier addresses, and headers from other peers, may be forged and are ignored.
+    If the peer is one of `proxies` (addresses and networks), return the last address of header X-Forwarded-For, which
+    the proxy added. Earlier addresses, and headers from other peers, may be forged and are ignored.
     """
     host = connection.client.host if connection.client is not None else ""
     peer = _parsed(host)
@@ -37,7 +37,9 @@ def client_address(connection: HTTPConnection, proxies: Sequence[str]) -> str:
 
 
 def counted_address(address: str) -> str:
-    """Return the address under which failed sign-ins are counted; for IPv6, the /64 network of one customer."""
+    """Return the address under which failed sign-ins are counted: an IPv4 address, or the /64 network of an IPv6
+    address.
+    """
     parsed = _parsed(address)
     if isinstance(parsed, IPv6Address):
         return str(ip_network((parsed.packed, IPV6_PREFIX), strict=False))

@@ -1,6 +1,6 @@
-"""The console's accounts: name, role, password hash, and optionally the keys of a broker account.
+"""The accounts of the console: name, role, password hash, and optionally the keys of a broker account.
 
-They are in one JSON file that only its owner can read. Passwords are hashed by argon2. Keys of broker accounts are
+Accounts are in one JSON file that only its owner can read. Passwords are hashed by argon2. Keys of broker accounts are
 stored as they are, because they sign requests.
 """
 
@@ -17,16 +17,16 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 
 from pyromq.errors import UsageError
 
-LEAST_PASSWORD = 8  # characters
-MOST_PASSWORD = 1024  # characters; hashing longer ones takes longer
+LEAST_PASSWORD = 8  # least number of characters in a password
+MOST_PASSWORD = 1024  # limit of characters in a password: hashing a longer password takes longer
 
 
 class Role(IntEnum):
-    """The rights of an account; each role includes those before it."""
+    """The rights of a console account. Each role includes the rights of the roles declared before."""
 
-    VIEWER = 1  # see everything, also messages
-    OPERATOR = 2  # send, redrive, reset offsets, cancel, decide
-    ADMIN = 3  # create, change and delete topics, groups and accounts; settings of brokers
+    VIEWER = 1  # may see everything, including messages
+    OPERATOR = 2  # may also send, redrive, reset offsets, cancel scheduled messages, decide transactions
+    ADMIN = 3  # may also change topics, groups, accounts and settings of brokers
 
     @property
     def text(self) -> str:
@@ -34,7 +34,7 @@ class Role(IntEnum):
 
     @classmethod
     def of(cls, text: str) -> Role:
-        """Return the role of a name. Raises `UsageError`."""
+        """Return the role with this name. Raises `UsageError` for an unknown name."""
         try:
             return cls[text.upper()]
         except KeyError:
@@ -42,7 +42,9 @@ class Role(IntEnum):
 
 
 class ConsoleAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """An account that may sign in. With keys, the console signs its requests to brokers with them."""
+    """An account that may sign in to the console. With broker keys, the console signs its requests to brokers with
+    these keys.
+    """
 
     name: str
     role: str
@@ -59,7 +61,7 @@ class ConsoleAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsoleAccounts:
-    """The accounts of one file. A change takes effect after it is written."""
+    """The accounts of the console in one file. A change takes effect after the file is written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -73,7 +75,7 @@ class ConsoleAccounts:
                 raise UsageError(f"the console's accounts in {path} cannot be read: {error}") from error
 
     def all(self) -> list[ConsoleAccount]:
-        """Return the accounts by name."""
+        """The accounts in order of names."""
         return [self._accounts[name] for name in sorted(self._accounts)]
 
     def find(self, name: str) -> ConsoleAccount | None:
@@ -103,7 +105,10 @@ class ConsoleAccounts:
         access_key: str | None = None,
         secret_key: str | None = None,
     ) -> ConsoleAccount:
-        """Create an account, or change the given fields; keys that are "" are removed. Raises `UsageError`."""
+        """Create an account, or change the given fields of an account; keys that are "" are removed.
+
+        Raises `UsageError`.
+        """
         known = self._accounts.get(name)
         _check_name(name)
         if known is None and (role is None or not password):
@@ -128,7 +133,7 @@ class ConsoleAccounts:
         return account
 
     def delete(self, name: str) -> None:
-        """Delete an account. Raises `UsageError` if it does not exist, or is the last administrator's."""
+        """Delete an account. Raises `UsageError` if the account does not exist, or is the only administrator."""
         if name not in self._accounts:
             raise UsageError(f"account {name} does not exist")
         self._keep_an_admin(name)

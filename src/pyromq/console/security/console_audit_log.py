@@ -1,4 +1,4 @@
-"""The console's audit log: a line of JSON before each change is tried, and one with its outcome."""
+"""The audit log of the console: a line of JSON before each change is tried, and a line with the change's outcome."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pyromq.clock import Clock
 from pyromq.errors import UsageError
 
 ASKED, DONE, FAILED, REFUSED = "asked", "done", "failed", "refused"
-KEPT_LINES = 5_000  # that the page shows
-MOST_TEXT = 300  # characters of one field
+KEPT_LINES = 5_000  # limit of log lines that the page of the audit log shows
+MOST_TEXT = 300  # limit of characters in one field of a log line
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A requested change and its outcome (`asked`: unknown, because the console ended meanwhile)."""
+    """A requested change and its outcome. Outcome `asked` means unknown, because the console ended meanwhile."""
 
     id: str
     time: str
@@ -34,7 +34,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ConsoleAuditLog:
-    """Appends to one file, which the console never shortens."""
+    """Appends to the file of the audit log, which the console never shortens."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._clock = clock
@@ -57,7 +57,10 @@ class ConsoleAuditLog:
         self._file.close()
 
     def asked(self, what: str, *, account: str, address: str, details: Mapping[str, str]) -> AuditEntry:
-        """Record a change before it is tried. Raises `OSError` if this fails; the change must not be tried then."""
+        """Record a change before the change is tried.
+
+        Raises `OSError` if recording fails; the change must not be tried then.
+        """
         short = {name: text[:MOST_TEXT] for name, text in details.items() if text}
         entry = AuditEntry(
             id=f"{self._prefix}-{next(self._numbers)}",

@@ -1,4 +1,4 @@
-"""Sessions and failed sign-ins, in memory: a restart signs everyone out."""
+"""Sessions and failed sign-ins of the console, in memory: a restart signs everyone out."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pyromq.clock import Clock
 from pyromq.console.security.client_address import counted_address
 
 MOST_SESSIONS = 10_000
-MOST_TRIED = 10_000  # pairs of address and name with remembered failures
-FREE_TRIES = 5  # of one name from one address; later ones must wait
-FREE_OF_ADDRESS = 100  # of all names from one address: more than an office behind one address mistypes
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # seconds
-FORGOTTEN_SECONDS = 3600.0  # time after the last failure
+MOST_TRIED = 10_000  # limit of pairs of address and name whose failed sign-ins are remembered
+FREE_TRIES = 5  # failed sign-ins of one name from one address before a pause is required
+FREE_OF_ADDRESS = 100  # failed sign-ins of all names from one address: more than an office behind one address makes
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # first and longest pause after a failed sign-in
+FORGOTTEN_SECONDS = 3600.0  # time after the last failed sign-in when failures are forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A text for the next page: `kind` is `done`, `failed` or `note`."""
+    """A text that the next page shows. `kind` is `done`, `failed` or `note`."""
 
     kind: str
     text: str
@@ -28,7 +28,7 @@ class Notice:
 
 @dataclass(slots=True)
 class BrowserSession:
-    """The session of one browser. `name` is None if there are no accounts."""
+    """The session of one browser. `name` is the account, None if the console has no accounts."""
 
     key: str
     name: str | None
@@ -38,7 +38,7 @@ class BrowserSession:
 
 
 class Sessions:
-    """Sessions by the key in the browser's cookie."""
+    """The sessions of the console, by the key in the browser's cookie."""
 
     def __init__(self, clock: Clock, *, hours: float) -> None:
         self._clock = clock
@@ -50,7 +50,7 @@ class Sessions:
         if len(self._sessions) >= MOST_SESSIONS:
             self._sessions = {key: each for key, each in self._sessions.items() if each.ends > now}
         while len(self._sessions) >= MOST_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]  # the oldest
+            del self._sessions[next(iter(self._sessions))]  # the oldest session
         session = BrowserSession(secrets.token_urlsafe(32), name, secrets.token_urlsafe(32), now + self._seconds)
         self._sessions[session.key] = session
         return session
@@ -73,12 +73,13 @@ class Sessions:
 @dataclass(frozen=True, slots=True)
 class _Failures:
     count: int
-    last: float  # monotonic seconds
+    last: float  # time of the last failure in monotonic seconds
     next: float  # the next sign-in is refused until then
 
 
 class SignInFailures:
-    """Failed sign-ins. After five with a name from one address, each further one must wait, twice as long each time.
+    """Counts failed sign-ins. After five failures of a name from one address, each further try must wait, twice as long
+    each time.
 
     A name is never refused for all addresses, because a stranger could lock out its owner. An address is refused for
     all names only after a hundred failures.
@@ -86,10 +87,10 @@ class SignInFailures:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._failed: dict[tuple[str, str | None], _Failures] = {}  # by address and name; None: all names
+        self._failed: dict[tuple[str, str | None], _Failures] = {}  # failures by address and name; name None: all names
 
     def pause(self, address: str, name: str) -> float:
-        """Return the number of seconds until the next permitted sign-in."""
+        """Return the seconds until this name may sign in again from this address; 0 for immediately."""
         now = self._clock.monotonic()
         return max([0.0, *(found.next - now for key in _keys(address, name) if (found := self._failed.get(key)))])
 
@@ -98,7 +99,7 @@ class SignInFailures:
         for key, free in _keys(address, name).items():
             before = self._failed.pop(key, None)
             count = 1 + (before.count if before is not None and now - before.last < FORGOTTEN_SECONDS else 0)
-            doublings = min(count - free, 10)  # the difference may be large
+            doublings = min(count - free, 10)  # limited, because `2**doublings` would become too large
             wait = min(FIRST_PAUSE * 2**doublings, LONGEST_PAUSE) if doublings >= 0 else 0.0
             self._failed[key] = _Failures(count, now, now + wait)
             while len(self._failed) > MOST_TRIED:
@@ -110,6 +111,6 @@ class SignInFailures:
 
 
 def _keys(address: str, name: str) -> dict[tuple[str, str | None], int]:
-    """Return what failures are counted by, with how many are free of each."""
+    """Return the keys under which a failed sign-in is counted, with the number of failures that need no pause."""
     counted = counted_address(address)
     return {(counted, name): FREE_TRIES, (counted, None): FREE_OF_ADDRESS}

@@ -1,1 +1,1 @@
-"""Parts of every page: request context, routes, tables, charts, texts."""
+"""The parts that all pages share: request context, routes, tables, charts, texts."""

@@ -1,4 +1,4 @@
-"""Charts of values over time as SVG, made on the server: no script, no library, colours by style-sheet classes."""
+"""Draws charts of values over time as SVG on the server: no script, no library, colours by style-sheet classes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ LONG_STEPS = ((DAY_MS, "day"), (7 * DAY_MS, "week"), (30 * DAY_MS, "thirty days"
 
 WIDTH, HEIGHT = 640, 150
 LEFT, RIGHT, TOP, BOTTOM = 56, 8, 10, 26
-SPAN_MS = 3_600_000  # at most; a shorter history uses the whole width, so that the first minute is visible
+SPAN_MS = (
+    3_600_000  # longest time on the axis; a shorter history uses the whole width, so that the first minute is visible
+)
 SPARK_WIDTH, SPARK_HEIGHT = 96, 22
 
 
 class ChartLine:
-    """One line: its name in the legend, its class (`one`, `two`), its points."""
+    """One line of a chart: name in the legend, style-sheet class (`one`, `two`), points."""
 
     def __init__(self, name: str, points: Sequence[Point], style: str = "one") -> None:
         self.name, self.points, self.style = name, points, style
@@ -35,7 +37,10 @@ class ChartLine:
 
 
 def chart(title: str, lines: Sequence[ChartLine], text: Callable[[float | None], str]) -> Markup:
-    """Return a figure with title, legend and axes. The last values are written out, and the label has all values."""
+    """Return a chart as an HTML figure with title, legend and axes.
+
+    Last values are written out; the label has all values.
+    """
     times = [point.time_ms for line in lines for point in line.points]
     known = [value for line in lines for value in line.known]
     legend = Markup("").join(_legend(line, text) for line in lines)
@@ -57,7 +62,7 @@ def chart(title: str, lines: Sequence[ChartLine], text: Callable[[float | None],
 
 
 def spark(points: Sequence[Point], label: str) -> Markup:
-    """Return a small line for a table row; "" without values."""
+    """Return a small line chart for a table row; "" without values."""
     known = [point.value for point in points if point.value is not None]
     if len(known) < 2:
         return Markup("")
@@ -69,7 +74,7 @@ def spark(points: Sequence[Point], label: str) -> Markup:
 
 
 def bar(share: float, label: str) -> Markup:
-    """Return a bar filled to a share of 1; the number stands beside it, for readers who see no colours."""
+    """Return a bar filled to a share (0 to 1) with the number beside the bar, for readers who see no colours."""
     share = min(max(share, 0.0), 1.0)
     level = "high" if share >= 0.9 else "warm" if share >= 0.75 else "calm"
     return Markup(
@@ -84,7 +89,7 @@ def _legend(line: ChartLine, text: Callable[[float | None], str]) -> Markup:
 
 
 def grid(top: float, text: Callable[[float], str], *, shares: Sequence[float] = (0.0, 0.5, 1.0)) -> Markup:
-    """Return lines across the figure at these shares of `top`, each with its value in front."""
+    """Return the SVG lines across a chart at these shares of `top`, each with its value in front."""
     parts = []
     for share in shares:
         y = TOP + (1 - share) * (HEIGHT - TOP - BOTTOM)
@@ -118,7 +123,7 @@ def _path(line: ChartLine, begin: int, end: int, top: float) -> Markup:
 def _pieces(
     points: Sequence[Point], begin: int, end: int, top: float, across: tuple[float, float], down: tuple[float, float]
 ) -> str:
-    """Return the `d` of a path, interrupted where values are unknown."""
+    """Return attribute `d` of an SVG path through the points, interrupted where values are unknown."""
     span, parts, move = max(end - begin, 1), [], True
     for point in points:
         if point.value is None:
@@ -132,7 +137,7 @@ def _pieces(
 
 
 def _round_up(value: float) -> float:
-    """Return the next of 1, 2, 5, 10, 20, ... so that the axis has round numbers."""
+    """Return the next of 1, 2, 5, 10, 20, ... above a value, so that the axis has round numbers."""
     if value <= 0:
         return 1.0
     step = 10.0 ** (len(str(int(value))) - 1) if value >= 1 else 0.1
@@ -142,7 +147,7 @@ def _round_up(value: float) -> float:
 
 
 def columns(noun: str, times: Sequence[int]) -> Markup:
-    """Return a figure of the number of times (ms) in each minute, hour or day; "" without any."""
+    """Return a column chart with the number of times (ms since 1970) in each minute, hour or day; "" without times."""
     if not times:
         return Markup("")
     first, last = min(times), max(times)
@@ -170,7 +175,7 @@ def columns(noun: str, times: Sequence[int]) -> Markup:
         )
     right = LEFT + (end + 1 - begin) * wide
     parts.append(_label(LEFT, "start", _utc(begin * step, step)))
-    if right > 260:  # otherwise it would overlap the first
+    if right > 260:  # a label further left would overlap the first label
         parts.append(_label(right, "end", _utc(end * step, step)))
     label = f"{title}: {number(top)} at most, from {_utc(begin * step, step)} to {_utc(end * step, step)}"
     return Markup(

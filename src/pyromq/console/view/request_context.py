@@ -26,7 +26,10 @@ MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1  # the largest queue id and offset in t
 
 
 class RequestContext:
-    """A request with its session and account. `form` is empty for a GET; `error` and `result` go to the audit log."""
+    """A request with its session and account. `form` is empty for a GET request.
+
+    `error` and `result` go to the audit log.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class RequestContext:
 
     @property
     def role(self) -> Role:
-        """The visitor's role. Without accounts every visitor is an administrator."""
+        """The role of the visitor. Without accounts every visitor is an administrator."""
         return self.account.rank if self.account is not None else Role.ADMIN
 
     @property
@@ -64,7 +67,7 @@ class RequestContext:
 
     @property
     def path(self) -> Mapping[str, str]:
-        """The named parts of the path."""
+        """The named parts of the address path, as the route declares them."""
         return self.request.path_params
 
     rate_text = staticmethod(texts.rate)
@@ -79,11 +82,11 @@ class RequestContext:
         return self.role >= Role.of(role)
 
     def clients(self) -> ClusterClients:
-        """Return clients with the account's broker keys, or with the console's own if it has none."""
+        """Return clients with the account's broker keys, or with the console's own keys if the account has none."""
         return self.console.clients_of(self.account)
 
     def show(self, template: str, *, status: int = 200, **values: Any) -> Response:
-        """Render a page."""
+        """Render the template of a page with these values; return the response."""
         notices, self.session.notices = self.session.notices, []
         page = self.templates.get_template(template).render(
             context=self,
@@ -103,13 +106,13 @@ class RequestContext:
         return error
 
     def done(self, text: str, url: str, *, link: str | None = None, link_text: str = "") -> Response:
-        """Redirect to `url`, where `text` is shown as a notice. It is the result in the audit log."""
+        """Return a redirect to `url`, where `text` is shown as a notice. The audit log has `text` as the result."""
         self.result = text
         self.session.notices.append(Notice("done", text, link, link_text))
         return RedirectResponse(url, 303)
 
     def notify(self, kind: str, text: str) -> None:
-        """Show a notice on the next page; `kind` as in `Notice`."""
+        """Show a notice on the next page of this session; `kind` as in `Notice`."""
         self.session.notices.append(Notice(kind, text))
 
     def go(self, url: str) -> Response:
@@ -117,16 +120,16 @@ class RequestContext:
 
     @property
     def here(self) -> str:
-        """The path and query of this page."""
+        """The path and query of the requested page."""
         query = self.request.url.query
         return self.request.url.path + (f"?{query}" if query else "")
 
     def back(self, otherwise: str = "/") -> str:
-        """Return the page of the form; `otherwise` if the form names none of this console."""
+        """Return the address of the page of the form; `otherwise` if the form names no page of this console."""
         return local_path(self.form.get("back", ""), otherwise)
 
     def whole(self, name: str, *, least: int = 0, most: int | None = None) -> int:
-        """Return an integer field of the form. Raises `UsageError` if it is malformed or out of range."""
+        """Return an integer field of the form. Raises `UsageError` if the field is malformed or out of range."""
         text = self.form.get(name, "").strip().replace(",", "")
         return whole(name.replace("_", " "), text, least=least, most=most)
 
@@ -141,7 +144,9 @@ class RequestContext:
 
 
 async def or_error(question: Awaitable[T]) -> T | MQError:
-    """Return the result, or the `MQError` raised: a page shows its other parts if one part fails."""
+    """Return the result of an awaitable, or the `MQError` raised, so that a page shows its other parts if one part
+    fails.
+    """
     try:
         return await question
     except MQError as error:
@@ -149,7 +154,7 @@ async def or_error(question: Awaitable[T]) -> T | MQError:
 
 
 def whole(name: str, text: str, *, least: int = 0, most: int | None = None) -> int:
-    """Return an integer field of a form or query. Raises `UsageError` if it is malformed or out of range."""
+    """Return an integer field of a form or query. Raises `UsageError` if the field is malformed or out of range."""
     if not text.isdecimal() or len(text) > 19:
         raise UsageError(f"{name}: {text[:40]!r} is not a whole number")
     if int(text) < least or (most is not None and int(text) > most):
@@ -187,7 +192,7 @@ def page_templates(assets: Mapping[str, str]) -> jinja2.Environment:
 
 
 class MenuEntry(NamedTuple):
-    """A menu entry for the page at `path` and all pages below it. `key`, pressed after g, opens the page."""
+    """An entry of the menu, for the page at `path` and all pages below. `key`, pressed after g, opens the page."""
 
     path: str
     text: str

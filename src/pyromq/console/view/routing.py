@@ -1,4 +1,4 @@
-"""Routes of pages and changes: they check roles and form tokens, write the audit log and show errors.
+"""Makes the routes of pages and changes, which check roles and form tokens, write the audit log and show errors.
 
 If the browser disconnects, a page is cancelled; a change runs to its end.
 """
@@ -36,11 +36,11 @@ from pyromq.errors import (
 Handler = Callable[[RequestContext], Coroutine[Any, Any, Response]]
 
 COOKIE = "pyromq-console"
-MOST_FORM_BYTES = 64 << 10  # forms without a message; visitors may send this much before signing in
-MOST_MESSAGE_FORM_BYTES = 20 << 20  # forms with a message: a body of 4 MiB as hex takes 8 MiB
-MOST_ENCODED_BYTES = 1 << 20  # percent-encoded forms: decoding a megabyte takes 0.5 s; messages come as multipart
-MOST_FIELDS = 1000  # fields of one form
-CLIENT_CLOSED_REQUEST = 499  # as in nginx's logs: the browser has disconnected
+MOST_FORM_BYTES = 64 << 10  # limit of a form without a message: visitors may send this much before signing in
+MOST_MESSAGE_FORM_BYTES = 20 << 20  # limit of a form with a message: a body of 4 MiB as hex takes 8 MiB
+MOST_ENCODED_BYTES = 1 << 20  # limit of a percent-encoded form: decoding a megabyte takes 0.5 s
+MOST_FIELDS = 1000  # limit of fields in one form
+CLIENT_CLOSED_REQUEST = 499  # status for a browser that has disconnected, as in nginx's logs
 SECRETS = frozenset({"csrf", "password", "secret_key", "body", "back", "password_again"})
 _STATUS = (
     ((TopicNotFound, GroupNotFound, QueryNotFound), 404),
@@ -52,7 +52,7 @@ _STATUS = (
 
 
 def view(path: str, handler: Handler, *, needs: Role = Role.VIEWER) -> Route:
-    """Return the route of a page that changes nothing."""
+    """Return the route of a page that only shows something."""
 
     async def endpoint(request: Request) -> Response:
         console: Console = request.app.state.console
@@ -71,7 +71,7 @@ def view(path: str, handler: Handler, *, needs: Role = Role.VIEWER) -> Route:
 
 
 def change(path: str, handler: Handler, *, needs: Role, what: str, most_form_bytes: int = MOST_FORM_BYTES) -> Route:
-    """Return the route of a form that changes something; `what` is its name in the audit log."""
+    """Return the route of a form that changes something. `what` names the change in the audit log."""
 
     async def endpoint(request: Request) -> Response:
         console: Console = request.app.state.console
@@ -109,9 +109,9 @@ def change(path: str, handler: Handler, *, needs: Role, what: str, most_form_byt
 
 
 def session_of(request: Request, console: Console) -> tuple[BrowserSession | None, ConsoleAccount | None]:
-    """Return the session and account of a request, (None, None) if the visitor must sign in.
+    """Return the session and the account of a request; (None, None) if the visitor must sign in.
 
-    Without accounts every visitor gets a session at the first page.
+    If the console has no accounts, every visitor gets a session with the first page.
     """
     session = console.sessions.find(request.cookies.get(COOKIE))
     if console.is_open:
@@ -124,7 +124,7 @@ def session_of(request: Request, console: Console) -> tuple[BrowserSession | Non
 
 
 async def read_form(request: Request, most_bytes: int) -> Mapping[str, str]:
-    """Return the fields of a form, reading at most `most_bytes`.
+    """Return the fields of a form, of which at most `most_bytes` are read.
 
     Raises `UsageError` if the form is larger, contains files or is malformed.
     """
@@ -139,7 +139,7 @@ async def read_form(request: Request, most_bytes: int) -> Mapping[str, str]:
 
 
 def _at_most(receive: Receive, most_bytes: int) -> Receive:
-    """Return a `receive` that raises `UsageError` if the body exceeds `most_bytes`."""
+    """Return an ASGI `receive` that raises `UsageError` if the request body exceeds `most_bytes`."""
     read = 0
 
     async def counted() -> Message:
@@ -154,7 +154,7 @@ def _at_most(receive: Receive, most_bytes: int) -> Receive:
 
 
 def error_page(context: RequestContext, error: MQError) -> Response:
-    """Return the page of an error, with its original text."""
+    """Return a page that shows an error with its original text."""
     status = next((code for kinds, code in _STATUS if isinstance(error, kinds)), 500)
     return context.show("error.html", status=status, error=error, kind=type(error).__name__)
 
@@ -164,7 +164,7 @@ def refused(context: RequestContext, needs: Role) -> Response:
 
 
 async def _unless_disconnected(request: Request, page: asyncio.Task[Response]) -> Response:
-    """Return the page's response. If the browser disconnects first, cancel the task."""
+    """Return the response of a page. If the browser disconnects first, cancel the page."""
     disconnected = asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait((page, disconnected), return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Tables of many rows, filtered, sorted and paged by the fields of the address."""
+"""Tables of many rows: filtered, sorted and divided into pages by the fields of the address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ MOST_ROWS = 500
 
 
 class Table(Generic[R]):
-    """Rows of one page. `columns` are the sortable columns: names as in `sort=name` or `sort=-name`.
+    """One page of the rows of a table. `columns` are the sortable columns, named in the address as `sort=name` or
+    `sort=-name`.
 
     Templates use `rows`, `total` (after the filter), `page`, `pages`, `sort_link` and `page_link`.
     """
@@ -49,7 +50,9 @@ class Table(Generic[R]):
         self.rows = rows[self.first : self.first + size]
 
     def sort_link(self, name: str, *, descending_first: bool = False) -> str:
-        """Return the address of this table sorted by a column, in the other direction if it is sorted by it already."""
+        """Return the address of this table sorted by a column; if the table is sorted by this column, in the other
+        direction.
+        """
         down = not self.descending if name == self.sort else descending_first
         return self._link(sort=("-" if down else "") + name, page="")
 
@@ -62,7 +65,7 @@ class Table(Generic[R]):
         return self._link(page=str(page) if page > 1 else "")
 
     def with_query(self, **changes: str) -> str:
-        """Return the address of this table with changed query fields; "" removes one."""
+        """Return the address of this table with changed query fields; the value "" removes a field."""
         return self._link(page="", **changes) if "page" not in changes else self._link(**changes)
 
     def _link(self, **changes: str) -> str:

@@ -1,4 +1,4 @@
-"""Numbers, times and sizes as text; the filters of templates."""
+"""Formats numbers, times and sizes as text; templates use these functions as filters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ NOTHING = "–"
 
 
 def number(value: float | None) -> str:
-    """Return `12,345`; a dash if unknown."""
+    """Return a number with separators, for example `12,345`; a dash for None."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
 def rate(value: float | None) -> str:
-    """Return a rate with its significant digits: `0.25`, `3.4`, `1,234`."""
+    """Return a rate with its significant digits, for example `0.25`, `3.4`, `1,234`."""
     if value is None:
         return NOTHING
     if value == 0:
@@ -27,7 +27,7 @@ def rate(value: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Return bytes as `1.5 MiB`."""
+    """Return a number of bytes as text, for example `1.5 MiB`."""
     if count is None:
         return NOTHING
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
@@ -37,7 +37,7 @@ def size(count: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return `350 ms`, `12 s`, `3 min 20 s`, `2 d 4 h`."""
+    """Return a duration as text, for example `350 ms`, `12 s`, `3 min 20 s`, `2 d 4 h`."""
     if seconds is None:
         return NOTHING
     if seconds < 1:
@@ -51,7 +51,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(ms: int | None) -> Markup:
-    """Return a time element in UTC, which the script converts to the reader's zone."""
+    """Return an HTML time element in UTC, which the page's script converts to the reader's zone."""
     if not ms or ms < 0:
         return Markup(f"<span class=muted>{NOTHING}</span>")
     at = utc_time(ms)

@@ -39,9 +39,10 @@ def test_a_setting_has_its_default_its_unit_and_the_comment_at_it():
     settings = {setting.name: setting for setting in settings_of(BrokerConfig)}
     assert settings["offsets_interval_ms"].default == "5 000"
     assert settings["offsets_interval_ms"].unit == "ms"
-    assert settings["offsets_interval_ms"].reason == "consumer offsets a crash may lose"
+    assert "consumer offsets" in settings["offsets_interval_ms"].reason
+    assert "crash" in settings["offsets_interval_ms"].reason
     assert settings["max_message_bytes"].default == "4194304 (4 MiB)"
-    assert settings["vip_channel"].reason.startswith("Listen on `port` - 2 as well")  # above the field, in lines
+    assert settings["vip_channel"].reason.startswith("Listen on `port` - 2")  # above the field, in lines
 
 
 def test_settings_of_brokers_are_told_by_their_names_in_the_file(pages):

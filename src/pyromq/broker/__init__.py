@@ -1,1 +1,1 @@
-"""The broker: stores messages for producers, serves them to consumers."""
+"""The broker: stores messages of producers and serves them to consumers."""

@@ -80,10 +80,7 @@ class Admission:
         return reply if saved is None else when_saved(saved, reply)
 
     def _new_topic(self, header: SendMessage | SendReplyMessage | SendHalfRun, call: Call) -> TopicConfig:
-        """Create the topic with the settings of the sender's default topic.
-
-        A retry topic is created without one too.
-        """
+        """Create the topic with the settings of the sender's default topic. A retry topic needs no default topic."""
         is_retry = header.topic.startswith(RETRY_PREFIX)
         sys_flag = (UNIT_SUBSCRIPTION if is_retry else UNIT) if header.unit_mode else 0
         try:

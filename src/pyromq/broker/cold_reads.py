@@ -64,9 +64,9 @@ class Fetching:
         return self._rounds >= MAX_ROUNDS
 
     def lacks(self, pages: PagesToLoad) -> bool:
-        """Start loading these pages.
+        """Start loading these pages; return True if the task must wait.
 
-        Return True if the task must wait; False without pages, or after too many loads.
+        Return False without pages, or after too many loads.
         """
         if not pages or self.is_in_vain:
             self.went_on()

@@ -45,8 +45,8 @@ def _parse_addresses(text: str) -> tuple[str, ...]:
 class BrokerConfig:
     """Settings of one broker.
 
-    No other configuration changes while it is used, so a broker keeps its own copy. Request 25 changes the fields
-    declared `Change.AT_ONCE` in that copy, through `change`.
+    Unlike other configurations, they change while the broker runs, so each broker keeps a copy. Request 25 changes the
+    fields declared `Change.AT_ONCE` in that copy, through `change`.
     """
 
     # Folder below which the broker keeps its files.

@@ -29,8 +29,8 @@ _HOUR_MS = 3_600_000
 class LogCleaning:
     """Runs retention in steps, and answers administrators' requests to clean up.
 
-    Each function of `needed` returns the first log offset that a module must read after a crash. `alarm` rings when
-    `step` must be called earlier than its last return value said.
+    Each function of `needed` returns the first log offset that a module must read after a crash. `step` returns the
+    seconds until its next call; `alarm` rings if the call must come earlier.
     """
 
     def __init__(

@@ -93,7 +93,7 @@ class Statistics:
         self._latencies: deque[tuple[str, int]] = deque(maxlen=100_000)
         self._histories: dict[tuple[str, str], History] = {}
         self._samples_taken = 0
-        self._sampled: Iterator[None] | None = None  # the sampling in progress
+        self._sampled: Iterator[None] | None = None  # the sampling in progress; None between two samplings
         self._next_sample = 0.0
         # One per sample: covers a little more than 600 s.
         self._totals: deque[_Totals] = deque([self._now()], maxlen=62)

@@ -85,7 +85,7 @@ class Topics:
         self._table: dict[str, TopicConfig] = {topic.name: topic for topic in _built_in(config)}
         self._built_in = frozenset(self._table)
         self._of_groups: set[str] = set()  # names of retry and dead-letter topics
-        self.leaving: set[str] = set()  # a name is removed when the deletion of the topic is complete
+        self.leaving: set[str] = set()  # names of topics whose deletion is not complete
         # An attribute and no method, since it is called for every send.
         self.find: Callable[[str], TopicConfig | None] = self._table.get
 
@@ -96,7 +96,10 @@ class Topics:
         return len(self._table)
 
     def load(self) -> None:
-        """Read the table from disk, over the built-in topics. Raises `StoreCorrupt` naming the file."""
+        """Read the table of topics from disk; its topics replace built-in ones.
+
+        Raises `StoreCorrupt` naming the file.
+        """
         stored = self._file.read(partial(decode_body, TopicConfigTable, bounds=FILE))
         if stored is not None:
             self._table.update(stored.topics)
@@ -217,7 +220,7 @@ class Topics:
                 quota, what = self._creations_of_groups, "topics of groups"
             if not (created := quota.of(peer)):
                 peer.on_close += (quota.end,)
-            text = f"{created} new {what} of this connection are its share; create fewer"
+            text = f"this connection created {created} {what}, all that one connection may; create fewer"
             quota.take(peer, text=text, free=self._free(topic.name))
         self.put(topic, ChangeCause.AUTOMATIC)
 

@@ -136,7 +136,7 @@ def test_a_connection_has_its_share_of_groups_created(limited):
     greedy, other = a_peer(), a_peer()
     for number in range(10):
         groups.find(f"greedy-{number}", greedy)
-    with pytest.raises(LimitReached, match=r"10 new groups of this connection are its share.*maxGroups raised"):
+    with pytest.raises(LimitReached, match=r"this connection created 10 groups.*maxGroups raised"):
         groups.find("greedy-10", greedy)
     assert "greedy-10" not in groups
     assert groups.find("greedy-1", greedy) is not None

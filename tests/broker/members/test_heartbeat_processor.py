@@ -288,7 +288,7 @@ async def test_a_connection_has_its_share_of_groups_and_the_next_one_finds_room(
         for number in range(3):
             await caller.beat("greedy", group=f"g{number}")
         response = await caller.beat("greedy", group="more", code=2)
-        assert "3 new groups of this connection are its share" in response.remark
+        assert "this connection created 3 groups" in response.remark
         assert "maxGroups raised, which is 37" in response.remark
         assert "more" not in broker.groups
         await caller.beat("greedy", group="g0")  # what is there already goes on
@@ -302,7 +302,7 @@ async def test_a_connection_has_its_share_of_members_and_the_next_one_finds_room
         for number in range(3):
             await caller.beat("greedy", group=f"g{number}", topics=("a", "b"))
         response = await caller.beat("greedy", group="g3", topics=("a", "b"), code=2)
-        assert "9 groups and subscriptions of this connection are its share" in response.remark
+        assert "this connection has 9 groups and subscriptions" in response.remark
         assert "maxMembers raised, which is 100" in response.remark
         assert broker.connections.consumers("g3") is None
         await caller.beat("greedy", group="g0", topics=("a", "b"))  # what is there already goes on

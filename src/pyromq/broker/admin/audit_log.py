@@ -106,9 +106,9 @@ class AuditLog:
 
 
 class AuditFile:
-    """A file of lines.
+    """The file of audit lines. A thread writes and flushes the lines.
 
-    A thread writes and flushes them; at `FILE_BYTES` a new file is begun, and `OLDER_FILES` full ones are kept.
+    At `FILE_BYTES` a new file is begun; `OLDER_FILES` full files are kept.
     """
 
     def __init__(self, path: Path, disk: Disk, clock: Clock) -> None:
@@ -164,7 +164,7 @@ class AuditFile:
         descriptor = disk.open(self._path, create=True)
         try:
             size = disk.size(self._path) or 0
-            if size and disk.read(descriptor, 1, size - 1) != b"\n":  # a crash truncated the last line
+            if size and disk.read(descriptor, 1, size - 1) != b"\n":  # the last line has no end: a crash truncated it
                 content = b"\n" + content
             try:
                 written = 0

@@ -142,7 +142,7 @@ class _Query(NamedTuple):
 class Indexing:
     """Adds stored messages to the key index of one broker.
 
-    `alarm` rings when `step` must be called earlier than its last return value said.
+    `step` returns the seconds until its next call; `alarm` rings if the call must come earlier.
     """
 
     def __init__(self, store: MessageStore, clock: Clock) -> None:

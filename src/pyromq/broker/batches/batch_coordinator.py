@@ -43,7 +43,7 @@ LOOK_SECONDS = 60.0  # longest time between two searches for timed-out batch tra
 
 
 class BatchCoordinator:
-    """The batch transactions of one broker. `alarm` rings when `step` has something to do."""
+    """The batch transactions of one broker. `alarm` rings when `step` has decided messages to publish."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class BatchCoordinator:
         self.undecided_names = self._runs.names
         self.described = self._runs.described
 
-    # -- following the log
+    # -- following the log: records change the tables
 
     def load(self) -> None:
         """Apply runs, decisions and notes from the stored progress on, to find the messages that are
@@ -139,7 +139,7 @@ class BatchCoordinator:
         except StoreCorrupt:
             return None
 
-    # -- requests
+    # -- requests of clients: records are appended
 
     def take(
         self, message: StoredMessage, run: HalfBatch, *, group: str, account: str | None = None, holder: str = ""
@@ -184,7 +184,7 @@ class BatchCoordinator:
             end = self._store.max_offset(HALF_RUN_TOPIC, 0)
             self._put_message.put_record(self._ledger.note(LedgerNote(transaction, end, tokens=known)))
 
-    # -- work
+    # -- background work: publish decided messages, roll back timed-out attempts
 
     @readable()
     def step(self) -> float:

@@ -134,7 +134,7 @@ class BatchPublishing:
 
         Such messages are behind the last note, whose log offset is `last_note`.
         """
-        publication = self._first  # only the first publication is in progress
+        publication = self._first  # only messages of the first publication may be partly visible
         if publication is None:
             return
         by_run = {run.log_offset: run for run in publication.runs}

@@ -68,7 +68,7 @@ class CommitDecisions:
     def apply(self, record: StoredMessage) -> CommitDecision:
         """Enter the decision of a record of the ledger's queue 0, and return the decision."""
         entry = decode_body(LedgerEntry, record.stored_body, FILE)
-        if entry.transaction in self._decisions:  # decided again after it was forgotten
+        if entry.transaction in self._decisions:  # the transaction was decided again after its decision was forgotten
             self._forget(entry.transaction)
         place = record.store_ms, record.queue_offset, record.log_offset
         decision = CommitDecision(entry.transaction, entry.attempts, *place, entry.content)
@@ -89,8 +89,8 @@ class CommitDecisions:
         assert transaction not in self._decisions, "a name is decided once"
         self._quota.check(
             holder,
-            text=f"{self._quota.of(holder)} decided batch transactions of {holder} are its share, all have"
-            f" {self._quota.used}; wait until some are decided or forgotten",
+            text=f"{holder} has {self._quota.of(holder)} decided batch transactions, all that one"
+            f" account or connection may, of {self._quota.used} in all; wait until some are forgotten",
         )
         self._put_message.put_record(self._record(ENTRIES, LedgerEntry(transaction, attempts, content)))
         decision = self._decisions[transaction]  # the append has called `apply`

@@ -96,8 +96,8 @@ class HalfBatches:
         """Raise `LimitReached` unless the holder (an account or connection) may have one more run."""
         self._quota.check(
             holder,
-            text=f"{self._quota.of(holder)} undecided runs of batch transactions of {holder} are its share, all have"
-            f" {self._quota.used}; wait until some are decided or forgotten",
+            text=f"{holder} has {self._quota.of(holder)} undecided runs of batch transactions, all that one"
+            f" account or connection may, of {self._quota.used} in all; wait until some are decided or rolled back",
         )
 
     def add(self, run: HalfBatch, *, topic: str, owner: str | None, age_seconds: float) -> None:

@@ -131,11 +131,11 @@ class LongPolls:
 
         Raises `LimitReached` if the connection exceeds its part of the limit.
         """
-        if self._stopping:  # consumers pull again as soon as `answer_all` has answered them
+        if self._stopping:  # consumers pull again when `answer_all` has answered them
             _resume(poll)
             return poll.future
         polls = self._watched(poll.peer)
-        text = f"[OVERLOAD]{len(polls)} pulls of this connection wait, which is its share; send fewer pulls at a time"
+        text = f"[OVERLOAD]{len(polls)} pulls of this connection wait, all that one connection may have; send fewer"
         self._quota.take(poll.peer, poll.weight, text=text)
         poll.due = math.ceil((self._clock.monotonic() + min(seconds, LONGEST_SECONDS)) / _TICK_SECONDS)
         key = poll.topic, poll.queue_id

@@ -42,9 +42,9 @@ class _Lock:
 
 
 class QueueLocks:
-    """The locks by group and queue.
+    """The locks of orderly consumers, by group and queue.
 
-    `alarm` rings when `tell_refused` must be called earlier than its last return value said.
+    `tell_refused` returns the seconds until its next call; `alarm` rings if the call must come earlier.
     """
 
     def __init__(self, clock: Clock, *, most: int = DEFAULT_LIMITS.queue_locks) -> None:
@@ -80,7 +80,7 @@ class QueueLocks:
             lock = locks.get(queue)
             if lock is None or lock.client_id == client_id or now > lock.ends:
                 if lock is None:
-                    text = f"group {group[:80]} has {len(locks)} queues locked, which is its share; use several groups"
+                    text = f"group {group[:80]} locked {len(locks)} queues, all that one group may; use several groups"
                     self._quota.take(group, text=text)
                 since = lock.since if lock is not None and lock.client_id == client_id else now
                 locks[queue] = _Lock(client_id, since, now + LOCK_SECONDS, tied_to)
@@ -128,7 +128,7 @@ class QueueLocks:
         return min(waits) + _JUST_AFTER if waits else None
 
     def expire(self) -> None:
-        """Remove expired locks."""
+        """Remove the locks that their holders have not renewed in time."""
         now = self._clock.monotonic()
         for group in list(self._locks):
             locks = self._locks[group]

@@ -67,8 +67,8 @@ class _Level:
 class DelayLevels:
     """The delay levels of one broker. `load` must be called after the store is opened and before any other method.
 
-    `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then. `alarm`
-    rings when `deliver` must be called earlier than its last return value said.
+    `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then. `deliver`
+    returns the seconds until its next call; `alarm` rings if the call must come earlier.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ class DelayLevels:
         return waits and (progress.log_end or 0) - (self._saved.log_end or 0) > REFRESH_BYTES
 
     def persist(self) -> None:
-        """Save the progress. Must be called after the store is closed, when all of the log is on disk."""
+        """Save the progress of all levels. Must be called after the store is closed, when all of the log is on disk."""
         if (progress := self._progress()).offsets != self._saved.offsets:
             self._save(progress)
 

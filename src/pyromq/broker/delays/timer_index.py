@@ -130,7 +130,7 @@ class TimerIndex:
         self._files = TimerFiles(folder, self._from_log, disk=store.disk)
         self.buckets = self._files.buckets  # hour, counted from 1970 -> bucket
         self.moved = 0  # queue offset of the next message of the timer topic to file
-        self._cancelling: Iterator[int] | None = None  # the rest of the cancel at queue offset `moved`
+        self._cancelling: Iterator[int] | None = None  # the rest of the work on the cancel at queue offset `moved`
         # For recovery: messages delivered since the checkpoint.
         self._unchecked: Iterator[Delivered | None] | None = None
         self._kept = BucketCache()
@@ -147,7 +147,7 @@ class TimerIndex:
         self.file_recent()
         return dict(self._files.pending)
 
-    # -- filing
+    # -- filing: messages of the timer topic go into the buckets of their hours
 
     def load(self) -> None:
         """Load the checkpoint.
@@ -197,11 +197,14 @@ class TimerIndex:
         intake.file(self._files, near=self.near, unread=self.unread)
 
     def follow(self) -> bool:
-        """Run a slice of recovery; return True if the recovery is complete."""
+        """Run a slice of the index's recovery after a start; return True if the recovery is complete."""
         return self._move(FOLLOWED_RECORDS) and self._check()
 
     async def catch_up(self) -> None:
-        """Complete the recovery, in slices. Called before queries; usually nothing is left to do."""
+        """Complete the recovery of the index after a start, in slices.
+
+        Called before queries; usually nothing is left to do.
+        """
         while not self.follow():
             await breathe()
 
@@ -249,7 +252,7 @@ class TimerIndex:
             self._file(self._followed)
 
     def _cancel(self, topic: str, due_ms: int, unique_key: bytes) -> Iterator[int]:
-        """Finish the messages that a cancel names; yield the effort (in records) of each step."""
+        """Mark the messages that a cancel record names as cancelled; yield the effort (in records) of each step."""
         for found in self.waiting(topic, due_ms, unique_key):
             if found is not None:
                 self._files.finish(*found, topic)
@@ -266,7 +269,9 @@ class TimerIndex:
         return effort
 
     def _check(self) -> bool:
-        """Finish some messages that the log shows delivered since the checkpoint; return True if none is left."""
+        """Mark some messages as delivered that the log shows delivered since the checkpoint; return True if none is
+        left.
+        """
         for found in self._unchecked or ():
             if found is None:
                 return False
@@ -275,7 +280,7 @@ class TimerIndex:
         self._unchecked = None
         return True
 
-    # -- filed messages
+    # -- messages in the buckets
 
     def waiting(
         self, topic: str, due_ms: int, unique_key: bytes
@@ -388,7 +393,7 @@ class TimerIndex:
         elif bucket.hour > self.near:
             self._kept.keep(bucket, near=self.near)
 
-    # -- on disk
+    # -- timer files and checkpoint on disk
 
     def write(self, *, wait: bool = True) -> bool:
         """Write a slice of the pending bytes to the timer files; return True if none are left.
@@ -433,7 +438,7 @@ class TimerIndex:
         return [found or bytes(size) for found, size in zip(copies, sizes, strict=True)]
 
     def _taken(self) -> Snapshot:
-        """Return a snapshot of the present state, and note it as the latest one."""
+        """Return a snapshot of the index (what a restart needs), and note the snapshot as the latest one."""
         now = self._store.confirmed_end
         end = now if self._unchecked is None else self._files.saved.log_end
         self._news = False
@@ -483,9 +488,9 @@ class TimerIndex:
         return needed is not None and (came <= QUIET or self._store.confirmed_end - needed > COPY_BYTES)
 
     def persist(self) -> None:
-        """Save everything.
+        """Save all scheduled messages and a checkpoint to the timer files. Raises `StoreNotWritable`.
 
-        Must be called after the store is closed, when all of the log is on disk. Raises `StoreNotWritable`.
+        Must be called after the store is closed, when all of the log is on disk.
         """
         if not self._loaded:
             return

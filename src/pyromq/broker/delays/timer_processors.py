@@ -150,7 +150,9 @@ class TimerListProcessor:
         return first
 
     async def _looked_up(self, bucket: TimerBucket, number: int, topic: str) -> ListedTimer | None:
-        """Return the list entry of a message; None if the message is of another topic, damaged or finished."""
+        """Return the list entry of a message; None if the message is of another topic, damaged,
+        delivered or cancelled.
+        """
         for _ in range(MAX_ROUNDS):
             try:
                 return self._entry(bucket, number, topic, wait=False)

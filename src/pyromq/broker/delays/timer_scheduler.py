@@ -104,8 +104,8 @@ class _Batch:
 class TimerScheduler:
     """The scheduled messages of one broker. `load` must be called after the store is opened, before other methods.
 
-    `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then. `alarm`
-    rings when `step` must be called earlier than its last return value said.
+    `queue_for` maps topic and queue id to the queue id at delivery: the topic may have fewer queues by then. `step`
+    returns the seconds until its next call; `alarm` rings if the call must come earlier.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class TimerScheduler:
         self.load = self.index.load
         self.persist = self.index.persist
 
-    # -- scheduling
+    # -- scheduling and cancelling messages
 
     def divert(self, message: StoredMessage) -> bytes | None:
         """Turn a message with a future delivery time into a message of the timer topic, before the append.
@@ -187,7 +187,7 @@ class TimerScheduler:
         """Return a function that saves, in any thread, the progress whose log is on disk; None if nothing is new."""
         return self.index.unsaved(lambda: self.alarm.ring_within(0))
 
-    # -- delivering
+    # -- delivering due messages
 
     @readable()
     def step(self) -> float | None:
@@ -337,7 +337,10 @@ class TimerScheduler:
             batch.taken += 1
 
     def _open(self, time: DueTime, *, wait: bool) -> _Delivery | None:
-        """Return the message of a due time, ready for delivery; None if it is finished or damaged. Damage is logged."""
+        """Return the message of a due time, ready for delivery; None if it is delivered, cancelled or damaged.
+
+        Damage is logged.
+        """
         try:
             found = self.index.open(*time, wait=wait)
             if found is None:

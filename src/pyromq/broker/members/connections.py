@@ -178,7 +178,10 @@ class Connections:
             self._tell_members(group)
 
     def register_producer(self, group: str, member: GroupMember) -> None:
-        """Register a producer's heartbeat. Raises `LimitReached` if the connection exceeds its share."""
+        """Register a producer's heartbeat.
+
+        Raises `LimitReached` if the connection exceeds its share of `maxMembers`.
+        """
         self._weigh(member.session, ("producer", group), 1)
         known = self._producers.get(group, {}).get(member.session)
         if known is not None and known.client_id != member.client_id:
@@ -220,7 +223,7 @@ class Connections:
             weights = self._weights[session] = {}
         if (more := weight - weights.get(entry, 0)) > 0:
             own = self._quota.of(session)
-            text = f"{own} groups and subscriptions of this connection are its share; use fewer in one client"
+            text = f"this connection has {own} groups and subscriptions, all that one connection may; use fewer"
             self._quota.take(session, more, text=text)
         else:
             self._quota.give(session, -more)

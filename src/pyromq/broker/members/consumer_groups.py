@@ -63,7 +63,10 @@ class ConsumerGroups:
         return name in self._table
 
     def load(self) -> None:
-        """Read the table from disk, over the built-in groups. Raises `StoreCorrupt` naming the file."""
+        """Read the table of groups from disk; its groups replace built-in ones.
+
+        Raises `StoreCorrupt` naming the file.
+        """
         stored = self._file.read(partial(decode_body, GroupConfigTable, bounds=FILE))
         if stored is not None:
             self._table.update(stored.groups)
@@ -103,7 +106,7 @@ class ConsumerGroups:
             self._check_room(name)
             if not (created := self._creations.of(peer)):
                 peer.on_close += (self._creations.end,)
-            text = f"{created} new groups of this connection are its share; create fewer"
+            text = f"this connection created {created} groups, all that one connection may; create fewer"
             self._creations.take(peer, text=text, free=self._config.limits.groups - len(self._table))
             group = self._table[name] = GroupConfig(name=name)
             self._renew()

@@ -32,7 +32,7 @@ from pyromq.names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
 from pyromq.store.message_store import MessageStore
 
 GROUP = "CID_RMQ_SYS_TRANS"
-DONE = f"{Property.TAGS}\x01d\x02{Property.WAIT}\x01true"  # properties of an op record
+DONE = f"{Property.TAGS}\x01d\x02{Property.WAIT}\x01true"  # property text of each op record
 TRANSACTION_BITS = SysFlag.ROLLBACK
 OPS_PER_HALF = 5  # limit of op records in memory, per permitted half message: 44 bytes each, so 44 MB by default
 
@@ -95,7 +95,7 @@ class HalfMessages:
         """Number of op records in memory: all since the oldest undecided half message."""
         return len(self._ops)
 
-    # -- following the log
+    # -- following the log: records change the table
 
     def load(self) -> None:
         """Apply the records of half topic and op topic from the stored progress on."""
@@ -160,7 +160,7 @@ class HalfMessages:
             for last in lasts
         )
 
-    # -- the table
+    # -- the table of undecided half messages
 
     def undecided(self) -> list[int]:
         """Return the queue offsets of all undecided half messages, oldest first."""
@@ -190,7 +190,7 @@ class HalfMessages:
         self._worked_through()
         return len(self._ops) > OPS_PER_HALF * self._most
 
-    # -- writing
+    # -- writing records
 
     def prepare(self, message: StoredMessage, properties: Mapping[str, str]) -> None:
         """Turn a client's message into a half message, before the append.
@@ -205,7 +205,7 @@ class HalfMessages:
             Property.REAL_QUEUE_ID: str(message.queue_id),
         }
         message.property_text = encode_properties(kept)
-        message.sys_flag &= ~TRANSACTION_BITS  # a record with these bits gets no queue entry
+        message.sys_flag &= ~TRANSACTION_BITS  # otherwise the store would write no queue entry
         message.topic = HALF_TOPIC
         message.queue_id = 0
 

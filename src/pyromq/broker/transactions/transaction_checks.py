@@ -39,9 +39,9 @@ _GONE = "the log no longer has it"
 
 
 class TransactionChecks:
-    """The rounds of checks of one broker.
+    """The rounds of checks of undecided half messages of one broker.
 
-    `alarm` rings when `step` must be called earlier than its last return value said.
+    `step` returns the seconds until its next call; `alarm` rings if the call must come earlier.
     """
 
     def __init__(self, state: SharedState) -> None:

@@ -299,7 +299,7 @@ async def _answers_plainly(address: str, clock: Clock) -> bool:
     try:
         answer = await channel.call(
             BrokerState(), timeout=_SECONDS
-        )  # any response shows that the server takes plain connections
+        )  # a response of any kind shows that plain connections are accepted
     except MQError:
         return False
     finally:

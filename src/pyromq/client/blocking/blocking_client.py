@@ -4,7 +4,7 @@ The blocking method has the signature, types and docstring of the async one. Met
 calling thread are written out in their class.
 
 Each blocking client has a `BlockingRunner`. Runners of one instance share an event loop, and so do all runners without
-an instance: their clients share connections. `CallerRunsLoop` decides which thread runs (turns) the event loop.
+an instance: their clients share connections. `CallerRunsLoop` decides which thread runs the event loop.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""An event loop that is run (turned) by the threads that wait for results.
+"""An event loop that is run by the threads that wait for results. A turn is one step of the loop.
 
-The calling thread turns the loop while it waits: handing work to another thread and back costs more than a request to a
-broker. Three kinds of threads turn the loop:
+The calling thread runs the loop while it waits: handing work to another thread and back costs more than a request to a
+broker. Three kinds of threads run the loop:
 
-    caller          takes the loop if no thread turns it, turns it until its own work is done, and leaves it
+    caller          takes the loop if no thread runs it, runs it until its own work is done, and leaves it
     another caller  meanwhile gives its work to the loop and waits; it takes over when the first caller leaves
-    keeper          a background thread: turns the loop when no caller has for some ms, so that heartbeats are sent and
+    keeper          a background thread: runs the loop when no caller has for some ms, so that heartbeats are sent and
                     replies are read; it leaves as soon as a caller comes
 
 At any time at most one thread turns the loop; that thread holds `_turning`. Only this thread touches the state of async
@@ -32,9 +32,9 @@ logger = logger_of(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TAKE_OVER_SECONDS = 0.005  # time without a turn of the loop after which the keeper turns it
+TAKE_OVER_SECONDS = 0.005  # time without a turn of the loop after which the keeper runs it
 TURN_EACH = 64  # limit of works submitted without waiting between two turns of the loop
-TURN_SECONDS = 0.0005  # longest time between two turns while works are submitted
+TURN_SECONDS = 0.0005  # longest time between two turns of the loop while works are submitted
 
 
 def take(shared_as: str | None, user: object) -> CallerRunsLoop:
@@ -78,7 +78,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that is turned step by step.
+    """An event loop that is run turn by turn: one step per call.
 
     `_run_once`, `_ready` and `_scheduled` are private but unchanged since Python 3.4. The public `run_until_complete`
     adds set-up and tear-down that cost as much as a request to a broker.
@@ -124,7 +124,7 @@ def _nothing() -> None:
 
 
 class _WaitingCaller:
-    """A caller that waits while another thread turns the loop and so runs the caller's work."""
+    """A caller that waits while another thread runs the loop and so runs the caller's work."""
 
     def __init__(self, owner: object) -> None:
         self.owner = owner
@@ -147,9 +147,9 @@ class CallerRunsLoop:
         self._turning = threading.Lock()
         self._lock = threading.Lock()  # guards `_waiting_callers`, `_queued` and `_refusal`
         self._waiting_callers: list[_WaitingCaller] = []
-        self._queued = 0  # number of works given to the turning thread and not begun yet
+        self._queued = 0  # number of works given to the thread that runs the loop and not begun yet
         self._own_call: tuple[object, asyncio.Future[Any]] | None = (
-            None  # owner and call of the thread that turns the loop
+            None  # owner and call of the thread that runs the loop
         )
         self._turned_at = time.monotonic()
         self._unturned = 0
@@ -182,7 +182,7 @@ class CallerRunsLoop:
     def submit(self, begin: Callable[[], None], queued: Callable[[], None]) -> None:
         """Call `begin` on the loop and return; works submitted in a row share turns of the loop.
 
-        If another thread turns the loop, `queued` is called there instead of `begin`; `queued` must not raise.
+        If another thread runs the loop, `queued` is called there instead of `begin`; `queued` must not raise.
         """
         shielded = shield.enter()
         try:
@@ -225,7 +225,7 @@ class CallerRunsLoop:
         self.loop.turn_now()
 
     def _on_loop(self, work: Callable[..., T], *args: Any) -> T:
-        """Call `work`, which turns the loop, after the works queued by other threads have begun."""
+        """Call `work`, which runs the loop, after the works queued by other threads have begun."""
         assert asyncio._get_running_loop() is None, "the running event loop of the application would be lost"
         asyncio._set_running_loop(self.loop)
         try:
@@ -236,7 +236,7 @@ class CallerRunsLoop:
             asyncio._set_running_loop(None)
 
     def _queue(self, work: Callable[[], None]) -> None:
-        """Give work to the thread that turns the loop. If the keeper turns it, the keeper leaves."""
+        """Give work to the thread that runs the loop. If the keeper runs it, the keeper leaves."""
         with self._lock:  # works queued before `end` still run; after it no work is queued
             if self._refusal is not None:
                 raise NotRunning(self._refusal)
@@ -250,7 +250,7 @@ class CallerRunsLoop:
         work()
 
     def _finish(self, owner: object, future: asyncio.Future[T]) -> T:
-        """Turn the loop until the future is done. Return the future's result."""
+        """Run the loop until the future is done. Return the future's result."""
         self._own_call = owner, future
         turn = self.loop.turn
         try:
@@ -293,7 +293,7 @@ class CallerRunsLoop:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Wake a waiting caller to turn the loop.
+        """Wake a waiting caller to run the loop.
 
         Callers whose work is done are woken, too: the loop may have been left before their callback ran.
         """
@@ -304,7 +304,7 @@ class CallerRunsLoop:
                     return
 
     def _hand_over(self, owner: object, start: Callable[[], Awaitable[T]]) -> T:
-        """Let the thread that turns the loop do the work, and return its result. Take over if that thread leaves."""
+        """Let the thread that runs the loop do the work, and return its result. Take over if that thread leaves."""
         caller = _WaitingCaller(owner)
         with self._lock:
             self._waiting_callers.append(caller)
@@ -369,7 +369,7 @@ class CallerRunsLoop:
             self.loop.turn()
 
     def _keep(self) -> None:
-        """Turn the loop while no caller does; the body of the keeper's thread."""
+        """Run the loop while no caller does; the body of the keeper's thread."""
         while self._refusal is None:
             if time.monotonic() - self._turned_at < TAKE_OVER_SECONDS:
                 time.sleep(TAKE_OVER_SECONDS)

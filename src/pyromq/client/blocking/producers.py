@@ -199,13 +199,15 @@ class Attempt(Blocking[AsyncAttempt]):
 
 
 class Stream(Blocking[BatchStream]):
-    """Sends runs (encoded batches for one queue) that consumers see as soon as they are stored; see `BatchStream`."""
+    """Sends encoded batches of messages that consumers see as soon as they are stored; see `BatchStream`."""
 
     finish = blocking(BatchStream.finish)
     abandon = blocking(BatchStream.abandon)
 
     def send_run(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
-        """Begin to send a run of `messages` messages. Blocks only while `in_flight` runs wait for their replies."""
+        """Begin to send an encoded batch of `messages` messages. Blocks only while `in_flight` batches are
+        unacknowledged.
+        """
         self._runner.run(self._async.put, queue, body, messages, header=header)
 
 
@@ -241,7 +243,7 @@ class BatchTransactions(BlockingClient[AsyncBatchTransactions]):
 
     @property
     def ledger(self) -> str:
-        """The name of the ledger, the broker that makes and keeps the decisions."""
+        """The name of the broker that makes and keeps the decisions on transactions."""
         return self._async.ledger
 
     @property
@@ -250,7 +252,7 @@ class BatchTransactions(BlockingClient[AsyncBatchTransactions]):
         return self._async.runs.ids
 
     def attempt(self, transaction: str, token: str | None = None) -> Attempt:
-        """Return a new attempt. `token` must never be used twice; None means a new random one."""
+        """Return a new attempt at a transaction. `token` must never be used twice; None means a new random one."""
         return Attempt(self._runner, self._runner.call(self._async.attempt, transaction, token))
 
     def stream(self) -> Stream:
@@ -258,7 +260,7 @@ class BatchTransactions(BlockingClient[AsyncBatchTransactions]):
         return Stream(self._runner, self._runner.call(self._async.runs.stream))
 
     def single_header(self, queue: MessageQueue, *, flag: int, properties: str) -> Header:
-        """Return the header of a stream's run with a single message, for delayed messages."""
+        """Return the header for a single message in a stream, as delayed messages cannot be in a batch."""
         return self._async.runs.single_header(queue, flag=flag, properties=properties)
 
     def queues(self, topic: str) -> list[MessageQueue]:

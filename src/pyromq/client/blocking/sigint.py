@@ -34,7 +34,7 @@ class Shield:
         if threading.get_ident() != self.main_thread:
             return False
         handler = _set_handler(signal.SIGINT, self._on_signal)
-        if not callable(handler):  # SIGINT is ignored or ends the program: no handler to delay
+        if not callable(handler):  # SIGINT is ignored, or ends the program without a handler
             _set_handler(signal.SIGINT, handler)
             return False
         self._handler = handler

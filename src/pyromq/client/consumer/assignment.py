@@ -62,7 +62,7 @@ class QueueWork(Protocol[Q]):
         """Wait until no fetched message of a queue is being consumed."""
 
     def log_late(self, late: Sequence[Q], seconds: float) -> None:
-        """Log the queues that are still busy after `seconds`."""
+        """Log the queues on which listeners are still working after `seconds`."""
 
     async def save(self, queues: Sequence[Q]) -> None:
         """Commit the consumed offsets of queues; errors are logged, not raised."""
@@ -139,7 +139,7 @@ class Assignment(Generic[Q]):
         await self._unlock(self._locked - busy)  # `_locked` includes queues being acquired or revoked
 
     async def unlock_all(self) -> None:
-        """Release all locks, without draining or committing."""
+        """Release the locks of all queues, without waiting for listeners and without a commit."""
         await self._unlock(list(self._locked))
 
     def lock_lost(self, queue: MessageQueue) -> None:
@@ -197,7 +197,7 @@ class Assignment(Generic[Q]):
         return assigned
 
     async def _drain(self, queues: Sequence[Q], seconds: float) -> list[Q]:
-        """Wait at most `seconds` until no queue is busy. Return the queues that are still busy."""
+        """Wait at most `seconds` until no listener is working on the queues. Return the queues that are still busy."""
         busy = [assigned for assigned in queues if self._work.is_busy(assigned)]
         if not busy:
             return []
@@ -215,7 +215,7 @@ class Assignment(Generic[Q]):
         return [assigned for assigned in busy if self._work.is_busy(assigned)]
 
     async def _end(self, queues: Sequence[Q]) -> None:
-        """Commit, release and unlock queues."""
+        """Commit the offsets of queues, forget the queues and unlock them."""
         await self._work.save(queues)
         for assigned in queues:
             self.held.pop(assigned.queue, None)

@@ -100,7 +100,7 @@ class OwnOffsets:
         if (stored := await self.stored(queue)) is not None:
             return stored
         offset = await self._offsets.start_without_stored(self._group, queue, self._config)
-        if keep:  # after a crash of this member, the next owner begins there, too
+        if keep:  # so that the next owner begins at this offset, too, if this member crashes
             for failure in (await self.save({queue: offset})).values():
                 raise failure
         return offset

@@ -145,7 +145,7 @@ if speedups.is_active:
 _decoder = RecordDecoder(StoredMessage) if speedups.is_active else None
 
 FEW = 32  # limit of messages per pull that brokers have by default; a larger pull needs `max_bytes`
-BULK_BYTES = 1 << 19  # limit of a pull of more than FEW messages; without it brokers return at most 256 KiB
+BULK_BYTES = 1 << 19  # limit of the records in a pull of more than FEW messages; brokers' own limit is 256 KiB
 
 
 class PullStatus(Enum):

@@ -169,7 +169,7 @@ class Rebalance(Generic[Q]):
         return bool(why)
 
     async def _share(self, topic: str, members: dict[str, list[str]]) -> list[MessageQueue] | None:
-        """Return the queues of a topic that this member must have; None if unknown now: then the assignment stays."""
+        """Return the queues of a topic that this member must have. None if unknown now: the assignment stays."""
         try:
             route = await self._cluster.route(topic)
             if self._config.broadcast:

@@ -91,7 +91,7 @@ class Subscriptions(Generic[L]):
         self._announce_soon()
 
     def remove(self, topic: str) -> None:
-        """Unsubscribe. Raises `UsageError` for a topic without a subscription."""
+        """Unsubscribe from a topic. Raises `UsageError` for a topic without a subscription."""
         if self._subscribed.pop(topic, None) is None:
             raise UsageError(f"topic {topic!r} is not subscribed to; these are: {sorted(self._subscribed)}")
         self._announce_soon()

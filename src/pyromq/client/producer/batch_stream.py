@@ -25,7 +25,7 @@ from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import SendBatchMessage, SendMessage, SendMessageResponse, SendMessageV2
 
-LONGEST_ANSWER = 15.0  # longest wait for the reply to a run before the run is sent again
+LONGEST_ANSWER = 15.0  # longest wait for the reply to a run (an encoded batch) before it is sent again
 
 MakeHeader = Callable[[MessageQueue, int], Header]
 
@@ -61,11 +61,12 @@ class BatchStream:
         self._lanes: dict[MessageQueue, asyncio.Lock] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._failure: MQError | None = None
-        self.count = 0  # number of runs begun
+        self.count = 0  # number of runs (encoded batches) begun
         self._messages = 0
 
     async def put(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
-        """Begin to send a run of `messages` messages; wait while `in_flight` runs are unacknowledged.
+        """Begin to send a run (an encoded batch) of `messages` messages. Wait while `in_flight` runs are
+        unacknowledged.
 
         `header` replaces the header that the stream makes. Raises the error of an earlier run.
         """
@@ -83,7 +84,9 @@ class BatchStream:
         task.add_done_callback(self._running.discard)
 
     async def finish(self) -> dict[MessageQueue, Acknowledged]:
-        """Wait until every run is acknowledged. Return the acknowledged messages by queue. Raises the first failure."""
+        """Wait until every batch is acknowledged. Return the acknowledged messages by queue, or raise the first
+        failure.
+        """
         while self._running:
             await asyncio.wait(self._running)
         if self._failure is not None:
@@ -94,7 +97,7 @@ class BatchStream:
         return self.acknowledged
 
     async def abandon(self) -> None:
-        """Stop sending; runs not acknowledged yet may be stored or not."""
+        """Stop sending. Batches not acknowledged yet may be stored or not."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -118,7 +121,7 @@ class BatchStream:
         self.acknowledged[queue] = now if before is None else before.joined(now)
 
     async def _ask(self, queue: MessageQueue, header: Header, body: bytes) -> Response:
-        """Send a run until it is stored with status OK. Raises a broker's refusal; after the timeout, `Unavailable`."""
+        """Send a batch until it is stored with status OK. Raises a refusal, or `Unavailable` at the deadline."""
         retry = Retry(self._clock, self._timeout)
         while True:
             try:
@@ -182,7 +185,7 @@ class AsyncRunProducer(AsyncLifespan):
         self.ids = UniqueIds(self.cluster.ip, self._clock)
 
     async def close(self) -> None:
-        """Close the connections; unacknowledged runs may be stored or not. Idempotent."""
+        """Close the connections. Batches not acknowledged yet may be stored or not. Idempotent."""
         if self.cluster.running:
             await self.cluster.close()
 
@@ -204,7 +207,7 @@ class AsyncRunProducer(AsyncLifespan):
         return list(route.writable)
 
     def stream(self, make_header: MakeHeader | None = None) -> BatchStream:
-        """Return a stream of runs. By default, consumers see its messages as soon as they are stored."""
+        """Return a stream of runs (encoded batches). By default, consumers see messages as soon as they are stored."""
         return BatchStream(
             self.cluster,
             self._clock,
@@ -214,7 +217,7 @@ class AsyncRunProducer(AsyncLifespan):
         )
 
     def single_header(self, queue: MessageQueue, *, flag: int, properties: str) -> Header:
-        """Return the header of a run with a single message, for delayed messages: a batch cannot be delayed."""
+        """Return the header for a single message instead of a batch, as delayed messages cannot be in a batch."""
         return self._header(SendMessageV2, queue, flag, properties)
 
     def _batch_header(self, queue: MessageQueue, _: int) -> Header:

@@ -135,12 +135,12 @@ class AsyncAttempt:
         await self._stream.put(queue, body, messages)
 
     async def abandon(self) -> None:
-        """Stop sending. Brokers roll the messages back after `batchTransactionTimeOut`."""
+        """Stop sending the attempt's messages. Brokers roll them back after `batchTransactionTimeOut`."""
         self._is_over = True
         await self._stream.abandon()
 
     async def finish(self) -> AttemptResult:
-        """Wait until brokers have stored all messages. Raises the error of a failed run: the attempt is lost."""
+        """Wait until brokers have stored all messages of the attempt. Raises the error of a failed request."""
         self._is_over = True
         if self.result is None:
             by_broker: dict[str, int] = {}
@@ -221,7 +221,7 @@ class AsyncBatchTransactions(AsyncLifespan):
         await self.runs.close()
 
     def attempt(self, transaction: str, token: str | None = None) -> AsyncAttempt:
-        """Return a new attempt. `token` must never be used twice; None means a new random one."""
+        """Return a new attempt at a transaction. `token` must never be used twice; None means a new random one."""
         return AsyncAttempt(self, transaction, token or uuid4().hex)
 
     async def commit(

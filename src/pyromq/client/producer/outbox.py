@@ -337,7 +337,7 @@ class Outbox:
             pending.future.set_exception(reason)
 
     def enter(self, messages: int, size: int) -> None:
-        """Count messages in flight, and the bytes of their bodies."""
+        """Count `messages` as in flight, with `size` bytes of bodies."""
         self.in_flight += messages
         if self._counts_bytes:
             self.pending_bytes += size

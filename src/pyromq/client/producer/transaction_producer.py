@@ -35,8 +35,8 @@ from pyromq.remoting.hooks import call_hooks
 logger = logger_of(__name__)
 _tracebacks = Tracebacks()
 
-HELD_CHECKS = 2000  # limit of waiting checks; brokers repeat checks beyond it. Source: checkRequestHoldMax
-SIDE_BY_SIDE = 16  # limit of check functions running at the same time
+HELD_CHECKS = 2000  # limit of waiting checks of half messages; brokers repeat others. Source: checkRequestHoldMax
+SIDE_BY_SIDE = 16  # limit of check functions (of half messages) running at the same time
 
 
 M = TypeVar("M")
@@ -256,7 +256,7 @@ class _Checking:
         return Reply()
 
     async def stop(self) -> None:
-        """Cancel the running checks; brokers repeat them."""
+        """Cancel the running checks of half messages; brokers repeat them."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

@@ -36,7 +36,7 @@ class LifeEvent:
     """An event in the life of a message at `time_ms` (ms since 1970; None: unknown). `who` is a group or a broker.
 
     `what` is sent, not sent, committed, rolled back, left open, stored, waits, delivered, consumed, failed, sent back,
-    or dead letter. For groups judged by their offsets it is passed, not yet, or not known.
+    or dead letter. For groups judged by their offsets, `what` is passed, not yet, or not known.
     """
 
     time_ms: int | None

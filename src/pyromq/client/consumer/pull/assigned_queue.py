@@ -62,8 +62,8 @@ class AssignedQueue:
         self.wanted = wanted
         self.paused = False
         self.leaving = False  # True while the queue is being revoked: no further message is handed out
-        self.pulled_ms = 0  # wall clock of the latest pull, for administrators
-        self.polled_ms = 0  # wall clock of the latest batch handed out, for administrators
+        self.pulled_ms = 0  # time (ms since 1970) of the latest pull, for administrators
+        self.polled_ms = 0  # time (ms since 1970) of the latest batch handed out, for administrators
         self.gone_since: float | None = None  # monotonic seconds since which pulls do not find the topic
         self.epoch = 0  # number of times that the queue was restarted at another offset
         self.broker_id = 0  # broker to pull from, suggested by the latest pull response
@@ -71,7 +71,7 @@ class AssignedQueue:
         self.finished = 0
         self.committed = -1  # offset committed last; -1: none
         self.fetch_offset = 0
-        self.latest_ms = 0  # store time of the latest message fetched
+        self.latest_ms = 0  # store time (ms since 1970) of the latest message fetched
         self.ready: deque[Batch] = deque()
         self.ready_count = 0
         self.ready_bytes = 0
@@ -92,7 +92,7 @@ class AssignedQueue:
         self.committed = 0 if forgotten else -1
 
     def leave(self) -> None:
-        """Hand out no further message; the position stays."""
+        """Hand out no further message of a queue that is being revoked; the position stays."""
         self.leaving = True
         self._forget_fetched()
 
@@ -117,7 +117,7 @@ class AssignedQueue:
             self.finished = min(self.finished, offset)
 
     def take(self) -> Batch:
-        """Remove and return the oldest batch."""
+        """Remove the oldest batch of prefetched messages and return it."""
         batch = self.ready.popleft()
         self.ready_count -= batch.count
         self.ready_bytes -= batch.size

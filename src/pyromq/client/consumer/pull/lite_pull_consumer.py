@@ -78,7 +78,7 @@ class AsyncPullConsumer(AsyncLifespan):
         self.group = group
         self._clock = clock = clock or SystemClock()
         self._assigned: dict[MessageQueue, AssignedQueue] = {}
-        self._assigns = False  # True after the first `assign`
+        self._assigns = False  # True after the first call of `assign`
         state = internals(
             self._assigned, self.config, entry=self._entry, restart_at=self._reset, wake=lambda: self._sharing.wake()
         )

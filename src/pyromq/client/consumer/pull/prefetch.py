@@ -71,7 +71,7 @@ class Prefetch:
             self.begin(assigned)
 
     def end(self, assigned: AssignedQueue) -> None:
-        """Stop pulling this queue."""
+        """Stop pulling a queue and forget a refusal of its pulls."""
         self._failures.pop(assigned.queue, None)
         running = self._tasks.pop(assigned.queue, None)
         if running is not None:

@@ -168,12 +168,12 @@ class SubscribedQueues:
             await self._subscriptions.announce()
 
     async def leave(self) -> None:
-        """Release the locks. The caller has stopped the client's tasks and committed."""
+        """Release the locks of all queues. The caller has stopped the client's tasks and committed."""
         self._running = False
         await self._queues.unlock_all()
 
     def wake(self) -> None:
-        """Rebalance soon, because members or queues have changed."""
+        """Refresh routes and rebalance soon, because members or queues have changed."""
         self._rebalance.look_again()
 
     def _joined(self) -> None:

@@ -47,12 +47,12 @@ class ListenerPool(Generic[W]):
         self._tasks = ListenerTasks[W](count, finished, name=f"listener of {group}")
 
     def submit(self, pieces: Iterable[W]) -> None:
-        """Run pieces; those for threads begin in order, and so do those for tasks. Called on the event loop."""
+        """Run pieces of work. Those for threads begin in order, and so do those for tasks. Called on the event loop."""
         for in_task, group in groupby(pieces, _in_task):
             (self._tasks if in_task else self._threads).submit(group)
 
     def abandon(self, piece: W) -> None:
-        """Cancel a piece in a task. For a piece in a thread, which cannot be cancelled, allow one more thread."""
+        """Cancel a piece of work in a task. For one in a thread, which cannot be cancelled, allow one more thread."""
         if piece.in_task:
             self._tasks.cancel(piece)
         else:
@@ -64,17 +64,18 @@ class ListenerPool(Generic[W]):
             self._threads.shrink()
 
     def cancel(self, piece: W) -> None:
-        """Cancel a piece that runs in a task. A piece that runs in a thread cannot be cancelled."""
+        """Cancel a piece of work that runs in a task. One that runs in a thread cannot be cancelled."""
         self._tasks.cancel(piece)
 
     async def stop(self) -> None:
-        """Cancel tasks and drop waiting pieces. Threads end when their listeners return; their results are ignored."""
+        """Cancel tasks and drop waiting work. Threads end when their listeners return; their results are ignored."""
         self._threads.stop()
         await self._tasks.stop()
 
 
 class ListenerThreads(Generic[W]):
-    """Runs pieces in at most `count` threads, started when needed. `finished(piece)` is called on the event loop.
+    """Runs pieces of work in at most `count` threads, started when needed. `finished(piece)` is called on the event
+    loop.
 
     A thread for each message would cost more than most listeners, so threads take pieces from one backlog. New pieces
     wake one thread, and more threads if work is left after a millisecond. Results return to the event loop in groups.
@@ -100,7 +101,7 @@ class ListenerThreads(Generic[W]):
         return len(self._threads)
 
     def submit(self, pieces: Iterable[W]) -> None:
-        """Run pieces; they begin in order. Called on the event loop."""
+        """Run pieces of work; they begin in order. Called on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._backlog.extend(pieces)
         self._wake_one()
@@ -153,7 +154,7 @@ class ListenerThreads(Generic[W]):
             self._look = self._loop.call_later(LOOK_AGAIN_SECONDS, self._look_again)
 
     def work(self, thread: _Thread) -> None:
-        """Run pieces from the backlog, and wait while it is empty; each thread runs this method."""
+        """Run pieces of work from the backlog, and wait while it is empty; each thread runs this method."""
         backlog, results = self._backlog, self._results
         while True:
             while True:
@@ -214,10 +215,10 @@ class _Thread(threading.Thread):
 
 
 class ListenerTasks(Generic[W]):
-    """Runs pieces in at most `count` tasks, started when there is work and ended when there is none.
+    """Runs pieces of work in at most `count` tasks, started when there is work and ended when there is none.
 
     A task runs several pieces after each other, so a listener that does not wait needs no task of its own.
-    `finished(piece)` is called for each.
+    `finished(piece)` is called after each piece.
     """
 
     def __init__(self, count: int, finished: Callable[[W], None], *, name: str) -> None:
@@ -231,17 +232,17 @@ class ListenerTasks(Generic[W]):
         self._starting = False
 
     def submit(self, pieces: Iterable[W]) -> None:
-        """Run pieces; they begin in order."""
+        """Run pieces of work; they begin in order."""
         self._backlog.extend(pieces)
         self._start_one()
 
     def cancel(self, piece: W) -> None:
-        """Cancel the task that runs a piece; no effect if the piece is not running."""
+        """Cancel the task that runs a piece of work; no effect if the piece is not running."""
         if (task := self._at.get(piece)) is not None:
             task.cancel()
 
     async def stop(self) -> None:
-        """Cancel the running listeners and drop the pieces that wait."""
+        """Cancel the running listeners and drop the work that waits."""
         self._backlog.clear()
         await self._tasks.stop()
 

@@ -174,17 +174,17 @@ class ProcessQueue:
         self.size = 0  # bytes of the stored bodies in `requests`
         self.committed = -1  # offset committed last; -1: none yet
         self.tally = Tally()  # replaced by the topic's tally when pulling starts
-        self.consumed_ms = 0  # wall clock of the latest finished request, for administrators
+        self.consumed_ms = 0  # time (ms since 1970) of the latest finished request, for administrators
         # State of pulling.
         self.broker_id = 0  # broker to pull from, suggested by the latest pull response
         self.troubled = False  # True while pulling fails; the first failure is logged
         self.full = False  # True while pulling waits, because a limit of messages in flight is reached
         self.pulled_at = now()  # monotonic seconds of the latest pull
-        self.pulled_ms = 0  # wall clock of the latest pull, for administrators
-        self.latest_ms = 0  # store time of the latest message pulled
+        self.pulled_ms = 0  # time (ms since 1970) of the latest pull, for administrators
+        self.latest_ms = 0  # store time (ms since 1970) of the latest message pulled
         # State of the lock. Concurrent consumers also lock queues, but consume without a valid lock.
         self.lock_address = ""  # the broker that keeps the queue's lock
-        self.locked_ms = 0  # wall clock of the latest confirmation of the lock
+        self.locked_ms = 0  # time (ms since 1970) of the latest confirmation of the lock
         self.lock_lost = False  # another member holds the lock, or may hold it
         self.breaks = 0  # number of losses of the connection to which the lock is tied
         # State of orderly consumption.
@@ -215,7 +215,7 @@ class ProcessQueue:
             self.state = CLOSED
 
     async def drain(self) -> None:
-        """Close the queue and wait until no request is running."""
+        """Start no further consume request, and wait until no request is running."""
         self.close()
         while self.running:
             self.changed.clear()

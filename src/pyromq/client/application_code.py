@@ -36,9 +36,8 @@ def check_takes(function: object, *arguments: str, what: str) -> None:
             f"{what} is {picture_of(function)}, a generator, whose body would not run; write it without `yield`"
         )
     try:
-        signature = inspect.signature(
-            function, follow_wrapped=False
-        )  # signature of the decorator, not of the decorated function
+        # Signature of the decorator, not of the decorated function.
+        signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return
     try:

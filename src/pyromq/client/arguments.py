@@ -57,10 +57,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def check(positional: tuple[Any, ...], named: dict[str, Any]) -> None:
         kinds = _kinds(function)
-        for name, value in (
-            *zip(names, positional, strict=False),
-            *named.items(),
-        ):  # too many arguments raise TypeError in the call
+        # Not strict: with too many arguments, the call itself raises TypeError.
+        for name, value in (*zip(names, positional, strict=False), *named.items()):
             if name in kinds:
                 _check(name, value, kinds[name])
 

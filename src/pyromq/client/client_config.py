@@ -112,9 +112,8 @@ class ProducerConfig:
     connections: ConnectionConfig | None = None
     # Namespace of topics and groups, see docs/clients.md. None: from PYROMQ_NAMESPACE; "": no namespace.
     namespace: str | None = None
-    hooks: tuple[
-        SendMessageHook | EndTransactionHook | CheckForbiddenHook, ...
-    ] = ()  # called around sends, see docs/hooks.md
+    # Called around sends, see docs/hooks.md.
+    hooks: tuple[SendMessageHook | EndTransactionHook | CheckForbiddenHook, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -174,9 +173,8 @@ class ConsumerConfig:
     # A pull consumer commits messages of earlier polls, and at close. If off, the application commits; an orderly
     # listener does so by returning `Ack.COMMIT`.
     auto_commit: bool = True
-    auto_commit_seconds: float = (
-        5.0  # longest time between commits of a pull consumer: a crash redelivers at most this much
-    )
+    # Longest time between commits of a pull consumer: a crash redelivers at most this much.
+    auto_commit_seconds: float = 5.0
     retry_seconds: float = 1.0  # pause after a failed pull
     # Compare pulled bodies with their checksums: brokers send records unchecked. Costs 0.03 us for a message of 1 KiB,
     # in plain Python 0.4 us: 1 to 10 % of the time of a consumer whose listener does nothing.
@@ -203,9 +201,8 @@ class ConsumerConfig:
     offset_store: OffsetStore | None = None
 
     orderly: bool = False  # messages of a queue are consumed one after another, in order, by one member
-    broadcast: bool = (
-        False  # every member gets every message; offsets are in files, failed messages are not redelivered
-    )
+    # Every member gets every message; offsets are in files, failed messages are not redelivered.
+    broadcast: bool = False
     batch: int = 1  # largest number of messages per listener call
     concurrency: int = 20  # limit of parallel listener calls: threads for plain functions, tasks for async ones
     strategy: Strategy | None = None  # function that assigns queues to members; None: averaging

@@ -145,9 +145,8 @@ class ClusterGroups:
         }
         changes = {field: value for field, value in given.items() if value is not None}
         masters = await self._brokers.masters()
-        await self._brokers.ask_each(
-            masters.values(), AllGroups()
-        )  # raises `Unavailable` if a master is out of reach, before any change
+        # Raises `Unavailable` if a master is out of reach, before any change.
+        await self._brokers.ask_each(masters.values(), AllGroups())
         configs = await self.group_configs(name)
         if not configs:
             raise GroupNotFound(f"group {name} does not exist")

@@ -297,9 +297,8 @@ async def _answers_plainly(address: str, clock: Clock) -> bool:
     except MQError:
         return False
     try:
-        answer = await channel.call(
-            BrokerState(), timeout=_SECONDS
-        )  # a response of any kind shows that plain connections are accepted
+        # A response of any kind shows that plain connections are accepted.
+        answer = await channel.call(BrokerState(), timeout=_SECONDS)
     except MQError:
         return False
     finally:

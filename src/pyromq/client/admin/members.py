@@ -34,9 +34,8 @@ from pyromq.remoting.headers import (
 )
 
 RELAY_SECONDS = 12.0  # limit of a request that a broker relays to a member; brokers wait 10 s for the member
-BLOCKED_SECONDS = (
-    60.0  # time without progress after which a queue with messages counts as blocked. Source: analyzeProcessQueue
-)
+# Time without progress after which a queue with messages counts as blocked. Source: analyzeProcessQueue.
+BLOCKED_SECONDS = 60.0
 
 
 class TrackState(Enum):

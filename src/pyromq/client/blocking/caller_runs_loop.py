@@ -148,9 +148,8 @@ class CallerRunsLoop:
         self._lock = threading.Lock()  # guards `_waiting_callers`, `_queued` and `_refusal`
         self._waiting_callers: list[_WaitingCaller] = []
         self._queued = 0  # number of works given to the thread that runs the loop and not begun yet
-        self._own_call: tuple[object, asyncio.Future[Any]] | None = (
-            None  # owner and call of the thread that runs the loop
-        )
+        # Owner and call of the thread that runs the loop.
+        self._own_call: tuple[object, asyncio.Future[Any]] | None = None
         self._turned_at = time.monotonic()
         self._unturned = 0
         self._keeper_stays = True

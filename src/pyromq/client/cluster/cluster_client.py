@@ -92,9 +92,8 @@ T = TypeVar("T")
 
 API_SECONDS = 3.0  # limit of heartbeats and route requests. Source: ClientConfig.mqClientApiTimeout
 OUT_OF_REACH_SECONDS = 10.0  # time for which a broker that did not answer is left out of partial results
-COPY_DROPS = (
-    SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6 | SysFlag.ROLLBACK
-)  # sysFlag bits that a copy of a message does not keep
+# SysFlag bits that a copy of a message does not keep.
+COPY_DROPS = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6 | SysFlag.ROLLBACK
 REFRESH_PAUSE = 0.2  # shortest time between two refreshes of a route, so that failed sends of a topic share one
 
 
@@ -148,14 +147,12 @@ class ClusterClient:
         self._fetching: dict[str, asyncio.Lock] = {}
         self._fetched: dict[str, float] = {}
         self._greeted: dict[str, Channel] = {}
-        self._beats: dict[
-            str, asyncio.Future[Response]
-        ] = {}  # reply to the latest heartbeat to each broker, by address
+        # Reply to the latest heartbeat to each broker, by address.
+        self._beats: dict[str, asyncio.Future[Response]] = {}
         self._silent: set[str] = set()
         self._everywhere = False
-        self._out_of_reach: dict[
-            str, tuple[float, Unavailable]
-        ] = {}  # by address: when to ask the broker again, and its error
+        # By address: when to ask the broker again, and its error.
+        self._out_of_reach: dict[str, tuple[float, Unavailable]] = {}
 
     async def start(self) -> None:
         """Connect to a name server and start the background tasks. Raises `NoNameServer` immediately on failure."""
@@ -422,9 +419,8 @@ class ClusterClient:
         if (body := self._announce(self.client_id)) is None:
             return None
         beat = self._beats[address] = channel.call_soon(Heartbeat(), encode_body(body), timeout=API_SECONDS)
-        beat.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # the callback marks an error as retrieved
+        # The callback marks an error as retrieved.
+        beat.add_done_callback(lambda done: done.cancelled() or done.exception())
         return beat
 
     async def _beat(self, address: str) -> None:

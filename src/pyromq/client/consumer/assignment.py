@@ -31,9 +31,8 @@ from pyromq.remoting.headers import LockQueues, UnlockQueues
 logger = logger_of(__name__)
 
 DRAIN_SECONDS = 0.5  # longest wait for running listeners of a revoked queue before it is unlocked
-ACQUIRE_SECONDS = (
-    0.7  # longest wait of consumers that are not orderly for a lock; longer than the previous owner's DRAIN_SECONDS
-)
+# Longest wait for a lock, in consumers that are not orderly; longer than DRAIN_SECONDS of the previous owner.
+ACQUIRE_SECONDS = 0.7
 LOCK_WARNING_SECONDS = 5.0  # a longer wait for a queue's lock is logged; a short wait is usual after a member joins
 
 
@@ -97,9 +96,8 @@ class Assignment(Generic[Q]):
         self._tasks = Tasks()
         self._locked: set[MessageQueue] = set()  # queues locked at brokers, or with a lock request under way
         self._refused: dict[MessageQueue, float] = {}  # monotonic seconds at which a queue's lock was first refused
-        self._troubled: set[MessageQueue] = (
-            set()
-        )  # queues for which a warning was logged: one warning until they are acquired
+        # Queues for which a warning was logged: one warning until the queue is acquired.
+        self._troubled: set[MessageQueue] = set()
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> list[Q]:
         """Lock queues and begin to consume them. Return the acquired queues; the caller may retry the others later."""
@@ -149,9 +147,8 @@ class Assignment(Generic[Q]):
     async def _lock(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         """Request the locks of queues. Return the queues that may be acquired now."""
         assert self._locks is not None
-        free = [
-            queue for queue in queues if queue not in self.held
-        ]  # queues in `held` were revoked and are not drained yet
+        # Queues in `held` were revoked and are not drained yet.
+        free = [queue for queue in queues if queue not in self.held]
         self._locked.update(free)
         held = await self._locks.lock(free)
         self._locked.difference_update(queue for queue in free if not held.get(queue))

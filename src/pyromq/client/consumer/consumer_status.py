@@ -93,9 +93,8 @@ class ConsumptionRates:
         course = self._courses[topic]
         began, then = course.minute[0]
         minute, hour = tally.since(then), tally.since(course.hour[0][1])
-        seconds = max(
-            self.clock.monotonic() - began, SAMPLE_SECONDS
-        )  # at least one sample interval, or the first pull would look like a burst
+        # At least one sample interval, or the first pull would look like a burst.
+        seconds = max(self.clock.monotonic() - began, SAMPLE_SECONDS)
         calls = minute if minute.calls else hour
         return ConsumeRates(
             pull_rt=1000 * minute.pull_seconds / minute.pulls if minute.pulls else 0.0,

@@ -139,9 +139,8 @@ class _Calls(Generic[V]):
         self._turn = turn
         self._timeout = timeout
         self._asked: dict[MessageQueue, V] = {}
-        self._next: asyncio.Future[tuple[object, BaseException | None]] | None = (
-            None  # result of the next call, which has not begun yet
-        )
+        # Result of the next call, which has not begun yet.
+        self._next: asyncio.Future[tuple[object, BaseException | None]] | None = None
 
     async def join(self, asked: dict[MessageQueue, V]) -> dict[MessageQueue, int]:
         """Add arguments to the next call and return that call's result, which may contain queues of other callers.

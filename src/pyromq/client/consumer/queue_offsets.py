@@ -30,9 +30,8 @@ class QueueOffsets:
         self._cluster = cluster
         self._names = cluster.names
         self._timeout = timeout
-        self._begun: dict[
-            tuple[str, str, str], asyncio.Event
-        ] = {}  # first commits by group, topic and broker name; set when sent
+        # First commits by group, topic and broker name; set when sent.
+        self._begun: dict[tuple[str, str, str], asyncio.Event] = {}
 
     async def least(self, queue: MessageQueue) -> int:
         """Return the offset of a queue's first message that still exists."""
@@ -66,10 +65,8 @@ class QueueOffsets:
         message stored after `latest_ms`, the store time of the latest message pulled. If `latest_ms` is 0 (no message
         was pulled) and the queue still has its first message, it returns 0.
         """
-        queue, offset = (
-            result.queue,
-            result.next_offset,
-        )  # for an offset below the queue: retention has deleted messages
+        # For an offset below the queue's first message: retention has deleted the messages before it.
+        queue, offset = result.queue, result.next_offset
         if asked > result.max_offset and latest_ms:
             offset = min(await self.by_time(queue, latest_ms + 1), result.max_offset)
         elif asked > result.max_offset and result.min_offset == 0:

@@ -81,9 +81,8 @@ class Rebalance(Generic[Q]):
         self._woken = asyncio.Event()
         self._said: dict[str, str] = {}  # latest warning of each topic, logged once
         self._seen: list[str] = []  # the group's members in the latest answer of a broker
-        self._away: set[str] = (
-            set()
-        )  # addresses of brokers to which the connection was lost, until they are asked again
+        # Addresses of brokers to which the connection was lost, until they are asked again.
+        self._away: set[str] = set()
         self._believed_from: dict[str, float] = {}  # by address: monotonic seconds when all members are back
 
     def wake(self, *_: object) -> None:

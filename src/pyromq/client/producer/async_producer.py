@@ -382,9 +382,8 @@ class AsyncProducer(AsyncLifespan):
         if self._closing or not self._cluster.running:
             self.check_open()
         if self._batching is not None:
-            self._batching.send_open(
-                self._preparation.topic(message.topic)
-            )  # the open batch is sent first: its messages are older
+            # The open batch is sent first: its messages are older.
+            self._batching.send_open(self._preparation.topic(message.topic))
         return self._preparation.message(message, choose, timeout, kind=kind, more=more)
 
 

@@ -164,10 +164,8 @@ class Outbox:
             async with asyncio.timeout(remaining):
                 route = await self.route(pending.topic)
                 queue = pending.planned or self._pick(route, pending)
-                pending.planned, pending.queue = (
-                    None,
-                    queue,
-                )  # if connecting fails, the next pick avoids this queue's broker
+                # If connecting fails, the next pick avoids this queue's broker.
+                pending.planned, pending.queue = None, queue
                 return await self._channel(route, queue), queue
         except TimeoutError as error:
             raise DeadlineExceeded(f"no connection for a message to topic {pending.topic!r} in time") from error
@@ -290,9 +288,8 @@ class Outbox:
             self._cluster.tasks.start(self._retry(pending, error), name="retry")
 
     async def _retry(self, pending: PendingSend, error: MQError) -> None:
-        failure: MQError | None = _given_up(
-            pending.topic
-        )  # used after a fault in this task: no caller may wait forever
+        # Used after a fault in this task: no caller may wait forever.
+        failure: MQError | None = _given_up(pending.topic)
         try:
             failure = await self._try_again(pending, error)
         finally:

@@ -170,9 +170,8 @@ class SelectorRaised(MQError):
     def __init__(self, reason: BaseException) -> None:
         super().__init__(f"the selector raised {type(reason).__name__}")
         self.reason = reason
-        if isinstance(
-            reason, StopIteration | GeneratorExit
-        ):  # raised in a coroutine, these would end it without an error
+        # Raised in a coroutine, these two exceptions would end the coroutine without an error.
+        if isinstance(reason, StopIteration | GeneratorExit):
             self.reason = RuntimeError(str(self))
             self.reason.__cause__ = reason
 

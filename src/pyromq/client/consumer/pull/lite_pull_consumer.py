@@ -231,9 +231,8 @@ class AsyncPullConsumer(AsyncLifespan):
             self._fetching.end(assigned)
             assigned.leave()
         added = [AssignedQueue(queue, wanted) for queue in chosen if queue not in self._assigned]
-        await asyncio.gather(
-            *(self._positions.begin(assigned) for assigned in added)
-        )  # if one fails, no queue is added
+        # If one fails, no queue is added.
+        await asyncio.gather(*(self._positions.begin(assigned) for assigned in added))
         self._assigned.update((assigned.queue, assigned) for assigned in added)
         for assigned in added:
             self._fetching.begin(assigned)

@@ -46,9 +46,8 @@ class Prefetch:
         self._clock = rates.clock
         self._rates = rates
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._failures: dict[
-            MessageQueue, MQError
-        ] = {}  # refusals of pulls, until raised by a poll or until pulling works
+        # Refusals of pulls, until raised by a poll or until pulling works.
+        self._failures: dict[MessageQueue, MQError] = {}
         given_back = SendBack(group, cluster, rates.clock, max_retries=None)
         self._damage = DamagedMessagePolicy(group, config, given_back)
         self._troubled: set[MessageQueue] = set()

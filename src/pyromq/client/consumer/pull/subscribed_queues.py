@@ -201,9 +201,8 @@ class SubscribedQueues:
         assigned = AssignedQueue(queue, self._subscriptions.wanted(queue.topic))
         await self._positions.begin(assigned)
         if self._config.auto_commit:
-            assigned.committed = (
-                -1
-            )  # so that the first offset is committed, too: tools look for the group in every queue
+            # So that the first offset is committed, too: tools look for the group in every queue.
+            assigned.committed = -1
         return assigned
 
     def stop(self, assigned: AssignedQueue) -> None:

@@ -36,10 +36,8 @@ logger = logger_of(__name__)
 # ends after TURN_SECONDS, so that offsets advance and other queues are served.
 TURN_REQUESTS = 32
 TURN_SECONDS = 0.005
-SHORTEST_SUSPENSION, LONGEST_SUSPENSION = (
-    0.01,
-    30.0,
-)  # limits of a pause before a retry. Source: submitConsumeRequestLater
+# Limits of the pause before a retry in place (seconds). Source: submitConsumeRequestLater.
+SHORTEST_SUSPENSION, LONGEST_SUSPENSION = 0.01, 30.0
 
 
 class Turn:

@@ -106,9 +106,8 @@ class PullLoops:
                 messages, next_offset, failure = await self._damage.sift(result)
             except MQError as error:
                 if isinstance(error, TopicNotFound) and assigned.next_offset:
-                    self._begin_anew(
-                        assigned.queue
-                    )  # a pyromq broker has requested this reset already; other brokers do not
+                    # A pyromq broker has requested this reset already; other brokers do not.
+                    self._begin_anew(assigned.queue)
                 else:
                     self._warn_once(assigned, error)
                 await self._pause(error)

@@ -270,9 +270,8 @@ class LockRenewal:
             rest = max(deadline - self._clock.monotonic(), AGAIN_SECONDS)
             held = await self._locks.lock([assigned.queue for assigned in left], timeout=rest)
             late = self._clock.monotonic() > deadline
-            left = [
-                assigned for assigned in left if assigned.breaks == breaks[assigned]
-            ]  # queues whose connection was lost again are left to a later call
+            # Queues whose connection was lost again are left to a later call.
+            left = [assigned for assigned in left if assigned.breaks == breaks[assigned]]
             for assigned in left:
                 if late or held.get(assigned.queue) is False:
                     self._lose(assigned)

@@ -107,9 +107,8 @@ class AsyncConsumer(AsyncLifespan):
         self._wire_group = wire_group = self._names.checked_group(group)
         self.group = group
         self._clock = clock = clock or SystemClock()
-        self.instance = config.instance or (
-            "DEFAULT" if config.broadcast else None
-        )  # None: the client gets a generated name
+        # None: the client gets a generated name.
+        self.instance = config.instance or ("DEFAULT" if config.broadcast else None)
         self._state = State.NEW
         self._failure: BaseException | None = None
         self._exit: BaseException | None = None  # the exception that `wait` raises

@@ -35,9 +35,8 @@ class SendBack:
         self._cluster = cluster
         self._clock = clock
         self._max_retries = max_retries
-        self._most_retries = (
-            MAX_RETRIES if max_retries is None else max_retries
-        )  # limit for copies: the broker reads it from the copy
+        # Limit of retries for copies of messages: the broker reads the limit from the copy.
+        self._most_retries = MAX_RETRIES if max_retries is None else max_retries
 
     async def give_back(self, message: StoredMessage, queue: MessageQueue, delay_level: int, reason: str) -> None:
         """Have a message redelivered after the time of `delay_level` (0: longer with each attempt; -1: dead letter).

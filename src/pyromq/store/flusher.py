@@ -201,7 +201,7 @@ class Flusher:
                 segments += queue.unflushed(end)
                 flushed.append((queue, end))
             elif not least_pages:
-                segments += queue.files.fresh()  # the last file of a queue without new entries
+                segments += queue.files.fresh()  # a queue without new entries may have a new file
         sync_all(segments, self._disk, between=self._flush_log_if_due)
         for queue, end in flushed:
             queue.flushed_offset = end
@@ -314,8 +314,8 @@ class Flusher:
         missing = tuple(self._presence.missing())
         if new := [path for path in missing if path not in self.missing]:
             logger.error(
-                "files were deleted or moved while the broker runs: %s (%d in all); their content can be read until it"
-                " stops. Put them back before that",
+                "files were deleted or moved while the broker runs: %s (%d in all); their content can be read until"
+                " the broker stops. Put the files back before a stop",
                 *(new[0], len(new)),
             )
         self.missing = missing

@@ -149,8 +149,8 @@ def verified(content: bytes) -> bytes:
     plain, checksum = _split(content)
     if checksum is not None and checksum != zlib.crc32(plain):
         raise ProtocolError(
-            f"its checksum is {checksum:08x}, that of its content {zlib.crc32(plain):08x}; after an edit by hand,"
-            " remove its last field, checksum"
+            f"its checksum is {checksum:08x}, the checksum of its content is {zlib.crc32(plain):08x};"
+            " after an edit by hand, remove its last field, checksum"
         )
     return plain
 

@@ -135,7 +135,7 @@ class MessageStore:
             advice = "free space on its disk" if full else "check its permissions, or choose another folder"
             raise StoreNotWritable(f"cannot open the store in {directory.root}: {error}; {advice}") from error
         self._flusher.start(flushed_to)
-        if recent := self.residency.recent():  # not resident after a start of the machine
+        if recent := self.residency.recent():  # pages at the log's end, not in memory after a start of the machine
             self._loading.submit(self.disk.load, recent)
         self._open = True
 
@@ -296,7 +296,7 @@ class MessageStore:
     # -- queues
 
     def topics(self) -> list[str]:
-        """Return the topics that have queues."""
+        """Return the names of the topics that have queues."""
         return list(self._by_topic)
 
     def queue_ids(self, topic: str) -> list[int]:

@@ -29,11 +29,11 @@ logger = logger_of(__name__)
 
 _FIRST_SECONDS = 2.0  # a walk shorter than this logs no progress
 _EVERY_SECONDS = 5.0  # time between two log lines of progress
-_LOOK_RECORDS = 8_192  # records between two readings of the clock
+_LOOK_RECORDS = 8_192  # records walked between two readings of the clock
 
 _VERIFIED_BYTES = 1 << 20  # bytes at the log's end that a start after a clean stop verifies
 _CLOCK_TOLERANCE_MS = 1_000  # a last message stored this far in the future causes a warning
-_RECOVERED_FILES = 3  # files walked after a clean stop if no queue gives a later start. Source: recoverNormally
+_RECOVERED_FILES = 3  # limit of log files walked after a clean stop. Source: recoverNormally
 
 
 class KnownEnd(NamedTuple):
@@ -139,8 +139,8 @@ class Recovery:
         began, begins = self._log_began, self._log.min_offset
         if began is not None and began < begins:
             logger.error(
-                "%s and the log files after it up to log offset %d are missing: unless retention deleted them, stop"
-                " this broker and put them back",
+                "%s and the log files after it up to log offset %d are missing: unless retention deleted these"
+                " files, stop this broker and put the files back",
                 *(self._log.files.path_of(began), begins),
             )
 

@@ -116,7 +116,7 @@ def test_a_folder_in_use_is_refused(store, tmp_path):
             done = store(command, tmp_path)
             assert (done.code, done.err) == (
                 1,
-                f"error: data folder {tmp_path} is in use by a broker; stop that first\n",
+                f"error: data folder {tmp_path} is in use by a broker; stop the broker first\n",
             )
 
 

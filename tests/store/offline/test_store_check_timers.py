@@ -58,13 +58,13 @@ def test_waiting_messages_check_out(tmp_path: Path, bucket: TimerBucket) -> None
 def test_a_cut_file_is_made_again_from_the_log(tmp_path: Path, bucket: TimerBucket, which: int) -> None:
     path = bucket.files[which].path
     cut(path, 50)
-    with pytest.raises(StoreCorrupt, match=r"move the folder .* away: it is made again from what the log still has"):
+    with pytest.raises(StoreCorrupt, match=r"move the folder .* away: the next start rebuilds it from the log"):
         TimerFiles(tmp_path / "timers", lambda log_offsets, sizes: []).load()
     findings = found(tmp_path)
     assert {finding.cure for finding in findings} == {Cure.AWAY}
     assert str(findings[0]).startswith(f"{path}: the file has 50 bytes, ")
     if which == 1:
-        assert "message 0 is damaged: the file ends before it; " in str(findings[1])
+        assert "message 0 is damaged: the file ends before the record; " in str(findings[1])
 
 
 def test_what_the_log_has_no_more_is_in_a_backup_only(tmp_path: Path, bucket: TimerBucket) -> None:

@@ -77,7 +77,7 @@ class KeyIndex:
     # -- opening
 
     def load(self, log: CommitLog, *, flushed_ms: int, power_cut: bool) -> None:
-        """Find the index files, delete damaged ones, and set `position`: indexing continues at this log offset.
+        """Find the index files, delete damaged ones, and set `position`, the log offset where indexing continues.
 
         After a power cut, files that are not full, or that have records stored after `flushed_ms`, may be incomplete:
         these files are deleted and rebuilt from the log. Without a power cut these files are flushed again, as a killed
@@ -146,7 +146,7 @@ class KeyIndex:
             if misfit is not None and path >= misfit:
                 logger.warning("%s: the index is rebuilt from this file on, as %s has a wrong size", path, misfit.name)
                 self._disk.remove(path)
-            elif size == 0:  # a crash between creation and resizing of the file
+            elif size == 0:  # left by a crash between creation and resizing of the file
                 self._disk.remove(path)
             else:
                 file = IndexFile(path, self._slots, self._entries, self._disk)

@@ -216,7 +216,10 @@ class CommitLog(LogTail):
         self.end = self.files.capacity_end
 
     def resume(self, end: int, last_store_ms: int) -> None:
-        """Truncate the log at `end`, where a record ends or a segment begins, and accept appends there."""
+        """Truncate the log at log offset `end`, where a record ends or a segment begins, and accept appends there.
+
+        `last_store_ms` is the store time of the last record (ms since 1970): later records get no earlier store time.
+        """
         self.files.cut(end)
         self.end = end
         self.last_store_ms = last_store_ms
@@ -400,7 +403,7 @@ class Residency:
     def __init__(self, log: CommitLog, clock: Clock) -> None:
         self._log = log
         self._monotonic = clock.monotonic
-        self._trusted_until: dict[int, float] = {}  # block number (log offset / 1 MiB) -> time
+        self._trusted_until: dict[int, float] = {}  # block number -> end of its trust, monotonic seconds
 
     def recent(self) -> PagesToLoad:
         """Return the last `RECENT_BYTES` of the log as pieces of files.
@@ -440,7 +443,7 @@ class Residency:
         """
         found: PagesToLoad = []
         recent, most = self._log.end - RECENT_BYTES, self._log.max_record_bytes
-        first = last = -_STRETCH_BYTES  # none yet
+        first = last = -_STRETCH_BYTES  # no range yet
         for start, size in places:
             if start < recent and size > 0:
                 end = start + min(size, most)

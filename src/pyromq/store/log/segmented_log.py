@@ -58,7 +58,7 @@ class Segment:
             except OSError as error:
                 if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                     raise
-                self._memory = self._mapped(write=False)  # a file system that became read-only can still be read
+                self._memory = self._mapped(write=False)  # a read-only file system can still be read
         return self._memory
 
     def _mapped(self, *, write: bool) -> memoryview:
@@ -285,8 +285,8 @@ class SegmentedLog:
             if size != self.segment_bytes:
                 raise StoreCorrupt(
                     f"{segment.path} has {size} bytes, expected {self.segment_bytes}: open the store with the"
-                    f" {self.setting} it was made with; if the file was cut short, restore it from a backup, or let"
-                    " `pyromq store repair` keep what is left"
+                    f" {self.setting} of its creation; if the file was cut short, restore it from a backup, or run"
+                    " `pyromq store repair`, which keeps the remaining records"
                 )
 
     def _check_order(self) -> None:
@@ -294,8 +294,8 @@ class SegmentedLog:
             if later.base != earlier.base + self.segment_bytes:
                 raise StoreCorrupt(
                     f"{self.folder} lacks file {earlier.base + self.segment_bytes:0{_NAME_DIGITS}}: restore it, or"
-                    f" open the store with the {self.setting} it was made with (now {self.segment_bytes} bytes a file),"
-                    " or let `pyromq store repair` keep what is left"
+                    f" open the store with the {self.setting} of its creation (now {self.segment_bytes} bytes a file),"
+                    " or run `pyromq store repair`, which keeps the remaining records"
                 )
 
     @property

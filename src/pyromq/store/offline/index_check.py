@@ -94,7 +94,8 @@ class IndexCheck:
     def _find_sizes(self, store: StoppedStore) -> None:
         """Set the number of slots of each file. Note files of another size than most files as broken.
 
-        The number is the configured one if most files have the configured size, otherwise it is guessed from the files.
+        The number is the configured one if most files have the configured size. Otherwise the number is guessed from
+        the files.
         """
         config = store.config
         expected = index_file_bytes(config.index_slots, config.index_entries)

@@ -30,7 +30,7 @@ class ComparedQueue:
         self.max_offset = self.covered_to = 0
         self.wrong: list[range] = []
         self.lost: list[range] = []
-        self._has_tags = stored.topic != SCHEDULE_TOPIC  # otherwise the code is a due time
+        self._has_tags = stored.topic != SCHEDULE_TOPIC  # otherwise tags codes are due times
 
     def append(self, log_offset: int, size: int, tags_code: int) -> None:
         entry = self.stored.find(self.max_offset)
@@ -84,7 +84,7 @@ class QueueCheck:
             (each.entries.topic, each.entries.queue_id): ComparedQueue(each.entries) for each in self._stored
         }
         self.lost_end = 0  # log offset after the last damaged record that a queue leads to
-        self.file_bytes = usual(each.file_bytes for each in self._stored if each.file_bytes)  # 0 without files
+        self.file_bytes = usual(each.file_bytes for each in self._stored if each.file_bytes)  # 0: no queue has files
         table = store.root / "config" / "topics.json"
         self._topics = table.read_bytes() if table.exists() else b""
         saved_ends = QueueEndsFile(store.root / "queues").load().ends

@@ -160,7 +160,9 @@ class StoppedStore:
                 f"queue {queue_id} of {topic} has entries from {queue.min_offset} to {queue.max_offset - 1}"
             )
         if entry.size == FILLER_SIZE:
-            raise UsageError(f"message {queue_offset} of queue {queue_id} of {topic} is lost: its entry leads nowhere")
+            raise UsageError(
+                f"message {queue_offset} of queue {queue_id} of {topic} is lost: its queue entry leads to no record"
+            )
         return entry.log_offset
 
     def find_record(self, log_offset: int) -> tuple[StoredMessage, str]:
@@ -260,6 +262,6 @@ def check_stopped(root: Path) -> None:
     try:
         LOCAL_DISK.lock(descriptor)
     except OSError as error:
-        raise StoreLocked(f"data folder {root} is in use by a broker; stop that first") from error
+        raise StoreLocked(f"data folder {root} is in use by a broker; stop the broker first") from error
     finally:
         LOCAL_DISK.close(descriptor)

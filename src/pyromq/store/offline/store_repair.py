@@ -171,7 +171,7 @@ class StoreRepair:
             if path >= min(broken):
                 self._on_act(f"{path}: removed; the next start rebuilds it from the log")
                 path.unlink()
-        if (path := self._config.root / "checkpoint").exists():  # a start must not miss the files
+        if (path := self._config.root / "checkpoint").exists():  # `index_ms` 0: the files are not reported as missing
             checkpoint = Checkpoint(path)
             checkpoint.load()
             checkpoint.index_ms = 0

@@ -129,8 +129,8 @@ class EntryVerifier:
             lost_at = self._log.min_offset if previous is None else previous.log_offset
             queue.put(offset, QueueEntry(lost_at, FILLER_SIZE, 0))
             logger.error(
-                "%s byte %d: the entry leads to no record, and the log has none for it behind log offset %d; consumers"
-                " skip it. Stop the broker and run `pyromq store check` to see the damage",
+                "%s byte %d: the entry leads to no record, and the log has none of the message after log offset %d;"
+                " consumers skip the message. Stop the broker and run `pyromq store check` to see the damage",
                 *(path, position, lost_at),
             )
 

@@ -43,7 +43,7 @@ class QueueTable:
         self.is_incomplete = False
         self.has_new = self.has_deleted = False
         self.ends_file = QueueEndsFile(folder.with_name("queues"), disk)
-        self._deleted: dict[str, list[memoryview]] = {}  # deleted topic -> its memory that is still mapped
+        self._deleted: dict[str, list[memoryview]] = {}  # deleted topic -> memory of its files that is still mapped
         self._folder = folder
         self._mappings = Mappings(MOST_MAPPED)
         self._disk = disk
@@ -69,7 +69,9 @@ class QueueTable:
             if topic in self._deleted:
                 raise StoreNotWritable(f"topic {topic} is being deleted; try again later")
             if not is_folder_name(topic, queue_id):
-                raise MessageRefused(f"topic {topic!r} queue {queue_id} cannot be stored: it is no legal folder name")
+                raise MessageRefused(
+                    f"topic {topic!r} queue {queue_id} cannot be stored: the name is no legal folder name"
+                )
             folder = self._folder / topic / str(queue_id)
             queue = ConsumeQueue(folder, self._entries_per_file, mappings=self._mappings, disk=self._disk)
             self.by_topic.setdefault(topic, {})[queue_id] = queue

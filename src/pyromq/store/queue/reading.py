@@ -226,7 +226,7 @@ class Reading:
         max_bytes, max_count = self._allowed(limits[0], self.is_cold(first))
         max_count = min(max_count, limits[1])
         if wanted is not None and wanted.accepts_record is not None:
-            max_count = SCANNED_ENTRIES  # `_filtered` applies the limit of messages later
+            max_count = SCANNED_ENTRIES  # scan all entries: `_filtered` applies the limit later
         found = None
         if accepts is None and 0 < max_count <= SCANNED_ENTRIES:
             found = self._next_ones(content, min(max_count, len(content) // ENTRY_BYTES), max_bytes)

@@ -63,7 +63,9 @@ class GrowingFile:
             if len(content) == from_file < size:
                 content += self.tail[: size - from_file]
         if len(content) != size:
-            raise StoreCorrupt(f"{self.path} ends before byte {position + size}: it was cut; restore it from a backup")
+            raise StoreCorrupt(
+                f"{self.path} ends before byte {position + size}: the file was cut; restore it from a backup"
+            )
         return content
 
     def _from_file(self, position: int, size: int, *, wait: bool) -> bytes:

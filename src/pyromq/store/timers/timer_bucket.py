@@ -256,7 +256,7 @@ class TimerBucket(BucketTail):
         Raises `StoreCorrupt` for impossible entries.
         """
         if not 0 < entry.size <= self.records_end - entry.position:
-            raise StoreCorrupt(f"its entry says {entry.size} bytes at {entry.position}")
+            raise StoreCorrupt(f"the entry names {entry.size} bytes at position {entry.position}")
         if entry.position >= self._records.size:
             return None
         return self._records.read(entry.position, entry.size, wait=wait)
@@ -436,12 +436,12 @@ class KeyHashes:
 def decode_verified(record: Buffer, entry: TimerEntry) -> StoredMessage:
     """Return the message of a record. Raises `StoreCorrupt` if the record is damaged or of another entry."""
     if len(record) < entry.size:
-        raise StoreCorrupt("the file ends before it")
+        raise StoreCorrupt("the file ends before the record")
     message = decode(record, check_crc=True)
     if message.log_offset != entry.log_offset or message.size != entry.size:
         raise StoreCorrupt(MISFIT)
     if not message.properties.get(Property.REAL_QUEUE_ID, "").isdecimal():
-        raise StoreCorrupt("it does not say where to go")
+        raise StoreCorrupt("the record does not name its real queue")
     return message
 
 

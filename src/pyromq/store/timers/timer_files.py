@@ -33,7 +33,7 @@ _FILE_NAME = re.compile(r".*-.*T.*\.")
 OPENING_EFFORT = 250  # cost of opening the files of a bucket, in copied records
 WRITTEN_BYTES = 128 << 10  # limit of bytes written, and of bytes of records copied, per step
 _ALL = 1 << 62
-KEPT_MESSAGES = 2_000_000  # limit of messages of far buckets whose keys stay in memory, at nine bytes each
+KEPT_MESSAGES = 2_000_000  # limit of messages of far buckets (hours) whose key hashes stay in memory, 9 bytes each
 _NAME_CHARACTERS = len("2026-01-31T23")
 
 
@@ -81,7 +81,7 @@ class TimerFiles:
         self.folder = folder
         self._from_log = from_log
         self._disk = disk
-        self.buckets: dict[int, TimerBucket] = {}  # by hour, counted from 1970
+        self.buckets: dict[int, TimerBucket] = {}  # buckets by hour, counted from 1970
         self.pending: Counter[str] = Counter()
         self.saved = TimerCheckpoint()
         self.unwritten = 0
@@ -113,7 +113,7 @@ class TimerFiles:
             if on_disk < file.size:
                 raise StoreCorrupt(
                     f"{file.path} has {on_disk} bytes, its checkpoint says {file.size}: restore it from a backup, or"
-                    f" move the folder {self.folder} away: it is made again from what the log still has"
+                    f" move the folder {self.folder} away: the next start rebuilds it from the log"
                 )
 
     def _hour_of(self, name: str) -> int:
@@ -122,7 +122,7 @@ class TimerFiles:
         except ValueError as error:
             raise StoreCorrupt(
                 f"{self._file.path} is damaged: it names a bucket {name!r}: {error}; restore it from a backup, or"
-                f" move the folder {self.folder} away: it is made again from what the log still has"
+                f" move the folder {self.folder} away: the next start rebuilds it from the log"
             ) from error
         return int(start.timestamp()) // 3600
 
@@ -268,7 +268,7 @@ class TimerFiles:
         return Snapshot(checkpoint, dropped)
 
     def unsynced(self) -> list[GrowingFile]:
-        """Return the files with written bytes that may not be on disk."""
+        """Return the files whose written bytes may not be on disk yet, to be passed to `save`."""
         return [file for bucket in self.buckets.values() for file in bucket.files if file.unsynced]
 
     def save(self, snapshot: Snapshot, unsynced: list[GrowingFile]) -> None:

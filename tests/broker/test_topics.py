@@ -156,12 +156,12 @@ def test_there_are_as_many_topics_as_the_broker_keeps_and_more_for_groups_and_it
     topics.for_group_retry("%DLQ%g", 1)
     topics.put(TopicConfig(name="%DLQ%g", read_queues=2))
     send_to(topics, "last")
-    with pytest.raises(LimitReached, match=r"topic\[more\] is not created, there are 9.*maxTopics raised, which is 9"):
+    with pytest.raises(LimitReached, match=r"topic\[more\] is not created.* has 9 .*maxTopics raised, which is 9"):
         send_to(topics, "more")
     with pytest.raises(LimitReached):
         topics.put(TopicConfig(name="more"))
     topics.put(TopicConfig(name="last", read_queues=9))
-    with pytest.raises(LimitReached, match=r"%RETRY%h\] is not created, there are 2.*maxGroups raised, which is 1"):
+    with pytest.raises(LimitReached, match=r"%RETRY%h\] is not created.* has 2 .*maxGroups raised, which is 1"):
         topics.for_group_retry("%RETRY%h", 1)
     topics.delete("%RETRY%g")
     topics.for_group_retry("%RETRY%h", 1)

@@ -149,7 +149,7 @@ def built_in(state: SharedState) -> BrokerModule:
             state.topics.persist()
             state.groups.persist()
         except StoreNotWritable as error:  # a full disk must not prevent reading of stored messages
-            logger.warning("%s; nothing is lost; the next change is refused if it cannot be written either", error)
+            logger.warning("%s; nothing is lost; the next change is refused unless the disk takes writes again", error)
 
     return BrokerModule(load=write)
 

@@ -191,7 +191,7 @@ class NameServerRegistration:
         self._name_servers = [each for each in self._name_servers if each not in gone] + new
         for name_server in gone:
             logger.info(
-                "name server %s is not used any more: %s does not name it", name_server.address, address_server.url
+                "name server %s is no longer used: %s does not list it", name_server.address, address_server.url
             )
             if name_server.keeping is not None:
                 name_server.keeping.cancel()

@@ -150,7 +150,9 @@ class Topics:
         if _is_of_group(name):
             count, setting, most = len(self._of_groups), "maxGroups", limits.groups
         if self._free(name) <= 0 and not self.is_system(name):
-            raise LimitReached(setting, most, f"topic[{name}] is not created, there are {count}; delete some")
+            raise LimitReached(
+                setting, most, f"topic[{name}] is not created, this broker has {count} such topics; delete some"
+            )
 
     def _free(self, name: str) -> int:
         """Return how many more topics may exist of this name's kind: of consumer groups, or all others."""

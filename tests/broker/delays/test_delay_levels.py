@@ -386,8 +386,8 @@ async def test_what_has_no_real_topic_is_left_out(broker, orders, clock, caplog)
         broker.store.append(damaged)
     await clock.advance(2)
     assert await orders.bodies() == [b"hello"] * 2
-    assert "level 1: message at offset 1 is skipped" in caplog.text
-    assert "level 1: message at offset 3 is skipped" in caplog.text
+    assert "level 1: message at queue offset 1 is skipped" in caplog.text
+    assert "level 1: message at queue offset 3 is skipped" in caplog.text
 
 
 async def test_nothing_is_lost_while_the_disk_takes_nothing(broker, orders, clock, monkeypatch, caplog):

@@ -115,7 +115,7 @@ class ConsumerOffsets:
 
     def too_many(self, group: str) -> LimitReached:
         """Return the error for an offset of a group that was refused because the table is full (`maxOffsets`)."""
-        text = f"no offset of group {group} is stored, there are {self._count}: delete groups or topics"
+        text = f"no offset of group {group} is stored, this broker has {self._count}: delete groups or topics"
         return LimitReached("maxOffsets", self._most, text)
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:

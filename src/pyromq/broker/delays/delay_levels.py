@@ -123,7 +123,9 @@ class DelayLevels:
         found = delivered_since(self._store, waiting, max(self._saved.log_end or 0, first))
         for queue_id, offset in found.items():
             if offset > self._levels[queue_id].offset:
-                logger.info("delay level %d: the log shows messages up to offset %d delivered", queue_id + 1, offset)
+                logger.info(
+                    "delay level %d: the log shows messages up to queue offset %d delivered", queue_id + 1, offset
+                )
                 self._levels[queue_id].offset = offset
 
     def offsets(self) -> dict[int, int]:
@@ -241,7 +243,9 @@ class DelayLevels:
         for offset, error in zip(offsets, self._put_message.put_each(messages), strict=True):
             level.offset = offset
             if isinstance(error, MessageRefused):
-                logger.warning("delay level %d: message at offset %d is skipped: %s", level.queue_id + 1, offset, error)
+                logger.warning(
+                    "delay level %d: message at queue offset %d is skipped: %s", level.queue_id + 1, offset, error
+                )
             elif error is not None:
                 raise error
         self._statistics.count_get(CONSUMER, SCHEDULE_TOPIC, len(messages), sum(message.size for message in messages))
@@ -254,14 +258,16 @@ class DelayLevels:
         parked = self._store.message(SCHEDULE_TOPIC, level.queue_id, offset)
         if parked is None:
             logger.warning(
-                "delay level %d: message at offset %d is skipped: the log no longer has it", level.queue_id + 1, offset
+                "delay level %d: message at queue offset %d is skipped: the log no longer has it",
+                level.queue_id + 1,
+                offset,
             )
             return None
         topic = parked.properties.get(Property.REAL_TOPIC)
         queue_id = parked.properties.get(Property.REAL_QUEUE_ID, "")
         if not topic or topic == HALF_TOPIC or not queue_id.isdecimal():
             logger.error(
-                "delay level %d: message at offset %d is skipped: it is for topic %r, queue %r",
+                "delay level %d: message at queue offset %d is skipped: it is for topic %r, queue %r",
                 *(level.queue_id + 1, offset, topic, queue_id),
             )
             return None

@@ -411,7 +411,7 @@ class TimerIndex:
                 return False
         except StoreNotWritable as error:
             if self.intake.refusal is None:
-                logger.warning("%s; messages with a delivery time are refused until it can", error)
+                logger.warning("%s; messages with a delivery time are refused until the disk takes writes", error)
             self.intake.refusal = str(error)
             return True
         self.intake.refusal = None

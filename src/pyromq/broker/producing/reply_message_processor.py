@@ -131,7 +131,7 @@ class ReplyMessageProcessor:
             if isinstance(result, Response) and not result.code:
                 done(None)
             else:
-                logger.info("the reply for %s was not taken: %s", client_id, result)
+                logger.info("the reply for client %s was not accepted: %s", client_id, result)
                 done(f"push reply message to {client_id}fail.")
 
         requester.session.call(pushed, call.body, timeout=PUSH_SECONDS, answered=answered)

@@ -100,7 +100,7 @@ class TransactionChecks:
         except StoreCorrupt as error:
             self._lose(half, str(error))
         except MessageRefused as error:
-            logger.warning("the half message at %d cannot be checked: %s", half.log_offset, error)
+            logger.warning("the half message at log offset %d cannot be checked: %s", half.log_offset, error)
         return True
 
     def _lose(self, half: Half, why: str) -> None:

@@ -104,7 +104,8 @@ async def test_sending_to_a_web_server_says_so(web_server):
 async def test_a_diagnosis_of_a_web_server_says_so(web_server):
     [finding] = await diagnose(web_server)
     assert not finding.ok
-    assert finding.text == f"is none: {web_server} answers in HTTP: a web server listens there, no RocketMQ server"
+    reason = f"{web_server} answers in HTTP: a web server listens there, no RocketMQ server"
+    assert finding.text == f"is no name server: {reason}"
     assert "9876" in finding.advice
 
 

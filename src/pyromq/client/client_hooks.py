@@ -258,7 +258,7 @@ def filtered(hooks: Iterable[FilterMessageHook], group: str, messages: list[Stor
         except Exception as error:
             name, (counted, traceback) = type(hook).__qualname__, _tracebacks.count(error)
             logger.exception(
-                "group %s: hook %s failed; it filters nothing here%s", group, name, counted, exc_info=traceback
+                "group %s: hook %s failed and filters nothing here%s", group, name, counted, exc_info=traceback
             )
         else:
             messages = [message for message in messages if id(message) in wanted]

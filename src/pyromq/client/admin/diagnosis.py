@@ -164,7 +164,9 @@ async def _check_name_server(cluster: ClusterClient, address: str, clock: Clock)
         if (finding := await explained(name, address, reason, clock)) is not None:
             return finding, None
         if isinstance(reason, AnotherServer):
-            return Finding(name, False, f"is none: {reason}", "a name server listens on 9876 by default"), None
+            return Finding(
+                name, False, f"is no name server: {reason}", "a name server listens on 9876 by default"
+            ), None
         if isinstance(reason, HostNotFound):
             return Finding(name, False, f"is not found: {reason}", "correct the name of the host, or look at DNS"), None
         advice = "start one with `pyromq serve`, or give its address with --namesrv (environment: NAMESRV_ADDR)"
@@ -276,7 +278,7 @@ async def explained(name: str, address: str, error: BaseException, clock: Clock)
             return Finding(name, False, "takes plain connections only", WITHOUT_TLS)
         return Finding(name, False, f"does not agree on TLS: {error}", OTHER_FILES)
     if isinstance(error, ConnectionLost) and not isinstance(error, AnotherServer) and await speaks_tls(address):
-        return Finding(name, False, f"takes TLS connections only, or not ours: {error}", WITH_TLS)
+        return Finding(name, False, f"takes TLS connections only, or no connection of this client: {error}", WITH_TLS)
     return None
 
 

@@ -158,10 +158,10 @@ def _is_member(group: str, member: str, queues: Sequence[MessageQueue], members:
     """
     for value, name in ((member, "member"), (queues, "queues"), (members, "members")):
         if not value:
-            raise UsageError(f"sharing the queues of group {group!r}: {name} is empty")
+            raise UsageError(f"queues of group {group!r} cannot be assigned: {name} is empty")
     if member in members:
         return True
-    logger.info("group %s: %s is not among the members and gets no queue; these are: %s", group, member, members)
+    logger.info("group %s: %s is not among the members and gets no queue; the members are: %s", group, member, members)
     return False
 
 

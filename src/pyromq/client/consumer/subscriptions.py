@@ -93,7 +93,7 @@ class Subscriptions(Generic[L]):
     def remove(self, topic: str) -> None:
         """Unsubscribe from a topic. Raises `UsageError` for a topic without a subscription."""
         if self._subscribed.pop(topic, None) is None:
-            raise UsageError(f"topic {topic!r} is not subscribed to; these are: {sorted(self._subscribed)}")
+            raise UsageError(f"topic {topic!r} is not subscribed to; subscribed topics: {sorted(self._subscribed)}")
         self._announce_soon()
 
     def announced(self) -> list[Subscription]:

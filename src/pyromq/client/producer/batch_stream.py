@@ -136,7 +136,7 @@ class BatchStream:
                 if not error.retriable:
                     raise
                 if not await retry.pause():
-                    raise Unavailable(f"{queue} took nothing for {self._timeout:g} s: {error}") from error
+                    raise Unavailable(f"{queue} acknowledged no message for {self._timeout:g} s: {error}") from error
             await self._cluster.refresh(queue.topic)
 
     async def _ask_once(self, queue: MessageQueue, header: Header, body: bytes, seconds: float) -> Response:

@@ -320,7 +320,7 @@ class AsyncBatchTransactions(AsyncLifespan):
     async def _ask_once(self, broker: str, header: Header, body: bytes, seconds: float) -> Response:
         address = (await self.runs.cluster.masters()).get(broker)
         if address is None:
-            hint = "; it is the ledger: start it, or name another ledger if it will not return"
+            hint = "; this broker is the ledger: start it, or name another ledger if it stays away"
             text = f"broker {broker!r} is not registered at the name server"
             raise Unavailable(text + (hint if broker == self.ledger else ""))
         response = await self.runs.cluster.ask(address, header, body, timeout=seconds)

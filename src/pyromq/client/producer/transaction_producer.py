@@ -241,13 +241,22 @@ class _Checking:
         try:
             message = decode(call.body)
         except StoreCorrupt as error:
-            logger.warning("a question of %s about a half message cannot be read: %s", call.peer.address, error)
+            logger.warning("a check request of broker %s cannot be read: %s", call.peer.address, error)
             return Reply()
         group = message.properties.get(Property.PRODUCER_GROUP)
         if group != self._group:
-            logger.warning("%s asks group %s about a half message of group %s", call.peer.address, self._group, group)
+            logger.warning(
+                "broker %s sent group %s a check of a half message of group %s; it is ignored",
+                call.peer.address,
+                self._group,
+                group,
+            )
         elif len(self._running) >= HELD_CHECKS:
-            logger.warning("group %s: %d checks wait already; broker will ask again", self._group, HELD_CHECKS)
+            logger.warning(
+                "group %s: %d checks of half messages wait already; the broker will repeat this check",
+                self._group,
+                HELD_CHECKS,
+            )
         else:
             message.topic = self._names.unwrap(message.topic)
             task = asyncio.get_running_loop().create_task(self._answer(header, message, call))

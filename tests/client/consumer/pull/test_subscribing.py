@@ -182,7 +182,7 @@ async def test_broadcasting_and_unknown_subscriptions_are_refused(cluster):
     consumer = AsyncPullConsumer("readers", cluster.namesrv, config=ConsumerConfig(broadcast=True))
     with pytest.raises(UsageError, match="broadcast"):
         consumer.subscribe("orders")
-    with pytest.raises(UsageError, match="topic 'orders' is not subscribed to; these are: \\[\\]"):
+    with pytest.raises(UsageError, match="topic 'orders' is not subscribed to; subscribed topics: \\[\\]"):
         consumer.unsubscribe("orders")
 
 

@@ -91,7 +91,9 @@ class AsyncHalfMessages(AdminClient):
         if not found and is_offset_id(message_id) and (older := await self._older_copy(message_id)) is not None:
             found = await self._undecided_with(older.message_id)
         if not found:
-            raise QueryNotFound(f"no undecided half message has id {message_id}: it is decided, given up, or unknown")
+            raise QueryNotFound(
+                f"no undecided half message has id {message_id}: it was decided or given up, or the id is unknown"
+            )
         if len(found) > 1:
             ids = ", ".join(sorted(half.offset_message_id for half in found.values()))
             raise UsageError(f"{len(found)} half messages have id {message_id}; name one by its offset id: {ids}")

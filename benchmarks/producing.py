@@ -18,13 +18,6 @@ from pathlib import Path
 
 from generator import GENERATOR_CORE
 from pyromq import AsyncProducer, Message, Producer
-from pyromq.clock import SystemClock
-from pyromq.nameserver.name_server import NameServer
-from pyromq.nameserver.name_server_config import NameServerConfig
-from pyromq.net.channel import connect
-from pyromq.remoting.bodies import BrokerRegistration, TopicConfig, TopicConfigTable, encode_body
-from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.headers import RegisterBroker
 from report import print_machine, progress
 from servers import PLAIN, c_server, of_checkout, pinned
 
@@ -104,6 +97,15 @@ Found = dict[tuple[str, str], list[tuple[float, float]]]  # shape, side -> rate 
 
 
 async def compare(c_program: str, sides: dict[str, dict[str, str]], options: argparse.Namespace) -> Found:
+    # Imported here: the client also runs with the package of another checkout, which may lack these modules.
+    from pyromq.clock import SystemClock
+    from pyromq.nameserver.name_server import NameServer
+    from pyromq.nameserver.name_server_config import NameServerConfig
+    from pyromq.net.channel import connect
+    from pyromq.remoting.bodies import BrokerRegistration, TopicConfig, TopicConfigTable, encode_body
+    from pyromq.remoting.dispatch import Dispatcher
+    from pyromq.remoting.headers import RegisterBroker
+
     found: Found = {}
     async with NameServer(NameServerConfig(port=0)) as names:
         with c_server(c_program)() as server:

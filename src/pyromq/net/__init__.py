@@ -1,1 +1,1 @@
-"""asyncio around remoting: the server, the client's connections, periodic tasks."""
+"""Connections over asyncio: the server, the client's connections, and periodic tasks."""

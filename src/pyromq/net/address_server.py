@@ -1,4 +1,4 @@
-"""Name server addresses, `host:port;host:port`, and address servers, which return them for a URL.
+"""Name server addresses, `host:port;host:port`, and address servers, which return such addresses for a URL.
 
 Source: RocketMQ 4.9.8, TopAddressing; its URL is `http://DOMAIN:8080/rocketmq/nsaddr`. By default no URL is used.
 """
@@ -20,19 +20,18 @@ from pyromq.excerpt import excerpt
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
-REFRESH_SECONDS = 120.0  # how often addresses are looked up again. Source: MQClientInstance.startScheduledTask
-TIMEOUT_SECONDS = 3.0  # from connecting to the last byte. Source: TopAddressing.fetchNSAddr
-MOST_BYTES = 64 << 10  # of a response: some thousand addresses
+REFRESH_SECONDS = 120.0  # time between two look-ups of addresses. Source: MQClientInstance.startScheduledTask
+TIMEOUT_SECONDS = 3.0  # limit of a look-up, from connecting to the last byte. Source: TopAddressing.fetchNSAddr
+MOST_BYTES = 64 << 10  # limit of a response: some thousand addresses
 
 _SCHEMES = ("http://", "https://")
 _ADVICE = "correct the address, or give the name servers themselves as host:port;host:port"
 
 
 def parse_addresses(text: str) -> list[str]:
-    """Return the addresses of `host:port;host:port` in order, or one URL of an address server.
+    """Return the addresses in `host:port;host:port` in order, or one URL of an address server.
 
-    `http://host:port` is an address as well, as in Java's clients: a URL has a path. Raises `UsageError` that names
-    any other text.
+    `http://host:port` is an address, as in Java clients: a URL has a path. Raises `UsageError` for any other text.
     """
     if not isinstance(text, str):
         raise UsageError(f"namesrv={text!r:.80} is {type(text).__name__}; it is a text, host:port;host:port")
@@ -61,7 +60,7 @@ def is_url(text: str) -> bool:
 
 
 class AddressServer:
-    """Looks up name server addresses at one URL."""
+    """Looks up the addresses of name servers at one URL."""
 
     def __init__(self, url: str) -> None:
         """Raises `UsageError` for an invalid URL."""
@@ -69,11 +68,13 @@ class AddressServer:
         self._parts = _check_url(url)
 
     async def look_up(self) -> list[str]:
-        """Return the current addresses in the server's order, within 3 s; does not block the event loop.
+        """Return the current addresses in the address server's order, within 3 s. Does not block the event loop.
 
         Raises `NoNameServer` that names the URL, the fault and what to do.
         """
-        from http.client import HTTPException  # imported when needed: it takes a good part of a client's import time
+        from http.client import (
+            HTTPException,
+        )  # imported when needed: the import takes a good part of a client's import time
 
         answer: Future[str] = Future()
         opened: list[socket] = []
@@ -88,7 +89,7 @@ class AddressServer:
         finally:
             for each in opened:
                 with suppress(OSError):
-                    each.shutdown(SHUT_RDWR)  # wakes a waiting thread; closing would not
+                    each.shutdown(SHUT_RDWR)  # ends the wait of the thread that reads; closing the socket would not
         return self._addresses(text)
 
     def _ask(self, answer: Future[str], opened: list[socket]) -> None:
@@ -128,7 +129,7 @@ class AddressServer:
         return text.decode(errors="replace")
 
     def _addresses(self, text: str) -> list[str]:
-        """Return the addresses of the answer's first line."""
+        """Return the addresses in the first line of the address server's response."""
         line = (text.strip().splitlines() or [""])[0]
         try:
             addresses = parse_addresses(line)

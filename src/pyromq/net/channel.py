@@ -1,4 +1,4 @@
-"""The client's side of a connection: connects, calls, sends one-way, answers the server's requests."""
+"""The client's side of a connection: connects, sends requests, and answers the server's requests."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ logger = logger_of(__name__)
 
 CONNECT_SECONDS = 3.0
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
-WRITE_SECONDS = 1.0  # for writing the output at the end, to a peer that may not read
+WRITE_SECONDS = 1.0  # longest time for writing the output at the end, to a peer that may not read
 
 
 class Channel:
-    """One open connection to a server, shared by all calls of a client. Responses may arrive in any order."""
+    """One open connection to a server, which all calls of a client share. Responses may arrive in any order."""
 
     def __init__(self, connection: Connection, ended: asyncio.Event) -> None:
         """`ended` is set when the connection has closed."""
@@ -45,7 +45,7 @@ class Channel:
 
     @property
     def local_address(self) -> tuple[str, int]:
-        """The local host and port."""
+        """The local host and port of the connection."""
         return self._connection.local_address
 
     @property
@@ -63,7 +63,8 @@ class Channel:
         return self._session
 
     def call_soon(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> asyncio.Future[Response]:
-        """Send a request at the end of this turn; the future gets the response, whatever its code.
+        """Send a request at the end of the event loop's turn. Return a future that gets the response, whatever its
+        code.
 
         The future fails with `DeadlineExceeded` or `ConnectionLost`. `timeout` is in seconds.
         """
@@ -87,22 +88,28 @@ class Channel:
             self.watch()
 
     def watch(self) -> None:
-        """Expire calls at their deadlines; for callers that use the session directly."""
+        """Make calls fail at their deadlines. For callers that send through the session directly."""
         if self._expiry is None:
             self._expiry = self._loop.call_later(0.1, self._expire)
 
     def flush(self) -> None:
-        """Write the requests of this turn now."""
+        """Write the requests of this turn of the event loop immediately."""
         self._connection.flush()
 
     def ask_at_once(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
-        """Send a request as `ask` does, and write it before returning; for callers that wait for this response only."""
+        """Send a request as `ask` does, and write the bytes before returning.
+
+        For callers that wait for this response only.
+        """
         self._connection.hold()
         self.ask(header, body, timeout=timeout, answered=answered)
         self._connection.flush()
 
     async def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> Response:
-        """Send a request and wait for the response. Waiting for the peer to read earlier requests counts as well."""
+        """Send a request and wait for the response.
+
+        The timeout includes waiting until the peer reads earlier requests.
+        """
         if not self._connection.writable.is_set():
             timeout = await self.writable(header.code, timeout)
         return await self.call_soon(header, body, timeout=timeout)
@@ -112,9 +119,9 @@ class Channel:
         self._session.notify(header, body)
 
     async def writable(self, code: int, timeout: float) -> float:
-        """Wait while unsent bytes exceed `HIGH_WATER_BYTES`; return the rest of the timeout.
+        """Wait while the unsent bytes exceed `HIGH_WATER_BYTES`; return the rest of the timeout in seconds.
 
-        `code` is the request's, for the error. Raises `DeadlineExceeded`.
+        Raises `DeadlineExceeded` that names `code`, the code of the request.
         """
         deadline = self._loop.time() + timeout
         try:
@@ -126,7 +133,9 @@ class Channel:
         return deadline - self._loop.time()
 
     async def close(self) -> None:
-        """Write the output, close, and wait until closed. Bytes that the peer does not read within 1 s are lost."""
+        """Write the output, close the connection, and wait until it is closed. Bytes that the peer does not read within
+        1 s are lost.
+        """
         if not self._session.closed:
             self._connection.finish()
             try:
@@ -140,7 +149,7 @@ class Channel:
             self._expiry = None
 
     def cut(self) -> None:
-        """Abort the connection, as a crash or a torn cable would."""
+        """Abort the connection, as if this process had crashed or the network had failed."""
         self._connection.cut()
 
     def _expire(self) -> None:
@@ -156,7 +165,9 @@ async def connect(
     *,
     connections: ConnectionConfig = PLAIN,
 ) -> Channel:
-    """Open a connection to `host:port`. Raises `Unavailable` with address and reason; `TlsRefused` if TLS fails."""
+    """Open a connection to `host:port`. Raises `Unavailable` with address and reason, `TlsRefused` if the TLS handshake
+    fails.
+    """
     host, _, port = address.rpartition(":")
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     tls = connections.tls
@@ -179,7 +190,9 @@ async def connect(
         reason = error.strerror if isinstance(error, gaierror) else "it is no name of a host"
         raise HostNotFound(f"{address} cannot be reached: host {host!r} cannot be resolved ({reason})") from error
     except (OSError, ValueError, OverflowError) as error:  # OverflowError: a port beyond 65535
-        if set(_ERRNO.findall(str(error))) == {str(ECONNREFUSED)}:  # for every address of the host
+        if set(_ERRNO.findall(str(error))) == {
+            str(ECONNREFUSED)
+        }:  # the connection was refused at every address of the host
             raise Unavailable(f"{address} refuses connections: nothing listens there") from error
         if tls is not None and isinstance(error, ssl.SSLError | ConnectionResetError):
             raise TlsRefused(f"{address}: {refused_handshake(error, tls)}") from error
@@ -195,12 +208,14 @@ async def connect(
 
 @lru_cache(maxsize=1024)
 def _log_expiry(address: str, life: str) -> None:
-    """Log once per address and day: `life` changes daily, and connections are reopened often."""
+    """Log that the server's certificate expires soon: once per address and day, as `life` changes daily and connections
+    reopen often.
+    """
     logger.warning("the TLS certificate of %s %s", address, life)
 
 
 class Pool:
-    """The connections of one client. `channel(address)` returns the open connection or opens one."""
+    """The connections of one client, by address. `channel(address)` returns the open connection or opens one."""
 
     def __init__(self, dispatcher: Dispatching, clock: Clock, connections: ConnectionConfig = PLAIN) -> None:
         self._dispatcher = dispatcher
@@ -217,7 +232,7 @@ class Pool:
     async def channel(self, address: str) -> Channel:
         """Return the connection to `host:port`. Concurrent callers get the same connection or the same error.
 
-        Raises `Unavailable` if it cannot be opened, `NotRunning` if the pool is closed meanwhile.
+        Raises `Unavailable` if the connection cannot be opened, `NotRunning` if the pool is closed meanwhile.
         """
         if (channel := self.open_channel(address)) is not None:
             return channel
@@ -237,17 +252,17 @@ class Pool:
         return {address: channel for address, channel in self._channels.items() if not channel.closed}
 
     async def drop(self, address: str) -> None:
-        """Close the connection to the address, if any."""
+        """Close the connection to this address, if there is one."""
         if (channel := self._channels.pop(address, None)) is not None:
             await channel.close()
 
     async def close(self) -> None:
-        """Close all connections, also those being opened."""
+        """Close all connections, including those that are being opened."""
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()
         await asyncio.gather(*opening, return_exceptions=True)
-        self._opening.clear()  # tasks cancelled before their first step
+        self._opening.clear()  # removes tasks that were cancelled before their first step
         for address in list(self._channels):
             await self.drop(address)
 
@@ -262,6 +277,6 @@ class Pool:
 
 
 def _take_error(opening: asyncio.Task[Channel]) -> None:
-    """Retrieve the error: the event loop logs errors of tasks whose callers were all cancelled."""
+    """Retrieve the error of a task: the event loop would log the error if all callers were cancelled."""
     if not opening.cancelled():
         opening.exception()

@@ -1,7 +1,7 @@
-"""One TCP connection of a client or a server: connects a `RemotingSession` with a transport, one write per burst.
+"""One TCP connection of a client or a server: connects a `RemotingSession` with a transport, with one write per burst.
 
-`BackPressure` charges the bytes that a server's connection holds and pauses reading from it. Replies that complete
-in another thread return to the event loop only here (`run_soon`).
+`BackPressure` charges the bytes that a connection of a server holds, and pauses reading. Replies that complete in
+another thread return to the event loop only by `run_soon`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ if TYPE_CHECKING or speedups.is_active:
 else:
 
     class Transport:
-        """Stands for the compiled reactor's transport, which no connection has."""
+        """The type of the compiled reactor's transport if the compiled parts are missing; no connection has this
+        transport.
+        """
 
         heard: float
         is_within_frame: bool
@@ -40,15 +42,17 @@ else:
 
 logger = logger_of(__name__)
 
-DRAIN_SECONDS = 5.0  # limit for pending replies (which may wait for the disk) after invalid bytes, and for reading them
-HIGH_WATER_BYTES = 4 << 20  # unsent bytes of a client's connection before its calls wait
-TURN_SECONDS = 0.002  # of slices per turn of the event loop
-_SLICE_SECONDS = 0.0005  # of one connection: with 100 pending connections each waits 50 ms
-COUNTED_BYTES = 4096  # smaller received amounts are not charged: most connections hold an incomplete frame now and then
+DRAIN_SECONDS = 5.0  # longest wait after invalid bytes until pending replies are complete and read
+HIGH_WATER_BYTES = 4 << 20  # limit of unsent bytes of a client's connection; above the limit calls wait
+TURN_SECONDS = 0.002  # limit of time for slices in one turn of the event loop
+_SLICE_SECONDS = 0.0005  # limit of one slice: with 100 pending connections each waits 50 ms
+COUNTED_BYTES = (
+    4096  # smaller amounts of received bytes are not charged: most connections sometimes hold an incomplete frame
+)
 
 
 class Connection(asyncio.Protocol):
-    """A connection from opening to closing. `session` exists once it is open.
+    """One connection from opening to closing. `session` exists once the connection is open.
 
     `initiator` is true for the client's side. A server's connection has `shared` instead, with the server's limits.
     `opened` and `lost` are called once each.
@@ -81,7 +85,7 @@ class Connection(asyncio.Protocol):
     )
     # fmt: on
     session: RemotingSession
-    writable: asyncio.Event  # of a client: cleared while unsent bytes exceed `HIGH_WATER_BYTES`
+    writable: asyncio.Event  # only of a client; cleared while unsent bytes exceed `HIGH_WATER_BYTES`
 
     def __init__(
         self,
@@ -98,7 +102,9 @@ class Connection(asyncio.Protocol):
             self.writable = asyncio.Event()
             self.writable.set()
         self._shared = shared
-        self._back_pressure: BackPressure | None = None  # made when first needed; most connections never need one
+        self._back_pressure: BackPressure | None = (
+            None  # created when needed; most connections never need back-pressure
+        )
         self._dispatcher = dispatcher
         self._clock = clock
         self._config = config
@@ -109,10 +115,10 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._sockname: tuple[str, int]
         self._is_flush_scheduled = False
-        self._is_ended_here = False  # then an incomplete frame is not logged
+        self._is_ended_here = False  # whether this side closed the connection: an incomplete frame is then not logged
         self._is_eof_written = False
         self._failure: ConnectionLost | None = None
-        self._deadline: asyncio.TimerHandle | None = None  # set while draining
+        self._deadline: asyncio.TimerHandle | None = None  # closes the connection if draining takes too long
         self._last_written = 0.0
         self._opened_at = 0.0
 
@@ -124,21 +130,21 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle_since(self) -> float:
-        """Monotonic seconds of the latest read or write."""
+        """The time of the latest read or write, in monotonic seconds."""
         heard = self._transport.heard if isinstance(self._transport, Transport) else 0.0
         return max(self.session.last_heard, self._last_written, heard)
 
     @property
     def peer_certificate(self) -> bytes | None:
-        """The peer's certificate in DER; None without one."""
+        """The peer's certificate in DER; None if the peer presented none."""
         tls = self._transport.get_extra_info("ssl_object")
         return tls.getpeercert(True) if tls is not None else None
 
     @property
     def is_draining(self) -> bool:
-        """Whether invalid bytes came: earlier requests are answered, and later bytes are read and discarded.
+        """Whether invalid bytes came. Earlier requests are still answered; later bytes are read and discarded.
 
-        Closing a socket with bytes unread resets it, and the peer would lose replies that it has not read.
+        Closing a socket with unread bytes resets the connection, and the peer would lose replies that it has not read.
         """
         return self._deadline is not None
 
@@ -150,12 +156,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def owes_replies(self) -> bool:
-        """Whether replies wait for an event, for example a flush."""
+        """Whether a received request has no reply yet because the reply waits for an event, for example a flush to
+        disk.
+        """
         transport = self._transport
         return self.session.in_flight > 0 or (isinstance(transport, Transport) and transport.parked > 0)
 
     def flush(self) -> None:
-        """Write the session's output with one call."""
+        """Write the session's output with one system call."""
         self._is_flush_scheduled = False
         session = self.session
         if session.closed:
@@ -171,16 +179,16 @@ class Connection(asyncio.Protocol):
             self._back_pressure_in(self._shared).update()
 
     def hold(self) -> None:
-        """Suppress the scheduled flush: the caller flushes itself."""
+        """Suppress the flush that is scheduled: the caller flushes the output."""
         self._is_flush_scheduled = True
 
     def finish(self) -> None:
-        """Write the output, then close."""
+        """Write the output, then close the connection."""
         self.flush()
         self._transport.close()
 
     def cut(self) -> None:
-        """Close immediately and discard unsent bytes."""
+        """Close the connection immediately and discard unsent bytes."""
         self._is_ended_here = True
         self._transport.abort()
 
@@ -191,7 +199,8 @@ class Connection(asyncio.Protocol):
         self.session = RemotingSession(
             self._dispatcher,
             self._clock,
-            address=transport.get_extra_info("peername") or ("0.0.0.0", 0),  # None if the peer has closed already
+            address=transport.get_extra_info("peername")
+            or ("0.0.0.0", 0),  # the transport returns None if the peer has closed already
             wake=self._schedule_flush,
             writer=self._transport,
             run_soon=partial(run_soon, self._loop) if self._shared is None else self._shared.run_soon,
@@ -203,7 +212,7 @@ class Connection(asyncio.Protocol):
         )
         if self._shared is None:
             self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        else:  # any unsent byte calls `pause_writing`: the quota charges all of them
+        else:  # `pause_writing` is called for any unsent byte: the quota charges all unsent bytes
             self._transport.set_write_buffer_limits(high=1, low=0)
         if isinstance(transport, Transport):
             transport.set_address(self.session.packed_address)
@@ -211,7 +220,7 @@ class Connection(asyncio.Protocol):
         self._opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.is_draining:  # the next frame's beginning is unknown
+        if self.is_draining:  # after invalid bytes the beginning of the next frame is unknown
             return
         try:
             self.session.receive(data, at_once=self._shared is None or self._shared.scheduler.is_empty)
@@ -221,7 +230,7 @@ class Connection(asyncio.Protocol):
             self.flush()
 
     def answer_pending(self, until: float) -> None:
-        """Answer pending requests until a monotonic time, in seconds."""
+        """Answer pending requests until the monotonic time `until` (seconds)."""
         if self._transport.is_closing():
             return
         try:
@@ -253,7 +262,7 @@ class Connection(asyncio.Protocol):
         return describe(error) if error else "closed by the server" if self._initiator else "closed by peer"
 
     def pause_writing(self) -> None:
-        """Called when bytes stay unsent; for a server's connection again when many more are added."""
+        """Called when bytes stay unsent; for a connection of a server called again when many more bytes are added."""
         if self._shared is None:
             self.writable.clear()
         else:
@@ -276,7 +285,7 @@ class Connection(asyncio.Protocol):
         return self._back_pressure
 
     def _end(self, error: ProtocolError, data: bytes = b"") -> None:
-        """Handle invalid bytes: answer the requests before them, then close."""
+        """Handle invalid bytes: answer the requests before them, then close the connection."""
         if self.is_draining:
             self.flush()
             return
@@ -284,7 +293,7 @@ class Connection(asyncio.Protocol):
         address = self.session.address
         if self._initiator:
             self._failure = _another_server(address, data) or ConnectionLost(f"connection to {address} broke: {error}")
-        if not isinstance(self._failure, AnotherServer):  # which callers get as an error
+        if not isinstance(self._failure, AnotherServer):  # `AnotherServer` is not logged, since callers get this error
             self._log(NO_FRAMES, "closing connection %s %s: %s", error)
         if self._initiator:
             self.finish()
@@ -295,7 +304,7 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def _write_end(self) -> None:
-        if not self._transport.can_write_eof():  # TLS
+        if not self._transport.can_write_eof():  # the transport is TLS
             self._transport.close()
         elif not self._is_eof_written:
             self._is_eof_written = True
@@ -310,7 +319,7 @@ class Connection(asyncio.Protocol):
         return "to" if self._initiator else "of"
 
     def _schedule_flush(self) -> None:
-        """Flush at the end of the event loop's turn, together with output that follows."""
+        """Flush at the end of the event loop's turn, together with output that is added before."""
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._last_written = self._clock.monotonic()
@@ -318,9 +327,9 @@ class Connection(asyncio.Protocol):
 
 
 def _another_server(address: str, data: bytes) -> AnotherServer | None:
-    """Return an error that names the protocol of bytes that begin no frame; None if it is unknown.
+    """Return an error that names the protocol of bytes that begin no frame; None if the protocol is unknown.
 
-    A frame begins with the high byte of its length, which is 0 or 1. No text and no TLS alert does.
+    A frame begins with the high byte of its length, which is 0 or 1. Texts and TLS alerts begin with other bytes.
     """
     line = data[:60].strip().split(b"\n")[0].strip().decode("latin-1")
     if line.startswith(("HTTP/", "<")):  # "<" from servers that assume HTTP 0.9
@@ -333,7 +342,7 @@ def _another_server(address: str, data: bytes) -> AnotherServer | None:
 
 
 class Shared:
-    """The budget, the byte pools and the scheduler of one server's connections."""
+    """What the connections of one server share: the budget of limits, the quotas of bytes, and the scheduler."""
 
     def __init__(self, budget: Budget, scheduler: FairScheduler) -> None:
         self.budget = budget
@@ -345,15 +354,15 @@ class Shared:
 
 
 def run_soon(loop: asyncio.AbstractEventLoop, *call: object) -> None:
-    """Call a function with its arguments in the event loop; from any thread."""
+    """Let the event loop call a function with its arguments soon. May be called from any thread."""
     try:
         loop.call_soon_threadsafe(*call)  # type: ignore[arg-type]  # function and its arguments
-    except RuntimeError:  # the loop is closed
+    except RuntimeError:  # the event loop is closed
         logger.debug("a reply completed after the event loop was closed")
 
 
 class Answering(Enum):
-    """Whether a server's connection answers, by the table of `BackPressure`."""
+    """Whether a connection of a server answers requests; see the table in `BackPressure`."""
 
     OPEN = auto()
     SCHEDULED = auto()
@@ -364,16 +373,16 @@ class BackPressure:
     """Charges the bytes that one connection holds to its server's quotas, and pauses reading from it.
 
         state      entered when                                 reading  replies             left when
-        OPEN       nothing is pending                           yes      at once
+        OPEN       nothing is pending                           yes      immediately
         SCHEDULED  requests or completed replies are pending    paused   one slice per turn  nothing is pending
         BLOCKED    unsent bytes exceed the connection's limit   paused   none                the peer has read enough
-                   or its share of the limit of all
+                   or its share of the limit of all connections
 
     Requests and replies are pending (`RemotingSession.has_pending`) because a slice was used up, because other
     connections are scheduled first, or because the peer does not read. A scheduled connection waits in the scheduler,
-    except during its turn. A blocked one may still be there: its turn then does nothing. `Connection.is_draining` stops
-    new requests in any state; reading that is paused then stays paused. When all connections exceed a quota, the one
-    whose amount changed least recently is cut.
+    except during its turn. A blocked connection may still be in the scheduler: its turn then does nothing.
+    `Connection.is_draining` stops new requests in any state; paused reading then stays paused. When all connections
+    together exceed a quota, the connection whose amount changed least recently is cut.
     """
 
     __slots__ = (
@@ -390,8 +399,10 @@ class BackPressure:
     )
 
     def __init__(self, connection: Connection, transport: asyncio.Transport, shared: Shared) -> None:
-        self.needs_update = False  # at each flush: bytes are charged, or reading is paused
-        self.is_write_paused = False  # between `pause_writing` and `resume_writing` of the transport
+        self.needs_update = (
+            False  # whether `update` must be called at each flush: bytes are charged, or reading is paused
+        )
+        self.is_write_paused = False  # whether the transport has called `pause_writing` last, not `resume_writing`
         self._connection = connection
         self._session = connection.session
         self._transport = transport
@@ -401,7 +412,7 @@ class BackPressure:
         self._is_scheduled = False  # whether the connection waits in the scheduler
 
     def update(self) -> None:
-        """Charge the current amounts, then enter the state that follows from them."""
+        """Charge the bytes that the connection holds now, then enter the state that follows from these amounts."""
         session, shared = self._session, self._shared
         if session.closed:
             return
@@ -416,16 +427,16 @@ class BackPressure:
         self._cut_idlest()
         if not session.closed and not self._transport.is_closing():
             self._enter(self._next_state())
-        # Pending replies that are memory views charge nothing; reading must be resumed after them as well.
+        # Pending replies that are memory views charge nothing, but reading must be resumed after these, too.
         self.needs_update = bool(unsent or received) or self._state is not Answering.OPEN
 
     def answer_pending(self, until: float) -> None:
-        """Take the connection's turn."""
+        """Let the connection answer pending requests until the monotonic time `until`: its turn in the scheduler."""
         self._is_scheduled = False
         self._connection.answer_pending(until)
 
     def release(self) -> None:
-        """Charge nothing more: the connection has ended."""
+        """Give back all charged bytes: the connection has ended."""
         self._shared.unsent.end(self)
         self._shared.received.end(self)
 
@@ -460,14 +471,17 @@ class BackPressure:
             if not self._is_scheduled:
                 self._is_scheduled = True
                 self._shared.scheduler.add(self)
-        elif not self.is_write_paused:  # within a burst: the socket may take the bytes at its end
+        elif (
+            not self.is_write_paused
+        ):  # during a burst of output: the socket may take the bytes at the end of the burst
             asyncio.get_running_loop().call_soon(self.update)
 
 
 class FairScheduler:
-    """The connections that wait for a slice. While there is one, connections with new requests wait here as well.
+    """The connections of a server that wait for a slice of time to answer requests.
 
-    New connections get every second slice: most need only one, and must not wait for all connections that need more.
+    While a connection waits, connections with new requests wait, too. New connections get every second slice: most need
+    only one, and must not wait for all connections that need more.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -483,7 +497,7 @@ class FairScheduler:
         return not (self._new or self._old)
 
     def add(self, connection: BackPressure) -> None:
-        """Give a connection a slice soon. It must not be waiting already."""
+        """Give a connection a slice of time soon. The connection must not be waiting already."""
         if self.is_empty and self._working is None:
             self._loop.call_soon(self._work)
         (self._old if connection is self._working else self._new).append(connection)

@@ -1,4 +1,4 @@
-"""The configuration of all connections of one client or server: TLS, signing, hooks, serialization."""
+"""The configuration of all connections of one client or server: TLS, signing of requests, hooks, serialization."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ logger = logger_of(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionConfig:
-    """TLS, signing, hooks and serialization of connections."""
+    """TLS, signing, hooks and serialization of the connections of a client or server."""
 
-    tls: TlsConfig | None = None  # of connections to servers; None: plain
-    hooks: tuple[RemotingHook, ...] = ()  # called for every request in both directions
-    signer: Signer | None = None  # signs requests
-    serialization: int = JSON  # of sent headers: 0 is JSON, 1 is binary
-    # An account of the broker's permissions: shorthand for `signer=AccessKeySigner(access_key, secret_key)`.
+    tls: TlsConfig | None = None  # TLS of connections to servers; None: connections without TLS
+    hooks: tuple[RemotingHook, ...] = ()  # hooks that are called for every request in both directions
+    signer: Signer | None = None  # signs sent requests; None: requests are not signed
+    serialization: int = JSON  # format of sent headers: 0 is JSON, 1 is binary
+    # Access key of an account of the broker. Both keys are short for `signer=AccessKeySigner(access_key, secret_key)`.
     access_key: str | None = None
-    secret_key: str | None = field(default=None, repr=False)  # the account's; never shown
+    secret_key: str | None = field(default=None, repr=False)  # secret key of the account; never shown
 
     def __post_init__(self) -> None:
         if self.access_key is None and self.secret_key is None:
@@ -42,31 +42,33 @@ PLAIN = ConnectionConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """How a client encrypts and verifies servers.
+    """How a client encrypts its connections and verifies servers.
 
-    Files are PEM. They are read when a connection is opened, and again after they change.
+    Files are PEM. The files are read when a connection is opened, and again after they change.
     """
 
-    authority: Path | str | None = None  # file of trusted certificates; None: those of the system
-    certificate: Path | str | None = None  # the client's own, for servers that require one
-    key: Path | str | None = None  # of the client's certificate; None: in the certificate's file
-    password: str | None = field(default=None, repr=False)  # of the key; None: it has none
-    # False: any peer can act as the server, read and change everything. Only for trials with self-signed certificates.
+    authority: Path | str | None = None  # file of trusted certificates; None: the system's trusted certificates
+    certificate: Path | str | None = None  # the client's certificate, for servers that require one
+    key: Path | str | None = None  # key of the client's certificate; None: in the certificate's file
+    password: str | None = field(default=None, repr=False)  # password of the key; None: the key has no password
+    # False: servers are not verified, so any peer can read and change everything. Only for trials.
     verify: bool = True
-    # False: any certificate signed by the authority is accepted, whatever host it names. For brokers whose advertised
-    # addresses their certificates do not name; the owner of one broker's key can then act as any of them.
+    # False: any certificate signed by the authority is accepted, whatever host the certificate names. For brokers whose
+    # certificates do not name the advertised address; the owner of one broker's key can then act as any broker.
     check_host: bool = True
     server_name: str | None = None  # host that certificates must name; None: the host of the address
 
     def context(self) -> ssl.SSLContext:
-        """Return the context, the same one for equal settings. Raises `UsageError` that names a bad file."""
+        """Return the TLS context; equal settings give the same context. Raises `UsageError` that names a file that
+        cannot be used.
+        """
         return _context(self, versions_of(self.authority, self.certificate, self.key))
 
 
 @lru_cache(maxsize=32)
 def _context(config: TlsConfig, _: object) -> ssl.SSLContext:
     context = ssl.create_default_context()
-    # A certificate in the authority's file is trusted itself, even if it is no authority's.
+    # Any certificate in the authority's file is trusted, even if the certificate is not that of an authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = config.verify and config.check_host
     if not config.verify:
@@ -118,7 +120,7 @@ def load_files(
 
 
 def _no_password() -> str:
-    """Keep OpenSSL from asking for it on the terminal."""
+    """Refuse to return a password. Otherwise OpenSSL would ask for the password on the terminal."""
     raise ValueError("the key has a password, and none is given")
 
 

@@ -1,4 +1,4 @@
-"""Opens and closes listening ports, accepts their connections, and makes the event loop of a server process."""
+"""Opens and closes listening ports, accepts connections at them, and makes the event loop of a server process."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING or speedups.is_active:
 logger = logger_of(__name__)
 
 BACKLOG = 1024
-_LISTEN = "0A"  # state column of /proc/net/tcp
+_LISTEN = "0A"  # state of a listening socket in /proc/net/tcp
 _ACCEPTED_AT_ONCE = 64
-_PAUSE_SECONDS = 1.0  # before accepting again when the process has no free descriptor
-_TRIES = 20  # to find two free ports at the wanted distance
-_ACCEPT_TURNS = 3  # of the event loop, until the protocol of an accepted connection is called
+_PAUSE_SECONDS = 1.0  # pause before accepting again if the process has no free descriptor
+_TRIES = 20  # limit of tries to find two free ports at the wanted distance
+_ACCEPT_TURNS = 3  # turns of the event loop until the protocol of an accepted connection is called
 
 
 class Listener(Protocol):
-    """Accepts connections."""
+    """An object that accepts connections at open ports."""
 
     @property
     def sockets(self) -> Sequence[Any]: ...
@@ -47,7 +47,7 @@ class Listener(Protocol):
 
 
 class HandingListener:
-    """Accepts connections as `asyncio.Server` does and passes each non-blocking socket to `serve`."""
+    """Accepts connections as `asyncio.Server` does, and passes each socket, which does not block, to `serve`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class HandingListener:
         reactor: Reactor | None,
         first_bytes: FirstBytes | None = None,
     ) -> None:
-        """`reactor` and `first_bytes` are closed with the listener."""
+        """Listen at `sockets`. `reactor` and `first_bytes` are closed with the listener."""
         self.sockets = sockets
         self._serve = serve
         self._reactor = reactor
@@ -81,7 +81,7 @@ class HandingListener:
             self._first_bytes.close()
 
     async def wait_closed(self) -> None:
-        """Close the rest; call it when all connections have ended."""
+        """Close reactor and waiting connections. Call this method when all connections have ended."""
         if self._first_bytes is not None:
             await self._first_bytes.wait_closed()
         if self._reactor is not None:
@@ -120,11 +120,11 @@ async def listen(
     busy_poll_us: int = 0,
     kept_bytes: int = 16 << 20,
 ) -> Listener:
-    """Open a port, with the compiled reactor if it is available, otherwise with asyncio's transports.
+    """Open a port and return its listener, with the compiled reactor if available, otherwise with asyncio's transports.
 
-    `beside` is the distance of a second port for the same protocols; 0: none. `fast_path` answers hot requests in the
-    reactor; `kept_bytes` limits the incomplete requests that it keeps. Raises `UsageError` that names a port that
-    cannot be opened.
+    `beside` is the distance of a second port for the same protocols; 0: none. `fast_path` answers frequent requests in
+    the reactor; `kept_bytes` limits the incomplete requests that the reactor keeps. Raises `UsageError` that names a
+    port that cannot be opened.
     """
     loop = asyncio.get_running_loop()
     sockets = await _open_both(host, port, beside) if beside else await _open(host, port)
@@ -152,7 +152,9 @@ async def listen(
 
 
 async def _open_both(host: str, port: int, beside: int) -> list[socket.socket]:
-    """Return the listening sockets of a port and then of the port `beside` it; any free pair for port 0."""
+    """Return the listening sockets of a port, followed by those of the port at distance `beside`. For port 0 any free
+    pair of ports is used.
+    """
     for left in reversed(range(_TRIES)):
         opened = await _open(host, port)
         try:
@@ -166,7 +168,7 @@ async def _open_both(host: str, port: int, beside: int) -> list[socket.socket]:
 
 
 async def _open(host: str, port: int) -> list[socket.socket]:
-    """Return listening sockets for all addresses of a host. Raises `UsageError`."""
+    """Return listening sockets for all addresses of a host. Raises `UsageError` if the port cannot be opened."""
     try:
         opened = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
     except (OSError, OverflowError) as error:  # OverflowError: a port beyond 65535
@@ -188,7 +190,7 @@ def listen_failure(host: str, port: int, error: OSError | OverflowError) -> str:
         return f"port {port} at {host} is in use" + (f" by {owner}" if owner else "")
     if error.errno == errno.EACCES:
         return f"port {port} at {host} may not be opened by this user; choose one above 1023"
-    if error.errno == errno.EADDRNOTAVAIL or "could not bind on any address" in str(error):  # Python 3.13 on
+    if error.errno == errno.EADDRNOTAVAIL or "could not bind on any address" in str(error):  # from Python 3.13 on
         return f"{host} is no address of this machine"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
@@ -204,9 +206,9 @@ _connecting: set[asyncio.Task[tuple[asyncio.Transport, asyncio.Protocol]]] = set
 
 
 def stop_listening(listener: Listener) -> None:
-    """Accept no more connections; the port is free two turns of the event loop later. Idempotent.
+    """Stop accepting connections; the port is free two turns of the event loop later. Idempotent.
 
-    A connection accepted in this turn still gets its transport: asyncio would leave its socket open otherwise.
+    A connection accepted in this turn still gets its transport: asyncio would leave the socket open otherwise.
     """
     loop = listener.get_loop()
     for each in listener.sockets:
@@ -221,7 +223,7 @@ async def all_accepted() -> None:
 
 
 def port_owner(port: int) -> str | None:
-    """Return `name (pid N)` of the process that listens on the port; None if it is unknown or another user's."""
+    """Return `name (pid N)` of the process that listens at the port; None if unknown or another user's process."""
     try:
         inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
         for process in Path("/proc").iterdir():
@@ -263,9 +265,9 @@ _selectors: WeakKeyDictionary[asyncio.AbstractEventLoop, ServingSelector] = Weak
 
 
 def new_serving_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop for a server process, whose selector serves connections while it waits.
+    """Return a new event loop for a server process, whose selector serves connections while the loop waits.
 
-    Without compiled parts it is asyncio's own loop. The compiled reactor works in any other loop as well, but there
+    Without compiled parts the loop is asyncio's own. The compiled reactor works in any other loop as well, but there
     every burst of requests costs a turn of the loop.
     """
     if not speedups.is_active:
@@ -277,5 +279,5 @@ def new_serving_loop() -> asyncio.AbstractEventLoop:
 
 
 def selector_of(loop: asyncio.AbstractEventLoop) -> ServingSelector | None:
-    """Return the selector of a loop made by `new_serving_loop`; None for other loops."""
+    """Return the selector of an event loop made by `new_serving_loop`; None for other loops."""
     return _selectors.get(loop)

@@ -1,4 +1,4 @@
-"""A server: opens its port, limits and closes connections."""
+"""A server: opens its port, and limits and closes the connections of clients."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-IDLE_SECONDS = 120.0  # upstream closes a connection without traffic after this
-KEPT_SHARE = 4  # the compiled reactor keeps this part of `received_bytes`, which connections do not charge
-_OTHER_DESCRIPTORS = 64  # at least, reserved for files of the store
-WRITE_SECONDS = 1.0  # for writing the output at the end, to peers that may not read
+IDLE_SECONDS = 120.0  # time after which a connection without traffic is closed, as in RocketMQ
+KEPT_SHARE = 4  # the compiled reactor may keep 1/4 of `received_bytes`, besides the bytes that connections charge
+_OTHER_DESCRIPTORS = 64  # least number of descriptors reserved for files of the store
+WRITE_SECONDS = 1.0  # longest time for writing the output at the end, to peers that may not read
 
 
 class Server:
-    """Serves one dispatcher on one address. After `start`, `port` is the real port, also for port 0.
+    """Serves one dispatcher at one address. After `start`, `port` is the port in use, also if port 0 was given.
 
     `beside` is the distance of a second port; connections of both ports count together. `fast_path` answers frequent
-    requests as the dispatcher would; they are not used with hooks, or with a guard that is not compiled.
+    requests as the dispatcher would. The fast path is not used with hooks, or with a guard that is not compiled.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Server:
         self._shared: Shared | None = None
         self._most_connections = min(limits.connections, _most_descriptors())
         self._by_host: Counter[str] = Counter()
-        self._on_opened, self._on_lost = self._opened, self._lost  # bound once, not for each connection
+        self._on_opened, self._on_lost = self._opened, self._lost  # methods bound once, not for each connection
         self._tls = tls
         self._fast_path = fast_path
         self._busy_poll_us = busy_poll_us
@@ -75,7 +75,10 @@ class Server:
         self._tasks = Tasks()
 
     async def start(self) -> None:
-        """Listen. Raises `UsageError` naming the port, and its owner if known, or a TLS file that cannot be used."""
+        """Open the port.
+
+        Raises `UsageError` naming the port (and its owner, if known) or a TLS file that cannot be used.
+        """
         self._shared = Shared(Budget(self._limits, self._refusals), FairScheduler(self._clock))
         context = None
         if self._tls is not None and self._tls.mode is not TlsMode.DISABLED:
@@ -97,14 +100,14 @@ class Server:
         self._tasks.start(every(0.5, self._expire_calls, self._clock), name="expire calls")
 
     def stop_accepting(self) -> None:
-        """Accept no more connections; open ones stay."""
+        """Stop accepting connections; open connections stay."""
         if self._listener is not None:
             stop_listening(self._listener)
 
     async def close(self, drain_seconds: float = 2.0) -> None:
-        """Stop accepting, wait `drain_seconds` for requests in flight, close every connection.
+        """Stop accepting, wait `drain_seconds` for requests in flight, then close every connection.
 
-        Bytes that a peer does not read within 1 s are lost. Afterwards no request is answered, nor retried.
+        Bytes that a peer does not read within 1 s are lost. Afterwards no request is answered or retried.
         """
         self.stop_accepting()
         await all_accepted()
@@ -122,7 +125,7 @@ class Server:
             await self._listener.wait_closed()
 
     def cut(self) -> None:
-        """Abort every connection, as a crash would."""
+        """Abort every connection, as a crash of the process would."""
         for connection in list(self._connections):
             connection.cut()
 
@@ -155,7 +158,7 @@ class Server:
         connection.cut()
 
     def _lost(self, connection: Connection) -> None:
-        if connection not in self._connections:  # it was refused when it was opened
+        if connection not in self._connections:  # the connection was refused when it was opened
             return
         self.sessions.discard(connection.session)
         self._connections.discard(connection)
@@ -190,13 +193,13 @@ class Server:
 
 
 def _most_descriptors() -> int:
-    """Return the number of connections that leaves enough descriptors for files."""
+    """Return the limit of connections that leaves enough file descriptors for files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - max(_OTHER_DESCRIPTORS, soft // 8)
 
 
 async def _poll(done: Callable[[], bool], seconds: float) -> None:
-    """Wait until `done`, at most `seconds`. It polls, so it suits only the end of a server."""
+    """Wait until `done` returns true, at most `seconds`. Polling suits only the end of a server."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     turns = 0

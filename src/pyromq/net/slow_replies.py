@@ -1,4 +1,7 @@
-"""Replies that take longer than a slice: coroutines, computed in slices between other requests (`pyromq.slow_work`)."""
+"""Computes replies that take longer than a slice: coroutines that run in slices between other requests.
+
+`pyromq.slow_work` has the functions that such coroutines await.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from pyromq.remoting.dispatch import Later, Outcome, SlowReply
 from pyromq.remoting.remoting_session import RemotingSession
 from pyromq.slow_work import PagesToLoad, breathe
 
-SLICE_SECONDS = 0.001  # of work between two turns of the event loop: other requests wait as long
-CHUNK_PIECES = 1_000  # of a body, joined at once
-MOST_BYTES = MAX_FRAME_BYTES - (64 << 10)  # of a body: leaves room for the header
-MAX_UNSENT_BYTES = 4 << 20  # of a connection whose next slow reply is computed
-UNSENT_SECONDS = 0.01  # between checks whether such a connection has read
+SLICE_SECONDS = 0.001  # limit of work between two turns of the event loop: other requests wait as long
+CHUNK_PIECES = 1_000  # number of pieces of a body that are joined in one step
+MOST_BYTES = MAX_FRAME_BYTES - (64 << 10)  # limit of a body, which leaves room for the header
+MAX_UNSENT_BYTES = 4 << 20  # limit of a connection's unsent bytes, above which its next slow reply waits
+UNSENT_SECONDS = 0.01  # time between checks whether the peer of a waiting connection has read
 
 
 class _Started(NamedTuple):
@@ -37,17 +40,19 @@ def _without_pages(pages: PagesToLoad) -> Future[None]:
 
 
 class SlowReplies:
-    """The slow replies of one server. `alarm` rings when `step` has something to do.
+    """The slow replies of one server. `alarm` calls `step` when a reply must be computed further.
 
-    Connections take turns. A connection with many unsent bytes waits, so each holds the memory of about one reply.
-    `load` loads pages in a thread.
+    Connections take turns. A connection with many unsent bytes waits, so each connection holds the memory of about one
+    reply. `load` loads pages in a thread.
     """
 
     def __init__(self, clock: Clock, load: Callable[[PagesToLoad], Future[None]] = _without_pages) -> None:
         self.alarm = Alarm(clock)
         self._load = load
         self._clock = clock
-        self._started: dict[RemotingSession, deque[_Started]] = {}  # by connection, in order of their turns
+        self._started: dict[
+            RemotingSession, deque[_Started]
+        ] = {}  # unfinished replies by connection, in order of the turns
         self._spent = 0.0  # seconds on replies finished by `give` since the last step
 
     def __len__(self) -> int:
@@ -55,9 +60,10 @@ class SlowReplies:
         return sum(map(len, self._started.values()))
 
     def give(self, work: SlowReply, call: Call) -> Outcome:
-        """Return the outcome if one slice suffices, otherwise a future for it. Errors are raised, or set on the future.
+        """Return the reply if one slice of computing suffices, otherwise a future for the reply. Errors are raised, or
+        set on the future.
 
-        While other replies are unfinished it waits for its turn: of many at once, few may begin.
+        While other replies are unfinished, the new one waits for its turn, so that few of many are begun at a time.
         """
         awaited: Future[Any] | None = None
         if not self._started and self._spent < SLICE_SECONDS:
@@ -71,7 +77,10 @@ class SlowReplies:
         return started.answered
 
     def step(self) -> float | None:
-        """Compute one slice of one reply. Return the seconds until the next step; None if there is nothing to do."""
+        """Compute one reply for one slice.
+
+        Return the seconds until the next step; None if there is nothing to compute.
+        """
         self._spent = 0.0
         started = self._next()
         if started is not None:
@@ -80,7 +89,7 @@ class SlowReplies:
             except StopIteration as done:
                 _complete(started.answered, done.value)
             except MQError as error:
-                started.answered.set_exception(error.with_traceback(None))  # its frames hold the reply
+                started.answered.set_exception(error.with_traceback(None))  # the traceback's frames hold the reply
             except Exception as error:  # noqa: BLE001  the waiting session logs it
                 started.answered.set_exception(error)
             else:
@@ -90,14 +99,16 @@ class SlowReplies:
         return 0 if started is not None else UNSENT_SECONDS
 
     def close(self) -> None:
-        """End unfinished replies; their connections are closed."""
+        """Close the coroutines of unfinished replies, without replies: the connections are closed."""
         for waiting in self._started.values():
             for started in waiting:
                 started.work.close()
         self._started.clear()
 
     def _next(self) -> _Started | None:
-        """Take a reply of the next connection whose unsent bytes are within the limit."""
+        """Remove and return a reply of the next connection whose unsent bytes are within the limit; None if no
+        connection is.
+        """
         for peer in list(self._started):
             waiting = self._started.pop(peer)
             if peer.unsent_bytes > MAX_UNSENT_BYTES:
@@ -105,12 +116,14 @@ class SlowReplies:
                 continue
             started = waiting.popleft()
             if waiting:
-                self._started[peer] = waiting  # behind the others
+                self._started[peer] = waiting  # this connection is now the last one
             return started
         return None
 
     def _advance(self, work: SlowReply) -> Future[Any] | None:
-        """Compute a slice; return a future to wait for, or None. Raises `StopIteration` with the outcome."""
+        """Run the coroutine for a slice. Return a future that the coroutine waits for, else None. Raises
+        `StopIteration` with the reply at the end.
+        """
         begin = self._clock.monotonic()
         end = begin + SLICE_SECONDS
         try:
@@ -151,7 +164,7 @@ def _copy(answered: Future[Reply], outcome: Future[Reply] | Later) -> None:
 
 
 async def in_pieces(body: msgspec.Struct) -> Reply:
-    """Compute the reply that has this body."""
+    """Return the reply with this body, which is encoded in pieces, so that other requests are answered meanwhile."""
     chunks: list[bytes] = []
     pieces: list[str] = []
     for piece in body_pieces(body):

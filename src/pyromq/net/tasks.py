@@ -14,7 +14,7 @@ from pyromq.logs import logger_of
 
 logger = logger_of(__name__)
 
-RETRY_SECONDS = 1.0  # after a failure
+RETRY_SECONDS = 1.0  # pause before a failed action runs again
 _LONGEST_SLEEP = 3600.0  # event loops refuse an infinite delay
 
 
@@ -27,7 +27,7 @@ async def every(
 ) -> None:
     """Run `action` every `seconds`, first after `first_after` (default: `seconds`), until cancelled.
 
-    An action that fails is logged and runs again next time: a task must not end silently.
+    An action that fails is logged and runs again at the next time: a task must not end silently.
     """
     await clock.sleep(seconds if first_after is None else first_after)
     while True:
@@ -68,7 +68,10 @@ class Tasks:
 
 
 def soon_in_this_loop() -> Callable[[Callable[[], None]], object]:
-    """Return what runs a function in the running event loop, called by any thread; without a loop it runs at once."""
+    """Return a function that lets the running event loop call another function; for any thread.
+
+    Without a running event loop the other function is called immediately.
+    """
     try:
         return asyncio.get_running_loop().call_soon_threadsafe
     except RuntimeError:
@@ -76,15 +79,18 @@ def soon_in_this_loop() -> Callable[[Callable[[], None]], object]:
 
 
 class Alarm:
-    """Runs an action when it is due. `ring_within` makes it due; it may be called before `run`."""
+    """Runs an action at a time that can be moved.
+
+    `ring_within` moves the time forward, and may be called before `run`.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._at = math.inf  # monotonic seconds
+        self._at = math.inf  # time of the next run in monotonic seconds
         self._sleep: asyncio.Future[None] | None = None
 
     def ring_within(self, seconds: float) -> None:
-        """Run the action within `seconds`; 0 means the event loop's next turn."""
+        """Run the action within `seconds`; 0 means in the next turn of the event loop."""
         at = self._clock.monotonic() + seconds
         if at < self._at:
             self._at = at
@@ -93,7 +99,7 @@ class Alarm:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the action runs; infinity if it is not due at any time."""
+        """Seconds until the action runs; infinity if no time is set."""
         return self._at - self._clock.monotonic()
 
     async def run(self, action: Callable[[], float | None], *, first_after: float = 0.0) -> None:

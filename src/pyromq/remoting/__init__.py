@@ -1,1 +1,1 @@
-"""RocketMQ's remoting protocol without sockets: frames, headers, bodies, sessions, dispatch."""
+"""RocketMQ's remoting protocol without sockets: frames, headers, bodies, sessions, and dispatch of requests."""

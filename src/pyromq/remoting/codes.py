@@ -1,4 +1,4 @@
-"""Numbers of the protocol: request codes, languages, flags, versions. Response codes live in `pyromq.errors`.
+"""Numbers of the protocol: request codes, languages, flags, versions. Response codes are in `pyromq.errors`.
 
 Source: RocketMQ 4.9.8, RequestCode, LanguageCode, MQVersion, RemotingCommand, PullSysFlag, PermName.
 """
@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-VERSION = 409  # position of 4.9.8 in upstream's list of releases; sent in every command
+VERSION = 409  # number of release 4.9.8 in RocketMQ's list of releases; sent in every command
 VERSION_NAME = "V4_9_8"
-MAX_RECONSUME_VERSION = 121  # 3.4.9: lowest whose own maxReconsumeTimes counts
-RELAY_VERSION = 62  # 3.1.8: lowest that answers running info and direct consumption
-STATUS_VERSION = 28  # 3.0.7: lowest that answers its consumer status
-_FIRST_REGULAR_VERSION = 194  # 3.9.1-SNAPSHOT: from this version on two numbers a release, its snapshot first
+MAX_RECONSUME_VERSION = 121  # release 3.4.9: the first whose clients send a maxReconsumeTimes that brokers use
+RELAY_VERSION = 62  # release 3.1.8: the first whose clients answer running info and direct consumption
+STATUS_VERSION = 28  # release 3.0.7: the first whose clients answer consumer status
+_FIRST_REGULAR_VERSION = 194  # 3.9.1-SNAPSHOT: from here on each release has two numbers, the first for its snapshot
 
-RESPONSE = 0x1  # bit of a command's flag
+RESPONSE = 0x1  # bit of a command's flag: the command is a response
 ONE_WAY = 0x2
 
 
 class PullFlag:
-    """Bits of a pull request's sysFlag. Plain numbers, because `&` of an enum is slow."""
+    """Bits of sysFlag in a pull request. Plain numbers, because `&` on an enum is slow."""
 
     COMMIT_OFFSET = 0x1
     SUSPEND = 0x2
@@ -29,7 +29,7 @@ class PullFlag:
 
 
 class Permission:
-    """Bits of a topic's or a broker's permission."""
+    """Bits of the permission of a topic or a broker."""
 
     INHERIT = 0x1
     WRITE = 0x2
@@ -148,11 +148,11 @@ class RequestCode(IntEnum):
     ADD_WRITE_PERM_OF_BROKER = 327
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
-    GET_TOPIC_CONFIG = 351  # RocketMQ 5, as the next two
+    GET_TOPIC_CONFIG = 351  # from RocketMQ 5, like the next two codes
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     LIST_HALF_MESSAGES = 100_323  # ours
-    SEND_HALF_RUN = 100_330  # ours, as the next four
+    SEND_HALF_RUN = 100_330  # ours, like the next four codes
     COMMIT_BATCH = 100_331
     ROLL_BACK_BATCH = 100_332
     FIND_BATCH = 100_333
@@ -162,7 +162,10 @@ class RequestCode(IntEnum):
 
 
 def version_name(version: int) -> str:
-    """Return a release's name as Java's tools print it, `V4_9_8`; for very old ones the number. Source: MQVersion."""
+    """Return the name of a release in the form of Java tools, `V4_9_8`; the number of a very old release.
+
+    Source: MQVersion.
+    """
     if version < _FIRST_REGULAR_VERSION:
         return str(version)
     release, is_final = divmod(version - _FIRST_REGULAR_VERSION + 2 * 391, 2)

@@ -37,27 +37,28 @@ from pyromq.remoting.codes import RESPONSE, VERSION, Language
 from pyromq.remoting.header import Filled, H, Header, HeaderTemplate, parse_header, request_headers, wire_fields
 from pyromq.remoting.signer import Signer, frame_signer
 
-MAX_FRAME_BYTES = 16_777_216  # upstream's limit (com.rocketmq.remoting.frameMaxLength): length word and content
+MAX_FRAME_BYTES = 16_777_216  # RocketMQ's limit of a frame (com.rocketmq.remoting.frameMaxLength), length word included
 JSON = 0
 BINARY = 1
 
 _WORDS = struct.Struct(">II")
 _pack_words = _WORDS.pack
 _unpack_words = _WORDS.unpack_from
-_LARGE_PIECE = 4096  # pieces of an incomplete frame from this size on are kept as received
+_LARGE_PIECE = 4096  # least size of received pieces of an incomplete frame that are not copied
 
-# Serialization, header, body (may be empty). A plain tuple, because one is made for every command.
+# A frame: serialization, header, body (may be empty). A plain tuple, because every command has a frame.
 Frame = tuple[int, bytes, bytes]
 
-# Returns whether a large frame is taken; called with serialization, header and frame size once the header is complete.
+# Called with serialization, header and frame size once a header is complete; returns whether a large frame is taken.
 Admit = Callable[[int, bytes, int], bool]
 
 
 class FrameSplitter:
-    """Splits received bytes into frames and keeps an incomplete frame until its rest arrives.
+    """Splits received bytes into frames, and keeps an incomplete frame until the rest arrives.
 
-    `header_bytes` limits a header. `admit` is called for frames larger than that; a frame that it refuses is skipped.
-    `broken` after a `split`: invalid bytes follow the returned frames, and the next call raises, even without data.
+    `header_bytes` is the limit of a header. `admit` is called for frames larger than this limit; a frame that `admit`
+    refuses is skipped. `broken` is true if invalid bytes follow the frames that `split` returned; the next call of
+    `split` raises, even without data.
     """
 
     __slots__ = (
@@ -81,25 +82,30 @@ class FrameSplitter:
         admit: Admit | None = None,
     ) -> None:
         self.broken = False
-        self.incomplete_bytes = 0  # bytes received of an incomplete frame
+        self.incomplete_bytes = 0  # number of bytes received of the incomplete frame
         self._max = max_frame_bytes
         self._max_header = header_bytes
-        self._small = max_frame_bytes if admit is None else min(header_bytes, max_frame_bytes)  # no call of `admit`
+        self._small = (
+            max_frame_bytes if admit is None else min(header_bytes, max_frame_bytes)
+        )  # largest frame that is taken without a call of `admit`
         self._admit = admit
-        self._parts: list[bytes | bytearray] | tuple[()] = ()  # of the incomplete frame; joined when it is complete
+        self._parts: (
+            list[bytes | bytearray] | tuple[()]
+        ) = ()  # pieces of the incomplete frame, joined when the frame is complete
         self._needed = 8  # size of the incomplete frame, or of the part that must arrive before the size is known
         self._is_sound = False  # whether the incomplete frame is valid and admitted
         self._skipped_bytes = 0  # bytes still to arrive of a frame that is skipped
 
     @property
     def is_within_frame(self) -> bool:
-        """Whether a frame has begun and is incomplete."""
+        """Whether a part of a frame has been received, and the rest is missing."""
         return self.incomplete_bytes > 0 or self._skipped_bytes > 0
 
     def split(self, data: bytes) -> list[Frame]:
-        """Return the frames that `data` completes, in order. Raises `FrameTooLarge` or `ProtocolError`.
+        """Return the frames that `data` completes, in order. Raises `FrameTooLarge` or `ProtocolError` for invalid
+        bytes.
 
-        After an error the next frame's beginning is unknown: the connection must be closed.
+        After an error the beginning of the next frame is unknown, so the connection must be closed.
         """
         frames: list[Frame] = []
         position = 0
@@ -152,7 +158,9 @@ class FrameSplitter:
         return frames
 
     def _keep(self, data: bytes) -> None:
-        """Keep a piece of the incomplete frame; small pieces are joined, because objects take much more memory."""
+        """Keep a piece of the incomplete frame. Small pieces are joined, because separate objects take much more
+        memory.
+        """
         self.incomplete_bytes += len(data)
         parts = self._parts = self._parts or []
         if len(data) >= _LARGE_PIECE:
@@ -175,14 +183,14 @@ class FrameSplitter:
         return mark >> 24, header, b"".join(parts)
 
     def _check_early(self, data: bytes, position: int, end: int) -> None:
-        """Refuse an oversized frame by its length, before its second word arrives."""
+        """Raise for an oversized frame as soon as its length is known, before the second word arrives."""
         if 4 <= end - position < 8:
             length = int.from_bytes(data[position : position + 4], "big")
             if length + 4 > self._max:
                 self._refuse(length, 0)
 
     def _fault(self, length: int, mark: int) -> ProtocolError | None:
-        """Return the error for a frame that has these words; None if they are valid."""
+        """Return the error for a frame that begins with these two words (length and mark); None if both are valid."""
         header_size = mark & 0xFFFFFF
         if length + 4 > self._max:
             return FrameTooLarge(f"frame of {length} bytes; the limit is {self._max - 4}")
@@ -198,15 +206,15 @@ class FrameSplitter:
             try:
                 raise why
             finally:
-                del why  # error and traceback would hold each other, and the connection, until garbage collection
+                del why  # else error and traceback refer to each other and keep the connection until garbage collection
 
 
 def frame_words(serialization: int, header_size: int, body_size: int) -> bytes:
-    """Return the two words before a frame's header."""
+    """Return the two words before a frame's header: length and mark."""
     return _pack_words(4 + header_size + body_size, serialization << 24 | header_size)
 
 
-# Code, opaque, flag, version, language, remark, fields.
+# The values of a decoded header: code, opaque, flag, version, language, remark, fields.
 BinaryHeader = tuple[int, int, int, int, int, str | None, dict[str, str]]
 
 _BINARY_HEAD = struct.Struct(">hBhii")
@@ -222,7 +230,7 @@ _TAIL = b'"serializeTypeCurrentRPC":"JSON","version":%d' % VERSION
 
 
 class Call(msgspec.Struct):
-    """A received request. `header` is None if the fields do not fit its code; `fault` then is the error."""
+    """A received request. If the fields do not fit the code, `header` is None and `fault` is the error."""
 
     code: int
     opaque: int = 0
@@ -230,18 +238,22 @@ class Call(msgspec.Struct):
     language: str = "JAVA"
     version: int = 0
     header: Header | None = msgspec.field(name="extFields", default=None)
-    # The next eight are never on the wire: decoding overwrites them.
+    # The next eight fields are never on the wire: decoding overwrites them.
     body: bytes = msgspec.field(name="#body", default=b"")
     serialization: int = msgspec.field(name="#serialization", default=JSON)
     fault: Any = msgspec.field(name="#fault", default=None)  # MQError | None
-    fields: Any = msgspec.field(name="#fields", default=None)  # dict[str, str] | None: undecoded, if a guard needs them
+    fields: Any = msgspec.field(
+        name="#fields", default=None
+    )  # dict[str, str] | None: the undecoded fields, if a guard needs them
     hooked: Any = msgspec.field(name="#hooked", default=None)  # RemotingRequest | None: as passed to hooks
-    peer: Any = msgspec.field(name="#peer", default=None)  # the `Peer` that sent it
-    account: str | None = msgspec.field(name="#account", default=None)  # whose permissions apply; set by the guard
+    peer: Any = msgspec.field(name="#peer", default=None)  # the `Peer` that sent the request
+    account: str | None = msgspec.field(
+        name="#account", default=None
+    )  # account whose permissions apply, set by the guard; None: no account
 
 
 class Response(msgspec.Struct):
-    """A received response; `fields` are the header's texts."""
+    """A received response. `fields` has the texts of the header fields."""
 
     code: int
     opaque: int
@@ -252,21 +264,26 @@ class Response(msgspec.Struct):
     body: bytes = b""
 
     def header(self, declared: type[H]) -> H:
-        """Decode the fields as the declared header. Raises `ProtocolError` if they do not fit."""
+        """Return the fields decoded as the declared header. Raises `ProtocolError` if the fields do not fit."""
         try:
             return msgspec.convert(self.fields, declared, strict=False)
         except msgspec.ValidationError:  # the tolerant decoder accepts more, or names the fault
             return parse_header(declared, self.fields)
 
     def check(self, *also: int) -> Response:
-        """Return this response if its code is SUCCESS or one of `also`; otherwise raise the error of its code."""
+        """Return this response if its code is SUCCESS or one of `also`.
+
+        Otherwise raise the error that the code stands for.
+        """
         if self.code and self.code not in also:
             raise from_response(self.code, self.remark)
         return self
 
 
 class Reply(msgspec.Struct):
-    """The reply to a request. `body` may be a list of memory views, for example of stored records, copied when sent."""
+    """The reply to a request. `body` may be a list of memory views, for example of stored records, which are copied
+    when the reply is sent.
+    """
 
     header: Header | None = None
     body: bytes | list[memoryview] = b""
@@ -275,9 +292,9 @@ class Reply(msgspec.Struct):
 
 
 class ReplyTemplate:
-    """A reply prepared for compiled writers, in which only some header fields vary.
+    """A reply prepared for compiled code, in which only some header fields vary.
 
-    `variables`, in the header's order, `formats` and `constants` are those of `HeaderTemplate`.
+    `variables` (in the header's order), `formats` and `constants` are as in `HeaderTemplate`.
     """
 
     def __init__(
@@ -294,7 +311,7 @@ class ReplyTemplate:
         self.remark = remark
         self._header = HeaderTemplate(header, variables, formats=formats, **constants)
         escaped = None if remark is None else remark.replace("%", "%%")
-        # With placeholders for the variables and the opaque.
+        # The JSON header with placeholders for the variables and the opaque.
         self.line = _json_line(code, self._header.ext_json, flag=b"%d" % RESPONSE, opaque=b"%d", remark=escaped)
 
     def binary(self) -> tuple[bytes, list[tuple[bytes, bytes, int]]]:
@@ -307,25 +324,31 @@ class ReplyTemplate:
         return head, [(len(name).to_bytes(2) + name, text, number) for name, text, number in entries]
 
     def reply(self, values: tuple[int | bytes, ...], body: bytes | list[memoryview] = b"") -> Reply:
-        """Return the reply with these values, in the template's order."""
+        """Return the reply with these values of the variables, in the template's order."""
         return Reply(self._header.header(values), body, self.code, self.remark)
 
 
 def own_bytes(reply: Reply) -> int:
-    """Return the size of a reply's body if it is bytes; 0 for memory views of files."""
+    """Return the size of the body of a reply if the body is bytes; 0 if the body is memory views of files."""
     return len(reply.body) if isinstance(reply.body, bytes) else 0
 
 
-# Properties have at most 32 KiB, in JSON six times as many. Decoding a header of this size takes 4 ms.
+# Limit of a header: properties have at most 32 KiB, in JSON six times as much. Decoding this size takes 4 ms.
 MAX_HEADER_BYTES = 1 << 18
 
 _LARGEST_BINARY_CODE = 0x7FFF
 _HEADERS = request_headers()
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last two: invalid UTF-8, too deep nesting
+_UNREADABLE = (
+    msgspec.DecodeError,
+    UnicodeDecodeError,
+    RecursionError,
+)  # the second is for invalid UTF-8, the third for too deep nesting
 
 
 def _call_class(header: type[Header]) -> type[Call]:
-    """Return a `Call` whose `extFields` decode into the declared header; required unless all fields are optional."""
+    """Return a `Call` class whose `extFields` decode into the declared header. `extFields` may be absent only if all
+    fields are optional.
+    """
     optional = all(not f.required for f in msgspec.structs.fields(header))
     ext = msgspec.field(name="extFields", default_factory=header) if optional else msgspec.field(name="extFields")
     call = msgspec.defstruct(
@@ -338,7 +361,7 @@ def _call_class(header: type[Header]) -> type[Call]:
     return cast("type[Call]", call)
 
 
-# By the first bytes of a header, as Java, Go and C++ write them, up to the comma: `{"code":310`.
+# Decoders with the first bytes of a header as keys, up to the comma, as Java, Go and C++ write them: `{"code":310`.
 _FAST = {
     b'{"code":%d' % code: msgspec.json.Decoder(_call_class(header), strict=False).decode
     for code, header in _HEADERS.items()
@@ -346,7 +369,7 @@ _FAST = {
 
 
 def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Response:
-    """Decode a frame that is probably a request. Raises `ProtocolError` for an invalid header.
+    """Return the `Call` of a frame that is probably a request. Raises `ProtocolError` for an invalid header.
 
     Called for every request of a server.
     """
@@ -367,7 +390,7 @@ def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Res
 
 
 def decode_request_with_fields(serialization: int, header: bytes, body: bytes) -> Call | Response:
-    """Decode as `decode_request` does; the call keeps its undecoded fields for guards that verify signatures."""
+    """Decode as `decode_request` does. The call keeps its undecoded fields, for guards that verify signatures."""
     command = decode_request(serialization, header, body)
     if isinstance(command, Call):
         raw = _decode_json(header) if serialization == JSON else _Raw(*decode_binary(header))
@@ -376,7 +399,9 @@ def decode_request_with_fields(serialization: int, header: bytes, body: bytes) -
 
 
 def decode_response(serialization: int, header: bytes, body: bytes) -> Call | Response:
-    """Decode a frame that is probably a response. Raises `ProtocolError` for an invalid header."""
+    """Return the `Response` (or `Call`) of a frame that is probably a response. Raises `ProtocolError` for an invalid
+    header.
+    """
     if serialization == JSON and len(header) <= MAX_HEADER_BYTES:
         try:
             raw = _RAW.decode(header)
@@ -388,7 +413,7 @@ def decode_response(serialization: int, header: bytes, body: bytes) -> Call | Re
 
 
 class _Raw(msgspec.Struct, gc=False):
-    """Any JSON header, with undecoded fields."""
+    """Any JSON header of a command, with undecoded fields."""
 
     code: int = 0
     opaque: int = 0
@@ -423,7 +448,7 @@ def _decode_tolerantly(serialization: int, header: bytes, body: bytes) -> Call |
         try:
             call.header = parse_header(declared, fields)
         except MQError as error:
-            # The traceback holds the call: without it no cycle waits for the garbage collector.
+            # The traceback refers to the call: without a traceback, no cycle waits for the garbage collector.
             error.__traceback__ = error.__cause__ = error.__context__ = None
             call.fault = error
     return call
@@ -437,7 +462,7 @@ def _decode_json(header: bytes) -> _Raw:
 
 
 def _language_name(language: Any) -> str:
-    """Return the name of a language. As in Java, an unknown one is no error."""
+    """Return the name of a language code. As in Java, an unknown language is no error."""
     if isinstance(language, int) and not isinstance(language, bool):
         return Language(language).name if language in Language._value2member_map_ else "OTHER"
     return language if isinstance(language, str) and len(language) <= 20 and language.isprintable() else "JAVA"
@@ -471,7 +496,7 @@ def encode_request(
             return signed
     fields = wire_fields(header.header if isinstance(header, Filled) else header)
     if signer is not None:
-        if serialization == BINARY:  # readers, and so the signature, take an empty text as absent
+        if serialization == BINARY:  # peers read an empty text as absent, so the signature must not include the field
             fields = {name: value for name, value in fields.items() if value}
         fields |= signer.sign(fields, body)
     encoded = _encode_header(
@@ -508,7 +533,7 @@ def write_reply(reply: Reply, call: Call, output: list[bytes | memoryview]) -> i
 
 
 def with_code(reply: bytes, code: int) -> bytes:
-    """Return the frame of a reply without a body as it would be with another code."""
+    """Return the frame of a reply without a body, with the response code replaced."""
     ((serialization, header, _),) = FrameSplitter().split(reply)
     response = decode_response(serialization, header, b"")
     assert isinstance(response, Response)
@@ -551,7 +576,7 @@ def _json_line(code: int, fields: bytes | None, *, flag: bytes, opaque: bytes, r
 
 
 def decode_binary(header: bytes) -> BinaryHeader:
-    """Decode a binary header. Raises `ProtocolError` if it is invalid."""
+    """Return the values of a binary header. Raises `ProtocolError` for an invalid header."""
     try:
         code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)
         remark, position = _read_text(header, _BINARY_HEAD.size, _INT)
@@ -564,7 +589,7 @@ def decode_binary(header: bytes) -> BinaryHeader:
         while position < end:
             key, position = _read_text(header, position, _SHORT)
             value, position = _read_text(header, position, _INT)
-            if value:  # an empty value is absent
+            if value:  # an empty value counts as an absent field
                 fields[key] = value
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"binary header of {len(header)} bytes cannot be read: {error}") from error

@@ -1,4 +1,7 @@
-"""The limits of one connection and of all connections of a server, and their use. No sockets here."""
+"""The limits of one connection and of all connections of a server, and how much of them is used.
+
+No sockets here.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pyromq.server_settings import check_ranges, setting
 
 ALWAYS_IN_FLIGHT = 100  # requests in flight that every connection may have, even if the common limit is reached
 
-LARGE_REQUESTS = frozenset(  # with messages, all topics of a broker, or all attempts of a job
+LARGE_REQUESTS = frozenset(  # requests with messages, with all topics of a broker, or with all attempts of a job
     {
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
@@ -33,7 +36,10 @@ _FRAME = (1 << 10, MAX_FRAME_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits that ten thousand ordinary clients do not reach, even from one IP address."""
+    """Limits for the connections of a server.
+
+    Ten thousand ordinary clients stay below them, even from one IP address.
+    """
 
     # Open at once, 4 kB each; fewer if the process may open fewer files.
     connections: int = setting(20_000, "maxConnections", range=_COUNT)
@@ -62,7 +68,7 @@ class ConnectionLimits:
         check_ranges(self)
 
     def frame_bytes(self, code: int) -> int:
-        """Return the limit for the size of a request with this code."""
+        """Return the limit in bytes of a request with this code."""
         return self.message_request_bytes if code in LARGE_REQUESTS else self.request_bytes
 
 
@@ -77,23 +83,26 @@ class Writer(Protocol):
 
 
 class Budget:
-    """The limits of one server's connections and their use. `refusals` counts and logs the refused requests."""
+    """The connection limits of one server, and how much of them is used.
+
+    `refusals` counts and logs refused requests.
+    """
 
     def __init__(self, limits: ConnectionLimits, refusals: RejectionLog) -> None:
         self.limits = limits
         self.refusals = refusals
-        # Requests not answered yet, by connection.
+        # Number of requests without a reply, by connection.
         self.in_flight: Quota[object] = Quota(
             "maxAllRequestsInFlight", limits.all_requests_in_flight, least=ALWAYS_IN_FLIGHT
         )
         self.is_over = False  # the server has stopped: requests must not be retried on a closed store
 
     def max_in_flight(self, peer: object) -> int:
-        """Return the current limit of requests in flight for one connection."""
+        """Return how many requests of one connection may be without a reply now."""
         return min(self.limits.requests_in_flight, self.in_flight.share_of(peer))
 
     def too_large(self, code: int, size: int, address: str) -> Reply | None:
-        """Return the refusal of a request of `size` bytes; None if it is within the limit."""
+        """Return the reply that refuses a request of `size` bytes; None if the size is within the limit."""
         limit = self.limits.frame_bytes(code)
         if size <= limit:
             return None
@@ -105,7 +114,7 @@ class Budget:
         return Reply(code=code, remark=text)
 
     def too_many_in_flight(self, peer: object, address: str) -> Reply | None:
-        """Return the refusal of one more request of a connection; None if it is within the limit."""
+        """Return the reply that refuses one more request of a connection; None if the request is within the limit."""
         limit, count = self.max_in_flight(peer), self.in_flight.of(peer)
         if count < limit:
             return None

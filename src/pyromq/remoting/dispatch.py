@@ -1,4 +1,4 @@
-"""From a request to its reply: the peer that sent it, the method marked to answer it, the reply or a future for it."""
+"""Leads requests to replies: the peer that sent a request, the method that answers, the reply or its future."""
 
 from __future__ import annotations
 
@@ -23,28 +23,32 @@ Completed = Callable[[Response | MQError], None]
 
 
 class Peer(Protocol):
-    """A client of a server, or the server of a client, until the connection closes."""
+    """The other side of a connection: a client of a server, or the server of a client."""
 
-    address: str  # host:port
-    packed_address: bytes  # as records hold it
+    address: str  # the peer's address, host:port
+    packed_address: bytes  # the peer's address in the form of stored records
     closed: bool
-    on_close: tuple[Callable[[Peer], None], ...]  # called once, when the connection has closed
+    on_close: tuple[Callable[[Peer], None], ...]  # listeners, called once when the connection has closed
 
     @property
     def takes_pushes(self) -> bool:
-        """Whether requests may be sent: False while the peer does not read earlier ones."""
+        """Whether requests may be sent to the peer: False while the peer does not read earlier requests."""
 
     def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
-        """Send a request; `timeout` is in seconds. `answered` is called once, with the response or the error."""
+        """Send a request to the peer; `timeout` is in seconds.
+
+        `answered` is called once, with the response or the error.
+        """
 
     def notify(self, header: Header | Filled, body: bytes = b"") -> None:
-        """Send a one-way request; it is dropped if the connection is closed or the peer does not read."""
+        """Send a one-way request. The request is dropped if the connection is closed or the peer does not read."""
 
 
 class Later(msgspec.Struct, gc=False, eq=False):
-    """A future for the event loop's thread only, with one callback.
+    """A future with one callback, for the event loop's thread only.
 
-    Each waiting pull has one. There may be a hundred thousand, and a `concurrent.futures.Future` takes nearly 2 kB.
+    Each waiting pull has such a future. There may be a hundred thousand, and a `concurrent.futures.Future` takes nearly
+    2 kB.
     """
 
     _outcome: Any = None
@@ -57,7 +61,7 @@ class Later(msgspec.Struct, gc=False, eq=False):
         return False
 
     def result(self, timeout: float = 0) -> Any:
-        """Return the result or raise the error. It must be done."""
+        """Return the result or raise the error of this future, which must be done."""
         if isinstance(self._outcome, BaseException):
             raise self._outcome
         return self._outcome
@@ -66,7 +70,7 @@ class Later(msgspec.Struct, gc=False, eq=False):
         return self._outcome if isinstance(self._outcome, BaseException) else None
 
     def set_result(self, outcome: object) -> None:
-        """Complete with a result that is not None. The callback is called before this returns."""
+        """Complete the future with a result that is not None. The callback is called before this method returns."""
         self._outcome = outcome
         if (callback := self._callback) is not None:
             self._callback = None
@@ -81,7 +85,7 @@ class Later(msgspec.Struct, gc=False, eq=False):
             self._callback = callback
 
 
-MOST_REMARK = 1000  # characters of an error's text in a reply: it may quote long names
+MOST_REMARK = 1000  # limit of characters in the error text of a reply: the text may quote long names
 
 Outcome = Reply | Future[Reply] | Later
 SlowReply = SlowWork[Outcome]
@@ -93,10 +97,10 @@ def answers(*requests: type[Header]) -> Callable[[A], A]:
     """Mark a method `(self, header, call) -> Reply | Future[Reply]` as answering these requests.
 
     A method that waits or takes more than a millisecond is a coroutine function, or returns a coroutine
-    (`pyromq.slow_work`). A plain one may raise `NotInMemory` before it changes anything: it is called again when the
-    pages are loaded.
+    (`pyromq.slow_work`). A plain method may raise `NotInMemory` before it changes anything: the method is called again
+    when the pages are loaded.
 
-    It answers their second spellings (subclasses) as well, unless another method is marked with those.
+    The method also answers second spellings (subclasses) of the requests, unless another method is marked with those.
     """
 
     def mark(method: A) -> A:
@@ -107,7 +111,7 @@ def answers(*requests: type[Header]) -> Callable[[A], A]:
 
 
 class Dispatching(Protocol):
-    """Answers the requests of connections."""
+    """Answers the requests of connections; `Dispatcher` is an implementation."""
 
     keeps_fields: bool  # whether calls keep their undecoded fields
     refusals: RejectionLog
@@ -124,10 +128,11 @@ def _at_once(work: SlowReply, call: Call) -> Outcome:
 
 
 class Dispatcher:
-    """The table code -> method of one server or client, collected from the marked methods of the given objects.
+    """The answering method of each request code, for one server or client, collected from the marked methods of
+    objects.
 
-    `guard` judges each call before it is answered; refused calls reach no method. `refusals` logs requests that cannot
-    be read or answered. `compute` runs the coroutines of slow replies.
+    `guard` judges each request before it is answered; no method is called for a refused request. `refusals` logs
+    requests that cannot be read or answered. `compute` runs the coroutines of slow replies.
     """
 
     def __init__(
@@ -147,18 +152,18 @@ class Dispatcher:
 
     @property
     def allows_fast_path(self) -> bool:
-        """Whether compiled parts may answer: there is no guard, or a compiled one."""
+        """Whether compiled code may answer requests: there is no guard, or the guard is compiled."""
         return self._guard is None or self._guard.is_compiled
 
     @property
     def codes(self) -> frozenset[int]:
-        """The request codes that are answered."""
+        """The codes of the requests that are answered."""
         return frozenset(self._table)
 
     def dispatch(self, call: Call) -> Outcome:
-        """Return the reply to a call, or a future for it. Never raises.
+        """Return the reply to a request, or a future for the reply. Never raises.
 
-        An `MQError` becomes a reply with its code and text, any other exception a SYSTEM_ERROR.
+        An `MQError` becomes a reply with its code and text, any other exception a reply with code SYSTEM_ERROR.
         """
         try:
             answer = self._table.get(call.code)
@@ -186,7 +191,7 @@ class Dispatcher:
 
     def _answer(self, answer: Answer, call: Call) -> Outcome | SlowReply:
         if self._guard is not None and (error := self._guard.judge(call)) is not None:
-            return self.refused(error, call)  # not raised: error and traceback would refer to each other
+            return self.refused(error, call)  # returned, not raised: error and traceback would refer to each other
         return answer(call.header, call)
 
     async def _answer_when_loaded(self, to_load: PagesToLoad, answer: Answer, call: Call) -> Outcome:
@@ -194,7 +199,9 @@ class Dispatcher:
         return await answered if isinstance(answered, Coroutine) else answered
 
     def refused(self, error: MQError, call: Call) -> Reply:
-        """Return the reply for an error; unreadable requests and reached limits are counted and logged."""
+        """Return the reply that refuses a request with this error. Unreadable requests and reached limits are counted
+        and logged.
+        """
         if isinstance(error, ProtocolError):
             text = "request %d of %s cannot be read: %s"
             self.refusals.note(UNREADABLE, call.peer.address, text, call.code, call.peer.address, error)
@@ -203,7 +210,7 @@ class Dispatcher:
         return refusal(error)
 
     def failure(self, error: BaseException, call: Call) -> Reply:
-        """Log an internal error, and return the reply for it."""
+        """Log an internal error that a request caused, and return the reply."""
         text, address = "request %d from %s failed", call.peer.address
         self.refusals.note(FAILED, address, text, call.code, address, level=logging.ERROR, error=error)
         remark = bounded(f"{type(error).__name__}: {error}", MOST_REMARK)
@@ -211,7 +218,9 @@ class Dispatcher:
 
 
 def _fault_of(call: Call) -> MQError:
-    """Take the fault out of a call: its traceback will hold the call, and a cycle needs the garbage collector."""
+    """Remove and return the fault of a call. The fault's traceback will refer to the call, and a cycle needs the
+    garbage collector.
+    """
     fault: MQError = call.fault
     call.fault = None
     return fault
@@ -227,19 +236,23 @@ def _collect(answerer: object, table: dict[int, Answer]) -> None:
 
 
 def refusal(error: MQError) -> Reply:
-    """Return the reply for an error."""
+    """Return the reply with the code and the text of an error."""
     return Reply(code=int(error.code), remark=bounded(str(error), MOST_REMARK))
 
 
 class Guard(Protocol):
-    """Decides whether calls are permitted. It gets each call with a valid header before it is answered.
+    """Decides whether requests are permitted. `judge` is called for each request with a valid header before it is
+    answered.
 
-    `reads_fields`: whether it needs `Call.fields`, the undecoded fields with undeclared ones. Keeping them costs a
-    second decoding of each header. `is_compiled`: whether compiled parts apply the same permissions.
+    `reads_fields`: whether the guard needs `Call.fields`, all fields undecoded. Keeping them costs a second decoding of
+    each header. `is_compiled`: whether compiled code applies the same permissions.
     """
 
     reads_fields: bool
     is_compiled: bool
 
     def judge(self, call: Call) -> MQError | None:
-        """Return the error to refuse the call with, or None. May raise `NotInMemory`, as methods that answer."""
+        """Return the error with which a request is refused; None if the request is permitted.
+
+        May raise `NotInMemory`.
+        """

@@ -1,4 +1,4 @@
-"""The base of declared headers: wire names, text values, second spellings.
+"""The base class of declared headers: wire names, text values, second spellings.
 
 A header is declared once, as a struct. Encoding, decoding and checks follow from the declaration. On the wire all
 values are texts: decimal numbers, `true` or `false`.
@@ -29,15 +29,16 @@ __all__ = [
 ]
 
 
-# Frozen at run time. As keywords in the class line, type checkers would want them repeated in every declaration.
+# Makes headers frozen. As keywords in the class line, type checkers would want the options in every subclass.
 _DECLARATION: dict[str, Any] = {"frozen": True, "rename": "camel"}
 
 
 class Header(msgspec.Struct, **_DECLARATION):
-    """Base of every request and response header. A field's wire name is its camelCase unless `field(name=)` is given.
+    """Base class of request and response headers. The wire name of a field is its camelCase unless `field(name=)` is
+    given.
 
-    A request sets `code` and, if there are any, `reply_header` (the response's header), `request_body` and `reply_body`
-    (classes of JSON bodies; None: raw bytes or no body).
+    A request sets `code` and, if there are any, `reply_header` (the header of the response), `request_body` and
+    `reply_body` (classes of JSON bodies; None: raw bytes or no body).
     """
 
     code: ClassVar[int] = -1
@@ -50,7 +51,7 @@ H = TypeVar("H", bound=Header)
 
 
 class WireField(NamedTuple):
-    """One field on the wire; `kind` is `int`, `bool` or `str`."""
+    """One field of a header on the wire. `kind` is `int`, `bool` or `str`."""
 
     attribute: str
     wire_name: str
@@ -68,7 +69,7 @@ def wire_layout(header: type[Header]) -> tuple[WireField, ...]:
 
 
 def header_layout(header: type[Header]) -> list[tuple[str, str, bool]]:
-    """Return wire name, kind (`int`, `bool`, `str`) and whether it is required, of each field; for compiled readers."""
+    """Return wire name, kind (`int`, `bool`, `str`) and `is required` of each field of a header, for compiled code."""
     return [(field.wire_name, field.kind.__name__, field.required) for field in wire_layout(header)]
 
 
@@ -81,7 +82,7 @@ def _kind(annotation: Any) -> type:
 
 
 def wire_fields(header: Header) -> dict[str, str]:
-    """Return wire name -> text; fields that are None are omitted."""
+    """Return the fields of a header as texts by wire name. Fields that are None are omitted."""
     fields = {}
     for attribute, wire_name, kind, _, _ in wire_layout(type(header)):
         value = getattr(header, attribute)
@@ -112,11 +113,11 @@ def parse_header(header: type[H], fields: Mapping[str, Any]) -> H:
 
 def _read_int(name: str, value: Any) -> int:
     text = str(value)
-    # Java's parser accepts only ASCII digits and a sign; Python's also blanks, underscores and more.
+    # Java's parser accepts only ASCII digits and a sign; Python's parser also accepts blanks and underscores.
     if text.isascii() and text.lstrip("+-").isdigit() and len(text) <= 20:
         try:
             number = int(text)
-        except ValueError:  # two signs
+        except ValueError:  # a text with two signs
             number = 1 << 64
         if -(1 << 63) <= number < 1 << 63:
             return number
@@ -137,9 +138,11 @@ _READERS: dict[type, Callable[[str, Any], Any]] = {int: _read_int, bool: _read_b
 
 
 def respell(header: type[Header], code: int, name: str, **wire_names: str) -> type[Any]:
-    """Return a subclass of `header` under another code whose fields have other wire names; same attributes.
+    """Return a subclass of `header` under another request code, whose fields have other wire names and the same
+    attributes.
 
-    `wire_names` maps attribute -> wire name; attributes not named keep theirs. Source: SendMessageRequestHeaderV2.
+    `wire_names` maps attributes to wire names; other attributes keep their wire names. Source:
+    SendMessageRequestHeaderV2.
     """
     fields = [
         (
@@ -157,7 +160,7 @@ def respell(header: type[Header], code: int, name: str, **wire_names: str) -> ty
 
 
 def request_headers() -> dict[int, type[Header]]:
-    """Return every declared request header by its code."""
+    """Return the class of every declared request header by request code."""
     return {int(header.code): header for header in _subclasses(Header) if header.code >= 0}
 
 
@@ -168,11 +171,11 @@ def _subclasses(header: type[Header]) -> Iterator[type[Header]]:
 
 
 class HeaderTemplate:
-    """A header prepared as JSON in which only some fields vary: filling it costs one formatting.
+    """A header prepared as JSON in which only some fields vary. Filling the template costs one formatting.
 
-    `constants` are encoded once; None is omitted. `variables` are the int fields filled for each command, in order.
-    `formats` gives a variable another printf format than decimal, whose result needs no JSON escaping; `%b` is for a
-    text escaped by `json_text`.
+    `constants` are encoded once; a constant None is omitted. `variables` are the int fields filled for each command, in
+    order. `formats` gives a variable another printf format than decimal, whose result needs no JSON escaping; `%b` is
+    for a text escaped by `json_text`.
     """
 
     def __init__(
@@ -184,8 +187,8 @@ class HeaderTemplate:
         **constants: str | int | None,
     ) -> None:
         self.code = int(header.code)
-        self.request_line = b""  # the JSON header of a request, set by `command` as the next one
-        self.request_writer: Any = None  # the compiled writer
+        self.request_line = b""  # JSON header of a request; set by module `command`, like `request_writer`
+        self.request_writer: Any = None  # compiled function that writes the request
         self._header = header
         self._variables = variables
         self._formats = formats or {}
@@ -197,16 +200,16 @@ class HeaderTemplate:
         self.ext_json = b"{%b}" % b",".join([*holes, text] if text else holes)
 
     def header(self, values: tuple[int | bytes, ...]) -> Header:
-        """Return the struct of the template with these values, for encoding in another form."""
+        """Return the header struct with these values of the variables, for encoding in another form."""
         fields: dict[str, str | int] = {
             name: self._value(name, value) for name, value in zip(self._variables, values, strict=True)
         }
         return self._header(**fields, **self._constants)
 
     def entries(self) -> list[tuple[str, str, int]]:
-        """Return wire name, text and number of the variable (-1: constant) of each field, in wire order.
+        """Return, for each field in wire order: wire name, text, and number of the variable (-1 for a constant).
 
-        A variable's text is its format.
+        The text of a variable is its format.
         """
         entries = []
         for each in wire_layout(self._header):
@@ -226,12 +229,12 @@ class HeaderTemplate:
 
 
 def json_text(text: str) -> bytes:
-    """Return a text escaped for JSON, without its quotes."""
+    """Return a text escaped for JSON, without the enclosing quotes."""
     return msgspec.json.encode(text)[1:-1]
 
 
 class Filled(msgspec.Struct, gc=False):
-    """A template with its values, in the template's order."""
+    """A header template with values for its variables, in the template's order."""
 
     template: HeaderTemplate
     values: tuple[int | bytes, ...]

@@ -1,4 +1,4 @@
-"""Hooks around every remoting request, at the sending and at the answering side.
+"""Hooks that are called around every remoting request, at the sending and at the answering side.
 
 Exceptions of hooks are logged and change nothing. Source: RocketMQ 4.9.8, RPCHook.
 """
@@ -23,11 +23,11 @@ _tracebacks = Tracebacks()
 
 @dataclass(frozen=True, slots=True)
 class RemotingRequest:
-    """A request that is about to be sent, or has been received (`incoming`).
+    """A request that is about to be sent, or has been received (`incoming`), for hooks.
 
-    `address` is the peer's, `host:port`. `header` is None if the received fields fit no known request. `state` is free
-    for hooks: `before_request` may store values for `after_response`. `account` is the account named by the request, at
-    servers with permissions; only the outcome shows whether the signature was valid.
+    `address` is the address of the peer, `host:port`. `header` is None if the received fields fit no known request.
+    `state` is free for hooks: `before_request` may store values for `after_response`. `account` is the account that the
+    request names, at servers with permissions; only the outcome shows whether the signature was valid.
     """
 
     address: str
@@ -42,16 +42,19 @@ class RemotingRequest:
 
 @dataclass(frozen=True, slots=True)
 class RemotingOutcome:
-    """The response's code and text. Without a response `code` is None and `remark` gives the reason."""
+    """The code and text of a response, for hooks.
+
+    Without a response `code` is None and `remark` gives the reason.
+    """
 
     code: int | None
     remark: str | None
 
 
 class RemotingHook(Protocol):
-    """Called for every request of a connection, on the event loop: a slow hook blocks it.
+    """A hook, called for every request of a connection. Hooks run on the event loop, which a slow hook blocks.
 
-    A one-way request has no response: `after_response` is not called at the side that sent it.
+    A one-way request has no response: `after_response` is not called at the side that sent the request.
     """
 
     def before_request(self, request: RemotingRequest) -> None:
@@ -62,7 +65,7 @@ class RemotingHook(Protocol):
 
 
 def call_hooks(calls: Sequence[Callable[..., object]], *arguments: object) -> None:
-    """Call each function; exceptions are logged."""
+    """Call each of these functions; exceptions are logged."""
     for call in calls:
         try:
             call(*arguments)
@@ -100,7 +103,10 @@ class HookedCalls:
         return request
 
     def around(self, header: Header | Filled, body: bytes, answered: Completed) -> Completed:
-        """Call the hooks for a request; return a function that calls them for the response and then `answered`."""
+        """Call the hooks for a request.
+
+        Return a function that calls the hooks for the response, and after them `answered`.
+        """
         request = self.before_request(header, body, one_way=False)
 
         def complete(result: Response | MQError) -> None:

@@ -28,22 +28,22 @@ from pyromq.message import MessageQueue
 
 T = TypeVar("T")
 
-_MOST_KEY_BYTES = 1 << 10  # of a queue as text: two names and a number
-_PART = 1_000  # members of a list or map encoded at once: some 50 us
+_MOST_KEY_BYTES = 1 << 10  # limit of a queue as text (two names and a number)
+_PART = 1_000  # limit of members of a list or map that are encoded in one step, in some 50 us
 _SORTED = msgspec.json.Encoder(order="sorted")
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Limits for decoding a body, checked before time and memory are spent.
+    """Limits for decoding a JSON body, which are checked before time and memory are spent.
 
-    Tolerant decoding is for texts that are no plain JSON, or have a value of another type than declared. It takes some
-    2 us per value, 50 times as long as msgspec.
+    Tolerant decoding is for texts that are not plain JSON, or have a value of another type than declared. Tolerant
+    decoding takes some 2 us per value, 50 times as long as msgspec.
     """
 
-    plain_bytes: int  # of a body decoded by msgspec: 1 MiB takes up to 5 ms
-    odd_bytes: int  # of a body decoded tolerantly
-    odd_values: int  # in it: numbers, texts, lists and objects; repeated references count each time
+    plain_bytes: int  # limit of a body decoded by msgspec: 1 MiB takes up to 5 ms
+    odd_bytes: int  # limit of a body that is decoded tolerantly
+    odd_values: int  # limit of numbers, texts, lists and objects in such a body; each reference counts
 
 
 # Requests to a server: decoding blocks the event loop, for 10 ms at most. The largest normal requests are heartbeats of
@@ -60,11 +60,11 @@ FILE = Bounds(plain_bytes=sys.maxsize, odd_bytes=sys.maxsize, odd_values=sys.max
 
 
 def decode_body(body: type[T], raw: bytes, bounds: Bounds = ANSWER) -> T:
-    """Decode `raw` as a declared body.
+    """Return the value of a declared JSON body in `raw`.
 
-    Raises `ProtocolError` that names the body and the member that does not fit, or the limit that it exceeds.
+    Raises `ProtocolError` that names the body and the member that does not fit, or the limit that the body exceeds.
     """
-    declared: Any = body  # mypy holds a class of unknown T to be unhashable
+    declared: Any = body  # for mypy, which takes a class of unknown T as unhashable
     if len(raw) > bounds.plain_bytes:
         raise ProtocolError(f"{body.__name__}: {len(raw)} bytes; the limit is {bounds.plain_bytes}")
     if b'"$ref"' not in raw:
@@ -92,7 +92,7 @@ def _members_by_name(struct: type[Any]) -> dict[str, inspect.Type]:
 class _Fitting:
     """Converts values to the declared types as Java's reader does, for example numbers to texts, objects to queues.
 
-    Objects shared by references are copied here, so values are counted again.
+    Objects shared by references are copied here, so their values are counted again.
     """
 
     def __init__(self, most_values: int) -> None:
@@ -120,14 +120,17 @@ class _Fitting:
         return value
 
     def _fitted_key(self, key: Any, shape: inspect.Type) -> Any:
-        """Convert a key. Java also accepts a queue as a text that holds its JSON."""
+        """Return a key converted to its declared type.
+
+        Java also accepts a queue as a text with the JSON of the queue.
+        """
         if isinstance(shape, inspect.NamedTupleType) and isinstance(key, str):
             return as_queue(parse(key.encode(), most_bytes=_MOST_KEY_BYTES))
         return key
 
 
 def _choice(value: Any, union: inspect.UnionType) -> inspect.Type:
-    """Return the only type other than None, or the one for a map or a list."""
+    """Return the only type other than None in a union, or the type that fits a map or a list."""
     choices = [choice for choice in union.types if not isinstance(choice, inspect.NoneType)]
     wanted = inspect.ListType if isinstance(value, list) else inspect.DictType
     return next((choice for choice in choices if isinstance(choice, wanted)), choices[0])
@@ -139,9 +142,9 @@ def encode_body(body: msgspec.Struct) -> bytes:
 
 
 def body_pieces(value: Any) -> Iterator[str]:
-    """Yield the text of a body in pieces, so that encoding a large one need not block the event loop.
+    """Yield the JSON text of a body in pieces, so that encoding a large body need not block the event loop.
 
-    A struct declared without optional members and queues is a single piece, encoded by msgspec 40 times as fast.
+    A struct declared without optional members and queues is a single piece, which msgspec encodes 40 times as fast.
     """
     if isinstance(value, msgspec.Struct):
         if _is_flat(type(value)) and all(len(getattr(value, name)) <= _PART for name in _lists(type(value))):
@@ -177,7 +180,7 @@ def _object_pieces(members: Iterable[tuple[str, Any, bool]]) -> Iterator[str]:
 
 
 def _plain_pieces(value: Any) -> Iterator[str]:
-    """Yield the text of msgspec; long lists and maps in parts."""
+    """Yield the JSON text of a value as msgspec does, long lists and maps in several pieces."""
     if not isinstance(value, list | dict) or len(value) <= _PART:
         yield _text(value)
         return
@@ -191,20 +194,20 @@ def _plain_pieces(value: Any) -> Iterator[str]:
 
 @cache
 def _is_flat(body: type[msgspec.Struct]) -> bool:
-    """Return whether msgspec with sorted members gives the same text."""
+    """Return whether msgspec with sorted members gives the same JSON text for this type."""
     shapes = [member.type for member in _members(body)]
     return all(_is_plain(shape) and not isinstance(shape, inspect.DictType) for shape in shapes)
 
 
 @cache
 def _lists(body: type[msgspec.Struct]) -> list[str]:
-    """Return the names of the members that are lists."""
+    """Return the names of the members of a struct that are lists."""
     return [member.name for member in _members(body) if isinstance(member.type, inspect.ListType)]
 
 
 @cache
 def _layout(body: type[msgspec.Struct]) -> list[tuple[str, str, bool]]:
-    """Return `(wire name as JSON, attribute, is_plain)` of each member, sorted by wire name."""
+    """Return `(wire name as JSON, attribute, is_plain)` of each member of a struct, sorted by wire name."""
     return sorted((_text(member.encode_name), member.name, _is_plain(member.type)) for member in _members(body))
 
 
@@ -215,7 +218,7 @@ def _members(body: type[msgspec.Struct]) -> Sequence[inspect.Field]:
 
 
 def _is_plain(shape: inspect.Type) -> bool:
-    """Return whether msgspec gives the same text for this type: plain values, lists and maps of such."""
+    """Return whether msgspec gives the same JSON text for this type: plain values, lists and maps of such values."""
     if isinstance(shape, inspect.ListType):
         return _is_plain(shape.item_type)
     if isinstance(shape, inspect.DictType):
@@ -236,10 +239,10 @@ def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-MAX_DEPTH = 100  # of nested arrays and objects; real bodies have about six
+MAX_DEPTH = 100  # limit of nested arrays and objects; real bodies have about six levels
 
-_MOST_DIGITS = 20  # of a whole number of 64 bits, with its sign
-_MOST_NUMBER = 64  # characters of any other number; a double has at most 25
+_MOST_DIGITS = 20  # limit of characters of a whole number: 64 bits with a sign
+_MOST_NUMBER = 64  # limit of characters of any other number; a double has at most 25
 # Blanks, then the beginning of a value. Quantifiers are possessive: backtracking in a text of 16 MB would need 1 GB.
 _VALUE = re.compile(
     r"""[ \t\r\n]*+(?:
@@ -249,17 +252,18 @@ _VALUE = re.compile(
     | (true|false|null))""",
     re.DOTALL | re.VERBOSE,
 )
-_TEXT, _NUMBER, _OPENING = 1, 2, 3  # its groups; the last group is a word
+_TEXT, _NUMBER, _OPENING = 1, 2, 3  # groups of this expression; the last group is a word
 _MARK = re.compile(r"[ \t\r\n]*+([^ \t\r\n]?)")
 _WORDS = {"true": True, "false": False, "null": None}
 _STEP = re.compile(r"\.([^.\[]++)|\[([0-9]{1,9})\]")
 
 
 def parse(raw: bytes, *, most_bytes: int = sys.maxsize, most_values: int = sys.maxsize) -> Any:
-    """Return the Python values of a text in fastjson's dialect. Queues as keys become `MessageQueue`; nulls vanish.
+    """Return the Python values of a text in the dialect of Java's fastjson. Queues as keys become `MessageQueue`; nulls
+    are dropped.
 
     A reference becomes the object itself, which may be cyclic. Raises `ProtocolError` with the position of a fault, or
-    if bytes or values (including keys) exceed their limit.
+    if the number of bytes or values (including keys) exceeds its limit.
     """
     if len(raw) > most_bytes:
         raise ProtocolError(f"JSON body of {len(raw)} bytes is no plain JSON; the limit for such is {most_bytes}")
@@ -275,7 +279,7 @@ def parse(raw: bytes, *, most_bytes: int = sys.maxsize, most_values: int = sys.m
 
 
 def as_queue(key: Any) -> MessageQueue:
-    """Convert an object to a queue. Raises `ProtocolError`."""
+    """Convert a JSON object to a `MessageQueue`. Raises `ProtocolError` for another object."""
     try:
         return MessageQueue(str(key["topic"]), str(key["brokerName"]), int(key["queueId"]))
     except (KeyError, ValueError, TypeError) as error:
@@ -283,7 +287,7 @@ def as_queue(key: Any) -> MessageQueue:
 
 
 class _Reader:
-    """A recursive-descent parser of one text."""
+    """A recursive-descent parser of one text in fastjson's dialect."""
 
     def __init__(self, text: str, most_values: int) -> None:
         self._text = text
@@ -294,7 +298,7 @@ class _Reader:
         self._references: list[tuple[Any, Any, dict[Any, Any], Any]] = []  # holder, key, reference, its parent
 
     def value(self, depth: int) -> Any:
-        """Parse a value with its members."""
+        """Parse a value with all its members, and return the value."""
         self._count()
         found = _VALUE.match(self._text, self._position)
         if found is None:
@@ -313,17 +317,18 @@ class _Reader:
         return value
 
     def end(self) -> None:
-        """Check that no text is left."""
+        """Raise `ProtocolError` if text follows the parsed value."""
         if self._mark():
             self._fail("more text after the value")
 
     def resolve(self, root: Any) -> None:
-        """Replace references by their objects: `$.a.b[0]` from the root, `@` the holder, `..` its parent.
+        """Replace references by their objects: `$.a.b[0]` is a path from the root, `@` the holder, `..` the parent of
+        the holder.
 
         Each step of a reference counts as a value.
         """
         for holder, key, reference, parent in self._references:
-            if holder[key] is reference:  # otherwise a later member had the same name
+            if holder[key] is reference:  # false if a later member with the same name replaced the reference
                 path = str(reference["$ref"])
                 holder[key] = holder if path == "@" else parent if path == ".." else self._follow(path, root)
 

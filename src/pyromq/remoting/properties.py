@@ -1,4 +1,4 @@
-"""Java's properties format, `key=value` lines: settings in files and in requests 25, 26, 318 and 319.
+"""Java's properties format, `key=value` lines, for settings in files and in requests 25, 26, 318 and 319.
 
 Source: java.util.Properties.load and store. RocketMQ 4.9.8, MixAll.properties2String, does not escape; its settings
 give the same text. Java reads the bytes as Latin-1, so characters other than ASCII are escaped.
@@ -13,14 +13,17 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 # The key ends at the first `=`, `:` or blank without a backslash before it.
 _LINE = re.compile(r"((?:\\.|[^\\=:\s])*+)[ \t\f]*+[=:]?[ \t\f]*+(.*)", re.DOTALL)
-_BLANKS = " \t\f"  # between a name and its value, and before a line
+_BLANKS = " \t\f"  # characters that may separate a name from its value, or precede a line
 _NEEDS_ESCAPE = re.compile(r"[^ -~]|\\")
 _NAME_NEEDS_ESCAPE = re.compile(r"[^ -~]|[\\ =:#!]")
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the settings of a text; of equal names the last wins. Comments start with `#` or `!`."""
+    """Return the properties in a text; the last of equal names counts.
+
+    Lines that start with `#` or `!` are comments.
+    """
     properties = {}
     for line in _logical_lines(text):
         match = _LINE.fullmatch(line)
@@ -52,7 +55,9 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield lines without leading blanks and comments. An odd number of backslashes at the end joins the next line."""
+    """Yield lines without leading blanks and comments. A line that ends with an odd number of backslashes continues on
+    the next line.
+    """
     joined: list[str] = []
     for raw in re.split(r"\r\n|\r|\n", text):
         line = raw.lstrip(_BLANKS)

@@ -1,4 +1,4 @@
-"""The handle that cancels a scheduled message.
+"""The handle with which a producer cancels a scheduled message.
 
 URL-safe Base64 of five words: `v1 TOPIC BROKER DUE_MS UNIQUE_KEY`. Source: RocketMQ 5.3.3, RecallMessageHandle.
 """
@@ -17,7 +17,7 @@ _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 class RecallHandle(NamedTuple):
-    """The topic and broker of a scheduled message, its delivery time in ms, its unique key."""
+    """The content of a recall handle: topic, broker, delivery time (ms) and unique key of a scheduled message."""
 
     topic: str
     broker_name: str
@@ -29,21 +29,23 @@ class RecallHandle(NamedTuple):
 
 
 def encode_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) -> bytes:
-    """Return a handle as ASCII text. Called for every scheduled message."""
+    """Return a recall handle as ASCII text. Called for every scheduled message."""
     words = f"{_VERSION} {topic} {broker_name} {due_ms} {unique_key}"
     text = b2a_base64(words.encode(), newline=False)
-    # Only ">", "?", "~" and other than ASCII give "+" and "/"; names of topics and brokers have none of these.
+    # Only ">", "?", "~" and characters other than ASCII give "+" and "/"; legal names have none of these.
     return text if unique_key.isascii() and unique_key.isalnum() else text.translate(_URL_SAFE)
 
 
 def decode_handle(text: str) -> RecallHandle:
-    """Decode a handle. Raises `RecallRefused` if it is invalid."""
+    """Return the content of a recall handle. Raises `RecallRefused` if the handle is invalid."""
     try:
-        words = urlsafe_b64decode(text.encode()).decode().split(" ", _WORDS - 1)  # keys may have spaces
+        words = (
+            urlsafe_b64decode(text.encode()).decode().split(" ", _WORDS - 1)
+        )  # the last word, the unique key, may have spaces
         version, topic, broker_name, due, unique_key = words
         if version == _VERSION and topic and unique_key and due.isascii() and due.isdecimal() and len(due) < 20:
             return RecallHandle(topic, broker_name, int(due), unique_key)
-    except ValueError:  # no Base64, no UTF-8, too few words
+    except ValueError:  # the text is no Base64 or no UTF-8, or has too few words
         pass
     raise RecallRefused(f"recall handle is invalid: {text[:64]!r}; it comes with the result of a delayed send")
 

@@ -1,6 +1,6 @@
-"""Counts and logs the refusals of a server, with a limit for the log.
+"""Counts and logs the requests that a server refuses, with a limit for the log.
 
-Each connection gets one line per minute, all connections together 100; the next line counts the omitted ones.
+Each connection gets one line per minute, all connections together 100. The next line has the number of omitted lines.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from pyromq.logs import logger_of
 
 logger = logger_of(__name__)
 
-QUIET_SECONDS = 60.0  # after a line about a connection
-MOST_LINES = 100  # within that time for all connections: a peer may reconnect for each line
+QUIET_SECONDS = 60.0  # time without further lines after a line about a connection
+MOST_LINES = 100  # limit of lines within QUIET_SECONDS: a peer may reconnect for each line
 
-UNREADABLE = "unreadableRequests"  # reasons other than settings
+UNREADABLE = "unreadableRequests"  # this and the next names are reasons of refusals that are not limits in the settings
 UNSUPPORTED = "unsupportedRequests"
 FAILED = "failedRequests"
 NO_FRAMES = "bytesThatAreNoFrames"
 BROKEN_OFF = "framesBrokenOff"
 IDLE = "idleConnections"
 HANDSHAKES = "failedHandshakes"
-NOT_ENCRYPTED = "plainConnections"  # at ports that require TLS
+NOT_ENCRYPTED = "plainConnections"  # plain connections to ports that require TLS
 
 
 class RejectionLog:
-    """Counts refusals by the name of the exceeded setting or by one of the reasons above."""
+    """Counts refused requests by reason: the name of the exceeded setting, or one of the reasons in this module."""
 
     def __init__(self, clock: Clock) -> None:
         self.counts: Counter[str] = Counter()
         self._clock = clock
-        self._logged: dict[str, float] = {}  # time of the last line per connection; oldest first
+        self._logged: dict[str, float] = {}  # time of the last line about each connection, oldest first
         self._omitted = 0
 
     def note(
@@ -45,9 +45,9 @@ class RejectionLog:
         level: int = logging.WARNING,
         error: BaseException | None = None,
     ) -> None:
-        """Count, and log `text` about a connection unless the limit of lines is reached.
+        """Count a refusal, and log `text` about the connection unless the limit of lines is reached.
 
-        `error` is an internal error; its traceback is logged.
+        If `error` is given, an internal error, the traceback is logged.
         """
         self.counts[reason] += 1
         if not self._may_log(address):
@@ -60,7 +60,7 @@ class RejectionLog:
         logger.log(level, text, *arguments, exc_info=error)
 
     def note_limit(self, error: MQError, code: int, address: str) -> None:
-        """Count and log a refused request if it exceeds a limit."""
+        """Count and log the refusal of a request if the error is a reached limit."""
         if isinstance(error, LimitReached):
             self.note(error.setting, address, "request %d of %s is refused: %s", code, address, error)
 

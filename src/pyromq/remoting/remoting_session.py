@@ -1,7 +1,7 @@
-"""The state of one connection without a socket: frames in, replies and requests out, pending calls.
+"""The state of one connection without a socket: frames in, replies and requests out, calls that wait for responses.
 
 The owner of the socket passes received bytes to `receive`, writes the result of `take_output`, and calls `expire`
-regularly. Both peers may send requests over one connection; each numbers its own.
+regularly. Both peers may send requests over one connection; each peer numbers its own requests.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if speedups.is_active:
 
 logger = logger_of(__name__)
 
-SLICE_SECONDS = 0.002  # of answering one connection's requests in a row: other connections wait as long
-OUTPUT_BYTES = 1 << 20  # of replies encoded before the next write: limits the memory of one burst
-PUSHED_BYTES = 1 << 20  # of a server's requests that its client has not read; further ones are refused
+SLICE_SECONDS = 0.002  # limit of time for answering one connection's requests in a row: other connections wait as long
+OUTPUT_BYTES = 1 << 20  # limit of replies encoded before the next write, for the memory of one burst
+PUSHED_BYTES = 1 << 20  # limit of a server's requests that the client has not read; further requests are refused
 
-# Completes the calls answered at the beginning of received bytes; returns where bytes in another form begin.
+# Function that completes calls from responses at the beginning of received bytes; returns where other bytes begin.
 deliver_answers = AnswerReader(Response, MAX_FRAME_BYTES).deliver if speedups.is_active else None
 
 
 class WaitingCall(msgspec.Struct, gc=False):
-    """A call that waits for its response until the deadline; monotonic seconds."""
+    """A call that waits for its response until `deadline` (monotonic seconds)."""
 
     deadline: float
     answered: Completed
@@ -65,7 +65,7 @@ class WaitingCall(msgspec.Struct, gc=False):
 
 
 _NO_CALLS: dict[int, WaitingCall] = {}  # shared by accepted connections until their first call
-_NONE: Any = ()  # stands for an empty list, which would take memory
+_NONE: Any = ()  # used instead of an empty list, which would take memory
 
 
 class RemotingSession:
@@ -108,7 +108,7 @@ class RemotingSession:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.packed_address = pack_address(host, port)
         self.closed = False
-        self._failure: ConnectionLost | None = None  # of calls on the closed connection; None: a general error
+        self._failure: ConnectionLost | None = None  # error of calls on the closed connection; None: a general error
         self.last_heard = clock.monotonic()
         self.on_close: tuple[Callable[[Peer], None], ...] = ()
         self._dispatcher, self._clock = dispatcher, clock
@@ -128,26 +128,26 @@ class RemotingSession:
             self.splitter = FrameSplitter(header_bytes=budget.limits.header_bytes, admit=self._admit)
             self._max_in_flight = budget.max_in_flight(self)
         self._output: list[bytes | memoryview] = []
-        self._output_bytes = 0  # of replies in `_output`
+        self._output_bytes = 0  # bytes of the replies in `_output`
         self._waiting: dict[int, WaitingCall] = {} if initiator else _NO_CALLS
         self._writer = writer
-        self._pushed_bytes = 0  # of requests that the peer has not read
-        self.opaque = 0  # of the latest request
+        self._pushed_bytes = 0  # bytes of requests that the peer has not read
+        self.opaque = 0  # number of the latest request sent
         self.in_flight = 0  # requests of the peer whose replies are futures
-        # Pending work; replies are written first. `net.connection.BackPressure` has a table of the states.
+        # Pending work: replies are written before requests are answered. See `net.connection.BackPressure`.
         self.has_pending = False  # whether one of these lists has an entry
         self._frames: deque[Frame] = _NONE
-        self._pending_replies: list[tuple[Call, Reply]] = _NONE  # completed futures, not encoded
-        self.pending_request_bytes = 0  # upper limit of the bytes of `_frames`
-        self.pending_reply_bytes = 0  # of pending replies, without memory views of files
+        self._pending_replies: list[tuple[Call, Reply]] = _NONE  # replies of completed futures, not encoded yet
+        self.pending_request_bytes = 0  # at least the bytes of the requests in `_frames`
+        self.pending_reply_bytes = 0  # bytes of pending replies, without memory views of files
         self.is_output_full = False  # set by the owner: encode no replies, the peer does not read
         self._error: ProtocolError | None = None  # raised after everything before the invalid bytes is answered
 
     def receive(self, data: bytes, *, at_once: bool = True) -> None:
-        """Take received bytes: answer the peer's requests in order, complete calls.
+        """Process received bytes: answer the peer's requests in order, and complete calls.
 
-        Unless `at_once`, requests become pending, because other connections are scheduled first. Raises
-        `ProtocolError` for bytes that are no frames; the connection must be closed then.
+        Unless `at_once`, requests become pending, because other connections are scheduled first. Raises `ProtocolError`
+        for bytes that are no frames; the connection must be closed then.
         """
         self.last_heard = self._clock.monotonic()
         splitter = self.splitter
@@ -175,7 +175,7 @@ class RemotingSession:
             self.has_pending = True
 
     def answer_pending(self, until: float) -> None:
-        """Answer pending requests until a monotonic time, in seconds, or until the output is full.
+        """Answer pending requests until the monotonic time `until` (seconds), or until the output is full.
 
         Raises `ProtocolError` when invalid bytes come next.
         """
@@ -196,7 +196,7 @@ class RemotingSession:
             if self._error is not None:
                 try:
                     raise self._error
-                finally:  # its traceback holds calls, which hold this session; the garbage collector does not see calls
+                finally:  # the error's traceback holds calls, which hold this session, unseen by the garbage collector
                     self._error = None
             if self.splitter.broken:
                 self.splitter.split(b"")
@@ -233,7 +233,7 @@ class RemotingSession:
             return
         self._count_in_flight(1)
         completed = partial(self._reply_completed, call)
-        if isinstance(reply, Future):  # it may complete in any thread
+        if isinstance(reply, Future):  # the future may complete in any thread
             reply.add_done_callback(partial(self._run_soon, completed))
         else:
             reply.add_done_callback(completed)
@@ -264,7 +264,9 @@ class RemotingSession:
         self._request(header, body, opaque=opaque, flag=0)
 
     def notify(self, header: Header | Filled, body: bytes = b"") -> None:
-        """Send a one-way request; dropped without an error if the connection is closed or the peer does not read."""
+        """Send a one-way request. The request is dropped without an error if the connection is closed or the peer does
+        not read.
+        """
         if not self.takes_pushes:
             return
         if self._hooks:
@@ -278,12 +280,14 @@ class RemotingSession:
         )
         self._output.append(frame)
         self._pushed_bytes += len(frame)
-        if len(self._output) == 1:  # otherwise `wake` was called before
+        if len(self._output) == 1:  # with more output, `wake` was called before
             self._wake()
 
     @property
     def takes_pushes(self) -> bool:
-        """Whether requests may be sent: a server sends none while its client has not read `PUSHED_BYTES` of them."""
+        """Whether requests may be sent to the peer: a server sends none while its client has not read `PUSHED_BYTES` of
+        requests.
+        """
         if self._budget is None or self.closed:
             return not self.closed
         if not self._output and self._writer is not None and not self._writer.get_write_buffer_size():
@@ -302,7 +306,7 @@ class RemotingSession:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of replies that the socket has not taken yet."""
+        """Number of bytes of replies that the socket has not taken yet."""
         written = self._writer.get_write_buffer_size() if self._writer else 0
         return written + self._output_bytes + self.pending_reply_bytes
 
@@ -312,7 +316,7 @@ class RemotingSession:
         return len(self._waiting)
 
     def expire(self) -> None:
-        """Fail calls whose deadline has passed."""
+        """Fail the calls whose deadline has passed."""
         now = self._clock.monotonic()
         late = [opaque for opaque, waiting in self._waiting.items() if waiting.deadline <= now]
         for opaque in late:
@@ -323,7 +327,7 @@ class RemotingSession:
     def close(self, reason: str, failure: ConnectionLost | None = None) -> None:
         """Fail all calls and call the listeners of `on_close`. Idempotent.
 
-        Calls fail with `failure`, also later ones; without it, with an error that gives the reason.
+        Present and later calls fail with `failure`; without `failure`, with an error that gives the reason.
         """
         if self.closed:
             return
@@ -332,7 +336,7 @@ class RemotingSession:
         self.closed, self.has_pending = True, False
         self._failure, self._error = failure, None
         self._frames = self._pending_replies = _NONE
-        # These refer to the owner and back: dropping them frees both without the garbage collector.
+        # These attributes refer to the owner, which refers back: removing them frees both without garbage collection.
         self.splitter, self._writer, self._wake = FrameSplitter(), None, _do_nothing
         waiting = list(self._waiting.values())
         self._waiting.clear()
@@ -387,9 +391,14 @@ class RemotingSession:
             self._max_in_flight = self._budget.max_in_flight(self)
 
     def _admit(self, serialization: int, header: bytes, size: int) -> bool:
-        """Return whether to take a large frame; a refused one is answered. Raises `ProtocolError` for a bad header."""
+        """Return whether a large frame is taken. A refused request gets a reply.
+
+        Raises `ProtocolError` for an invalid header.
+        """
         command = self._decode(serialization, header, b"")
-        if self._budget is None or not isinstance(command, Call):  # responses are always taken: they were requested
+        if self._budget is None or not isinstance(
+            command, Call
+        ):  # responses are always taken, since this side requested them
             return True
         refused = self._budget.too_large(command.code, size, self.address)
         if refused is not None:

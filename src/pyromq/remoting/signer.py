@@ -24,16 +24,18 @@ if TYPE_CHECKING or speedups.is_active:
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"
 SIGNATURE = "Signature"
-# Brokers of 4.9 do not sign it, because clients up to 4.9.3 added it after signing.
+# Brokers of 4.9 leave this field out of signatures, because clients up to 4.9.3 added the field after signing.
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
-_MOST_COMPILED = 1000  # characters of account name and token; longer ones are signed by plain Python
+_MOST_COMPILED = (
+    1000  # limit of characters in account name and token for compiled signing; plain Python signs longer ones
+)
 
 UNSIGNED = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
 
 
 class Signer(Protocol):
-    """Signs the requests of a connection."""
+    """Signs the requests that a connection sends."""
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> Mapping[str, str]:
         """Return the fields to add to a request with these fields (as on the wire) and this body."""
@@ -41,13 +43,17 @@ class Signer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AccessKeySigner:
-    """Signs with an account of the broker's permissions. Signers with equal keys are equal; `repr` hides the secret."""
+    """Signs requests with the keys of an account. Signers with equal keys are equal; `repr` hides the secret."""
 
     access_key: str
     secret_key: str = field(repr=False)
-    security_token: str | None = field(default=None, repr=False)  # of temporary keys; brokers of 4.9 only sign it
+    security_token: str | None = field(
+        default=None, repr=False
+    )  # token of temporary keys; brokers of 4.9 only include the token in the signature
 
-    compiled: FrameSigner | None = field(default=None, init=False, repr=False, compare=False)  # signs frames
+    compiled: FrameSigner | None = field(
+        default=None, init=False, repr=False, compare=False
+    )  # compiled signer of frames
 
     def __post_init__(self) -> None:
         if not self.access_key or not self.secret_key:
@@ -60,7 +66,7 @@ class AccessKeySigner:
             object.__setattr__(self, "compiled", FrameSigner(self.secret_key, added, text[:-1].encode()))
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> Mapping[str, str]:
-        """Return the fields for the account's name and for the signature of fields, name and body."""
+        """Return the fields to add: access key, token if any, and the signature over all fields and the body."""
         added = self._added()
         content = signed_content({**fields, **added}, body)
         added[SIGNATURE] = signature(self.secret_key, content)
@@ -77,7 +83,7 @@ def frame_signer(signer: Signer | None) -> FrameSigner | None:
 
 
 def signed_content(fields: Mapping[str, str], body: bytes) -> bytes:
-    """Return the bytes to sign: the values in order of their names, then the body."""
+    """Return the bytes that are signed: the values of the fields in order of their names, then the body."""
     values = [fields[name] for name in sorted(fields) if name not in UNSIGNED]
     return "".join(values).encode() + body
 

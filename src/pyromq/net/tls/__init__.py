@@ -1,1 +1,1 @@
-"""TLS of connections: certificates, handshakes, encryption."""
+"""TLS of connections: certificates, handshakes, and encryption."""

@@ -1,4 +1,4 @@
-"""Explains failed connections that use or need TLS, and what to do."""
+"""Explains why connections with TLS failed, and what to do."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pyromq.net.connection_config import TlsConfig
 
 PROBE_SECONDS = 3.0
 
-_EXPIRED, _NOT_YET = 10, 9  # of OpenSSL's X509_V_ERR_...
+_EXPIRED, _NOT_YET = 10, 9  # numbers of OpenSSL's X509_V_ERR_... for expired and not yet valid certificates
 _OTHER_HOST = (62, 63, 64)
 _SELF_SIGNED = 18
 
 _PLAIN_PORT = "it takes plain connections only, or is no RocketMQ server; connect without TLS, or to another port"
 
-# Ends of the reasons for alerts that servers send; what precedes them differs between versions of OpenSSL and TLS.
+# Ends of the reasons for alerts that servers send; the beginning differs between versions of OpenSSL and TLS.
 _ALERTS = {
     "CERTIFICATE_REQUIRED": "it requires a client certificate: give one (TlsConfig.certificate)",
     "UNKNOWN_CA": "it does not trust the issuer of this client's certificate",
@@ -27,7 +27,7 @@ _ALERTS = {
 
 
 def refused_handshake(error: Exception, tls: TlsConfig) -> str:
-    """Return the error text for a handshake that failed at the client."""
+    """Return the error text for a TLS handshake that failed at the client."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _unverified(error, tls)
     if isinstance(error, ssl.SSLError):
@@ -36,7 +36,7 @@ def refused_handshake(error: Exception, tls: TlsConfig) -> str:
 
 
 def describe(error: Exception) -> str:
-    """Return the error text for an error that closed a connection."""
+    """Return the error text for an exception that closed a connection."""
     if not isinstance(error, ssl.SSLError):
         return str(error)
     reason = error.reason or ""
@@ -73,7 +73,10 @@ def _unverified(error: ssl.SSLCertVerificationError, tls: TlsConfig) -> str:
 
 
 async def speaks_tls(address: str) -> bool:
-    """Return whether the server at `host:port` completes a TLS handshake. Nothing is verified or sent."""
+    """Return whether the server at `host:port` completes a TLS handshake.
+
+    Nothing is verified, and no request is sent.
+    """
     host, _, port = address.rpartition(":")
     unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unverified.check_hostname = False

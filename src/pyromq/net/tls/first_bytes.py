@@ -1,8 +1,9 @@
-"""Detects whether connections of a TLS port are plain or encrypted.
+"""Detects whether a new connection to a TLS port is plain or encrypted.
 
-The first byte decides: 0x16 begins a handshake, any other byte is plain. It is only peeked at, so the protocol receives
-all bytes. A handshake begins when the client's first record is complete: until then a connection costs only a
-descriptor, and the number of handshakes is limited. Source: RocketMQ 4.9.8, NettyRemotingServer.HandshakeHandler.
+The first byte decides: 0x16 begins a TLS handshake, any other byte a plain connection. The byte is only peeked at, so
+the protocol receives all bytes. A handshake begins when the client's first record is complete: before, a connection
+costs only a descriptor, and the number of handshakes is limited. Source: RocketMQ 4.9.8,
+NettyRemotingServer.HandshakeHandler.
 """
 
 from __future__ import annotations
@@ -22,42 +23,46 @@ from pyromq.remoting.command import Call, FrameSplitter, decode_request, write_r
 from pyromq.remoting.dispatch import refusal
 from pyromq.remoting.rejection_log import HANDSHAKES, NOT_ENCRYPTED, RejectionLog
 
-SILENT_SECONDS = 120.0  # without a byte, as for idle connections: clients may open a connection early
-MOST_WAITING = 4096  # connections without a complete first record; beyond it the oldest is closed
-MOST_HANDSHAKES = 256  # at once, some 60 kB each; beyond it the oldest is cut: a normal handshake takes milliseconds
-_BEGUN_AT_ONCE = 4  # handshakes per turn of the event loop: each computes for a millisecond
+SILENT_SECONDS = 120.0  # longest wait for the first byte, as for idle connections: clients may open a connection early
+MOST_WAITING = 4096  # limit of connections without a complete first record; above the limit the oldest is closed
+MOST_HANDSHAKES = 256  # limit of concurrent handshakes, 60 kB each; above the limit the oldest (most take ms) is cut
+_BEGUN_AT_ONCE = 4  # limit of handshakes begun in a turn of the event loop: each computes for a millisecond
 _EXPIRE_SECONDS = 1.0
-_REFUSED_SECONDS = 1.0  # before a refused connection is closed: Java's client drops a reply that arrives with the end
+_REFUSED_SECONDS = (
+    1.0  # wait before a refused connection is closed: Java's client drops a reply that arrives with the end
+)
 
 _HANDSHAKE = 0x16
-_ESTABLISHED = 1  # of tcp(7)'s states
+_ESTABLISHED = 1  # state of an open connection, see tcp(7)
 _RECORD_HEADER = 5  # type, version, length
 _MOST_RECORD = (1 << 14) + _RECORD_HEADER
-_MOST_REFUSED = 1 << 16  # bytes of requests that are read to answer them with the refusal
+_MOST_REFUSED = 1 << 16  # limit of bytes of requests that are read and answered by refusals
 
 REFUSED = "this port takes TLS connections only (tls.server.mode=enforcing): connect with TLS"
 
 
 @dataclass(slots=True)
 class _WaitingClient:
-    """A connection whose first bytes have not arrived."""
+    """A connection whose first bytes have not arrived completely."""
 
     accepted: socket.socket
     deadline: float  # monotonic seconds
-    needed: int = 1  # bytes until the next check
+    needed: int = 1  # number of bytes that must have arrived at the next check
 
 
 @dataclass(slots=True)
 class _Refused:
-    """A plain connection whose requests are refused. Java's clients begin with two requests at once."""
+    """A plain connection to a port that requires TLS; its requests are refused. Java clients begin with two requests at
+    a time.
+    """
 
     accepted: socket.socket
     deadline: float  # monotonic seconds
     splitter: FrameSplitter = field(default_factory=lambda: FrameSplitter(_MOST_REFUSED))
-    left: int = _MOST_REFUSED  # bytes still to be read
+    left: int = _MOST_REFUSED  # number of bytes that may still be read
 
     def answer(self) -> bool:
-        """Refuse the requests received so far. Return False if no more can be answered."""
+        """Refuse the requests received so far. Return False if no more requests can be answered."""
         output: list[bytes | memoryview] = []
         try:
             data = self.accepted.recv(self.left)
@@ -75,9 +80,9 @@ class _Refused:
 
 
 class FirstBytes:
-    """Peeks at the first bytes of connections and serves each with the plain or the TLS protocol.
+    """Peeks at the first bytes of new connections, and serves each connection with the plain or the TLS protocol.
 
-    `factory` makes protocols for plain bytes. `serve` serves a non-blocking socket with a protocol.
+    `factory` makes protocols for plain bytes. `serve` serves a socket, which must not block, with a protocol.
     """
 
     def __init__(
@@ -94,10 +99,12 @@ class FirstBytes:
         self._factory = factory
         self._serve = serve
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[int, _WaitingClient] = {}  # by descriptor, in order of arrival
+        self._waiting: dict[int, _WaitingClient] = {}  # waiting connections by descriptor, in order of arrival
         self._ready: deque[socket.socket] = deque()
-        self._shaking: dict[TlsLayer, tuple[str, float]] = {}  # address and deadline, oldest first
-        self._refused: deque[_Refused] = deque()  # in order of deadlines
+        self._shaking: dict[
+            TlsLayer, tuple[str, float]
+        ] = {}  # connections in a handshake with address and deadline, oldest first
+        self._refused: deque[_Refused] = deque()  # refused connections in order of deadlines
         self._refusals = refusals
         self._tasks = Tasks()
         self._tasks.start(every(_EXPIRE_SECONDS, self._expire, clock), name="expire handshakes")
@@ -108,7 +115,7 @@ class FirstBytes:
         return len(self._waiting) + len(self._ready) + len(self._shaking)
 
     def add(self, accepted: socket.socket) -> None:
-        """Take a connection; the socket must be non-blocking."""
+        """Take a new connection; its socket must be non-blocking."""
         if len(self._waiting) >= MOST_WAITING:
             self._drop(next(iter(self._waiting.values())))
         number = accepted.fileno()
@@ -116,7 +123,7 @@ class FirstBytes:
         self._loop.add_reader(number, self._look, number)
 
     def close(self) -> None:
-        """Close all these connections."""
+        """Close all connections that no protocol serves yet."""
         for waiting in list(self._waiting.values()):
             self._drop(waiting)
         for accepted in self._ready:
@@ -128,7 +135,7 @@ class FirstBytes:
             layer.abort()
 
     async def wait_closed(self) -> None:
-        """Stop the background task."""
+        """Stop the background task and wait for its end."""
         await self._tasks.stop()
 
     def _look(self, number: int) -> None:
@@ -146,14 +153,16 @@ class FirstBytes:
             self._take_plain(waiting.accepted)
         elif len(seen) == waiting.needed < (needed := _record_size(seen)):
             self._wait_for(waiting, needed)
-        elif len(seen) < waiting.needed and not _is_open(waiting.accepted):  # the rest will not arrive
+        elif len(seen) < waiting.needed and not _is_open(
+            waiting.accepted
+        ):  # the rest of the first record will not arrive
             self._drop(waiting)
         else:
             self._forget(waiting)
             self._begin_soon(waiting.accepted)
 
     def _wait_for(self, waiting: _WaitingClient, needed: int) -> None:
-        """Look again when `needed` bytes have arrived; until then the kernel reports no event."""
+        """Look at the connection again when `needed` bytes have arrived; before, the kernel reports no event."""
         if waiting.needed == 1:
             waiting.deadline = self._clock.monotonic() + self._context.config.handshake_seconds
         waiting.needed = needed
@@ -237,18 +246,18 @@ class FirstBytes:
 def _address_of(accepted: socket.socket) -> str:
     try:
         host, port = accepted.getpeername()[:2]
-    except OSError:  # closed already
+    except OSError:  # the socket is closed already
         return "an unknown address"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _record_size(seen: bytes) -> int:
-    """Return the size of the first TLS record, or of its header while that is incomplete."""
+    """Return the size of the first TLS record, or the size of a record header while the header is incomplete."""
     if len(seen) < _RECORD_HEADER:
         return _RECORD_HEADER
     return min(_RECORD_HEADER + int.from_bytes(seen[3:5], "big"), _MOST_RECORD)
 
 
 def _is_open(accepted: socket.socket) -> bool:
-    """Return whether the peer may still send. The first byte of TCP_INFO is the connection's state."""
+    """Return whether the peer may still send. The first byte of TCP_INFO is the state of the connection."""
     return accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED

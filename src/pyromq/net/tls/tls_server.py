@@ -1,4 +1,4 @@
-"""TLS of a listening port: whether plain connections are accepted, and certificates. No sockets here."""
+"""TLS of a listening port: whether plain connections are accepted, and the certificates. No sockets here."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pyromq.net.tls.certificate_dates import SOON_DAYS, expiry_of_file, lifetime
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 1.0  # shortest time between checks whether files have changed
+LOOK_SECONDS = 1.0  # shortest time between checks whether certificate files have changed
 
 
 class TlsMode(Enum):
-    """Which connections a port accepts. Source: RocketMQ 4.9.8, TlsMode."""
+    """Which connections a port accepts: plain, TLS, or both. Source: RocketMQ 4.9.8, TlsMode."""
 
-    DISABLED = "disabled"  # plain ones
-    PERMISSIVE = "permissive"  # both: the first byte of a connection decides
-    ENFORCING = "enforcing"  # TLS only
+    DISABLED = "disabled"  # plain connections only
+    PERMISSIVE = "permissive"  # both kinds: the first byte of a connection decides
+    ENFORCING = "enforcing"  # TLS connections only
 
 
 class ClientCertificates(Enum):
-    """Whether clients present certificates. Source: RocketMQ 4.9.8, TlsHelper.parseClientAuthMode."""
+    """Whether clients must present certificates. Source: RocketMQ 4.9.8, TlsHelper.parseClientAuthMode."""
 
     NONE = "none"
     OPTIONAL = "optional"  # a certificate, if presented, must be signed by the authority
@@ -36,15 +36,17 @@ class ClientCertificates(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTlsConfig:
-    """TLS of a port. Files are PEM and are read again when they change; open connections stay."""
+    """TLS of a listening port. Files are PEM and are read again when they change; open connections are not affected."""
 
-    certificate: Path | str  # the server's, followed by those up to the authority
-    key: Path | str | None = None  # None: in the certificate's file
-    password: str | None = field(default=None, repr=False)  # of the key; None: it has none
-    mode: TlsMode = TlsMode.PERMISSIVE  # upstream's default: clients can move to TLS one by one
+    certificate: Path | str  # file of the server's certificate, followed by intermediate certificates
+    key: Path | str | None = None  # file of the certificate's key; None: in the certificate's file
+    password: str | None = field(default=None, repr=False)  # password of the key; None: the key has no password
+    mode: TlsMode = (
+        TlsMode.PERMISSIVE
+    )  # which connections are accepted; default as in RocketMQ: clients can move to TLS one by one
     client_certificates: ClientCertificates = ClientCertificates.NONE  # whether clients must present one
     authority: Path | str | None = None  # file of the authority that signs clients' certificates
-    handshake_seconds: float = 10.0  # from the first byte to the end of the handshake
+    handshake_seconds: float = 10.0  # limit of time from the first byte to the end of the handshake
 
     def __post_init__(self) -> None:
         if self.client_certificates is not ClientCertificates.NONE and self.authority is None:
@@ -56,9 +58,11 @@ class ServerTlsConfig:
             raise UsageError(f"handshake_seconds={self.handshake_seconds!r} is out of range: 0.01 to 3600")
 
     def context(self) -> ssl.SSLContext:
-        """Return a new context. Raises `UsageError` that names a file that cannot be used."""
+        """Return a new TLS context. Raises `UsageError` that names a file that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make the server compute endlessly
+        context.options |= (
+            ssl.OP_NO_RENEGOTIATION
+        )  # with renegotiation a client could make the server compute endlessly
         asked = self.client_certificates is not ClientCertificates.NONE
         load_files(
             context,
@@ -74,7 +78,7 @@ class ServerTlsConfig:
 
 
 class ServerContext:
-    """The context of a port, renewed when a file changes.
+    """The TLS context of a port, renewed when a certificate file changes.
 
     If a changed file cannot be used, the last good context stays and the error is logged once. The constructor raises
     `UsageError` that names a file that cannot be used.
@@ -89,7 +93,7 @@ class ServerContext:
         self._log_expiry()
 
     def current(self) -> ssl.SSLContext:
-        """Return the context for a new connection."""
+        """Return the TLS context for a new connection."""
         now = self._clock.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now

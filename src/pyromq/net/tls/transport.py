@@ -1,6 +1,6 @@
 """The server's side of TLS over a transport of asyncio or of the compiled reactor.
 
-asyncio's own TLS keeps 256 KiB per connection and does not send the peer why a handshake failed.
+asyncio's own TLS keeps 256 KiB per connection and sends no reason to the peer if a handshake fails.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
-_READ_BYTES = 1 << 16  # decrypted at once; records have 16 KiB at most
+_READ_BYTES = 1 << 16  # limit of bytes decrypted in one step; a TLS record has at most 16 KiB
 
 
 class TlsTransport(asyncio.Transport):
-    """The transport of the upper protocol: `asyncio.Transport` as far as connections use it."""
+    """The transport of the protocol above TLS. Has the methods of `asyncio.Transport` that connections use."""
 
     def __init__(self, layer: TlsLayer, lower: asyncio.Transport) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class TlsTransport(asyncio.Transport):
         self._is_closing = False
 
     def release(self) -> None:
-        """Drop the layer: the connection has closed."""
+        """Drop the reference to the TLS layer: the connection has closed."""
         self._layer = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -40,7 +40,7 @@ class TlsTransport(asyncio.Transport):
         return False
 
     def close(self) -> None:
-        """Send the remaining bytes and TLS's close notification, then close."""
+        """Send the remaining bytes and the close notification of TLS, then close the connection."""
         if not self._is_closing:
             self._is_closing = True
             if self._layer is not None:
@@ -71,9 +71,9 @@ class TlsTransport(asyncio.Transport):
 
 
 class TlsLayer(asyncio.Protocol):
-    """One connection from its handshake on. `factory` makes the upper protocol after the handshake.
+    """TLS of one connection from the handshake on. `factory` makes the protocol above TLS after the handshake.
 
-    `shaken` is called once: with None after the handshake, or with the reason why it failed.
+    `shaken` is called once: with None after the handshake, or with the reason why the handshake failed.
     """
 
     def __init__(
@@ -85,22 +85,24 @@ class TlsLayer(asyncio.Protocol):
         self._shaken: Callable[[str | None], None] | None = shaken
         self._upper: asyncio.Protocol | None = None
         self._transport: TlsTransport | None = None
-        self._lower: asyncio.Transport | None = None  # None before and after the connection
+        self._lower: asyncio.Transport | None = (
+            None  # the connection's transport; None before the connection is made and after it is lost
+        )
         self._is_aborted = False
 
     def abort(self) -> None:
-        """Abort at once, or as soon as the connection is made."""
+        """Abort the connection immediately, or as soon as the connection exists."""
         self._is_aborted = True
         if self._lower is not None:
             self._lower.abort()
 
     def send(self) -> None:
-        """Write the encrypted bytes."""
+        """Write the encrypted bytes to the connection."""
         if self._lower is not None and self._outgoing.pending:
             self._lower.write(self._outgoing.read())
 
     def send_close_notify(self) -> None:
-        """Send TLS's close notification; the peer's is not awaited."""
+        """Send the close notification of TLS; the peer's notification is not awaited."""
         try:
             self.tls.unwrap()
         except ssl.SSLError:
@@ -119,7 +121,7 @@ class TlsLayer(asyncio.Protocol):
         self._incoming.write(data)
         if self._upper is None:
             self._shake(lower)
-        if self._upper is not None and not lower.is_closing():  # it may refuse the connection
+        if self._upper is not None and not lower.is_closing():  # the protocol above may refuse the connection
             self._deliver(self._upper, lower)
 
     def eof_received(self) -> bool | None:
@@ -139,7 +141,7 @@ class TlsLayer(asyncio.Protocol):
         upper, self._upper, self._lower = self._upper, None, None
         if self._transport is not None:
             self._transport.release()
-        del self.tls, self._incoming, self._outgoing  # frees much memory at once, without the garbage collector
+        del self.tls, self._incoming, self._outgoing  # frees much memory immediately, without the garbage collector
         if upper is not None:
             upper.connection_lost(error)
         self._report(str(error) if error else "closed by the peer")
@@ -150,7 +152,7 @@ class TlsLayer(asyncio.Protocol):
         except ssl.SSLWantReadError:
             self.send()
         except ssl.SSLError as error:
-            self.send()  # an alert with the reason
+            self.send()  # sends an alert with the reason
             self._report(error.reason or str(error))
             lower.close()
         else:
@@ -166,12 +168,12 @@ class TlsLayer(asyncio.Protocol):
         try:
             while part := self.tls.read(_READ_BYTES):
                 parts.append(part)
-            is_over = True  # the peer's close notification
+            is_over = True  # the peer has sent its close notification
         except ssl.SSLWantReadError:
             pass
-        except ssl.SSLError:  # invalid records
+        except ssl.SSLError:  # the peer sent invalid TLS records
             is_over = True
-        self.send()  # TLS may have records of its own
+        self.send()  # TLS may have produced records itself
         if parts:
             upper.data_received(b"".join(parts) if len(parts) > 1 else parts[0])
         if is_over and not upper.eof_received():
@@ -184,5 +186,5 @@ class TlsLayer(asyncio.Protocol):
 
 
 def release_transport(transport: asyncio.BaseTransport) -> None:
-    """Free an ended asyncio transport without the garbage collector: drop the reference to its own method."""
+    """Free an ended transport of asyncio without the garbage collector: drop the reference to its own method."""
     getattr(transport, "__dict__", {}).pop("_read_ready_cb", None)

@@ -1,4 +1,4 @@
-"""The base of declared JSON bodies, and the bodies that several subjects share.
+"""The base class of declared JSON bodies, and the bodies that several subjects share.
 
 Wire names are the camelCase of the attributes unless `field(name=)` is given. Every member that a peer may omit has a
 default. Source: RocketMQ 4.9.8, common.DataVersion, common.protocol.body.
@@ -11,35 +11,38 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-_DECLARATION: dict[str, Any] = {"frozen": True, "rename": "camel"}  # as for headers, inherited
+_DECLARATION: dict[str, Any] = {
+    "frozen": True,
+    "rename": "camel",
+}  # struct options that subclasses inherit, as for headers
 
 
 class Body(msgspec.Struct, **_DECLARATION):
-    """Base of the declared bodies."""
+    """Base class of the declared JSON bodies of requests and responses."""
 
 
 class DataVersion(Body):
-    """The version of a table. Tables with equal versions are equal."""
+    """The version of a broker's table, for example of its topics. Tables with equal versions are equal."""
 
     counter: int = 0
     timestamp: int = 0
-    state_version: int | None = None  # RocketMQ 5
+    state_version: int | None = None  # sent by RocketMQ 5
 
 
 class KeyValues(Body):
-    """Texts by name."""
+    """JSON body: texts by name."""
 
     table: dict[str, str] = field(default_factory=dict)
 
 
 class TopicList(Body):
-    """Topic names."""
+    """JSON body: topic names."""
 
     broker_address: str | None = field(name="brokerAddr", default=None)
     topics: list[str] = field(name="topicList", default_factory=list)
 
 
 class GroupList(Body):
-    """Group names."""
+    """JSON body: group names."""
 
     groups: list[str] = field(name="groupList", default_factory=list)

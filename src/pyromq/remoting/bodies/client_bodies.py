@@ -1,4 +1,4 @@
-"""Heartbeats, members of groups and their internal state.
+"""JSON bodies of heartbeats, members of groups and their internal state.
 
 Source: RocketMQ 4.9.8, HeartbeatData, ConsumerRunningInfo, ProcessQueueInfo.
 """
@@ -25,7 +25,7 @@ class Subscription(Body):
 
 
 class ConsumerEntry(Body):
-    """One consumer of a client."""
+    """One consumer in the heartbeat of a client."""
 
     group: str = field(name="groupName")
     consume_type: str = "CONSUME_PASSIVELY"
@@ -36,13 +36,13 @@ class ConsumerEntry(Body):
 
 
 class ProducerEntry(Body):
-    """One producer of a client."""
+    """One producer in the heartbeat of a client."""
 
     group: str = field(name="groupName")
 
 
 class HeartbeatBody(Body):
-    """A client's producers and consumers."""
+    """Body of a heartbeat: the client's producers and consumers."""
 
     client_id: str = field(name="clientID")
     consumers: list[ConsumerEntry] = field(name="consumerDataSet", default_factory=list)
@@ -50,7 +50,7 @@ class HeartbeatBody(Body):
 
 
 class ClientCheck(Body):
-    """A subscription to check."""
+    """Body of a request to check a subscription."""
 
     client_id: str = ""
     group: str = ""
@@ -58,34 +58,36 @@ class ClientCheck(Body):
 
 
 class ConsumerIds(Body):
-    """A group's members."""
+    """Body of a response: the client ids of the members of a group."""
 
     client_ids: list[str] = field(name="consumerIdList", default_factory=list)
 
 
 class ClientConnection(Body):
-    """One connected client."""
+    """One connected client of a group."""
 
     client_id: str
     client_address: str = field(name="clientAddr", default="")
     language: str = "JAVA"
     version: int = 0
-    subscriptions: dict[str, str] | None = None  # ours, on request: its expressions by topic
+    subscriptions: dict[str, str] | None = None  # ours, on request: the client's subscription expressions by topic
 
 
 class ConsumerConnection(Body):
-    """A group's members and subscriptions; for our tools also each member's subscriptions and the queue locks."""
+    """Body of a response: a group's members and subscriptions. Our tools also get each member's subscriptions and the
+    queue locks.
+    """
 
     connections: list[ClientConnection] = field(name="connectionSet", default_factory=list)
     subscriptions: dict[str, Subscription] = field(name="subscriptionTable", default_factory=dict)
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from: str = field(name="consumeFromWhere", default="CONSUME_FROM_LAST_OFFSET")
-    locks: list[LockHolder] | None = None  # ours, on request
+    locks: list[LockHolder] | None = None  # ours, on request: the owners of queue locks
 
 
 class ProducerConnection(Body):
-    """A producer group's clients."""
+    """Body of a response: the connected clients of a producer group."""
 
     connections: list[ClientConnection] = field(name="connectionSet", default_factory=list)
 
@@ -101,7 +103,7 @@ class ProducerClient(Body):
 
 
 class ProducerTable(Body):
-    """All producer groups."""
+    """Body of a response: all producer groups with their clients."""
 
     groups: dict[str, list[ProducerClient]] = field(name="data", default_factory=dict)
 
@@ -137,7 +139,7 @@ class ConsumeRates(Body):
 
 
 class ConsumerRunning(Body):
-    """A consumer's internal state."""
+    """Body of a response: the internal state of a consumer."""
 
     properties: dict[str, str] = field(default_factory=dict)
     subscriptions: list[Subscription] = field(name="subscriptionSet", default_factory=list)
@@ -147,7 +149,7 @@ class ConsumerRunning(Body):
 
 
 class ConsumeDirectlyResult(Body):
-    """The result of a listener for one message."""
+    """Body of a response: the result of a listener that was called with one message."""
 
     order: bool = False
     auto_commit: bool = True

@@ -1,4 +1,4 @@
-"""Queues, their locks and offsets."""
+"""JSON bodies with queues, their locks and offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyromq.remoting.bodies.body import Body
 
 
 class WireQueue(Body):
-    """A queue as a JSON object."""
+    """A queue as a JSON object: topic, broker name and queue id."""
 
     topic: str
     broker_name: str
@@ -25,7 +25,7 @@ class WireQueue(Body):
 
 
 class QueueLock(Body):
-    """Queues to lock or unlock for a client of a group."""
+    """Body of a request: queues to lock or unlock for a client of a group."""
 
     group: str = field(name="consumerGroup")
     client_id: str
@@ -34,7 +34,7 @@ class QueueLock(Body):
 
 
 class LockHolder(Body):
-    """The owner of a queue's lock, and its age."""
+    """The owner of the lock on a queue, and the age of the lock."""
 
     queue: WireQueue
     client_id: str
@@ -42,10 +42,13 @@ class LockHolder(Body):
 
 
 class LockedQueues(Body):
-    """The queues now locked for the client; for our clients also the owners of the others."""
+    """Body of a response: the queues now locked for the client.
+
+    Our clients also get the owners of queues not locked.
+    """
 
     queues: list[WireQueue] = field(name="lockOKMQSet", default_factory=list)
-    refused: list[LockHolder] | None = None  # ours; not sent to Java clients
+    refused: list[LockHolder] | None = None  # ours: owners of the queues that were not locked; not sent to Java clients
 
 
 class OffsetMoved(Body):
@@ -58,20 +61,23 @@ class OffsetMoved(Body):
 
 
 class ConsumerOffsetTable(Body):
-    """Queue offsets by `topic@group` and queue id."""
+    """Committed queue offsets by `topic@group` and queue id."""
 
     offsets: dict[str, dict[int, int]] = field(name="offsetTable", default_factory=dict)
 
 
 class DelayOffsetTable(Body):
-    """Queue offsets by delay level. `log_end`, ours, on disk only: the log's end at that time."""
+    """Delivered queue offsets by delay level.
+
+    `log_end` (ours, only on disk) is the end of the commit log at that time.
+    """
 
     offsets: dict[int, int] = field(name="offsetTable", default_factory=dict)
     log_end: int | None = None
 
 
 class QueueOffset(Body):
-    """An offset in the list form of `ResetOffsets`."""
+    """A queue and an offset, in the list form of `ResetOffsets`."""
 
     topic: str
     broker_name: str
@@ -80,19 +86,19 @@ class QueueOffset(Body):
 
 
 class ResetOffsets(Body):
-    """Offsets to reset to; the list form is for C++."""
+    """Body of a request: offsets to which a member resets its queues. The list form is for C++ clients."""
 
     offsets: dict[MessageQueue, int] | list[QueueOffset] = field(name="offsetTable", default_factory=dict)
 
 
 class ConsumerStatus(Body):
-    """Offsets of members: a broker fills the first table, a member the second."""
+    """Body of a response: offsets of a group's members. A broker fills the first table, a member the second."""
 
     clients: dict[str, dict[MessageQueue, int]] = field(name="consumerTable", default_factory=dict)
     queues: dict[MessageQueue, int] = field(name="messageQueueTable", default_factory=dict)
 
 
 class CorrectionOffsetTable(Body):
-    """Offsets by queue id."""
+    """Body of a response: queue offsets by queue id."""
 
     offsets: dict[int, int] = field(name="correctionOffsets", default_factory=dict)

@@ -1,4 +1,4 @@
-"""What name servers keep: routes, clusters, and a broker's registration, plain and compressed.
+"""JSON bodies with what name servers keep: routes, clusters, and registrations of brokers, plain and compressed.
 
 Source: RocketMQ 4.9.8, TopicRouteData, ClusterInfo, RegisterBrokerBody.
 """
@@ -31,7 +31,7 @@ class QueuesAtBroker(Body):
 
 
 class BrokerAddresses(Body):
-    """A broker's addresses by broker id; 0 is the master."""
+    """The addresses of a broker name by broker id; id 0 is the master."""
 
     broker_name: str
     cluster: str = ""
@@ -39,7 +39,7 @@ class BrokerAddresses(Body):
 
 
 class TopicRoute(Body):
-    """The brokers and queues of a topic."""
+    """Body of a response: the brokers and queues of a topic."""
 
     brokers: list[BrokerAddresses] = field(name="brokerDatas", default_factory=list)
     filter_servers: dict[str, list[str]] = field(name="filterServerTable", default_factory=dict)
@@ -48,9 +48,9 @@ class TopicRoute(Body):
 
 
 class ClusterTable(Body):
-    """All brokers by name, and the broker names of each cluster.
+    """Body of a response: all brokers by name, and the broker names of each cluster.
 
-    `absent` are the topics of each broker that left; ours, and ignored by Java's clients.
+    `absent` has the topics of each broker that left; this member is ours, and ignored by Java clients.
     """
 
     brokers: dict[str, BrokerAddresses] = field(name="brokerAddrTable", default_factory=dict)
@@ -59,7 +59,7 @@ class ClusterTable(Body):
 
 
 class BrokerRegistration(Body):
-    """A broker's topics and filter servers."""
+    """Body of a registration: the topics and filter servers of a broker."""
 
     filter_servers: list[str] = field(name="filterServerList", default_factory=list)
     topics: TopicConfigTable = field(name="topicConfigSerializeWrapper", default_factory=TopicConfigTable)
@@ -69,14 +69,14 @@ class BrokerRegistration(Body):
 #     int n, DataVersion as JSON | int topics | per topic: int n, text | int n, filter servers as JSON
 #     where a topic's text is `name readQueues writeQueues permission filterType`
 
-# Decompressed: as much as fits into a frame without compression, 100,000 topics.
+# Limit of a decompressed registration: as much as a frame holds without compression, 100,000 topics.
 MAX_REGISTRATION_BYTES = 1 << 24
 
 _INT = struct.Struct(">i")
 
 
 def compress_registration(registration: BrokerRegistration) -> bytes:
-    """Return the compressed form, which lacks a topic's order flag and sysFlag."""
+    """Return the compressed form of a registration. This form has no room for a topic's order flag and sysFlag."""
     table = registration.topics
     texts = [f"{t.name} {t.read_queues} {t.write_queues} {t.permission} {t.filter_type}" for t in table.topics.values()]
     parts = [_sized(encode_body(table.data_version)), _INT.pack(len(texts))]
@@ -85,16 +85,19 @@ def compress_registration(registration: BrokerRegistration) -> bytes:
     return zlib.compress(b"".join(parts), 9)
 
 
-Reading = Generator[None, None, BrokerRegistration]  # yields where it may be interrupted
+Reading = Generator[None, None, BrokerRegistration]  # a generator that yields where decoding may be interrupted
 
 
 def decompress_registration(raw: bytes) -> BrokerRegistration:
-    """Decode the compressed form without interruption. Raises `ProtocolError`."""
+    """Return the registration in compressed bytes, decoded without interruption. Raises `ProtocolError`."""
     return run_blocking(read_compressed(raw))
 
 
 async def read_compressed(raw: bytes) -> BrokerRegistration:
-    """Decode the compressed form. Raises `ProtocolError`."""
+    """Decode a compressed registration; the generator yields where decoding may be interrupted.
+
+    Raises `ProtocolError`.
+    """
     try:
         data = await _decompressed(raw)
         version, position = _take(data, 0)
@@ -130,7 +133,9 @@ async def _decompressed(raw: bytes) -> bytes:
 
 
 async def read_plain(raw: bytes) -> BrokerRegistration:
-    """Decode the plain form; a long one topic by topic, which must be legal JSON. Raises `ProtocolError`."""
+    """Decode a plain registration. A long one is decoded topic by topic, and must then be legal JSON. Raises
+    `ProtocolError`.
+    """
     if len(raw) <= SHORT_BYTES:
         return decode_body(BrokerRegistration, raw, REGISTRATION)
     begin = _TABLE.search(raw)
@@ -155,9 +160,9 @@ async def read_plain(raw: bytes) -> BrokerRegistration:
     return BrokerRegistration(topics=table, filter_servers=registration.filter_servers)
 
 
-SHORT_BYTES = 256 << 10  # of a registration decoded at once, in 2 ms
-_AT_ONCE = 100  # topics between two yields, some 200 us
-_FED_BYTES, _DECOMPRESSED_BYTES = 16 << 10, 256 << 10  # into and out of zlib at once
+SHORT_BYTES = 256 << 10  # limit of a registration that is decoded in one step, in 2 ms
+_AT_ONCE = 100  # number of topics decoded between two yields, in some 200 us
+_FED_BYTES, _DECOMPRESSED_BYTES = 16 << 10, 256 << 10  # limits of bytes into and out of one call of zlib
 _TOPIC = msgspec.json.Decoder(TopicConfig, strict=False)
 _TABLE = re.compile(rb'"topicConfigTable"\s*:\s*\{')
 # Possessive quantifiers (`+`): without backtracking invalid input fails fast.

@@ -1,4 +1,6 @@
-"""Groups' progress, queues' bounds, and counters. Source: RocketMQ 4.9.8, ConsumeStats, BrokerStatsData."""
+"""JSON bodies with progress of groups, bounds of queues, and counters. Source: RocketMQ 4.9.8, ConsumeStats,
+BrokerStatsData.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ class ConsumedQueue(Body):
 
 
 class ConsumeStats(Body):
-    """A group's progress."""
+    """Body of a response: a group's progress in each queue."""
 
     consume_tps: float = 0.0
     queues: dict[MessageQueue, ConsumedQueue] = field(name="offsetTable", default_factory=dict)
 
 
 class ConsumeStatsList(Body):
-    """The progress of every group of a broker."""
+    """Body of a response: the progress of every group of a broker."""
 
     broker_address: str = field(name="brokerAddr", default="")
     groups: list[dict[str, list[ConsumeStats]]] = field(name="consumeStatsList", default_factory=list)
@@ -34,7 +36,7 @@ class ConsumeStatsList(Body):
 
 
 class TopicOffset(Body):
-    """Bounds and last store time of a queue."""
+    """First and end offset of a queue, and the store time of its last message."""
 
     min_offset: int = 0
     max_offset: int = 0
@@ -42,13 +44,13 @@ class TopicOffset(Body):
 
 
 class TopicStats(Body):
-    """The queues of a topic."""
+    """Body of a response: bounds of the queues of a topic."""
 
     queues: dict[MessageQueue, TopicOffset] = field(name="offsetTable", default_factory=dict)
 
 
 class QueueTimeSpan(Body):
-    """Store times in one queue; ms and as text `yyyy-MM-dd#HH:mm:ss:SSS`."""
+    """Store times of messages in one queue, in ms and as text `yyyy-MM-dd#HH:mm:ss:SSS`."""
 
     queue: WireQueue = field(name="messageQueue")
     min_ms: int = field(name="minTimeStamp", default=0)
@@ -61,7 +63,7 @@ class QueueTimeSpan(Body):
 
 
 class ConsumeTimeSpans(Body):
-    """Store times in the queues of a topic."""
+    """Body of a response: store times of messages in the queues of a topic."""
 
     spans: list[QueueTimeSpan] = field(name="consumeTimeSpanSet", default_factory=list)
 
@@ -79,7 +81,7 @@ class QueueEntryBody(Body):
 
 
 class QueueEntriesBody(Body):
-    """Entries of a consume queue."""
+    """Body of a response: entries of a consume queue."""
 
     subscription: Subscription | None = field(name="subscriptionData", default=None)
     filter_text: str | None = field(name="filterData", default=None)
@@ -89,7 +91,7 @@ class QueueEntriesBody(Body):
 
 
 class StatsItem(Body):
-    """A counter over one period: its sum, its rate per second, its average value."""
+    """A broker's counter over one period: sum, rate per second, and average value."""
 
     sum: int = 0
     tps: float = 0.0
@@ -97,7 +99,7 @@ class StatsItem(Body):
 
 
 class BrokerStats(Body):
-    """A counter over a minute, an hour and a day."""
+    """Body of a response: one of a broker's counters over a minute, an hour and a day."""
 
     minute: StatsItem = field(name="statsMinute", default_factory=StatsItem)
     hour: StatsItem = field(name="statsHour", default_factory=StatsItem)
@@ -105,7 +107,7 @@ class BrokerStats(Body):
 
 
 class TopicFigures(Body):
-    """A topic of one broker: its settings and the totals of its queues; `sent` counts all messages ever stored."""
+    """A topic at one broker: its settings and the totals of its queues. `sent` counts all messages ever stored."""
 
     name: str
     read_queues: int = 0
@@ -118,7 +120,10 @@ class TopicFigures(Body):
 
 
 class ConsumedTopicFigures(Body):
-    """A group's progress in one topic; `delay_ms` is the age of its oldest message not consumed yet."""
+    """A group's progress in one topic.
+
+    `delay_ms` is the age of the oldest message that the group has not consumed.
+    """
 
     topic: str
     consumed: int = 0
@@ -127,7 +132,7 @@ class ConsumedTopicFigures(Body):
 
 
 class GroupFigures(Body):
-    """A group of one broker: its members and its progress in each topic."""
+    """A group at one broker: its members, and its progress in each topic."""
 
     name: str
     members: list[str] = field(default_factory=list)
@@ -137,7 +142,7 @@ class GroupFigures(Body):
 
 
 class FiguresTable(Body):
-    """Every topic and every group of a broker. Ours."""
+    """Body of a response: every topic and every group of a broker. Ours."""
 
     topics: list[TopicFigures] = field(default_factory=list)
     groups: list[GroupFigures] = field(default_factory=list)

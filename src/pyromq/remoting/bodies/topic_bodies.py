@@ -26,7 +26,7 @@ class TopicConfig(Body):
 
 
 class TopicConfigTable(Body):
-    """All topics of a broker."""
+    """Body of a response: all topics of a broker with their settings."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     topics: dict[str, TopicConfig] = field(name="topicConfigTable", default_factory=dict)
@@ -47,14 +47,14 @@ class GroupConfig(Body):
 
 
 class GroupConfigTable(Body):
-    """All consumer groups of a broker."""
+    """Body of a response: all consumer groups of a broker with their settings."""
 
     data_version: DataVersion = field(default_factory=DataVersion)
     groups: dict[str, GroupConfig] = field(name="subscriptionGroupTable", default_factory=dict)
 
 
 class AccountEntry(Body):
-    """An account. Our brokers send stars instead of the secret key."""
+    """An account of the access control. Our brokers send stars instead of the secret key."""
 
     access_key: str
     secret_key: str | None = None
@@ -67,7 +67,7 @@ class AccountEntry(Body):
 
 
 class AccountTable(Body):
-    """All accounts, and the addresses that need no account."""
+    """Body of a response: all accounts, and the addresses that need no account."""
 
     white_list: list[str] = field(name="globalWhiteAddrs", default_factory=list)
     accounts: list[AccountEntry] = field(name="plainAccessConfigs", default_factory=list)

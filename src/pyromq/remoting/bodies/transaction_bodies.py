@@ -1,4 +1,4 @@
-"""Undecided half messages, batch transactions (ours), and scheduled messages.
+"""JSON bodies with undecided half messages, batch transactions (ours), and scheduled messages.
 
 Source of the numbers of scheduled messages: RocketMQ 5.3.3, TimerMetrics; their list is ours.
 """
@@ -11,7 +11,9 @@ from pyromq.remoting.bodies.body import Body, DataVersion
 
 
 class BatchAttempt(Body):
-    """One attempt and its number of messages at this broker; `elsewhere` has those at other brokers by name."""
+    """One attempt at a batch transaction and its number of messages at this broker. `elsewhere` has the numbers at
+    other brokers by name.
+    """
 
     token: str
     messages: int = 0
@@ -19,26 +21,28 @@ class BatchAttempt(Body):
 
 
 class BatchAttempts(Body):
-    """The attempts of a request."""
+    """Body of a request: the attempts at a batch transaction that the request is about."""
 
     attempts: list[BatchAttempt] = field(default_factory=list)
 
 
 class BatchDecision(Body):
-    """A decision; `by_this`: made by the answered request. Times in ms."""
+    """Body of a response: the decision on a batch transaction. `by_this`: the answered request made the decision. Times
+    in ms.
+    """
 
     transaction: str
     attempts: list[BatchAttempt]
     decided_ms: int
-    visible: bool = False  # consumers can see all its messages at this broker
+    visible: bool = False  # consumers can see all messages of the transaction at this broker
     by_this: bool = False
-    content: str | None = None  # of the deciding request
+    content: str | None = None  # description that the deciding request gave of the transaction
 
 
 class UndecidedBatch(Body):
-    """An undecided transaction; `silent_ms` is the time since the last run of an attempt.
+    """An undecided batch transaction. `silent_ms` is the time since the last messages of an attempt arrived.
 
-    `ledger` is the deciding broker if it is not the answering one.
+    `ledger` is the broker that decides, unless the responding broker does.
     """
 
     transaction: str
@@ -48,14 +52,14 @@ class UndecidedBatch(Body):
 
 
 class UndecidedBatches(Body):
-    """The undecided transactions of one broker, oldest first, and their total number."""
+    """Body of a response: the undecided batch transactions of one broker, oldest first, and their total number."""
 
     batches: list[UndecidedBatch] = field(default_factory=list)
     count: int = 0
 
 
 class LedgerEntry(Body):
-    """The commit point of a transaction: a record in queue 0 of the ledger's topic."""
+    """The commit of a batch transaction: a record in queue 0 of the ledger topic of the deciding broker."""
 
     transaction: str
     attempts: list[BatchAttempt]
@@ -63,10 +67,11 @@ class LedgerEntry(Body):
 
 
 class LedgerNote(Body):
-    """The progress of carrying out a decision: a record in queue 1 of the ledger's topic.
+    """The progress of carrying out the decision on a batch transaction: a record in queue 1 of the ledger topic.
 
-    With `tokens`: their runs before `half_queue_offset` are rolled back. Without: the committed runs before it are
-    visible, and the first `messages` messages of the run at it.
+    A run is a request with messages of one queue. With `tokens`: the runs of these attempts before `half_queue_offset`
+    are rolled back. Without `tokens`: the committed runs before that offset are visible, and the first `messages`
+    messages of the run at that offset.
     """
 
     transaction: str
@@ -85,7 +90,7 @@ class HalfMessageEntry(Body):
     born_ms: int
     checks: int
     size: int
-    topic: str | None = None  # None: damaged, it cannot be committed
+    topic: str | None = None  # None: the message is damaged and cannot be committed
     queue_id: int | None = None
     message_id: str | None = field(name="msgId", default=None)
     keys: str | None = None
@@ -93,21 +98,23 @@ class HalfMessageEntry(Body):
 
 
 class HalfMessageList(Body):
-    """One page, and the queue offset after which the next page begins; None on the last page."""
+    """Body of a response: one page of half messages, and the queue offset after which the next page begins; None on the
+    last page.
+    """
 
     half_messages: list[HalfMessageEntry] = field(default_factory=list)
     next_after: int | None = None
 
 
 class TimerCount(Body):
-    """The number of scheduled messages of one topic, and when it was counted, in ms."""
+    """The number of scheduled messages of one topic, and when the broker counted them, in ms."""
 
     count: int = 0
     counted_ms: int = field(name="timeStamp", default=0)
 
 
 class TimerCounts(Body):
-    """The numbers of scheduled messages by topic."""
+    """Body of a response: the numbers of scheduled messages by topic."""
 
     counts: dict[str, TimerCount] = field(name="timingCount", default_factory=dict)
     data_version: DataVersion | None = None
@@ -129,7 +136,9 @@ class ListedTimer(Body):
 
 
 class TimerList(Body):
-    """One page, and the beginning of the next page; `next_ms` is None on the last page."""
+    """Body of a response: one page of scheduled messages, and where the next page begins. `next_ms` is None on the last
+    page.
+    """
 
     timers: list[ListedTimer] = field(default_factory=list)
     next_ms: int | None = None

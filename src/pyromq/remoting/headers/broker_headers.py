@@ -1,4 +1,4 @@
-"""A broker's settings, state, housekeeping and accounts, its topics and its consumer groups."""
+"""Headers of requests about a broker: its settings, state, housekeeping, accounts, topics and consumer groups."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pyromq.remoting.header import Header, field
 
 
 class SaveBrokerSettings(Header):
-    """Change settings; the body holds `key=value` lines."""
+    """Request to a broker: change settings. The body has `key=value` lines."""
 
     code = RequestCode.UPDATE_BROKER_CONFIG
 
 
 class BrokerSettingsResponse(Header):
-    """The version of the settings, a DataVersion as JSON text.
+    """Response to a change of settings: their version, a DataVersion as JSON text.
 
     `next_start` is ours: settings that take effect at the next start, as a JSON object of texts by name.
     """
@@ -24,47 +24,49 @@ class BrokerSettingsResponse(Header):
 
 
 class BrokerSettings(Header):
-    """All settings as `key=value` lines."""
+    """Request to a broker for all its settings, as `key=value` lines."""
 
     code = RequestCode.GET_BROKER_CONFIG
     reply_header = BrokerSettingsResponse
 
 
 class BrokerState(Header):
-    """A broker's runtime figures."""
+    """Request to a broker for its runtime figures."""
 
     code = RequestCode.GET_BROKER_RUNTIME_INFO
     reply_body = bodies.KeyValues
 
 
 class BrokerSystemTopics(Header):
-    """A broker's system topics."""
+    """Request to a broker for its system topics."""
 
     code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
     reply_body = bodies.TopicList
 
 
 class CleanQueues(Header):
-    """Remove consume queues without messages."""
+    """Request to a broker: remove consume queues without messages."""
 
     code = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
 
 
 class CleanTopics(Header):
-    """Remove consume queues of topics that do not exist."""
+    """Request to a broker: remove consume queues of topics that do not exist."""
 
     code = RequestCode.CLEAN_UNUSED_TOPIC
 
 
 class DeleteExpiredLogResponse(Header):
-    """Both fields are ours: the number of files deleted at once, and the log offset from which on files stay."""
+    """Response with the number of log segments deleted immediately, and the log offset from which on segments stay.
+    Both are ours.
+    """
 
     files: int | None = None
     kept_from: int | None = None
 
 
 class DeleteExpiredLog(Header):
-    """Delete expired log segments in the next cleaning rounds.
+    """Request to a broker: delete expired log segments in the next cleaning rounds.
 
     `older_than_hours` is ours: the age to use instead of the broker's setting.
     """
@@ -75,7 +77,7 @@ class DeleteExpiredLog(Header):
 
 
 class SaveAccount(Header):
-    """Create an account or change its given fields; lists are `name=PUB|SUB`, joined by commas."""
+    """Request: create an account or change its given fields. Lists are `name=PUB|SUB`, joined by commas."""
 
     code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
     access_key: str
@@ -89,14 +91,14 @@ class SaveAccount(Header):
 
 
 class DeleteAccount(Header):
-    """Delete an account."""
+    """Request: delete an account."""
 
     code = RequestCode.DELETE_ACL_CONFIG
     access_key: str
 
 
 class AccountsVersionResponse(Header):
-    """JSON texts: the version of the first file, and the versions of all files by path."""
+    """Response with JSON texts: the version of the first ACL file, and the versions of all ACL files by path."""
 
     version: str
     broker_name: str
@@ -106,14 +108,14 @@ class AccountsVersionResponse(Header):
 
 
 class AccountsVersion(Header):
-    """Return the versions of the account files."""
+    """Request for the versions of the ACL files."""
 
     code = RequestCode.GET_BROKER_CLUSTER_ACL_INFO
     reply_header = AccountsVersionResponse
 
 
 class SaveWhiteList(Header):
-    """Replace the addresses, joined by commas, in one file; "" is the default file."""
+    """Request: replace the white list (addresses joined by commas) in one ACL file; "" is the default file."""
 
     code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
     addresses: str = field(name="globalWhiteAddrs")
@@ -121,14 +123,14 @@ class SaveWhiteList(Header):
 
 
 class ListAccounts(Header):
-    """All accounts and white lists."""
+    """Request for all accounts and white lists."""
 
     code = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG
     reply_body = bodies.AccountTable
 
 
 class CreateTopic(Header):
-    """Create a topic or change its settings."""
+    """Request to a broker: create a topic or change its settings."""
 
     code = RequestCode.UPDATE_AND_CREATE_TOPIC
     topic: str
@@ -142,14 +144,14 @@ class CreateTopic(Header):
 
 
 class AllTopics(Header):
-    """All topics with their settings."""
+    """Request to a broker for all topics with their settings."""
 
     code = RequestCode.GET_ALL_TOPIC_CONFIG
     reply_body = bodies.TopicConfigTable
 
 
 class TopicSettings(Header):
-    """One topic's settings (RocketMQ 5's request)."""
+    """Request to a broker for the settings of one topic (from RocketMQ 5)."""
 
     code = RequestCode.GET_TOPIC_CONFIG
     reply_body = bodies.TopicConfig
@@ -157,28 +159,28 @@ class TopicSettings(Header):
 
 
 class DeleteTopic(Header):
-    """Delete a topic at a broker."""
+    """Request to a broker: delete a topic there."""
 
     code = RequestCode.DELETE_TOPIC_IN_BROKER
     topic: str
 
 
 class SaveGroup(Header):
-    """Create a consumer group or change its settings."""
+    """Request to a broker: create a consumer group or change its settings."""
 
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
     request_body = bodies.GroupConfig
 
 
 class AllGroups(Header):
-    """All consumer groups with their settings."""
+    """Request to a broker for all consumer groups with their settings."""
 
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     reply_body = bodies.GroupConfigTable
 
 
 class DeleteGroup(Header):
-    """Delete a consumer group."""
+    """Request to a broker: delete a consumer group there."""
 
     code = RequestCode.DELETE_SUBSCRIPTIONGROUP
     group: str = field(name="groupName")

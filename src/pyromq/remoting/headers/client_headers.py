@@ -1,4 +1,4 @@
-"""Heartbeats, membership, queue locks, and requests relayed to clients."""
+"""Headers of heartbeats, membership, queue locks, and requests that brokers relay to clients."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pyromq.remoting.header import Header, field
 
 
 class Heartbeat(Header):
-    """A client's producers, consumers and subscriptions."""
+    """Heartbeat of a client; the body has the client's producers, consumers and subscriptions."""
 
     code = RequestCode.HEART_BEAT
     request_body = bodies.HeartbeatBody
 
 
 class UnregisterClient(Header):
-    """A client leaves a producer or a consumer group."""
+    """Request: a client leaves a producer group or a consumer group."""
 
     code = RequestCode.UNREGISTER_CLIENT
     client_id: str = field(name="clientID")
@@ -25,7 +25,7 @@ class UnregisterClient(Header):
 
 
 class ConsumerList(Header):
-    """The client ids of a group's members."""
+    """Request for the client ids of the members of a group."""
 
     code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     reply_body = bodies.ConsumerIds
@@ -34,14 +34,14 @@ class ConsumerList(Header):
 
 
 class ConsumerIdsChanged(Header):
-    """The broker notifies a member that its group has changed."""
+    """Request from a broker to a member: the members of the group have changed."""
 
     code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     consumer_group: str
 
 
 class LockQueues(Header):
-    """Lock queues for a client of a group; the response lists the locked ones."""
+    """Request: lock queues for a client of a group. The response lists the locked queues."""
 
     code = RequestCode.LOCK_BATCH_MQ
     request_body = bodies.QueueLock
@@ -49,30 +49,32 @@ class LockQueues(Header):
 
 
 class UnlockQueues(Header):
-    """Unlock queues."""
+    """Request: unlock queues of a client of a group."""
 
     code = RequestCode.UNLOCK_BATCH_MQ
     request_body = bodies.QueueLock
 
 
 class CheckClient(Header):
-    """Check a subscription expression before a consumer starts."""
+    """Request: check a subscription expression before a consumer starts."""
 
     code = RequestCode.CHECK_CLIENT_CONFIG
     request_body = bodies.ClientCheck
 
 
 class ConsumerConnections(Header):
-    """The members of a group and its subscriptions."""
+    """Request for the members and subscriptions of a group."""
 
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     reply_body = bodies.ConsumerConnection
     consumer_group: str
-    details: bool | None = None  # ours: also each member's subscriptions, and the locks; Java brokers ignore it
+    details: bool | None = (
+        None  # ours: also return each member's subscriptions, and the queue locks; Java brokers ignore this field
+    )
 
 
 class ProducerConnections(Header):
-    """The clients of a producer group."""
+    """Request for the clients of a producer group."""
 
     code = RequestCode.GET_PRODUCER_CONNECTION_LIST
     reply_body = bodies.ProducerConnection
@@ -80,14 +82,14 @@ class ProducerConnections(Header):
 
 
 class AllProducers(Header):
-    """All producer groups and their clients."""
+    """Request for all producer groups with their clients."""
 
     code = RequestCode.GET_ALL_PRODUCER_INFO
     reply_body = bodies.ProducerTable
 
 
 class ConsumerRunningState(Header):
-    """A member's internal state, requested through the broker."""
+    """Request for the internal state of a member; the broker relays the request to the member."""
 
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
     reply_body = bodies.ConsumerRunning
@@ -97,7 +99,7 @@ class ConsumerRunningState(Header):
 
 
 class ConsumeDirectly(Header):
-    """Run a member's listener on one message."""
+    """Request: call a member's listener with one message; the broker relays the request to the member."""
 
     code = RequestCode.CONSUME_MESSAGE_DIRECTLY
     reply_body = bodies.ConsumeDirectlyResult

@@ -1,6 +1,6 @@
-"""Sending, pulling, sending back, replies, and scheduled messages.
+"""Headers of sending, pulling, sending back, replies, and scheduled messages.
 
-Source of scheduled messages: RocketMQ 5.3.3; their list is ours.
+Source of scheduled messages: RocketMQ 5.3.3; the header that lists them is ours.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from pyromq.remoting.header import Header, field, respell
 
 
 class SendMessageResponse(Header):
-    """Where the message was stored; for a batch, the ids joined by commas and the first message's queue offset."""
+    """Response: where the message was stored.
+
+    For a batch, the ids joined by commas and the first message's queue offset.
+    """
 
     message_id: str = field(name="msgId")
     queue_id: int
     queue_offset: int
-    recall_handle: str | None = None  # RocketMQ 5: cancels a scheduled message
+    recall_handle: str | None = None  # from RocketMQ 5: handle with which the scheduled message can be cancelled
     transaction_id: str | None = None
     region: str | None = field(name="MSG_REGION", default=None)
     trace_on: str | None = field(name="TRACE_ON", default=None)
 
 
 class SendRefusal(Header):
-    """The fields that accompany the code and text of a refused send."""
+    """The header fields of a response that refuses a send."""
 
     region: str | None = field(name="MSG_REGION", default=None)
     trace_on: str | None = field(name="TRACE_ON", default=None)
@@ -50,7 +53,7 @@ class _SendHeader(Header):
 
 
 class SendMessage(_SendHeader):
-    """Store the message."""
+    """Request to a broker: store the message in the body."""
 
     code = RequestCode.SEND_MESSAGE
 
@@ -77,7 +80,7 @@ SendBatchMessage = respell(SendMessage, RequestCode.SEND_BATCH_MESSAGE, "SendBat
 
 
 class SendReplyMessage(_SendHeader):
-    """Pass a reply on to the client that sent the request."""
+    """Request to a broker: pass a reply message on to the client that sent the request message."""
 
     code = RequestCode.SEND_REPLY_MESSAGE
 
@@ -86,7 +89,7 @@ SendReplyMessageV2 = respell(SendReplyMessage, RequestCode.SEND_REPLY_MESSAGE_V2
 
 
 class PushReplyMessage(Header):
-    """The broker passes a reply on to the client that sent the request."""
+    """Request from a broker to a client: the reply message to a request message of this client."""
 
     code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     producer_group: str
@@ -106,7 +109,7 @@ class PushReplyMessage(Header):
 
 
 class SendMessageBack(Header):
-    """Redeliver later the message at log offset `offset`, whose processing failed."""
+    """Request: redeliver later the message at log offset `offset`, whose processing failed."""
 
     code = RequestCode.CONSUMER_SEND_MSG_BACK
     offset: int
@@ -117,11 +120,14 @@ class SendMessageBack(Header):
     unit_mode: bool | None = None
     max_reconsume_times: int | None = None
     broker_name: str | None = field(name="bname", default=None)
-    reason: str | None = None  # ours: kept with the message as property RETRY_REASON; Java brokers ignore it
+    reason: str | None = None  # ours: stored with the message as property RETRY_REASON; Java brokers ignore this field
 
 
 class PullMessageResponse(Header):
-    """The next offset to pull and the queue's bounds. The body holds the records, one after the other."""
+    """Response to a pull: the next offset to pull and the queue's bounds.
+
+    The body has the records, one after another.
+    """
 
     next_offset: int = field(name="nextBeginOffset")
     min_offset: int
@@ -130,7 +136,7 @@ class PullMessageResponse(Header):
 
 
 class PullMessage(Header):
-    """Pull messages of one queue from an offset on."""
+    """Request: pull messages of one queue from an offset on."""
 
     code = RequestCode.PULL_MESSAGE
     reply_header = PullMessageResponse
@@ -153,13 +159,13 @@ LitePullMessage = respell(PullMessage, RequestCode.LITE_PULL_MESSAGE, "LitePullM
 
 
 class RecallMessageResponse(Header):
-    """The unique id of the cancelled message."""
+    """Response with the unique id of the cancelled message."""
 
     message_id: str = field(name="msgId")
 
 
 class RecallMessage(Header):
-    """Cancel a message by the handle of its send result."""
+    """Request: cancel a scheduled message by the handle in its send result."""
 
     code = RequestCode.RECALL_MESSAGE
     reply_header = RecallMessageResponse
@@ -170,14 +176,16 @@ class RecallMessage(Header):
 
 
 class CountTimers(Header):
-    """The number of scheduled messages by topic."""
+    """Request for the number of scheduled messages by topic."""
 
     code = RequestCode.GET_TIMER_METRICS
     reply_body = bodies.TimerCounts
 
 
 class ListTimers(Header):
-    """Scheduled messages of a topic in order of delivery time, from a time (ms) and an entry at that time on."""
+    """Request for scheduled messages of a topic in order of delivery time, from a time (ms) and an entry at that time
+    on.
+    """
 
     code = RequestCode.LIST_TIMERS
     reply_body = bodies.TimerList

@@ -1,4 +1,4 @@
-"""Requests to a name server."""
+"""Headers of requests to a name server."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pyromq.remoting.header import Header, field
 
 
 class RegisterBrokerResponse(Header):
-    """For a slave: its master's addresses."""
+    """Response to a registration: for a slave, the addresses of its master."""
 
     ha_address: str | None = field(name="haServerAddr", default=None)
     master_address: str | None = field(name="masterAddr", default=None)
 
 
 class RegisterBroker(Header):
-    """Register a broker and its topics."""
+    """Request to a name server: register a broker and its topics."""
 
     code = RequestCode.REGISTER_BROKER
     reply_header = RegisterBrokerResponse
@@ -31,7 +31,7 @@ class RegisterBroker(Header):
 
 
 class UnregisterBroker(Header):
-    """Unregister a broker."""
+    """Request to a name server: unregister a broker."""
 
     code = RequestCode.UNREGISTER_BROKER
     broker_name: str
@@ -41,13 +41,13 @@ class UnregisterBroker(Header):
 
 
 class QueryDataVersionResponse(Header):
-    """Whether the name server knows another version of the broker's topics."""
+    """Response: whether the name server knows another version of the broker's topics."""
 
     changed: bool
 
 
 class QueryDataVersion(Header):
-    """Ask whether the broker must register its topics again."""
+    """Request from a broker: must the broker register its topics again?"""
 
     code = RequestCode.QUERY_DATA_VERSION
     reply_header = QueryDataVersionResponse
@@ -60,7 +60,7 @@ class QueryDataVersion(Header):
 
 
 class RouteOfTopic(Header):
-    """The brokers of a topic."""
+    """Request for the brokers and queues of a topic."""
 
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     reply_body = bodies.TopicRoute
@@ -69,21 +69,21 @@ class RouteOfTopic(Header):
 
 
 class BrokerClusterInfo(Header):
-    """All brokers by cluster."""
+    """Request for all brokers by cluster."""
 
     code = RequestCode.GET_BROKER_CLUSTER_INFO
     reply_body = bodies.ClusterTable
 
 
 class TopicNames(Header):
-    """All topics."""
+    """Request for all topic names."""
 
     code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
     reply_body = bodies.TopicList
 
 
 class TopicNamesOfCluster(Header):
-    """The topics of a cluster."""
+    """Request for the topic names of a cluster."""
 
     code = RequestCode.GET_TOPICS_BY_CLUSTER
     reply_body = bodies.TopicList
@@ -91,35 +91,35 @@ class TopicNamesOfCluster(Header):
 
 
 class SystemTopicNames(Header):
-    """The clusters' and brokers' own topics."""
+    """Request for the topics that clusters and brokers have under their own names."""
 
     code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
     reply_body = bodies.TopicList
 
 
 class UnitTopicNames(Header):
-    """Topics with the unit flag."""
+    """Request for the topics with the unit flag."""
 
     code = RequestCode.GET_UNIT_TOPIC_LIST
     reply_body = bodies.TopicList
 
 
 class UnitSubscriptionTopicNames(Header):
-    """Topics with the unit subscription flag."""
+    """Request for the topics with the unit subscription flag."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
     reply_body = bodies.TopicList
 
 
 class UnitSubscriptionOnlyTopicNames(Header):
-    """Topics with the unit subscription flag and without the unit flag."""
+    """Request for the topics with the unit subscription flag and without the unit flag."""
 
     code = RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
     reply_body = bodies.TopicList
 
 
 class DeleteTopicName(Header):
-    """Delete a topic from the routes, everywhere or in one cluster."""
+    """Request: delete a topic from the routes, everywhere or in one cluster."""
 
     code = RequestCode.DELETE_TOPIC_IN_NAMESRV
     topic: str
@@ -127,13 +127,13 @@ class DeleteTopicName(Header):
 
 
 class WipeWritePermissionResponse(Header):
-    """How many topics changed."""
+    """Response with the number of topics whose permission changed."""
 
     count: int = field(name="wipeTopicCount")
 
 
 class WipeWritePermission(Header):
-    """Take a broker out of producers' routes."""
+    """Request: take a broker out of the routes of producers."""
 
     code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
     reply_header = WipeWritePermissionResponse
@@ -141,13 +141,13 @@ class WipeWritePermission(Header):
 
 
 class AddWritePermissionResponse(Header):
-    """How many topics changed."""
+    """Response with the number of topics whose permission changed."""
 
     count: int = field(name="addTopicCount")
 
 
 class AddWritePermission(Header):
-    """Put a broker back into producers' routes."""
+    """Request: put a broker back into the routes of producers."""
 
     code = RequestCode.ADD_WRITE_PERM_OF_BROKER
     reply_header = AddWritePermissionResponse
@@ -155,22 +155,22 @@ class AddWritePermission(Header):
 
 
 class PutKv(Header):
-    """Store a value under a namespace and a key."""
+    """Request: store a value under a namespace and a key."""
 
     code = RequestCode.PUT_KV_CONFIG
     value: str
-    namespace: str | None = None  # required, but a name server has its own error text for their absence
+    namespace: str | None = None  # required, like `key`, but a name server has its own error text for absent fields
     key: str | None = None
 
 
 class KvValueResponse(Header):
-    """The stored value."""
+    """Response with the value stored under a namespace and a key."""
 
     value: str | None = None
 
 
 class KvValue(Header):
-    """Read a value."""
+    """Request for the value stored under a namespace and a key."""
 
     code = RequestCode.GET_KV_CONFIG
     reply_header = KvValueResponse
@@ -179,7 +179,7 @@ class KvValue(Header):
 
 
 class DeleteKv(Header):
-    """Delete a value."""
+    """Request: delete the value under a namespace and a key."""
 
     code = RequestCode.DELETE_KV_CONFIG
     namespace: str
@@ -187,7 +187,7 @@ class DeleteKv(Header):
 
 
 class KvNamespace(Header):
-    """All values of a namespace."""
+    """Request for all values of a namespace."""
 
     code = RequestCode.GET_KVLIST_BY_NAMESPACE
     reply_body = bodies.KeyValues
@@ -195,12 +195,12 @@ class KvNamespace(Header):
 
 
 class SaveNamesrvSettings(Header):
-    """Change a name server's settings; the body holds `key=value` lines."""
+    """Request: change settings of a name server. The body has `key=value` lines."""
 
     code = RequestCode.UPDATE_NAMESRV_CONFIG
 
 
 class NamesrvSettings(Header):
-    """A name server's settings as `key=value` lines."""
+    """Request for the settings of a name server, as `key=value` lines."""
 
     code = RequestCode.GET_NAMESRV_CONFIG

@@ -1,4 +1,4 @@
-"""Consumers' offsets and the bounds of queues, messages by key and log offset, and statistics."""
+"""Headers of requests for offsets of consumers, bounds of queues, messages by key and log offset, and statistics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pyromq.remoting.header import Header, field
 
 
 class OffsetResponse(Header):
-    """A queue offset."""
+    """Response with a queue offset."""
 
     offset: int
 
 
 class QueryConsumerOffset(Header):
-    """A group's committed offset in one queue.
+    """Request for a group's committed offset in one queue.
 
-    Without one, a broker returns 0 for a new queue, unless `zero_if_not_found` is False (RocketMQ 5; brokers of 4.9
-    ignore it).
+    Without a committed offset, a broker returns 0 for a new queue, unless `zero_if_not_found` is False (RocketMQ 5;
+    brokers of 4.9 ignore this field).
     """
 
     code = RequestCode.QUERY_CONSUMER_OFFSET
@@ -30,7 +30,7 @@ class QueryConsumerOffset(Header):
 
 
 class UpdateConsumerOffset(Header):
-    """Commit a group's offset in one queue."""
+    """Request: commit a group's offset in one queue."""
 
     code = RequestCode.UPDATE_CONSUMER_OFFSET
     consumer_group: str
@@ -41,7 +41,7 @@ class UpdateConsumerOffset(Header):
 
 
 class SearchOffset(Header):
-    """The queue offset of the message stored nearest to a time (ms)."""
+    """Request for the queue offset of the message stored nearest to a time (ms)."""
 
     code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     reply_header = OffsetResponse
@@ -52,7 +52,7 @@ class SearchOffset(Header):
 
 
 class MaxOffset(Header):
-    """One past the last queue offset."""
+    """Request for the end of a queue: one past the last queue offset."""
 
     code = RequestCode.GET_MAX_OFFSET
     reply_header = OffsetResponse
@@ -62,7 +62,7 @@ class MaxOffset(Header):
 
 
 class MinOffset(Header):
-    """The queue offset of the first message."""
+    """Request for the queue offset of the first message in a queue."""
 
     code = RequestCode.GET_MIN_OFFSET
     reply_header = OffsetResponse
@@ -72,13 +72,13 @@ class MinOffset(Header):
 
 
 class EarliestStoreTimeResponse(Header):
-    """A store time in ms; -1 if the queue is empty."""
+    """Response with a store time in ms; -1 if the queue is empty."""
 
     timestamp: int
 
 
 class EarliestStoreTime(Header):
-    """The store time of a queue's first message."""
+    """Request for the store time of the first message in a queue."""
 
     code = RequestCode.GET_EARLIEST_MSG_STORETIME
     reply_header = EarliestStoreTimeResponse
@@ -88,21 +88,21 @@ class EarliestStoreTime(Header):
 
 
 class AllConsumerOffsets(Header):
-    """All groups' offsets."""
+    """Request for the committed offsets of all groups."""
 
     code = RequestCode.GET_ALL_CONSUMER_OFFSET
     reply_body = bodies.ConsumerOffsetTable
 
 
 class AllDelayOffsets(Header):
-    """The delivered offset of each delay level."""
+    """Request for the delivered offset of each delay level."""
 
     code = RequestCode.GET_ALL_DELAY_OFFSET
     reply_body = bodies.DelayOffsetTable
 
 
 class ResetOffset(Header):
-    """Reset a group's members to a store time (ms; -1: the end)."""
+    """Request: reset the members of a group to a store time (ms; -1: the end)."""
 
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     reply_body = bodies.ResetOffsets
@@ -113,7 +113,7 @@ class ResetOffset(Header):
 
 
 class ResetClientOffset(Header):
-    """The broker resets a member to the offsets of the body."""
+    """Request from a broker to a member: reset the queues to the offsets in the body."""
 
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     request_body = bodies.ResetOffsets
@@ -124,7 +124,7 @@ class ResetClientOffset(Header):
 
 
 class ConsumerStatusOfClient(Header):
-    """The broker asks a member for its offsets."""
+    """Request from a broker to a member for its offsets."""
 
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     reply_body = bodies.ConsumerStatus
@@ -133,7 +133,7 @@ class ConsumerStatusOfClient(Header):
 
 
 class ConsumerStatusOfGroup(Header):
-    """Ask the broker for its members' offsets; an empty client address means all."""
+    """Request to a broker for the offsets of a group's members; an empty client address means all members."""
 
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     reply_body = bodies.ConsumerStatus
@@ -143,7 +143,7 @@ class ConsumerStatusOfGroup(Header):
 
 
 class CorrectionOffsets(Header):
-    """The smallest offsets of several groups compared with one group's."""
+    """Request for the smallest offsets of several groups, compared with the offsets of one group."""
 
     code = RequestCode.QUERY_CORRECTION_OFFSET
     reply_body = bodies.CorrectionOffsetTable
@@ -153,7 +153,7 @@ class CorrectionOffsets(Header):
 
 
 class CloneGroupOffset(Header):
-    """Copy one group's offsets to another."""
+    """Request: copy one group's offsets to another group."""
 
     code = RequestCode.CLONE_GROUP_OFFSET
     source_group: str = field(name="srcGroup")
@@ -163,7 +163,7 @@ class CloneGroupOffset(Header):
 
 
 class ConsumeTimeSpan(Header):
-    """Store times of the first, the next consumed and the last message of each queue."""
+    """Request for the store times of the first, the next consumed and the last message of each queue."""
 
     code = RequestCode.QUERY_CONSUME_TIME_SPAN
     reply_body = bodies.ConsumeTimeSpans
@@ -172,14 +172,14 @@ class ConsumeTimeSpan(Header):
 
 
 class QueryMessageResponse(Header):
-    """The end of the key index; the body holds the records."""
+    """Response to a query by key: the end of the key index. The body has the records."""
 
     index_last_ms: int = field(name="indexLastUpdateTimestamp")
     index_last_log_offset: int = field(name="indexLastUpdatePhyoffset")
 
 
 class QueryMessage(Header):
-    """Messages of a topic with a key, stored between two times (ms)."""
+    """Request for messages of a topic with a key, stored between two times (ms)."""
 
     code = RequestCode.QUERY_MESSAGE
     reply_header = QueryMessageResponse
@@ -192,14 +192,14 @@ class QueryMessage(Header):
 
 
 class ViewMessage(Header):
-    """The record at a log offset."""
+    """Request for the record at a log offset."""
 
     code = RequestCode.VIEW_MESSAGE_BY_ID
     offset: int
 
 
 class QueueEntries(Header):
-    """Entries of a consume queue."""
+    """Request for entries of a consume queue."""
 
     code = RequestCode.QUERY_CONSUME_QUEUE
     reply_body = bodies.QueueEntriesBody
@@ -211,7 +211,7 @@ class QueueEntries(Header):
 
 
 class TopicStatistics(Header):
-    """Bounds and last store time of a topic's queues."""
+    """Request for the bounds and last store time of a topic's queues."""
 
     code = RequestCode.GET_TOPIC_STATS_INFO
     reply_body = bodies.TopicStats
@@ -219,7 +219,7 @@ class TopicStatistics(Header):
 
 
 class ConsumeStatistics(Header):
-    """A group's offsets and the queues' ends."""
+    """Request for a group's offsets and the ends of the queues."""
 
     code = RequestCode.GET_CONSUME_STATS
     reply_body = bodies.ConsumeStats
@@ -228,7 +228,7 @@ class ConsumeStatistics(Header):
 
 
 class BrokerConsumeStatistics(Header):
-    """Every group's offsets and the queues' ends."""
+    """Request for every group's offsets and the ends of the queues."""
 
     code = RequestCode.GET_BROKER_CONSUME_STATS
     reply_body = bodies.ConsumeStatsList
@@ -236,14 +236,14 @@ class BrokerConsumeStatistics(Header):
 
 
 class BrokerFigures(Header):
-    """The totals of each topic and group, computed by the broker."""
+    """Request for the totals of each topic and group, which the broker computes."""
 
     code = RequestCode.BROKER_FIGURES
     reply_body = bodies.FiguresTable
 
 
 class BrokerStatistics(Header):
-    """One counter by minute, hour and day."""
+    """Request for one of a broker's counters by minute, hour and day."""
 
     code = RequestCode.VIEW_BROKER_STATS_DATA
     reply_body = bodies.BrokerStats
@@ -252,7 +252,7 @@ class BrokerStatistics(Header):
 
 
 class TopicConsumers(Header):
-    """The groups that consume a topic."""
+    """Request for the groups that consume a topic."""
 
     code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
     reply_body = bodies.GroupList

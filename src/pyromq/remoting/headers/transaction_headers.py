@@ -1,4 +1,7 @@
-"""RocketMQ's transactions, and batch transactions, which are ours: many messages sent in runs with one decision."""
+"""Headers of RocketMQ's transactions, and of batch transactions (ours): many messages sent in runs, with one decision.
+
+A run is the messages of one request, for one queue.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pyromq.remoting.header import Header, field
 
 
 class EndTransaction(Header):
-    """Commit (8), roll back (12) or leave open (0) a half message."""
+    """Request: commit (8), roll back (12) or leave open (0) a half message."""
 
     code = RequestCode.END_TRANSACTION
     producer_group: str
@@ -18,12 +21,12 @@ class EndTransaction(Header):
     message_id: str = field(name="msgId")
     from_check: bool = field(name="fromTransactionCheck", default=False)
     transaction_id: str | None = None
-    topic: str | None = None  # clients of RocketMQ 5 name it, perhaps without its namespace
+    topic: str | None = None  # sent by clients of RocketMQ 5, perhaps without the namespace
     broker_name: str | None = field(name="bname", default=None)
 
 
 class CheckTransaction(Header):
-    """The broker asks a producer to decide on a half message, the body."""
+    """Request from a broker to a producer: decide on the half message in the body."""
 
     code = RequestCode.CHECK_TRANSACTION_STATE
     half_queue_offset: int = field(name="tranStateTableOffset")
@@ -34,14 +37,17 @@ class CheckTransaction(Header):
 
 
 class ResumeHalfMessage(Header):
-    """Resume the checks of a half message that reached their limit."""
+    """Request: resume the checks of a half message whose number of checks reached the limit."""
 
     code = RequestCode.RESUME_CHECK_HALF_MESSAGE
     message_id: str | None = field(name="msgId", default=None)
 
 
 class ListHalfMessages(Header):
-    """Undecided half messages after a queue offset, oldest first, of one group or of all. Ours."""
+    """Request for undecided half messages after a queue offset, oldest first, of one group or of all groups.
+
+    Ours.
+    """
 
     code = RequestCode.LIST_HALF_MESSAGES
     reply_body = bodies.HalfMessageList
@@ -51,17 +57,18 @@ class ListHalfMessages(Header):
 
 
 class HalfRunStored(Header):
-    """The messages' destination queue and their number."""
+    """Response: the destination queue of the stored half messages, and their number."""
 
     queue_id: int
     messages: int
 
 
 class SendHalfRun(Header):
-    """Store a run of half messages for one queue. The body is that of a batch (see `record`).
+    """Request: store a run of half messages (messages of one request, for one queue). The body is a batch message (see
+    `record`).
 
-    `number` counts the runs of one attempt, so that a retry is stored once. `ledger` names the deciding broker if it is
-    not the receiver.
+    `number` counts the runs of one attempt, so that a retry is stored once. `ledger` is the deciding broker, unless the
+    receiver decides.
     """
 
     code = RequestCode.SEND_HALF_RUN
@@ -80,9 +87,9 @@ class SendHalfRun(Header):
 
 
 class CommitBatch(Header):
-    """Commit these attempts unless the transaction is decided already. The response is the decision.
+    """Request: commit these attempts unless the batch transaction is decided already. The response is the decision.
 
-    `content` is the caller's description of the transaction; the broker stores it with the decision.
+    `content` is the caller's description of the transaction; the broker stores `content` with the decision.
     """
 
     code = RequestCode.COMMIT_BATCH
@@ -93,7 +100,10 @@ class CommitBatch(Header):
 
 
 class RollBackBatch(Header):
-    """Roll back the messages of these attempts. Attempts of a decided transaction stay as decided."""
+    """Request: roll back the messages of these attempts.
+
+    Attempts of a decided batch transaction stay as decided.
+    """
 
     code = RequestCode.ROLL_BACK_BATCH
     request_body = bodies.BatchAttempts
@@ -101,7 +111,7 @@ class RollBackBatch(Header):
 
 
 class FindBatch(Header):
-    """Return the decision on a transaction."""
+    """Request for the decision on a batch transaction."""
 
     code = RequestCode.FIND_BATCH
     reply_body = bodies.BatchDecision
@@ -109,7 +119,7 @@ class FindBatch(Header):
 
 
 class ListBatches(Header):
-    """At most 200 undecided transactions, or one of them."""
+    """Request for at most 200 undecided batch transactions, or for one of them."""
 
     code = RequestCode.LIST_BATCHES
     reply_body = bodies.UndecidedBatches

@@ -13,9 +13,8 @@ from typing import ClassVar
 
 from pyromq.excerpt import excerpt
 
-_FAQ = re.compile(
-    r"[\s,]*See https?://\S+ for further details\.?"
-)  # a hint that RocketMQ's servers add to their error texts
+# A hint that RocketMQ's servers add to their error texts.
+_FAQ = re.compile(r"[\s,]*See https?://\S+ for further details\.?")
 _MOST_REMARK = 2000  # limit of characters kept of a server's error text: twice as many as pyromq's brokers send
 
 

@@ -38,9 +38,8 @@ class Tracebacks:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._counts: dict[tuple[object, ...], int] = {}
-        self._logged: dict[
-            tuple[object, ...], float
-        ] = {}  # time (s) when the traceback of each kind was logged, oldest first
+        # Time (s) when the traceback of each kind was logged, oldest first.
+        self._logged: dict[tuple[object, ...], float] = {}
 
     def count(self, error: BaseException | None) -> tuple[str, BaseException | None]:
         """Count a failure. Return the end of its log line, and the error as `exc_info`, None if the log has the

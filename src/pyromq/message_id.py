@@ -79,9 +79,8 @@ class UniqueIds:
             elif self._given >= _MOST_IN_MS:
                 self._given_ms, self._given = self._given_ms + 1, 0
             self._given += some
-            last = next(
-                islice(self.counter, some - 1, None)
-            )  # one call takes all numbers, so that no other thread's numbers are between them
+            # One call takes all numbers, so that no other thread's numbers are between them.
+            last = next(islice(self.counter, some - 1, None))
             yield self.head(self._given_ms), range(last + 1 - some, last + 1)
             count -= some
 

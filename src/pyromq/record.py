@@ -68,9 +68,8 @@ _NAMES = (
     *("born_address", "store_ms", "store_address", "reconsume_times", "prepared_offset", "body_size"),
 )
 _SIZES = (4, 4, 4, 4, 4, 8, 8, 4, 8, 8, 8, 8, 4, 8, 4)
-FIELD_AT = dict(
-    zip(_NAMES, accumulate(_SIZES[:-1], initial=0), strict=True)
-)  # position of each field in a record with IPv4 addresses
+# Position of each field in a record with IPv4 addresses.
+FIELD_AT = dict(zip(_NAMES, accumulate(_SIZES[:-1], initial=0), strict=True))
 BODY_AT = sum(_SIZES)
 _QUEUE_ID_AT = FIELD_AT["queue_id"]
 _QUEUE_OFFSET_AT = FIELD_AT["queue_offset"]

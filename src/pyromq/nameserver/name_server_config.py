@@ -21,9 +21,8 @@ _COUNT = (1, 1 << 31)
 class NameServerConfig:
     """The settings of one name server."""
 
-    host: str = setting(
-        "127.0.0.1", "bindAddress"
-    )  # address to listen at: loopback, as there is no access control by default
+    # Address to listen at: loopback, as there is no access control by default.
+    host: str = setting("127.0.0.1", "bindAddress")
     port: int = setting(9876, "listenPort", range=(0, 65535))  # port of clients and brokers; 0: any free port
     # File of the key-value settings; None: in memory only.
     kv_path: Path | None = setting(None, "kvConfigPath", read=parse_path)
@@ -49,9 +48,8 @@ class NameServerConfig:
 
 
 SETTINGS = settings_by_name(NameServerConfig, connection_limits=ConnectionLimits)
-BLACK_LIST = frozenset(
-    {"configBlackList", "configStorePath", "kvConfigPath"}
-)  # settings that RocketMQ refuses to change, with code 16
+# Settings that RocketMQ refuses to change, with code 16.
+BLACK_LIST = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
 
 
 def from_java(properties: Mapping[str, str]) -> dict[str, Any]:

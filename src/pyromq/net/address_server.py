@@ -72,9 +72,8 @@ class AddressServer:
 
         Raises `NoNameServer` that names the URL, the fault and what to do.
         """
-        from http.client import (
-            HTTPException,
-        )  # imported when needed: the import takes a good part of a client's import time
+        # Imported when needed: the import takes a good part of a client's import time.
+        from http.client import HTTPException
 
         answer: Future[str] = Future()
         opened: list[socket] = []

@@ -190,9 +190,8 @@ async def connect(
         reason = error.strerror if isinstance(error, gaierror) else "it is no name of a host"
         raise HostNotFound(f"{address} cannot be reached: host {host!r} cannot be resolved ({reason})") from error
     except (OSError, ValueError, OverflowError) as error:  # OverflowError: a port beyond 65535
-        if set(_ERRNO.findall(str(error))) == {
-            str(ECONNREFUSED)
-        }:  # the connection was refused at every address of the host
+        # The connection was refused at every address of the host.
+        if set(_ERRNO.findall(str(error))) == {str(ECONNREFUSED)}:
             raise Unavailable(f"{address} refuses connections: nothing listens there") from error
         if tls is not None and isinstance(error, ssl.SSLError | ConnectionResetError):
             raise TlsRefused(f"{address}: {refused_handshake(error, tls)}") from error

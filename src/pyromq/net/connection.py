@@ -471,9 +471,8 @@ class BackPressure:
             if not self._is_scheduled:
                 self._is_scheduled = True
                 self._shared.scheduler.add(self)
-        elif (
-            not self.is_write_paused
-        ):  # during a burst of output: the socket may take the bytes at the end of the burst
+        # During a burst of output: the socket may take the bytes at the end of the burst.
+        elif not self.is_write_paused:
             asyncio.get_running_loop().call_soon(self.update)
 
 

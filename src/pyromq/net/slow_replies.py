@@ -50,9 +50,8 @@ class SlowReplies:
         self.alarm = Alarm(clock)
         self._load = load
         self._clock = clock
-        self._started: dict[
-            RemotingSession, deque[_Started]
-        ] = {}  # unfinished replies by connection, in order of the turns
+        # Unfinished replies by connection, in order of the turns.
+        self._started: dict[RemotingSession, deque[_Started]] = {}
         self._spent = 0.0  # seconds on replies finished by `give` since the last step
 
     def __len__(self) -> int:

@@ -194,9 +194,8 @@ def _version(raw: Raw) -> DataVersion:
         raise UsageError(f"{DATA_VERSION} is no list of counter and timestamp") from None
 
 
-Stamps = dict[
-    Path, tuple[int, int, int]
-]  # time of change, size and inode of each file; if the file changes, one of them differs
+# Time of change, size and inode of each file; if the file changes, one of them differs.
+Stamps = dict[Path, tuple[int, int, int]]
 
 _OWNER_ONLY = 0o600
 

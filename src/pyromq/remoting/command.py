@@ -56,9 +56,9 @@ Admit = Callable[[int, bytes, int], bool]
 class FrameSplitter:
     """Splits received bytes into frames, and keeps an incomplete frame until the rest arrives.
 
-    `header_bytes` is the limit of a header. `admit` is called for frames larger than this limit; a frame that `admit`
-    refuses is skipped. `broken` is true if invalid bytes follow the frames that `split` returned; the next call of
-    `split` raises, even without data.
+    `header_bytes` limits a header. `admit` is called for frames larger than this limit; a refused frame is skipped.
+    `broken` is true if invalid bytes follow the frames that `split` returned: the next call of `split` raises, even
+    without data.
     """
 
     __slots__ = (
@@ -85,13 +85,11 @@ class FrameSplitter:
         self.incomplete_bytes = 0  # number of bytes received of the incomplete frame
         self._max = max_frame_bytes
         self._max_header = header_bytes
-        self._small = (
-            max_frame_bytes if admit is None else min(header_bytes, max_frame_bytes)
-        )  # largest frame that is taken without a call of `admit`
+        # Largest frame that is taken without a call of `admit`.
+        self._small = max_frame_bytes if admit is None else min(header_bytes, max_frame_bytes)
         self._admit = admit
-        self._parts: (
-            list[bytes | bytearray] | tuple[()]
-        ) = ()  # pieces of the incomplete frame, joined when the frame is complete
+        # Pieces of the incomplete frame, joined when the frame is complete.
+        self._parts: list[bytes | bytearray] | tuple[()] = ()
         self._needed = 8  # size of the incomplete frame, or of the part that must arrive before the size is known
         self._is_sound = False  # whether the incomplete frame is valid and admitted
         self._skipped_bytes = 0  # bytes still to arrive of a frame that is skipped
@@ -158,9 +156,7 @@ class FrameSplitter:
         return frames
 
     def _keep(self, data: bytes) -> None:
-        """Keep a piece of the incomplete frame. Small pieces are joined, because separate objects take much more
-        memory.
-        """
+        """Keep a piece of the incomplete frame. Small pieces are joined, because many objects take more memory."""
         self.incomplete_bytes += len(data)
         parts = self._parts = self._parts or []
         if len(data) >= _LARGE_PIECE:
@@ -190,7 +186,7 @@ class FrameSplitter:
                 self._refuse(length, 0)
 
     def _fault(self, length: int, mark: int) -> ProtocolError | None:
-        """Return the error for a frame that begins with these two words (length and mark); None if both are valid."""
+        """Return the error for a frame that begins with these two words; None if both are valid."""
         header_size = mark & 0xFFFFFF
         if length + 4 > self._max:
             return FrameTooLarge(f"frame of {length} bytes; the limit is {self._max - 4}")
@@ -242,14 +238,12 @@ class Call(msgspec.Struct):
     body: bytes = msgspec.field(name="#body", default=b"")
     serialization: int = msgspec.field(name="#serialization", default=JSON)
     fault: Any = msgspec.field(name="#fault", default=None)  # MQError | None
-    fields: Any = msgspec.field(
-        name="#fields", default=None
-    )  # dict[str, str] | None: the undecoded fields, if a guard needs them
+    # Dict[str, str] | None: the undecoded fields, if a guard needs them.
+    fields: Any = msgspec.field(name="#fields", default=None)
     hooked: Any = msgspec.field(name="#hooked", default=None)  # RemotingRequest | None: as passed to hooks
     peer: Any = msgspec.field(name="#peer", default=None)  # the `Peer` that sent the request
-    account: str | None = msgspec.field(
-        name="#account", default=None
-    )  # account whose permissions apply, set by the guard; None: no account
+    # Account whose permissions apply, set by the guard; None: no account.
+    account: str | None = msgspec.field(name="#account", default=None)
 
 
 class Response(msgspec.Struct):
@@ -271,19 +265,14 @@ class Response(msgspec.Struct):
             return parse_header(declared, self.fields)
 
     def check(self, *also: int) -> Response:
-        """Return this response if its code is SUCCESS or one of `also`.
-
-        Otherwise raise the error that the code stands for.
-        """
+        """Return this response if its code is SUCCESS or one of `also`. Otherwise raise the error of the code."""
         if self.code and self.code not in also:
             raise from_response(self.code, self.remark)
         return self
 
 
 class Reply(msgspec.Struct):
-    """The reply to a request. `body` may be a list of memory views, for example of stored records, which are copied
-    when the reply is sent.
-    """
+    """The reply to a request. `body` may be a list of memory views, for example of records, copied when sent."""
 
     header: Header | None = None
     body: bytes | list[memoryview] = b""
@@ -338,17 +327,12 @@ MAX_HEADER_BYTES = 1 << 18
 
 _LARGEST_BINARY_CODE = 0x7FFF
 _HEADERS = request_headers()
-_UNREADABLE = (
-    msgspec.DecodeError,
-    UnicodeDecodeError,
-    RecursionError,
-)  # the second is for invalid UTF-8, the third for too deep nesting
+# The second is for invalid UTF-8, the third for too deep nesting.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def _call_class(header: type[Header]) -> type[Call]:
-    """Return a `Call` class whose `extFields` decode into the declared header. `extFields` may be absent only if all
-    fields are optional.
-    """
+    """Return a `Call` class whose `extFields`, absent only if all are optional, decode into the declared header."""
     optional = all(not f.required for f in msgspec.structs.fields(header))
     ext = msgspec.field(name="extFields", default_factory=header) if optional else msgspec.field(name="extFields")
     call = msgspec.defstruct(
@@ -369,10 +353,7 @@ _FAST = {
 
 
 def decode_request(serialization: int, header: bytes, body: bytes) -> Call | Response:
-    """Return the `Call` of a frame that is probably a request. Raises `ProtocolError` for an invalid header.
-
-    Called for every request of a server.
-    """
+    """Return the `Call` of a frame that is probably a request. Raises `ProtocolError` for an invalid header."""
     if serialization == JSON and len(header) <= MAX_HEADER_BYTES:
         decode = _FAST.get(header[: header.find(b",", 8, 20)])
         if decode is not None:
@@ -399,9 +380,7 @@ def decode_request_with_fields(serialization: int, header: bytes, body: bytes) -
 
 
 def decode_response(serialization: int, header: bytes, body: bytes) -> Call | Response:
-    """Return the `Response` (or `Call`) of a frame that is probably a response. Raises `ProtocolError` for an invalid
-    header.
-    """
+    """Return the `Response` of a frame, or its `Call`. Raises `ProtocolError` for an invalid header."""
     if serialization == JSON and len(header) <= MAX_HEADER_BYTES:
         try:
             raw = _RAW.decode(header)

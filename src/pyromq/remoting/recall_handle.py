@@ -39,9 +39,8 @@ def encode_handle(topic: str, broker_name: str, due_ms: int, unique_key: str) ->
 def decode_handle(text: str) -> RecallHandle:
     """Return the content of a recall handle. Raises `RecallRefused` if the handle is invalid."""
     try:
-        words = (
-            urlsafe_b64decode(text.encode()).decode().split(" ", _WORDS - 1)
-        )  # the last word, the unique key, may have spaces
+        # The last word, the unique key, may have spaces.
+        words = urlsafe_b64decode(text.encode()).decode().split(" ", _WORDS - 1)
         version, topic, broker_name, due, unique_key = words
         if version == _VERSION and topic and unique_key and due.isascii() and due.isdecimal() and len(due) < 20:
             return RecallHandle(topic, broker_name, int(due), unique_key)

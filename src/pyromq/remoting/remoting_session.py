@@ -396,9 +396,8 @@ class RemotingSession:
         Raises `ProtocolError` for an invalid header.
         """
         command = self._decode(serialization, header, b"")
-        if self._budget is None or not isinstance(
-            command, Call
-        ):  # responses are always taken, since this side requested them
+        # Responses are always taken, since this side requested them.
+        if self._budget is None or not isinstance(command, Call):
             return True
         refused = self._budget.too_large(command.code, size, self.address)
         if refused is not None:

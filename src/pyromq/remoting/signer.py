@@ -47,13 +47,11 @@ class AccessKeySigner:
 
     access_key: str
     secret_key: str = field(repr=False)
-    security_token: str | None = field(
-        default=None, repr=False
-    )  # token of temporary keys; brokers of 4.9 only include the token in the signature
+    # Token of temporary keys; brokers of 4.9 only include the token in the signature.
+    security_token: str | None = field(default=None, repr=False)
 
-    compiled: FrameSigner | None = field(
-        default=None, init=False, repr=False, compare=False
-    )  # compiled signer of frames
+    # Compiled signer of frames.
+    compiled: FrameSigner | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.access_key or not self.secret_key:

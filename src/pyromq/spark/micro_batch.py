@@ -31,9 +31,8 @@ logger = logger_of(__name__)
 
 PLANNED, DONE = "offsets", "commits"  # folders of a checkpoint
 HEADING = 2  # number of lines in file offsets/N before the lines of the sources: version and settings
-_FILES_STEP = re.compile(
-    r'(?:(\w+):)?\{"logOffset":(-?\d+)\}'
-)  # line of a file source in offsets/N; in version `v2` the line begins with the source's name
+# Line of a file source in offsets/N; in version `v2` the line begins with the source's name.
+_FILES_STEP = re.compile(r'(?:(\w+):)?\{"logOffset":(-?\d+)\}')
 # Errors of Arrow for unknown or unreachable locations, and of parsing files that are no checkpoint.
 _UNREADABLE = (OSError, UsageError, pa.ArrowException, ValueError, KeyError, TypeError)
 

@@ -16,10 +16,8 @@ from pyromq.message import MessageQueue
 OffsetTable = dict[MessageQueue, int]  # an option has it as JSON: {"topic": {"broker": {"queue id": offset}}}
 
 EARLIEST, LATEST = -2, -1  # special offsets in a table, as in Kafka's connector
-FIRST_MS, LAST_MS = (
-    10**11,
-    10**14,
-)  # limits of a time: March 1973 to November 5138; present times in seconds or us lie outside
+# Limits of a time: March 1973 to November 5138; present times in seconds or us lie outside.
+FIRST_MS, LAST_MS = 10**11, 10**14
 
 
 def time(name: str, value: str) -> int:

@@ -264,9 +264,8 @@ _FILES = ("tlsCa", "tlsCertificate", "tlsKey")
 class ConnectionOptions:
     """The connection options of a read or write. `repr` does not show their values."""
 
-    given: tuple[tuple[str, str], ...] = field(
-        default=(), repr=False
-    )  # pairs of option name and value, in order of names
+    # Pairs of option name and value, in order of names.
+    given: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def connections(self) -> ConnectionConfig | None:
         """Return the configuration of this process's clients; None if no option is given and the environment's applies.

@@ -164,9 +164,8 @@ class QueueScan(Generic[T]):
             for number, (queue, (least, most)) in enumerate(bounds.items())
             if least < most
         ]
-        self._newest: list[
-            _Hit[T]
-        ] = []  # the matches for the page, newest first, within the limits of number and bytes
+        # The matches for the page, newest first, within the limits of number and bytes.
+        self._newest: list[_Hit[T]] = []
         self._left_out = NOTHING_LEFT_OUT  # the page may have no message older than this one
         self._read = 0
 

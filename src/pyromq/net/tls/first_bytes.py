@@ -101,9 +101,8 @@ class FirstBytes:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, _WaitingClient] = {}  # waiting connections by descriptor, in order of arrival
         self._ready: deque[socket.socket] = deque()
-        self._shaking: dict[
-            TlsLayer, tuple[str, float]
-        ] = {}  # connections in a handshake with address and deadline, oldest first
+        # Connections in a handshake with address and deadline, oldest first.
+        self._shaking: dict[TlsLayer, tuple[str, float]] = {}
         self._refused: deque[_Refused] = deque()  # refused connections in order of deadlines
         self._refusals = refusals
         self._tasks = Tasks()
@@ -153,9 +152,8 @@ class FirstBytes:
             self._take_plain(waiting.accepted)
         elif len(seen) == waiting.needed < (needed := _record_size(seen)):
             self._wait_for(waiting, needed)
-        elif len(seen) < waiting.needed and not _is_open(
-            waiting.accepted
-        ):  # the rest of the first record will not arrive
+        # The rest of the first record will not arrive.
+        elif len(seen) < waiting.needed and not _is_open(waiting.accepted):
             self._drop(waiting)
         else:
             self._forget(waiting)

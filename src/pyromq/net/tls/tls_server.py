@@ -41,9 +41,8 @@ class ServerTlsConfig:
     certificate: Path | str  # file of the server's certificate, followed by intermediate certificates
     key: Path | str | None = None  # file of the certificate's key; None: in the certificate's file
     password: str | None = field(default=None, repr=False)  # password of the key; None: the key has no password
-    mode: TlsMode = (
-        TlsMode.PERMISSIVE
-    )  # which connections are accepted; default as in RocketMQ: clients can move to TLS one by one
+    # Which connections are accepted. Default as in RocketMQ: clients can move to TLS one by one.
+    mode: TlsMode = TlsMode.PERMISSIVE
     client_certificates: ClientCertificates = ClientCertificates.NONE  # whether clients must present one
     authority: Path | str | None = None  # file of the authority that signs clients' certificates
     handshake_seconds: float = 10.0  # limit of time from the first byte to the end of the handshake
@@ -60,9 +59,8 @@ class ServerTlsConfig:
     def context(self) -> ssl.SSLContext:
         """Return a new TLS context. Raises `UsageError` that names a file that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.options |= (
-            ssl.OP_NO_RENEGOTIATION
-        )  # with renegotiation a client could make the server compute endlessly
+        # With renegotiation a client could make the server compute endlessly.
+        context.options |= ssl.OP_NO_RENEGOTIATION
         asked = self.client_certificates is not ClientCertificates.NONE
         load_files(
             context,

@@ -11,10 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import field
 
-_DECLARATION: dict[str, Any] = {
-    "frozen": True,
-    "rename": "camel",
-}  # struct options that subclasses inherit, as for headers
+# Struct options that subclasses inherit, as for headers.
+_DECLARATION: dict[str, Any] = {"frozen": True, "rename": "camel"}
 
 
 class Body(msgspec.Struct, **_DECLARATION):

@@ -174,12 +174,8 @@ def spans_as_stats(file: ArchiveFile) -> dict[str, Any]:
 
 
 PARTITIONS = ["topic", "date"]
-QUERY, BATCH, ROWS, CONTENT = (
-    "pyromq.query",
-    "pyromq.batch",
-    "pyromq.rows",
-    "pyromq.content",
-)  # keys of a Delta commit's metadata
+# Keys of a Delta commit's metadata.
+QUERY, BATCH, ROWS, CONTENT = "pyromq.query", "pyromq.batch", "pyromq.rows", "pyromq.content"
 FORMATS = ("parquet", "delta")
 
 

@@ -119,9 +119,8 @@ def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:
     is_delta = holds_delta(location)
     if form == "delta" and is_delta is False:
         raise UsageError(f"there is no archive in Delta at {location}")
-    if (
-        form == "parquet" and is_delta
-    ):  # a file in the folder may be deleted from the table, or left by a failed attempt
+    # A file in the folder may be deleted from the table, or left by a failed attempt.
+    if form == "parquet" and is_delta:
         raise UsageError(f"the archive at {location} is a Delta table; give --format delta")
     spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
     if form == "delta":

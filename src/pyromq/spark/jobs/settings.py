@@ -18,10 +18,8 @@ from pyromq.errors import UsageError
 from pyromq.spark.option_values import did_you_mean
 
 GROUP_PREFIX = "pyromq-spark-"
-FORMATS = (
-    "parquet",
-    "delta",
-)  # equal to archive.tables.FORMATS, which is not imported: importing pyarrow is too slow for `--help`
+# Equal to archive.tables.FORMATS, which is not imported: importing pyarrow is too slow for `--help`.
+FORMATS = ("parquet", "delta")
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?")
 _UNITS = {

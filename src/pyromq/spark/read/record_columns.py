@@ -94,9 +94,8 @@ _MIDDLE, _END = ord(NAME_VALUE), ord(PAIRS)
 _MARGIN = 16  # bytes after the last property text, so that `slices` never reads past the end
 _FEW = 32  # limit of property names that are searched one by one; Arrow numbers further names
 
-_Bounds = tuple[
-    Ints, Ints, Ints
-]  # positions of the separators before a pair, between name and value, and after the pair
+# Positions of the separators before a pair, between name and value, and after the pair.
+_Bounds = tuple[Ints, Ints, Ints]
 
 
 class PropertyPairs:
@@ -243,10 +242,8 @@ _HEAD = np.dtype(
 _IPV6 = SysFlag.BORN_HOST_IPV6 | SysFlag.STORE_HOST_IPV6
 _HEX = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), dtype="u2")
 _ALIKE = 16  # consecutive records of one size, after which further records are searched in bulk
-_FIRST_MS, _LAST_MS = (
-    -62_135_510_400_000,
-    253_402_214_400_000,
-)  # limits of a timestamp: the years 1 to 9999, less a day for time zones
+# Limits of a timestamp: the years 1 to 9999, less a day for time zones.
+_FIRST_MS, _LAST_MS = -62_135_510_400_000, 253_402_214_400_000
 
 
 @dataclass(frozen=True, slots=True)

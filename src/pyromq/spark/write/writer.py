@@ -28,10 +28,8 @@ from pyromq.spark.write.sink_task import SinkTask, TaskName, TaskReport
 
 logger = logger_of(__name__)
 
-FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = (
-    0.002,
-    0.1,
-)  # shortest and longest pause between checks whether messages are visible
+# Shortest and longest pause between checks whether messages are visible.
+FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.002, 0.1
 SLOWLY_VISIBLE = 10_000  # messages per second that even a slow broker makes visible; about 70,000 were measured
 
 

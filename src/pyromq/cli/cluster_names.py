@@ -1,6 +1,7 @@
-"""Types of arguments that name topics and groups: shell completion, and suggestions for unknown names.
+"""Types of command-line arguments that name topics and groups: shell completion, and suggestions for unknown names.
 
-The names come from the cluster that the command addresses. If it cannot be reached, there are no suggestions.
+The existing names come from the cluster that the command addresses. If the cluster cannot be reached, there are no
+suggestions.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from pyromq.names import is_system_topic
 if TYPE_CHECKING:
     from pyromq import Admin
 
-MAX_SUGGESTIONS, MIN_SIMILARITY = 3, 0.8  # arguments of `get_close_matches`; a similarity is 0 to 1
-_GIVEN = "pyromq.names"  # key in click's `Context.meta`: the names that the arguments of this run give
+MAX_SUGGESTIONS, MIN_SIMILARITY = 3, 0.8  # limits of suggested names: their number, and the least similarity (0 to 1)
+_GIVEN = "pyromq.names"  # key in click's `Context.meta` for the names in this command's arguments
 
 
 class ClusterName(click.ParamType[str]):
-    """A parameter type for the name of a topic or a group; `known` lists the existing names."""
+    """Type of an argument that names a topic or a group. `known` lists the existing names."""
 
     def __init__(self, name: str, known: Callable[[Admin], list[str]]) -> None:
         self.name = name
@@ -43,7 +44,7 @@ class ClusterName(click.ParamType[str]):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
     def ask(self, ctx: click.Context) -> list[str]:
-        """Return the names that exist in the cluster, sorted; an empty list if it cannot be reached."""
+        """Return the names that exist in the cluster, sorted; an empty list if the cluster cannot be reached."""
         from pyromq import Admin  # imported late: `--help` does not need it
 
         try:
@@ -67,7 +68,7 @@ GROUP_NAME = ClusterName("group", _groups)
 
 @contextmanager
 def suggestions(ctx: click.Context) -> Iterator[None]:
-    """Append similar existing names to a `TopicNotFound` or `GroupNotFound` raised in the block."""
+    """Add similar existing names to the text of a `TopicNotFound` or `GroupNotFound` raised in the block."""
     try:
         yield
     except (TopicNotFound, GroupNotFound) as error:

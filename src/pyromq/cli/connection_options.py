@@ -1,8 +1,8 @@
 """Options that say how a command connects: name servers, TLS, account.
 
-The TLS and account options belong to `pyromq` itself and to every command that connects. Each option has an environment
-variable and overrides it. The current context (`pyromq context`) fills in unset values; a context named with
-`--context` overrides the environment.
+The TLS and account options belong to `pyromq` itself and to every command that connects. Each option overrides an
+environment variable. The current context (`pyromq context`) fills in unset values; a context named with `--context`
+overrides the environment.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_NAMESRV = "127.0.0.1:9876"
 NAMESRV = "NAMESRV_ADDR"
 
-# Keys in click's `Context.meta`.
+# Keys in click's `Context.meta`, which lasts for one command.
 _GIVEN = "pyromq.connections"  # environment variables set by options or by the pyromq context
-_NAMESRV = "pyromq.namesrv"  # name servers of this run
+_NAMESRV = "pyromq.namesrv"  # name servers of this command
 
 
 def namesrv_option(command: F) -> F:
@@ -57,7 +57,10 @@ def namespace_option(command: F) -> F:
 
 
 def connection_options(*only: str, hidden: bool) -> Callable[[F], F]:
-    """Add the TLS and account options, or `only` these. Subcommands hide them: `pyromq --help` shows them."""
+    """Add the TLS and account options, or `only` those named.
+
+    Subcommands hide these options; `pyromq --help` shows them.
+    """
 
     def add(command: F) -> F:
         for name, variable, options in reversed(_OPTIONS):
@@ -71,19 +74,22 @@ def connection_options(*only: str, hidden: bool) -> Callable[[F], F]:
 
 
 def connections() -> ConnectionConfig | None:
-    """Return the connection settings from this run's options; None without any: clients then read the environment."""
+    """Return the connection settings from this command's options.
+
+    None without options: clients then read the environment.
+    """
     context = click.get_current_context(silent=True)
     given = context.meta.get(_GIVEN) if context is not None else None
     if not given:
         return None
-    # Imported late: it would double the time of `pyromq --help`.
+    # Imported late: an import above would double the time of `pyromq --help`.
     from pyromq.client.cluster.environment import connections_with
 
     return connections_with(given)
 
 
 def use(ctx: click.Context, variables: Mapping[str, str]) -> None:
-    """Set environment variables for this run; options override them."""
+    """Set environment variables for this command; options override these variables."""
     given = ctx.meta.setdefault(_GIVEN, {})
     for name, value in variables.items():
         if name == NAMESRV:
@@ -93,7 +99,7 @@ def use(ctx: click.Context, variables: Mapping[str, str]) -> None:
 
 
 def namesrv_in_use(ctx: click.Context) -> str:
-    """Return the name servers of this run; before `--namesrv` is parsed, those that it would default to."""
+    """Return the name servers of this command. Before `--namesrv` is parsed, return the default of that option."""
     return str(ctx.meta.get(_NAMESRV) or os.environ.get(NAMESRV, DEFAULT_NAMESRV))
 
 
@@ -110,7 +116,7 @@ def export_to_environment() -> None:
 
 
 def _note_namesrv(ctx: click.Context, option: click.Parameter, value: str) -> str:
-    """Store the name servers: the option if typed, else those of the pyromq context, else `value`."""
+    """Store the name servers of this command: the option if typed, else those of the context, else `value`."""
     if ctx.get_parameter_source(str(option.name)) is not ParameterSource.COMMANDLINE:
         value = ctx.meta.get(_NAMESRV, value)
     ctx.meta[_NAMESRV] = value
@@ -136,7 +142,7 @@ def _text(option: click.Parameter, value: Any) -> str:
 
 
 def secret_in(text: str) -> str:
-    """Return the secret: `text` itself, or the content of the file that `@FILE` names."""
+    """Return the secret in an option: the text itself, or the content of the file that `@FILE` names."""
     if not text.startswith("@"):
         return text
     try:

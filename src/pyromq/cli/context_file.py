@@ -1,6 +1,6 @@
 """The user's file of contexts: named clusters, each with its name servers, TLS and account.
 
-The file maps a context to environment variables. It holds no secrets, only the paths of files that do.
+The file maps each context to environment variables. The file has no secrets, only the paths of files with secrets.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def context_file_path() -> Path:
 
 @dataclass
 class ContextFile:
-    """All contexts, and the name of the current one, which applies unless another is named."""
+    """All contexts of the user. `current` names the context that applies unless another one is named."""
 
     current: str | None = None
     variables: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @classmethod
     def load(cls) -> ContextFile:
-        """Read the file; without one there are no contexts. Raises `UsageError` if it is malformed."""
+        """Read the file of contexts; a missing file means no contexts. Raises `UsageError` for a malformed file."""
         path = context_file_path()
         try:
             content = json.loads(path.read_bytes())
@@ -48,7 +48,7 @@ class ContextFile:
         return contexts
 
     def save(self) -> None:
-        """Replace the file atomically; only its owner may read it."""
+        """Replace the file of contexts atomically. Only its owner may read the file."""
         path = context_file_path()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         beside = path.with_suffix(".new")
@@ -57,7 +57,7 @@ class ContextFile:
         beside.replace(path)
 
     def get(self, name: str) -> dict[str, str]:
-        """Return a context's variables. Raises `UsageError` for an unknown name."""
+        """Return the environment variables of a context. Raises `UsageError` for an unknown name."""
         try:
             return self.variables[name]
         except KeyError:
@@ -67,7 +67,8 @@ class ContextFile:
 
 
 def variables_in_use(named: str | None, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables of context `named`, else those of the current one that the environment does not set.
+    """Return the variables of context `named`. Without a name, return those of the current context that the environment
+    does not set.
 
     Raises `UsageError` for an unknown name, and `click.BadParameter` if the file of the secret cannot be read.
     """

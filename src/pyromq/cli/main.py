@@ -28,7 +28,7 @@ from pyromq.cli.render import one_line
 from pyromq.errors import MQError
 from pyromq.logs import PARTIAL_RESULTS, logger_of
 
-# name -> (module in commands/:attribute, one line of help); modules are imported only when their command runs.
+# By command: module in commands/ with attribute, and a line of help. A module is imported when its command runs.
 COMMANDS = {
     "serve": ("serve:serve", "Run a name server and a broker, or one of them."),
     "send": ("messages.send:send", "Send one message, a file, or the lines of standard input."),
@@ -104,20 +104,21 @@ def main() -> NoReturn:
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
-    except BrokenPipeError:  # the pipe's reader closed it: print no error, not at interpreter exit either
+    # The reader of the output has closed the pipe: print no error, and none at interpreter exit.
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or 1
     sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; an error is printed as one line on standard error."""
+    """Run one command and return its exit code. An error is printed as one line on standard error."""
     arguments, debug = _without_debug(arguments)
     try:
         _check_text(arguments)
         with _LeftOut() as left_out:
             result = pyromq.main(arguments, prog_name="pyromq", standalone_mode=False)
-    except SystemExit as end:  # click exits so on a broken pipe
+    except SystemExit as end:  # raised by click if the pipe of the output is broken
         return end.code if isinstance(end.code, int) else 1
     except click.ClickException as error:
         error.show(sys.stderr)
@@ -130,11 +131,11 @@ def run(arguments: Sequence[str]) -> int:
         click.echo(f"error: {one_line(error)}", err=True)
         return 1
     code = result if isinstance(result, int) else 0
-    return code or int(left_out.counted)  # a partial result is no success
+    return code or int(left_out.counted)  # exit code 1 for a partial result, which is no success
 
 
 class _LeftOut(logging.Handler):
-    """Prints which brokers a result lacks, and notes that there was one. Use as a context manager."""
+    """Context manager that prints the brokers that a result lacks. `counted` says whether there was one."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -153,7 +154,9 @@ class _LeftOut(logging.Handler):
 
 
 def _open_missing_streams() -> None:
-    """Open /dev/null for each closed standard stream (`>&-`): Python has None there, and a socket would get its fd."""
+    """Open /dev/null for each closed standard stream (`>&-`). Python has None for such a stream, and a socket would get
+    its descriptor.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
@@ -168,7 +171,7 @@ def _check_text(arguments: Sequence[str]) -> None:
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
-    """Remove `--debug` from any position before `--`: users append it to the command that failed."""
+    """Return the arguments without `--debug` before `--`: users append this option to a failed command."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [each for number, each in enumerate(arguments) if each != "--debug" or number >= end]
     return kept, len(kept) < len(arguments)

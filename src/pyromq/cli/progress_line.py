@@ -1,4 +1,4 @@
-"""A running count on standard error, if that is a terminal."""
+"""Shows a running count on standard error, if standard error is a terminal."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ EVERY_SECONDS = 0.2
 class ProgressLine:
     """Shows `1,234 sent (5,678/s)` on one line, rewritten a few times a second.
 
-    With `beside_output` the command prints to standard output meanwhile, so the line is hidden if that is a terminal.
-    With `typing` it is hidden too: it would overwrite the user's input.
+    With `beside_output` the command also prints to standard output, so the line is hidden if standard output is a
+    terminal. With `typing` the line is hidden, because it would overwrite the input of the user.
     """
 
     def __init__(self, done: str, *, beside_output: bool = False, typing: bool = False) -> None:
@@ -31,7 +31,7 @@ class ProgressLine:
         self.end()
 
     def end(self) -> None:
-        """Clear the line, before other output is written."""
+        """Clear the line before other output is written."""
         if self._shown and self._last:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

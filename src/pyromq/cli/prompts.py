@@ -14,13 +14,13 @@ class Declined(UsageError):
 
 
 def confirm(question: str) -> None:
-    """Prompt on the terminal. Raises `Declined` unless the answer is yes."""
+    """Ask the user a question on the terminal. Raises `Declined` unless the answer is yes."""
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort as end:
         if isinstance(end.__context__, KeyboardInterrupt):
             raise
-        click.echo(err=True)  # input ended on the line of the question
+        click.echo(err=True)  # a line end, because the input ended on the line of the question
         raise Declined("standard input ended without an answer, so nothing is changed; --yes does not ask") from None
     if not agreed:
         raise Declined("nothing is changed")

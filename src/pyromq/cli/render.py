@@ -19,9 +19,9 @@ import click
 from pyromq.errors import AlreadyExists, GroupNotFound, HostNotFound, NoNameServer, TlsRefused, TopicNotFound
 from pyromq.excerpt import escaped
 
-# Control characters beyond ASCII's, marks that change the direction of text, and lone surrogates.
+# Control characters that are not ASCII, marks that change the direction of text, and lone surrogates.
 _RAW_CONTROL = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-# Advice for the shell: error texts themselves also serve programs, so they name no commands.
+# Advice for users of the shell. Error texts also serve programs, so they name no commands.
 _ADVICE = (
     (TopicNotFound, "`pyromq topic list` lists existing topics"),
     (GroupNotFound, "`pyromq group list` lists existing groups"),
@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def output_option(command: F) -> F:
-    """Add `-o table|json`."""
+    """Add option `-o table|json` to a command."""
     return click.option(
         "-o",
         "--output",
@@ -65,9 +65,10 @@ def show_record(record: Mapping[str, Any], output: str) -> None:
 
 
 def as_json(value: object, indent: int | None = None) -> str:
-    """Return JSON text. Times are ISO 8601 with their UTC offset."""
+    """Return a value as JSON text. Times are ISO 8601 with their UTC offset."""
     text = json.dumps(value, indent=indent, ensure_ascii=False, default=_iso)
-    return _RAW_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)  # json escapes those below U+0020
+    # Module json escapes characters below U+0020.
+    return _RAW_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -75,7 +76,7 @@ def _show_table(rows: Sequence[Mapping[str, Any]]) -> None:
     columns = [[name, *(_text(row[name]) for row in rows)] for name in names]
     widths = [max(map(_width, column)) for column in columns]
     if sys.stdout.isatty() and sum(widths) + 2 * (len(widths) - 1) > get_terminal_size().columns:
-        _show_one_by_one(rows)  # wrapped lines would be unreadable
+        _show_one_by_one(rows)  # wrapped lines of a wide table would be unreadable
         return
     numeric = [isinstance(rows[0][name], int | float) and not isinstance(rows[0][name], bool) for name in names]
     for number, line in enumerate(zip(*columns, strict=True)):
@@ -97,7 +98,7 @@ def _padded(cell: str, width: int, right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the number of terminal columns that the text takes."""
+    """Return the number of terminal columns that a text takes."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
@@ -123,10 +124,12 @@ def _iso(value: object) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """Return the error's text on one line, with advice for the shell if there is any."""
+    """Return the text of an error on one line, with advice for the shell if there is any."""
     text = escaped(" ".join(line.strip() for line in str(error).splitlines()))
     if isinstance(error, AlreadyExists):
-        return f"{text}: `pyromq {text.partition(' ')[0]} alter` changes it"  # the text begins with topic or group
+        return (
+            f"{text}: `pyromq {text.partition(' ')[0]} alter` changes it"  # the error text begins with topic or group
+        )
     reason = error.__cause__ if isinstance(error.__cause__, TlsRefused | HostNotFound) else error
     advice = next((advice for kind, advice in _ADVICE if isinstance(reason, kind)), None)
     return text if advice is None else f"{text}; {advice}"

@@ -1,4 +1,4 @@
-"""Starts servers in order, prints their addresses, and stops them in reverse order on SIGINT or SIGTERM.
+"""Starts servers in order, prints their addresses, and stops the servers in reverse order on SIGINT or SIGTERM.
 
 Reads no options and no files.
 """
@@ -33,13 +33,13 @@ from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMo
 if TYPE_CHECKING:
     from pyromq.metrics.config import MetricsConfig
 
-NAMESRV_PORT = 9876  # default of clients
+NAMESRV_PORT = 9876  # default port of a name server, which clients use
 EVERYWHERE = ("0.0.0.0", "::")
-CONSOLE_SECONDS = 5.0  # the console process is killed if it has not ended by then
+CONSOLE_SECONDS = 5.0  # longest wait for the end of the console process, which is then killed
 
 
 def run(serving: Coroutine[Any, Any, None], log_level: str) -> None:
-    """Run the servers until SIGINT or SIGTERM; return when everything is flushed and closed."""
+    """Run the servers until SIGINT or SIGTERM. Return when all data is flushed and all ports are closed."""
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
@@ -56,7 +56,10 @@ async def serve_both(
     *,
     console: list[str] | None = None,
 ) -> None:
-    """Run a name server and a broker that registers with it; `console` is the command line of a console process."""
+    """Run a name server and a broker that registers there.
+
+    `console` is the command line of a console process, or None.
+    """
     async with AsyncExitStack() as stack:
         name_server = await _start(stack, NameServer(names), option="--namesrv-port")
         local = "127.0.0.1" if names.host in EVERYWHERE else names.host
@@ -101,7 +104,9 @@ async def serve_broker(config: BrokerConfig, metrics: MetricsConfig | None) -> N
 
 @asynccontextmanager
 async def _child_process(command: list[str]) -> AsyncIterator[None]:
-    """Run a process until the context exits. If this process dies, the pipe to its standard input ends it."""
+    """Run a child process until the context exits. If this process dies, the end of the child's standard input ends the
+    child.
+    """
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, start_new_session=True)
     assert process.stdin is not None
@@ -118,7 +123,7 @@ async def _child_process(command: list[str]) -> AsyncIterator[None]:
 
 
 async def _start(stack: AsyncExitStack, server: Any, *, option: str) -> Any:
-    """Start a server. If it cannot listen, the error also names the option to change."""
+    """Start a server. If the server cannot listen, the error also names the option to change."""
     host = "--metrics-host" if option == "--metrics-port" else "--host"
     try:
         return await stack.enter_async_context(server)
@@ -132,7 +137,7 @@ async def _start(stack: AsyncExitStack, server: Any, *, option: str) -> Any:
 
 
 async def _start_metrics(stack: AsyncExitStack, config: MetricsConfig | None, *servers: NameServer | Broker) -> None:
-    """Open the metrics port, if configured."""
+    """Open the port for metrics, if one is configured."""
     if config is not None:
         from pyromq.metrics.endpoint import MetricsEndpoint  # imported late: servers without metrics do not load it
 
@@ -181,31 +186,31 @@ async def _until_stopped() -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    # Objects of start-up live as long as the process: frozen, they are not traversed in each collection.
+    # Objects of the start live as long as the process. Frozen objects are not traversed in each garbage collection.
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 5, 20)  # collecting 10,000 young objects blocks the event loop for a millisecond
     click.echo(f"ready in {_process_age() * 1000:.0f} ms")
     sys.stdout.flush()
     await stop.wait()
-    for number in (signal.SIGINT, signal.SIGTERM):  # the second signal has its default effect
+    for number in (signal.SIGINT, signal.SIGTERM):  # a second signal has its default effect and ends the process
         loop.remove_signal_handler(number)
     if sys.stderr.isatty():
         click.echo("stopping", err=True)
 
 
 def _process_age() -> float:
-    """Return the seconds since the process started, so that `ready in` includes the interpreter and imports."""
+    """Return the seconds since this process started, so that `ready in` includes the interpreter and imports."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        started = int(fields[19]) / 100  # starttime, in clock ticks since boot
+        started = int(fields[19]) / 100  # field starttime of /proc/self/stat, in clock ticks since boot
         return time.clock_gettime(time.CLOCK_BOOTTIME) - started
     except (OSError, ValueError, IndexError, AttributeError):
         return time.process_time()
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files to its maximum: each connection and each mapped file takes a descriptor."""
+    """Raise the limit of open files to the permitted maximum: each connection and mapped file takes a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,7 +1,7 @@
-"""Reads RocketMQ's properties files into the settings of our servers.
+"""Reads the properties files of RocketMQ servers into the settings of our servers.
 
-Settings of RocketMQ 4.9 without effect here (threads, buffers, replication) are listed in one warning, so that existing
-files work. Unknown settings are an error: a typo must not be ignored silently.
+Settings of RocketMQ 4.9 that have no effect here (threads, buffers, replication) are listed in one warning, so that
+existing files work. Unknown settings are an error: a typo must not be ignored silently.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-# Values that promise a feature we lack. Ignoring them would break that promise silently.
+# Values of settings that demand a feature that pyromq lacks. They are refused, since ignoring them would be silent.
 _REFUSED = {
     ("brokerRole", "slave"): "this broker cannot be a replica",
     ("brokerRole", "sync_master"): "this broker does not replicate; write ASYNC_MASTER",
@@ -39,7 +39,8 @@ _REFUSED = {
     ("enableMultiDispatch", "true"): "this broker stores a message in one queue only",
     ("enableConsumeQueueExt", "true"): "this broker does not read extended consume queues",
 }
-_REFUSED_NAMES = {"readOnlyCommitLogStorePaths": "this broker has one folder for its log"}  # empty values are accepted
+# Settings refused unless their value is empty.
+_REFUSED_NAMES = {"readOnlyCommitLogStorePaths": "this broker has one folder for its log"}
 
 # Settings without effect here. Source: the setters of RocketMQ 4.9.8's BrokerConfig, MessageStoreConfig,
 # NettyServerConfig, NettyClientConfig and NamesrvConfig.
@@ -92,9 +93,10 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def broker_settings(properties: Mapping[str, str], *, data: Path, source: Path) -> dict[str, Any]:
-    """Return the fields of `BrokerConfig` that a broker's file sets. `data` is the folder if the file names none.
+    """Return the fields of `BrokerConfig` that a broker's properties file sets. `data` is the folder if the file names
+    none.
 
-    Raises `UsageError` with file and setting if the setting is unknown, refused or has an invalid value.
+    Raises `UsageError` with file and setting if a setting is unknown, refused or has an invalid value.
     """
     _check(properties, {*BROKER, *NAME_SERVER, *SERVER_NAMES, *CLIENT_NAMES}, source)
     try:
@@ -104,7 +106,10 @@ def broker_settings(properties: Mapping[str, str], *, data: Path, source: Path) 
 
 
 def name_server_settings(properties: Mapping[str, str], *, source: Path) -> dict[str, Any]:
-    """Return the fields of `NameServerConfig` that a name server's file sets. Raises as `broker_settings` does."""
+    """Return the fields of `NameServerConfig` that a name server's properties file sets.
+
+    Raises as `broker_settings` does.
+    """
     _check(properties, NAME_SERVER.keys() | SERVER_NAMES, source)
     try:
         return nameserver.from_java(properties)
@@ -113,13 +118,16 @@ def name_server_settings(properties: Mapping[str, str], *, source: Path) -> dict
 
 
 def shared_name_server_settings(properties: Mapping[str, str], *, source: Path) -> dict[str, Any]:
-    """Return the name server's settings from a broker's file, for both in one process: all but the listen address."""
+    """Return a name server's settings from a broker's properties file, for both in one process: all but the listen
+    address.
+    """
     shared = {name for name, each in NAME_SERVER.items() if each.component or name not in BROKER}
     return name_server_settings({name: properties[name] for name in shared & properties.keys()}, source=source)
 
 
 def metrics_config(properties: Mapping[str, str], *, port: int | None, host: str | None) -> MetricsConfig | None:
-    """Return the settings of the metrics port, None without one. The options `port` and `host` override the file.
+    """Return the settings of the port for metrics, None without such a port. The options `port` and `host` override the
+    file.
 
     Raises `UsageError` with the property and its value for an invalid number, `click.UsageError` for a host without
     port.

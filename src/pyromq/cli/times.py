@@ -1,4 +1,4 @@
-"""Option types for times and positions: `beginning`, `10m`, `2026-01-31 12:00`, `1500`.
+"""Command-line option types for times and positions: `beginning`, `10m`, `2026-01-31 12:00`, `1500`.
 
 The functions raise `click.BadParameter` for other text.
 """
@@ -17,7 +17,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start of reading: an offset, equal in every queue, or a time (ms since 1970); without both the end."""
+    """Where reading starts: an offset, equal in every queue, or a time (ms since 1970). Without both, reading starts at
+    the end.
+    """
 
     offset: int | None = None
     time_ms: int | None = None
@@ -53,14 +55,14 @@ def read_moment(text: str) -> int:
 
 
 def read_duration(text: str) -> float:
-    """Return the seconds of `90`, `90s`, `1.5h`, `10m` or `2d`."""
+    """Return the seconds in `90`, `90s`, `1.5h`, `10m` or `2d`."""
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII):
         return float(match[1]) * _SECONDS[match[2] or "s"]
     raise click.BadParameter(f"{text!r} is not a duration; write 90s, 10m, 1.5h or 2d")
 
 
 def read_place(text: str) -> Start:
-    """Return the start for `beginning`, `end` or a time."""
+    """Return the start that `beginning`, `end` or a time names."""
     if text in ("beginning", "end"):
         return BEGINNING if text == "beginning" else END
     try:
@@ -70,5 +72,5 @@ def read_place(text: str) -> Start:
 
 
 def read_start(text: str) -> Start:
-    """Return the start for `beginning`, `end`, an offset or a time."""
+    """Return the start that `beginning`, `end`, an offset or a time names."""
     return Start(offset=int(text)) if text.isdigit() and len(text) < 12 and text.isascii() else read_place(text)

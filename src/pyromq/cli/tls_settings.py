@@ -1,7 +1,7 @@
 """TLS settings of the servers that `pyromq serve` runs, under RocketMQ's names.
 
-RocketMQ reads them from a file of their own or from system properties; here they stand in the server's properties file.
-Source: RocketMQ 4.9.8, TlsSystemConfig, TlsHelper.
+RocketMQ reads these settings from a separate file or from system properties; here they are in the server's properties
+file. Source: RocketMQ 4.9.8, TlsSystemConfig, TlsHelper.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODE, CERTIFICATE, KEY = "tls.server.mode", "tls.server.certPath", "tls.server.k
 PASSWORD, AUTHORITY = "tls.server.keyPassword", "tls.server.trustCertPath"
 CLIENT_CERTIFICATES, CHECKS_CLIENTS = "tls.server.need.client.auth", "tls.server.authClient"
 TEST_MODE = "tls.test.mode.enable"
-SWITCHES = ("tls.enable", "useTLS")  # TLS on a broker's connections to name servers
+SWITCHES = ("tls.enable", "useTLS")  # settings that switch on TLS for a broker's connections to name servers
 CLIENT_CERTIFICATE, CLIENT_KEY, CLIENT_PASSWORD = "tls.client.certPath", "tls.client.keyPath", "tls.client.keyPassword"
 CLIENT_AUTHORITY, CHECKS_SERVER = "tls.client.trustCertPath", "tls.client.authServer"
 
@@ -30,7 +30,10 @@ CLIENT_NAMES = frozenset({*SWITCHES, CLIENT_CERTIFICATE, CLIENT_KEY, CLIENT_PASS
 
 
 def server_tls(properties: Mapping[str, str]) -> ServerTlsConfig | None:
-    """Return the TLS settings of a server's port; None without a certificate. Raises `UsageError` with the setting."""
+    """Return the TLS settings of a server's port; None if no certificate is set.
+
+    Raises `UsageError` with the setting.
+    """
     properties = {name: text.strip() for name, text in properties.items() if text.strip()}
     if _flag(properties, TEST_MODE, default=False):
         raise UsageError(
@@ -62,9 +65,9 @@ def server_tls(properties: Mapping[str, str]) -> ServerTlsConfig | None:
 
 
 def name_server_tls(properties: Mapping[str, str], own: ServerTlsConfig | None) -> TlsConfig | None:
-    """Return the TLS settings of a broker's connections to name servers; None for plain connections.
+    """Return the TLS settings of a broker's connections to name servers; None for connections without TLS.
 
-    `own` are those of the broker's port. The default is RocketMQ's: TLS if that port enforces it.
+    `own` has the TLS settings of the broker's port. As in RocketMQ, TLS is used by default if that port enforces TLS.
     """
     properties = {name: text.strip() for name, text in properties.items() if text.strip()}
     switch = next((name for name in SWITCHES if name in properties), SWITCHES[0])
@@ -81,14 +84,16 @@ def name_server_tls(properties: Mapping[str, str], own: ServerTlsConfig | None) 
 
 
 def same_process_tls(own: ServerTlsConfig) -> TlsConfig | None:
-    """Return the TLS settings for the name server in the same process: trust its certificate. None for plain."""
+    """Return the TLS settings for connections to the name server in this process, whose certificate is trusted; None
+    without TLS.
+    """
     if own.mode is not TlsMode.ENFORCING:
         return None
     return with_certificate_of(TlsConfig(authority=own.certificate, check_host=False), own)
 
 
 def with_certificate_of(tls: TlsConfig, own: ServerTlsConfig | None) -> TlsConfig:
-    """Return `tls`, with the broker's certificate as client certificate if it has none."""
+    """Return `tls`, with the broker's certificate as client certificate if `tls` has none."""
     if tls.certificate is not None or own is None:
         return tls
     return replace(tls, certificate=own.certificate, key=own.key, password=own.password)

@@ -1,1 +1,1 @@
-"""Filters: which messages a subscription selects. No sockets, no store."""
+"""Filters of subscriptions, which select messages by tag or by SQL92 expression. No sockets, no store."""

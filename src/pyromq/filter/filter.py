@@ -1,7 +1,7 @@
-"""Filters of subscriptions: by tags (`*`, `a`, `a || b`) here, by SQL92 expressions in `sql`.
+"""Filters of subscriptions: by tags (`*`, `a`, `a || b`) here, by SQL92 expressions in module `sql`.
 
-A broker compares hashes of tags, a consumer the tags themselves.
-Source: RocketMQ 4.9.8, FilterAPI.buildSubscriptionData.
+A broker compares hashes of tags, a consumer the tags themselves. Source: RocketMQ 4.9.8,
+FilterAPI.buildSubscriptionData.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyromq.logs import logger_of
 logger = logger_of(__name__)
 
 ALL = "*"
-_UNIT = 8  # number of tags with about the memory of one long poll
+_UNIT = 8  # number of tags that take about the memory of one long poll
 
 # Parts of SQL92 expressions that are rare in tags: operators and words between blanks, comparisons with literals.
 _SQL = re.compile(r"\s(=|<>|[<>]=?|AND|OR|NOT|IN|IS|BETWEEN|and|or)\s|[<>=]\s*['\d]|(?i:\bis\s+(not\s+)?null\b)")
@@ -35,31 +35,37 @@ TAG_TYPES = (None, "", "TAG")  # expression types of a subscription by tags
 
 
 class Filter(Protocol):
-    """Two tests; a message is selected if it passes both. A test that is None passes everything.
+    """The filter of a subscription: two tests, both of which a selected message passes. A test that is None passes
+    everything.
 
-    Filters are hashable. If equal subscriptions share one object, an arriving message is tested once for all their long
+    Filters are hashable. If equal subscriptions share one filter, an arriving message is tested once for all their long
     polls.
     """
 
     @property
     def codes(self) -> frozenset[int] | None:
-        """The accepted hash codes, if they can be listed; None or empty: `accepts_code` decides."""
+        """The hash codes of the tags that are accepted, if they can be listed. If None or empty, `accepts_code`
+        decides.
+        """
 
     @property
     def weight(self) -> int:
-        """The cost of keeping and testing this filter in a long poll, as a number of pulls without a filter."""
+        """The cost of keeping and testing this filter in a long poll, measured in pulls without a filter."""
 
     @property
     def accepts_code(self) -> Callable[[int], bool] | None:
-        """The test of a queue entry's tags code, without reading the record."""
+        """Test of the tag hash in a consume-queue entry, without reading the record; None: every entry passes."""
 
     @property
     def accepts_record(self) -> Callable[[memoryview], bool] | None:
-        """The test of a record in memory. Damaged records pass, so that the consumer reports them."""
+        """Test of a record in memory; None: every record passes.
+
+        Damaged records pass, so that the consumer reports them.
+        """
 
 
 def filter_of(expression_type: str | None, expression: str | None, *, by_properties: bool = True) -> Filter:
-    """Return the filter of a subscription. `by_properties`: whether SQL92 expressions are supported."""
+    """Return the filter of a subscription. `by_properties` says whether SQL92 expressions are supported."""
     if expression_type in TAG_TYPES:
         return parse_tags(expression)
     if expression_type == SQL92 and by_properties:
@@ -68,7 +74,7 @@ def filter_of(expression_type: str | None, expression: str | None, *, by_propert
 
 
 def check_length(expression: str | None, most: int) -> None:
-    """Raise `LimitReached` for a subscription longer than a broker keeps."""
+    """Raise `LimitReached` for a subscription expression that is longer than a broker stores."""
     if expression is not None and len(expression) > most:
         text = f"the subscription {expression[:40]}... has {len(expression)} characters: subscribe to all, or to less"
         raise LimitReached("maxSubscriptionLength", most, text)
@@ -76,9 +82,9 @@ def check_length(expression: str | None, most: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TagFilter:
-    """A parsed tag expression: a `Filter` that tests hash codes; different tags may share one.
+    """A `Filter` by tags that tests hash codes of tags; different tags may have one hash code.
 
-    Without tags it accepts all messages.
+    Without tags the filter accepts all messages.
     """
 
     expression: str
@@ -100,13 +106,13 @@ EVERYTHING = TagFilter(ALL, frozenset(), frozenset(), None)
 
 
 def subscribed_tags(expression: str) -> TagFilter:
-    """Return the filter of a tag expression of our own client; warn, once for each, if it looks like SQL.
+    """Return the filter of a tag expression of our own client. Warn, once for each expression, for text like SQL.
 
     Raises `SubscriptionParseFailed` for an expression that does not mean what it says. RocketMQ's own parser,
     `parse_tags`, accepts such expressions: it skips an empty tag, and treats `*` beside other tags as a tag.
     """
     parts = _parts(expression)
-    if parts == [ALL]:  # also with blanks around it
+    if parts == [ALL]:  # also `*` with blanks around
         return EVERYTHING
     _check_parts(expression, parts)
     _hint_at_sql(expression)
@@ -114,9 +120,9 @@ def subscribed_tags(expression: str) -> TagFilter:
 
 
 def check_tag_words(expression: str) -> None:
-    """Raise `SubscriptionParseFailed` for a tag with a blank, a comma or similar, or that looks like SQL.
+    """Raise `SubscriptionParseFailed` for a tag with a blank, a comma or similar, or a tag that looks like SQL.
 
-    Such a tag is legal. Usually two tags, or a pattern, were meant, and the subscription finds nothing.
+    Such a tag is legal. Usually two tags, or a pattern, were meant, and the subscription would find nothing.
     """
     for tag in _parts(expression):
         if tag != ALL and (found := _UNLIKELY.search(tag) or _SQL.search(tag)):
@@ -158,7 +164,7 @@ def _hint_at_sql(expression: str) -> None:
 
 
 def check_tag(tag: str) -> None:
-    """Raise `IllegalMessage` for a message's tag that no subscription can select."""
+    """Raise `IllegalMessage` for a tag of a message that no subscription can select."""
     if not isinstance(tag, str):
         raise IllegalMessage(f"tags={tag!r:.80} is {type(tag).__name__}; a message has one tag, a text")
     if "||" in tag:
@@ -170,8 +176,8 @@ def check_tag(tag: str) -> None:
 def parse_tags(expression: str | None) -> TagFilter:
     """Return the filter of a tag expression; None, the empty text and `*` accept everything.
 
-    Equal expressions return the same object while it is cached; few long ones are, because they use much memory. Raises
-    `SubscriptionParseFailed` for an expression of separators only.
+    Equal expressions return the same filter object while it is cached; few long expressions are cached, because they
+    use much memory. Raises `SubscriptionParseFailed` for an expression of separators only.
     """
     if not expression or expression == ALL:
         return EVERYTHING
@@ -188,7 +194,7 @@ def _parse(expression: str) -> TagFilter:
     return TagFilter(expression, tags, codes, codes.__contains__)
 
 
-_SHORT = 512  # characters; a filter may use fifty times the memory of its expression
+_SHORT = 512  # limit of characters in an expression that counts as short; a filter may take fifty times the memory
 _parse_short = lru_cache(maxsize=1024)(_parse)
 _parse_long = lru_cache(maxsize=32)(_parse)
 
@@ -197,9 +203,9 @@ Wanted: TypeAlias = TagFilter | SqlFilter
 
 
 def wanted_by(tags: str, sql: str | None) -> Wanted:
-    """Return the filter of a subscription by `tags` (`*`, `a || b`), or by `sql` unless that is None.
+    """Return the filter of a subscription by `tags` (`*`, `a || b`), or by `sql` unless `sql` is None.
 
-    Raises `UsageError` for both at once, `SubscriptionParseFailed` for an invalid one.
+    Raises `UsageError` if both are given, `SubscriptionParseFailed` for an invalid expression.
     """
     if sql is None:
         return subscribed_tags(tags)

@@ -1,7 +1,7 @@
 """Subscriptions by an SQL92 expression over a message's properties: `price > 5 AND region IN ('EU', 'US')`.
 
 Source: RocketMQ 4.9.8, SelectorParser.jj, with its peculiarities: NOT binds more tightly than a comparison, and text
-behind a complete expression is ignored. Our clients refuse such expressions (`check_sql`).
+after a complete expression is ignored. Our clients refuse such expressions (`check_sql`).
 """
 
 from __future__ import annotations
@@ -34,31 +34,33 @@ _TOKEN = re.compile(
 )
 
 SQL92 = "SQL92"
-MOST_CHARACTERS = 16_384  # of an expression; people write hundreds, programs with long lists some thousands
+MOST_CHARACTERS = 16_384  # limit of an expression: people write hundreds of characters, programs some thousands
 
-_LEAST_WEIGHT = 8  # the properties are copied first
+_LEAST_WEIGHT = 8  # least weight: each test copies the properties of the message first
 _PAIRS = PAIRS.encode()
 _COMPARISONS = ("NOT", "BETWEEN", "IN", *terms.ORDERS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SqlFilter:
-    """A parsed expression: a `Filter` that tests records."""
+    """A `Filter` by an SQL92 expression, which tests the properties of records."""
 
     expression: str
     evaluate: Evaluate
-    weight: int  # a comparison takes 0.3 us or more for each arriving message
+    weight: int  # cost in pulls without a filter: a comparison takes 0.3 us or more per message
     codes: None = None
     accepts_code: None = None
     expression_type: str = SQL92
 
     @property
     def accepts_record(self) -> Callable[[memoryview], bool]:
-        """Test a record by its properties. An unreadable record passes, and the consumer that pulls it reports it."""
+        """Return whether the properties of a record fulfil the expression. An unreadable record passes; its consumer
+        reports the damage.
+        """
         return self._accepts
 
     def accepts_properties(self, text: str) -> bool:
-        """Test a message by its stored properties."""
+        """Return whether these stored properties fulfil the expression."""
         return self._judge(text.encode())
 
     def accepts_tag(self, tag: str | None) -> bool:
@@ -75,13 +77,16 @@ class SqlFilter:
     def _judge(self, properties: memoryview | bytes) -> bool:
         try:
             return self.evaluate(b"".join((_PAIRS, properties, _PAIRS))) is True
-        except ValueError:  # a text that is not a number is not selected
+        except ValueError:  # a message is not selected if a text that must be a number is none
             return False
 
 
 @lru_cache(maxsize=128)
 def parse_sql(expression: str | None) -> SqlFilter:
-    """Return the filter of an expression. Raises `SubscriptionParseFailed` with the fault and its position."""
+    """Return the filter of an SQL92 expression.
+
+    Raises `SubscriptionParseFailed` with the fault and its position.
+    """
     wanted = _parsed(expression)[0]
     return SqlFilter(expression or "", wanted.evaluate, _LEAST_WEIGHT + wanted.size)
 
@@ -90,7 +95,7 @@ def check_sql(expression: str) -> SqlFilter:
     """Parse an expression of our own client. Refuse expressions that RocketMQ accepts but that do not mean what they
     say.
 
-    These are text behind a complete expression, a property as a condition, and an expression that is never true.
+    Refused are: text after a complete expression, a property as a condition, and an expression that is never true.
     """
     wanted, rest = _parsed(expression)
     if rest.kind != END:
@@ -125,7 +130,9 @@ def _failed(expression: str, reason: str) -> SubscriptionParseFailed:
 
 
 class _Parser:
-    """A parser with one method per level of the grammar, weakest binding first. `next` is the next token."""
+    """A parser of SQL92 expressions with one method per level of the grammar, weakest binding first. `next` is the next
+    token.
+    """
 
     def __init__(self, expression: str) -> None:
         self._tokens = tokens(expression)
@@ -247,7 +254,9 @@ def _unquoted(text: str) -> str:
 
 
 class Token(NamedTuple):
-    """`kind` is `double`, `whole`, `text`, `name`, `end`, or the keyword or sign; `at` is its position, from 1."""
+    """A token of an SQL92 expression. `kind` is `double`, `whole`, `text`, `name`, `end`, or the keyword or sign; `at`
+    is the position, from 1.
+    """
 
     kind: str
     text: str
@@ -255,7 +264,7 @@ class Token(NamedTuple):
 
 
 def tokens(expression: str) -> Iterator[Token]:
-    """Yield the tokens of an expression, and `END`. Raises `ValueError` for characters that form no token."""
+    """Yield the tokens of an SQL92 expression, and `END`. Raises `ValueError` for characters that form no token."""
     position = 0
     while position < len(expression):
         match = _TOKEN.match(expression, position)

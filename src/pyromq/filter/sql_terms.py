@@ -19,7 +19,8 @@ from pyromq.message import NAME_VALUE, PAIRS
 
 Value: TypeAlias = bool | int | float | str | None
 
-_WHOLE = re.compile("[+-]?[^\\D\U00010000-\U0010ffff]+")  # Java sees digits beyond the BMP as surrogates
+# Without digits beyond the BMP, which Java reads as surrogates.
+_WHOLE = re.compile("[+-]?[^\\D\U00010000-\U0010ffff]+")
 _DOUBLE = re.compile(r"[+-]?(NaN|Infinity|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fFdD]?)")
 _HEX_DOUBLE = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 _BLANKS = "".join(map(chr, range(33)))
@@ -28,15 +29,15 @@ INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 
 Evaluate: TypeAlias = Callable[[bytes], Value]
-MOST_LEVELS = 100  # of nested terms; each is a nested call
-MOST_TERMS = 1_000  # in all; each costs memory, and time for every message
+MOST_LEVELS = 100  # limit of nested terms: each is a nested call
+MOST_TERMS = 1_000  # limit of terms in an expression: each costs memory, and time for every message
 
 ORDERS = {">": gt, ">=": ge, "<": lt, "<=": le}
 _PAIRS, _NAME_VALUE = PAIRS.encode(), NAME_VALUE.encode()
 
 
 class Kind(Enum):
-    """The permitted use of a term."""
+    """Where in an expression a term may be used."""
 
     PROPERTY = auto()
     CONSTANT = auto()  # includes TRUE, FALSE and NULL
@@ -46,7 +47,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """`evaluate` gets the properties as stored, with a separator in front and behind. `value` is that of a constant.
+    """A term of an SQL92 expression. `evaluate` takes the stored properties with a separator on either side. `value` is
+    the value of a constant.
 
     `bare` is a property that the term uses as a condition, if any.
     """
@@ -61,7 +63,7 @@ class Term:
 
     @property
     def is_boolean(self) -> bool:
-        """Whether the value is true, false or unknown."""
+        """Whether the value of the term is true, false or unknown."""
         return self.kind is Kind.CONDITION or (self.kind is Kind.CONSTANT and isinstance(self.value, bool | None))
 
 
@@ -78,14 +80,14 @@ def whole_constant(text: str) -> Term:
 
 def double_constant(text: str) -> Term:
     number = float(text)
-    if number in (0.0, float("inf")):  # upstream uses the smallest positive number as the minimum
+    if number in (0.0, float("inf")):  # as in RocketMQ, where the minimum is the smallest positive number
         raise ValueError(f"{text:.80} is not between 4.9E-324 and 1.7976931348623157E308; write 0 for zero")
     return constant(number, text)
 
 
 def prop(name: str) -> Term:
-    """Return a property's text; None if the message does not have it. The last property of a name counts; empty ones
-    are absent.
+    """Return the text of a property; None if the message lacks the property. The last of equal names counts; an empty
+    property is absent.
     """
     key = _PAIRS + name.encode() + _NAME_VALUE
     size = len(key)
@@ -115,7 +117,7 @@ def negative(operand: Term) -> Term:
 
 
 def condition(operand: Term) -> Term:
-    """Return a term as a condition. A property alone is never true, because its value is a text."""
+    """Return a term for use as a condition. A property alone is never true, because its value is a text."""
     if operand.is_boolean:
         return operand
     if operand.kind is not Kind.PROPERTY:
@@ -137,12 +139,12 @@ def negated(operand: Term) -> Term:
 
 
 def all_of(operands: Sequence[Term]) -> Term:
-    """AND. Later operands are evaluated unless an earlier one is false."""
+    """Return the term for AND. Later operands are evaluated unless an earlier operand is false."""
     return _joined(operands, "AND", decides=False)
 
 
 def any_of(operands: Sequence[Term]) -> Term:
-    """OR. Later operands are evaluated unless an earlier one is true."""
+    """Return the term for OR. Later operands are evaluated unless an earlier operand is true."""
     return _joined(operands, "OR", decides=True)
 
 
@@ -163,7 +165,7 @@ def is_null(operand: Term) -> Term:
 
 
 def ordered(left: Term, sign: str, right: Term) -> Term:
-    """One of > >= < <=, between numbers or texts that are read as numbers."""
+    """Return the term for one of > >= < <=, between numbers or texts that are read as numbers."""
     for operand in (left, right):
         if operand.kind is Kind.CONDITION or (
             operand.kind is Kind.CONSTANT and isinstance(operand.value, bool | str | None)
@@ -278,11 +280,14 @@ def _is_on_side(left: Evaluate, sign: str, number: float) -> Evaluate:
 
 
 class Long(int):
-    """A whole number of 64 bits. A text compared with it may have 64 bits; one compared with an `int` only 32."""
+    """A whole number of 64 bits.
+
+    A text compared with a `Long` may have 64 bits, a text compared with an `int` only 32.
+    """
 
 
 def whole_number(text: str, like: int) -> int:
-    """Read a text as the type of `like`. Raises `ValueError` for a text that is no whole number, or too large."""
+    """Parse a text as the type of `like`. Raises `ValueError` for a text that is no whole number, or too large."""
     number = int(text) if _WHOLE.fullmatch(text) else None
     most = LONG_MAX if type(like) is Long else INT_MAX
     if number is None or not -most - 1 <= number <= most:
@@ -291,7 +296,7 @@ def whole_number(text: str, like: int) -> int:
 
 
 def double(text: str) -> float:
-    """Read a text as Java's Double does. Raises `ValueError` if it is not a number."""
+    """Parse a text as Java's Double does. Raises `ValueError` for a text that is no number."""
     text = text.strip(_BLANKS)
     if match := _DOUBLE.fullmatch(text):
         return float(match[0].rstrip("fFdD") if match[2] else text)
@@ -325,7 +330,7 @@ def compare(left: Value, right: Value) -> int:
 
 
 def compare_numbers(left: float | None, right: float | None) -> int:
-    """Compare numbers as Java's Doubles: NaN is above all others, and -0.0 below 0.0."""
+    """Compare numbers as Java's Double does: NaN is above all other numbers, and -0.0 is below 0.0."""
     assert left is not None and right is not None
     if isinstance(left, float) or isinstance(right, float):
         left, right = float(left), float(right)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from pyromq.names import RETRY_PREFIX
 
-NOTHING = ""  # instead of an expression: no subscription to the topic
-MOST_NAMES = 10  # largest number of members named for each expression
+NOTHING = ""  # used instead of an expression for a member without a subscription to the topic
+MOST_NAMES = 10  # limit of members that are named for each expression
 
-# Sorted members, by topic and expression (or `NOTHING`).
+# For each topic, the sorted members of each expression (or `NOTHING`).
 Differences = dict[str, dict[str, list[str]]]
 
 

@@ -1,1 +1,1 @@
-"""Figures of a running server, as Prometheus reads them."""
+"""The metrics of a running server, in the format of Prometheus."""

@@ -1,7 +1,7 @@
-"""The port that Prometheus scrapes: /metrics, /healthz and /readyz over HTTP, GET and HEAD, one answer a connection.
+"""The port that Prometheus scrapes: /metrics, /healthz and /readyz over HTTP, GET and HEAD, a response per connection.
 
-Size and time of a request, time of an answer, and the number of connections are limited. A connection beyond the limit
-replaces the oldest one that has sent no request, or the oldest that reads its answer.
+Size and time of a request, time of a response, and the number of connections are limited. A connection beyond the limit
+replaces the oldest connection that has sent no request, or the oldest connection that reads its response.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logger_of(__name__)
 
 T = TypeVar("T")
 
-SLICE_SECONDS = 0.001  # of work between two turns of the event loop
+SLICE_SECONDS = 0.001  # limit of work between two turns of the event loop
 
 SERIES = Family("pyromq_metrics_series", MetricKind.GAUGE, "How many series are told, this and the next ones left out.")
 LIMIT = Family("pyromq_metrics_series_limit", MetricKind.GAUGE, "How many may be told: the setting metricsSeriesLimit.")
@@ -50,11 +50,11 @@ SECONDS = Family(
 
 SCRAPE_FAMILIES = (SERIES, LIMIT, LEFT_OUT, SECONDS)
 
-MOST_ANSWERED = 16  # at a time: some Prometheus servers and health checks
-MOST_ASKING = 256  # connections without a request yet; more than the event loop accepts in one turn
+MOST_ANSWERED = 16  # limit of concurrent responses: some Prometheus servers and health checks
+MOST_ASKING = 256  # limit of connections without a request; the event loop accepts fewer in one turn
 HEAD_BYTES = 8 << 10
 HEAD_SECONDS = 5.0
-ANSWER_SECONDS = 30.0  # Prometheus gives up after 10
+ANSWER_SECONDS = 30.0  # limit of time for a response; Prometheus gives up after 10 s
 WRITTEN_AT_ONCE = 64 << 10
 
 _PLAIN = "text/plain; charset=utf-8"
@@ -65,19 +65,19 @@ class _Answer(NamedTuple):
     status: str
     chunks: Sequence[bytes]
     content_type: str = _PLAIN
-    more: str = ""  # header lines
+    more: str = ""  # further header lines of the response
 
 
-_Connections = dict[asyncio.StreamWriter, asyncio.Task[None]]  # oldest first
+_Connections = dict[asyncio.StreamWriter, asyncio.Task[None]]  # the connections and their tasks, oldest first
 
 
 class MetricsEndpoint:
-    """Serves the figures of some sources. An async context manager: inside, it answers at `address`.
+    """Serves the metrics of some servers. An async context manager: inside, requests to `address` are answered.
 
         async with Broker(config) as broker, MetricsEndpoint([broker.metrics()], MetricsConfig(9557)):
             ...
 
-    Entering raises `UsageError` naming the port and its owner when it cannot be opened.
+    Entering raises `UsageError` naming the port and its owner when the port cannot be opened.
     """
 
     def __init__(self, sources: Sequence[Source], config: MetricsConfig | None = None) -> None:
@@ -91,7 +91,7 @@ class MetricsEndpoint:
 
     @property
     def address(self) -> str:
-        """The address, `host:port`."""
+        """The address at which metrics are served, `host:port`."""
         host = self.config.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
@@ -124,7 +124,7 @@ class MetricsEndpoint:
                 writer.close()
                 await writer.wait_closed()
         except (TimeoutError, OSError, EOFError):
-            pass  # a slow or closed connection gets no answer
+            pass  # a slow or closed connection gets no response
         finally:
             self._asking.pop(writer, None)
             self._answered.pop(writer, None)
@@ -166,14 +166,14 @@ def _make_room(connections: _Connections, most: int) -> None:
     if len(connections) >= most:
         oldest = next(iter(connections))
         connections.pop(oldest).cancel()
-        oldest.transport.abort()  # a task that has not begun does not do it
+        oldest.transport.abort()  # a cancelled task that has not begun does not close its connection
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
-        return b""  # answered with status 400
+        return b""  # the caller responds with status 400
 
 
 async def _write(writer: asyncio.StreamWriter, answer: _Answer, *, with_body: bool) -> None:
@@ -186,11 +186,11 @@ async def _write(writer: asyncio.StreamWriter, answer: _Answer, *, with_body: bo
         for first in range(0, len(chunk), WRITTEN_AT_ONCE):
             writer.write(chunk[first : first + WRITTEN_AT_ONCE])
             await writer.drain()
-            await asyncio.sleep(0)  # other tasks run even if the socket takes all bytes at once
+            await asyncio.sleep(0)  # other tasks run even if the socket takes all bytes immediately
 
 
 class Scraping:
-    """Collects the figures of sources, for one scrape at a time."""
+    """Collects the metrics of several servers, for one scrape at a time."""
 
     def __init__(self, sources: Sequence[Source], series_limit: int) -> None:
         self._sources = (ProcessMetrics(), *sources)
@@ -199,11 +199,11 @@ class Scraping:
         self._was_left_out = False
 
     def faults(self) -> dict[str, str]:
-        """Return the fault of each condition of readiness; "" if the condition is fulfilled."""
+        """Return the fault of each condition of readiness by name; "" for a condition that is fulfilled."""
         return {name: fault for source in self._sources for name, fault in source.faults().items()}
 
     async def text(self) -> list[bytes]:
-        """Return all figures as text, in chunks."""
+        """Return all metrics as text in the format of Prometheus, in chunks."""
         async with self._one_at_a_time:
             begun = time.monotonic()
             exposition = Exposition(self._series_limit)
@@ -229,7 +229,7 @@ class Scraping:
 
 
 async def in_slices(work: SlowWork[T]) -> T:
-    """Run slow work in this event loop: other tasks run after each slice, and threads load pages."""
+    """Run a coroutine of slow work in this event loop. Other tasks run after each slice, and threads load pages."""
     end = time.monotonic() + SLICE_SECONDS
     while True:
         try:
@@ -247,7 +247,7 @@ async def in_slices(work: SlowWork[T]) -> T:
 
 
 class ProcessMetrics:
-    """The figures of this process. Some are missing without /proc."""
+    """The metrics of this process, for example its memory. Without /proc some of them are missing."""
 
     async def tell(self, exposition: Exposition) -> None:
         self._tell(exposition)

@@ -1,4 +1,4 @@
-"""Families of metrics, and their samples as the text that Prometheus reads (format 0.0.4). No I/O here.
+"""Metrics, called families, and their samples as the text that Prometheus reads (format 0.0.4). No I/O here.
 
 # HELP rocketmq_topic_number How many topics there are.
 # TYPE rocketmq_topic_number gauge
@@ -20,8 +20,8 @@ from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.slow_work import breathe
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_CHUNK_LINES = 1_000  # joined at once
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # bounds of a histogram
+_CHUNK_LINES = 1_000  # number of lines that are joined in one step
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)  # upper bounds of a histogram of times
 
 
 class MetricKind(Enum):
@@ -32,9 +32,9 @@ class MetricKind(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """One metric: its name, its meaning, and the labels of its samples after those of the source.
+    """One metric: its name, its meaning, and the labels that its samples have besides those of the server.
 
-    `detail`: if there are too many series, those of such families are left out first.
+    `detail`: if there are too many series, the series of such families are left out first.
     """
 
     name: str
@@ -46,17 +46,17 @@ class Family:
 
 
 class Source(Protocol):
-    """A server whose figures are collected, for example a broker."""
+    """A server whose metrics are collected, for example a broker."""
 
     async def tell(self, exposition: Exposition) -> None:
-        """Add all samples. The server's state may change meanwhile."""
+        """Add all samples of the server to the exposition. The server's state may change meanwhile."""
 
     def faults(self) -> dict[str, str]:
-        """Return the fault of each condition of readiness; "" if the condition is fulfilled."""
+        """Return the fault of each condition of readiness by name; "" for a condition that is fulfilled."""
 
 
 class Exposition:
-    """The samples of one scrape, by family. Beyond `most` samples, details are left out first."""
+    """The samples of one scrape, by family. If there are more than `most` samples, details are left out first."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -65,7 +65,7 @@ class Exposition:
         self._count = self._details = 0
 
     def __len__(self) -> int:
-        """Return the number of series, without those left out."""
+        """Return the number of series, without series left out."""
         return min(self._count + self._details, self.most)
 
     @property
@@ -74,11 +74,11 @@ class Exposition:
 
     @property
     def wants_details(self) -> bool:
-        """Whether there is room for details so far."""
+        """Whether so far there is room for samples of detail families."""
         return self._count + self._details < self.most
 
     def add(self, family: Family, labels: str, value: float, *, part: str = "") -> None:
-        """Add a sample; `labels` as `label_text` returns them, `part` is the suffix of a histogram's name."""
+        """Add a sample. `labels` is a result of `label_text`; `part` is the suffix of a histogram's name."""
         if family.detail:
             if not self.wants_details:
                 self.left_out = True
@@ -96,7 +96,10 @@ class Exposition:
         lines.append(f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n")
 
     def add_details(self, family: Family, labels: str, name: str, values: Mapping[int, float]) -> None:
-        """Add a sample of a family of details for each value; its key is the value of the last label, `name`."""
+        """Add a sample of a detail family for each value.
+
+        The key of a value becomes the value of the last label, `name`.
+        """
         room = max(0, self.most - self._count - self._details)
         self.left_out |= room < len(values)
         begin = f'{family.name}{{{labels},{name}="'
@@ -105,7 +108,7 @@ class Exposition:
         self._lines.setdefault(family, []).extend(lines)
 
     async def text(self) -> list[bytes]:
-        """Return the text in chunks."""
+        """Return all samples as text in the format of Prometheus, in chunks."""
         room = self.most - self._count
         chunks: list[bytes] = []
         for family, lines in self._lines.items():
@@ -123,7 +126,7 @@ class Exposition:
 
 
 def label_text(**labels: str) -> str:
-    """Return labels as text; values are escaped, as clients choose them."""
+    """Return labels as text. Label values are escaped, because clients choose them."""
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
 
 
@@ -131,11 +134,11 @@ def _escaped(value: str) -> str:
     if value.isalnum():
         return value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return escaped.encode(errors="replace").decode()  # lone surrogates
+    return escaped.encode(errors="replace").decode()  # replaces lone surrogates
 
 
 class Histogram:
-    """Counts values by ascending, inclusive upper bounds."""
+    """Counts values by ascending upper bounds, each of which is included."""
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
         self._bounds = bounds
@@ -147,7 +150,7 @@ class Histogram:
         self._sum += value
 
     def tell(self, exposition: Exposition, family: Family, labels: str) -> None:
-        """Add one sample for each bound, the sum, and the number of values."""
+        """Add one sample for each bound, the sum of the values, and the number of values."""
         total = 0
         for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
             total += count
@@ -171,12 +174,12 @@ FAMILIES = (INFO, CONNECTIONS, REFUSED)
 
 
 def tell_info(exposition: Exposition, common: str) -> None:
-    """Add the version; `common` are the labels of the server."""
+    """Add the metric with the version of pyromq; `common` are the labels of the server."""
     exposition.add(INFO, f"{common},{label_text(version=VERSION_NAME, hot_path=speedups.hot_path)}", 1)
 
 
 def tell_server(exposition: Exposition, common: str, *, connections: int, refusals: RejectionLog) -> None:
-    """Add the figures that every server has; `common` are the labels of the server."""
+    """Add the metrics that every server has; `common` are the labels of the server."""
     tell_info(exposition, common)
     exposition.add(CONNECTIONS, common, connections)
     for reason, count in sorted(refusals.counts.items()):

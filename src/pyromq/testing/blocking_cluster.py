@@ -1,4 +1,4 @@
-"""The cluster for tests that are plain functions: it runs on an event loop in a thread."""
+"""A cluster for tests that are plain functions. The cluster runs on an event loop in a thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BlockingCluster:
             producer = cluster.producer()
             producer.send(Message("orders", b"1"))
 
-    Its clients are the blocking ones. `run` calls everything else of `Cluster`, on the servers' loop:
+    The clients are blocking clients. `run` calls any other method of `Cluster` on the event loop of the servers:
 
         cluster.run(cluster.cluster.push_consumer("billing"))
 
@@ -42,7 +42,7 @@ class BlockingCluster:
 
     @property
     def namesrv(self) -> str:
-        """The name server's address."""
+        """The address of the name server."""
         return self.cluster.namesrv
 
     @property
@@ -51,17 +51,17 @@ class BlockingCluster:
 
     @property
     def broker(self) -> Broker:
-        """The first broker."""
+        """The first broker of the cluster."""
         return self.cluster.broker
 
     @property
     def links(self) -> list[Link]:
-        """The links between clients and brokers, with `linked`."""
+        """The links (TCP relays) between clients and brokers, one for each broker; empty unless `linked` was given."""
         return self.cluster.links
 
     @property
     def clock(self) -> Any:
-        """The servers' clock; `advance` moves it."""
+        """The clock of the servers; `advance` moves this clock."""
         return self.cluster.clock
 
     def __enter__(self) -> Self:
@@ -79,7 +79,7 @@ class BlockingCluster:
         self._stack.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the cluster's loop, and return its result."""
+        """Run a coroutine on the event loop of the cluster, and return the result."""
         try:
             refuse_running_loop("`pyromq.testing.Cluster`")
             if self._loop is None:
@@ -90,7 +90,7 @@ class BlockingCluster:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def advance(self, seconds: float) -> None:
-        """Advance the servers' clock; sleeping tasks wake at their time."""
+        """Advance the clock of the servers by so many seconds; sleeping tasks wake at their times."""
         self.run(self.clock.advance(seconds))
 
     def producer(self, group: str = "test-producer", **options: Any) -> Producer:
@@ -102,7 +102,7 @@ class BlockingCluster:
         return self._client(PullConsumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
 
     def push_consumer(self, group: str = "test-consumer", **options: Any) -> Consumer:
-        """Return a started push consumer, which still needs a `subscribe`; it is closed with the cluster."""
+        """Return a started push consumer that is closed with the cluster. The test must still call `subscribe`."""
         return self._client(Consumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
 
     def admin(self) -> Admin:
@@ -118,7 +118,7 @@ class BlockingCluster:
         self.run(self.cluster.stop_broker(number))
 
     def kill_broker(self, number: int = 0) -> None:
-        """End a broker as SIGKILL would; see `Cluster.kill_broker`."""
+        """End a broker as SIGKILL would end a process; see `Cluster.kill_broker`."""
         self.run(self.cluster.kill_broker(number))
 
     def start_broker(self, number: int = 0) -> Broker:
@@ -134,7 +134,7 @@ class BlockingCluster:
 
 
 class _RunningLoop:
-    """An event loop in a thread of its own."""
+    """An event loop that runs in a thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""A name server and brokers in this process: real ones, on free ports, with a temporary folder."""
+"""A cluster for tests: a real name server and real brokers in this process, on free ports, with a temporary folder."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from pyromq.testing.link import Link
 
 Config = TypeVar("Config", ProducerConfig, ConsumerConfig)
 
-# Small files: tests create many stores, and some need a log to roll.
+# Small files: tests create many stores, and some need a log of several files.
 SEGMENT_BYTES = 4 << 20
 QUEUE_ENTRIES = 3_000
 INDEX_SLOTS = 5_000
 INDEX_ENTRIES = 20_000
-LINK_HOST = "127.0.0.2"  # a link has the broker's port, so it needs another loopback address
+LINK_HOST = "127.0.0.2"  # address of links: a link has its broker's port, and so needs another loopback address
 
 
 class Cluster:
@@ -75,7 +75,7 @@ class Cluster:
 
     @property
     def namesrv(self) -> str:
-        """The name server's address."""
+        """The address of the name server."""
         return self._names.address
 
     @property
@@ -84,7 +84,7 @@ class Cluster:
 
     @property
     def broker(self) -> Broker:
-        """The first broker."""
+        """The first broker of the cluster."""
         return self.brokers[0]
 
     async def __aenter__(self) -> Self:
@@ -115,7 +115,7 @@ class Cluster:
         return await self._client(AsyncPullConsumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
 
     async def push_consumer(self, group: str = "test-consumer", **options: Any) -> AsyncConsumer:
-        """Return a started push consumer, which still needs a `subscribe`; it is closed with the cluster."""
+        """Return a started push consumer that is closed with the cluster. The test must still call `subscribe`."""
         return await self._client(AsyncConsumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
 
     async def admin(self) -> AsyncAdmin:
@@ -133,15 +133,16 @@ class Cluster:
             await self.brokers[number].__aexit__(None, None, None)
 
     async def kill_broker(self, number: int = 0) -> None:
-        """End a broker as SIGKILL would: connections break, and its folder stays as it is.
+        """End a broker as SIGKILL would end a process: connections break, and the folder stays unchanged.
 
-        Like the kernel, this keeps everything that the process wrote, flushed or not.
+        As the kernel does, this keeps everything that the process wrote, flushed or not.
         """
         broker = self.brokers[number]
         folder = broker.config.data
         left = folder.with_name(folder.name + ".killed")
         broker.cut_connections()
-        shutil.copytree(folder, left, ignore=shutil.ignore_patterns("*.tmp"))  # a thread may be writing them
+        # Without temporary files, which a thread may be writing.
+        shutil.copytree(folder, left, ignore=shutil.ignore_patterns("*.tmp"))
         await self.stop_broker(number)
         shutil.rmtree(folder)
         left.rename(folder)
@@ -184,7 +185,7 @@ class Cluster:
 
 
 def connected(config: Config, connections: ConnectionConfig | None) -> Config:
-    """Return the settings of a client with these connections, unless they have their own."""
+    """Return the configuration of a client with these connections, unless the configuration has connections."""
     return config if config.connections is not None else replace(config, connections=connections)
 
 

@@ -1,4 +1,4 @@
-"""A clock for tests: time passes only in `advance`."""
+"""A clock for tests, whose time passes only in `advance`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import heapq
 from itertools import count
 
-SETTLE_TURNS = 20  # turns of the event loop for tasks that have woken
+SETTLE_TURNS = 20  # turns of the event loop in which tasks that have woken can run
 
 
 class FakeClock:
-    """A clock that a test moves; sleeping tasks wake in order of their time."""
+    """A clock that a test moves. Sleeping tasks wake in order of their times."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = float(now_ms)
@@ -33,7 +33,7 @@ class FakeClock:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Advance the time. Tasks that are due meanwhile wake at their time, and may sleep again.
+        """Advance the time by some seconds. Tasks whose time comes wake at that time, and may sleep again.
 
         An hour of an idle cluster has 50,000 such wake-ups, which take about four seconds.
         """
@@ -48,7 +48,7 @@ class FakeClock:
         await settle()
 
     def jump(self, seconds: float) -> None:
-        """Set the wall clock, as an operator does; monotonic time does not change."""
+        """Set the wall clock, as an operator may do; the monotonic time does not change."""
         self._now_ms += seconds * 1000
 
     def _move_to(self, seconds: float) -> None:

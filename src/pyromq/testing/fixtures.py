@@ -1,4 +1,4 @@
-"""A pytest plugin: the fixture `pyromq_cluster`. It imports pyromq only when a test uses it."""
+"""A pytest plugin with the fixture `pyromq_cluster`. pyromq is imported only when a test uses the fixture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 try:
     from pytest_asyncio import fixture as async_fixture
-except ImportError:  # other async plugins accept plain async fixtures
+except ImportError:  # without pytest-asyncio: other async plugins accept plain async fixtures
     async_fixture = pytest.fixture  # type: ignore[assignment]  # the same for the one use below
 
 
@@ -22,7 +22,7 @@ except ImportError:  # other async plugins accept plain async fixtures
 def pyromq_cluster(request: pytest.FixtureRequest) -> Cluster | BlockingCluster:
     """A name server and a broker in this process, on free ports, with a temporary folder and a clock of their own.
 
-    An `async def` test gets a `Cluster` on its own event loop, any other a `BlockingCluster`, for blocking clients.
+    An `async def` test gets a `Cluster` on its own event loop, other tests a `BlockingCluster`, for blocking clients.
     """
     kind = "_pyromq_async" if inspect.iscoroutinefunction(request.function) else "_pyromq_blocking"
     return request.getfixturevalue(f"{kind}_cluster")  # type: ignore[no-any-return]

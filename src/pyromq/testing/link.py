@@ -1,4 +1,7 @@
-"""A TCP relay between clients and one server, which a test pauses, slows and cuts. It does not parse frames."""
+"""A TCP relay between clients and one server, which a test pauses, slows and cuts.
+
+The relay does not parse frames.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ PIECE_BYTES = 1 << 16
 
 
 class Way:
-    """One direction of a link, for all its connections.
+    """One direction of a link (a TCP relay), for all connections of the link.
 
-    `delay_seconds` delays each piece; `passed_bytes` counts the forwarded bytes.
+    `delay_seconds` delays each piece of bytes; `passed_bytes` counts the forwarded bytes.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -28,7 +31,7 @@ class Way:
         self._is_open.set()
 
     def pause(self) -> None:
-        """Hold all bytes from now on, and the ends of connections; nothing is lost."""
+        """Hold all bytes and ends of connections from now on. Nothing is lost."""
         self._is_open.clear()
 
     def resume(self) -> None:
@@ -36,7 +39,7 @@ class Way:
         self._is_open.set()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forward one connection's bytes until its sender closes it."""
+        """Forward the bytes of one connection until the sender closes the connection."""
         while data := await reader.read(PIECE_BYTES):
             if self.delay_seconds:
                 await self._clock.sleep(self.delay_seconds)
@@ -48,12 +51,12 @@ class Way:
 
 
 class Link:
-    """The address that clients connect to instead of a server, an async context manager.
+    """A TCP relay that clients connect to instead of a server, an async context manager.
 
         async with Link(cluster.namesrv) as link, AsyncProducer("group", link.address) as producer:
             link.answers.pause()
 
-    `requests` is the direction to the server, `answers` the other one. `Cluster(linked=True)` has a link before each
+    `requests` is the direction to the server, `answers` to the clients. `Cluster(linked=True)` has a link before each
     broker.
     """
 
@@ -65,17 +68,18 @@ class Link:
         self.answers = Way(clock)
         self._server = server
         self._listener: asyncio.Server | None = None
-        self._relays: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # task -> the client's side of its connection
+        # For each forwarding task, the client's side of the connection.
+        self._relays: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._tasks = Tasks()
 
     @property
     def address(self) -> str:
-        """The address for clients, `host:port`."""
+        """The address that clients connect to, `host:port`."""
         return f"{self.host}:{self.port}"
 
     @property
     def connections(self) -> int:
-        """The number of connections, including those that the link is still opening to the server."""
+        """The number of connections, including those that the link is opening to the server."""
         return len(self._relays)
 
     async def __aenter__(self) -> Self:
@@ -86,22 +90,22 @@ class Link:
         await self.close()
 
     def pause(self) -> None:
-        """Hold both directions; connections stay open, nothing is lost."""
+        """Hold the bytes of both directions. Connections stay open, and nothing is lost."""
         self.requests.pause()
         self.answers.pause()
 
     def resume(self) -> None:
-        """Forward the held bytes."""
+        """Forward the held bytes of both directions."""
         self.requests.resume()
         self.answers.resume()
 
     def cut(self) -> None:
-        """Break every connection; held bytes are lost. New connections are accepted."""
+        """Break every connection; held bytes are lost. New connections are still accepted."""
         for relay in self._relays:
             relay.cancel()
 
     async def open(self) -> None:
-        """Accept connections; after `close`, at the same address."""
+        """Accept connections. After `close`, the link opens at the same address."""
         self._listener = await asyncio.start_server(self._accept, self.host, self.port)
         self.port = self._listener.sockets[0].getsockname()[1]
 
@@ -122,7 +126,7 @@ class Link:
         relay.add_done_callback(self._ended)
 
     def _ended(self, relay: asyncio.Task[None]) -> None:
-        self._relays.pop(relay).transport.abort()  # a relay that was cancelled before its start has closed nothing
+        self._relays.pop(relay).transport.abort()  # a task that was cancelled before its start has closed nothing
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = [writer]
@@ -141,7 +145,7 @@ class Link:
 
 
 async def _first_of(*ways: Coroutine[Any, Any, None]) -> None:
-    """Run all until the first ends; raise its exception."""
+    """Run the coroutines until the first one ends, cancel the others, and raise the exception of the first."""
     running = [asyncio.ensure_future(way) for way in ways]
     try:
         ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -162,5 +166,8 @@ async def _abort(ends: list[asyncio.StreamWriter]) -> None:
 
 
 async def _closed(end: asyncio.StreamWriter) -> None:
-    """Wait until the transport is closed. Callers share one future, so a cancelled caller must not cancel it."""
+    """Wait until the transport is closed.
+
+    All callers share one future, so a cancelled caller must not cancel the future.
+    """
     await asyncio.shield(end.wait_closed())

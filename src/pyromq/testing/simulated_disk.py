@@ -6,9 +6,9 @@
     disk = disk.after_kill()                # the disk of the next process
     disk = disk.after_power_cut(random)     # the disk after a power loss
 
-All processes see a write at once, and it survives the end of its process. After a successful `sync`, the content at the
-begin of the `sync` is on disk for certain; a name is, once its folder is synced. A power loss keeps any part of the
-rest, in sectors. The disk knows no file formats.
+All processes see a write immediately, and the write survives the end of its process. After a successful `sync`, the
+content at the beginning of the `sync` is safe on disk; a file's name is safe after a sync of its folder. A power loss
+keeps any part of the rest, in sectors. The disk knows no file formats.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ from pyromq.store.disk import Content
 
 SECTOR = 512  # bytes that a disk writes atomically
 BLOCK = 4096  # unit of allocation of the file system
-_TORN = 0.5  # probability that the last used sector of a mapped file is torn
+_TORN = 0.5  # probability that a power loss tears the last used sector of a mapped file
 
 
 class Killed(BaseException):
-    """The process ends here. The store catches it nowhere, and later operations have no effect."""
+    """Raised where the simulated process ends.
+
+    The store never catches this error, and later operations have no effect.
+    """
 
 
 class _Change(NamedTuple):
-    """A created, renamed or deleted name: each path with its file, None for a folder, or the deleted one."""
+    """A created, renamed or deleted name: `given` with its file (None for a folder), or the deleted path `taken`."""
 
     folders: tuple[Path, ...]
     given: Path | None
@@ -43,11 +46,11 @@ class _Change(NamedTuple):
 
 
 class SimulatedDisk:
-    """A `Disk` of the store. `operations` counts the operations that can fail or change something.
+    """A `Disk` of the store, in memory. `operations` counts the operations that can fail or change something.
 
-    `kill_at`: this operation and all later ones do not happen. `refuse(kind, number)` is called for every operation
-    with its name; its exception is raised after a part of the work. `while_syncing` is called in each `sync`, after its
-    content was taken.
+    `kill_at`: the operation with this number and all later operations do not happen. `refuse(kind, path)` is called for
+    every operation; an exception that `refuse` raises comes after a part of the work. `while_syncing` is called in each
+    `sync`, after the content to sync was taken.
     """
 
     in_threads = False
@@ -56,13 +59,13 @@ class SimulatedDisk:
         self.operations = 0
         self.kill_at: int | None = None
         self.is_killed = False
-        self.is_read_only = False  # opening a file for writing fails
+        self.is_read_only = False  # if true, opening a file for writing fails
         self.refuse: Callable[[str, Path], int | None] = lambda kind, path: None
         self.while_syncing: Callable[[Path], None] = lambda path: None
         self._random = Random(seed)
-        self._files: dict[Path, SimulatedFile | None] = {Path("/"): None}  # None: a folder
+        self._files: dict[Path, SimulatedFile | None] = {Path("/"): None}  # the file of each path; None for a folder
         self._lasting: dict[Path, SimulatedFile | None] = {Path("/"): None}
-        self._changes: list[_Change] = []  # of names that may not be on disk
+        self._changes: list[_Change] = []  # changes of names that may not be on disk yet
         self._open: dict[int, tuple[Path, SimulatedFile]] = {}
         self._locks: dict[int, SimulatedFile] = {}
         self._next_descriptor = 3
@@ -71,12 +74,12 @@ class SimulatedDisk:
     # -- faults
 
     def kill(self) -> Killed:
-        """End the process between two operations; return the exception to raise."""
+        """End the simulated process between two operations; return the exception to raise."""
         self.is_killed = True
         return Killed()
 
     def after_kill(self) -> SimulatedDisk:
-        """Return the disk of the next process: with everything, flushed or not."""
+        """Return the disk that the next process sees: with all written bytes, flushed or not."""
         other = SimulatedDisk(seed=self._random.randrange(1 << 30))
         copies: dict[int, SimulatedFile] = {}
 
@@ -97,14 +100,14 @@ class SimulatedDisk:
         return other
 
     def after_power_cut(self, random: Random, loss: Loss | None = None) -> SimulatedDisk:
-        """Return the disk after a power loss; `loss` None: a random kind."""
+        """Return the disk after a power loss. `loss` is the kind of loss, None for a random kind."""
         loss = loss or random.choice(list(Loss))
         other = SimulatedDisk(seed=random.randrange(1 << 30))
         names = self._names_left(loss, random)
         left: dict[int, SimulatedFile] = {}
         for path in sorted(names):
             if path.parent not in names:
-                continue  # its folder was never on disk
+                continue  # the file's folder was never on disk
             file = names[path]
             if file is not None and id(file) not in left:
                 left[id(file)] = SimulatedFile(file.left(loss, random), frozenset(file.blocks))
@@ -128,7 +131,7 @@ class SimulatedDisk:
         return names
 
     def write_back(self, random: Random) -> None:
-        """Write some unflushed sectors to disk, as a kernel does at any time."""
+        """Write some unflushed sectors to disk, as a kernel may do at any time."""
         for file in self._files.values():
             if file is not None and file.size == len(file.lasting):
                 lasting = bytearray(file.lasting)
@@ -139,8 +142,9 @@ class SimulatedDisk:
                 file.lasting = bytes(lasting)
 
     def written_without_room(self) -> Path | None:
-        """Return a mapped file that was written where it has no allocated block; None if there is none. On a full disk
-        such a write ends the process.
+        """Return a mapped file that was written in a block that is not allocated; None if there is no such file.
+
+        On a full disk such a write ends the process.
         """
         for path, file in self._files.items():
             if file is not None and path.name.isdecimal():
@@ -150,7 +154,7 @@ class SimulatedDisk:
         return None
 
     def paths(self) -> list[Path]:
-        """Return all files."""
+        """Return the paths of all files, sorted."""
         return sorted(path for path, file in self._files.items() if file is not None)
 
     # -- names
@@ -280,7 +284,7 @@ class SimulatedDisk:
         file.lasting = content
 
     def write_out(self, descriptor: int, position: int, size: int) -> None:
-        self._begin("write_out", self._open[descriptor][0])  # a power loss may keep any part of it
+        self._begin("write_out", self._open[descriptor][0])  # a power loss may keep any part of the content
 
     def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:
         path, file = self._open[descriptor]
@@ -292,7 +296,7 @@ class SimulatedDisk:
         return memory if write else memory.toreadonly()
 
     def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int) -> None:
-        self.allocate(descriptor, position, size)  # unwritten bytes are zero, and in memory
+        self.allocate(descriptor, position, size)  # the allocated bytes are zero
 
     def populate(self, memory: memoryview, position: int, size: int) -> bool:
         return True
@@ -305,7 +309,7 @@ class SimulatedDisk:
         return content if len(content) == size else None
 
     def load(self, pages: Sequence[FilePiece]) -> None:
-        """Do nothing: all of a simulated disk is in memory."""
+        """Do nothing: all content of a simulated disk is in memory."""
 
     def drop_pages(self, memory: memoryview, position: int, size: int) -> None:
         """Do nothing: a simulated file has no page cache."""
@@ -325,7 +329,7 @@ class SimulatedDisk:
     # -- inside
 
     def _begin(self, kind: str, path: Path, part: Callable[[], None] = lambda: None) -> None:
-        """Count an operation. One that fails, or is killed, has done a `part` of its work."""
+        """Count an operation. An operation that fails, or is killed, has done a `part` of its work."""
         if self.is_killed:
             raise Killed
         self.operations += 1
@@ -358,11 +362,11 @@ class SimulatedDisk:
             file.resize(end)
         file.content[position:end] = content
         for at in range(position - position % SECTOR, end, SECTOR):
-            file.neglected.pop(at, None)  # written again, so the next flush includes it
+            file.neglected.pop(at, None)  # the sector was written again, so the next flush includes the sector
         file.blocks.update(range(position // BLOCK, max(0, end - 1) // BLOCK + 1))
 
     def _neglect(self, file: SimulatedFile) -> None:
-        """Fail a flush: some sectors are on disk, and the others count as clean from now on."""
+        """Fail a flush: some sectors are on disk, and the other sectors count as flushed from now on."""
         lasting = bytearray(file.lasting.ljust(file.size, b"\0"))[: file.size]
         for at in file.unwritten():
             content = bytes(file.content[at : min(at + SECTOR, file.size)])
@@ -389,35 +393,38 @@ def _error(number: int, path: Path) -> OSError:
 
 
 class Loss(Enum):
-    """The part of the unflushed bytes that a power loss takes."""
+    """Which of the unflushed bytes a power loss takes."""
 
     ALL = auto()
     NOTHING = auto()
-    BACK = auto()  # the latter part of each file and folder
-    ANY = auto()  # sector by sector, name by name
+    BACK = auto()  # the latter part of each file and of the changes of names
+    ANY = auto()  # each sector and each name, by chance
 
 
 class SimulatedFile:
-    """`content` may be longer than the file: it is zero behind `size`. `lasting` is the content on disk."""
+    """A file of the simulated disk. `content` may be longer than the file, with zeros after `size`. `lasting` is the
+    content on disk.
+    """
 
     __slots__ = ("blocks", "content", "is_mapped", "lasting", "neglected", "size")
 
     def __init__(self, content: bytes = b"", blocks: frozenset[int] = frozenset()) -> None:
         self.content = bytearray(content)
         self.size = len(content)
-        self.is_mapped = False  # the kernel may write it in the middle of a change
+        self.is_mapped = False  # the kernel may write a mapped file in the middle of a change
         self.lasting = bytes(content)
-        self.neglected: dict[int, bytes] = {}  # sectors that count as clean since their write failed
+        self.neglected: dict[int, bytes] = {}  # sectors that count as flushed although their write failed
         self.blocks = set(blocks)  # blocks that the file system has allocated
 
     def resize(self, size: int) -> None:
         self.content[size : self.size] = bytes(max(0, self.size - size))
         if size > len(self.content):
-            self.content = self.content + bytes(size - len(self.content))  # views of the old content stay valid
+            # A new object, so that views of the old content stay valid.
+            self.content = self.content + bytes(size - len(self.content))
         self.size = size
 
     def unwritten(self) -> list[int]:
-        """Return the sectors that differ from those on disk."""
+        """Return the positions of the sectors that differ from those on disk."""
         now, then = self.content, self.lasting
         if now == then:
             return []
@@ -426,7 +433,7 @@ class SimulatedFile:
         ]
 
     def flushed(self) -> bytes:
-        """Return the content on disk after a flush now."""
+        """Return the content on disk after a flush at this moment."""
         content = bytearray(self.content[: self.size])
         for at, neglected in self.neglected.items():
             if content[at : at + SECTOR] == neglected:
@@ -434,7 +441,7 @@ class SimulatedFile:
         return bytes(content)
 
     def left(self, loss: Loss, random: Random) -> bytes:
-        """Return the content after a power loss."""
+        """Return the content on disk after a power loss."""
         new = self.flushed()
         old = self.lasting
         if loss is Loss.ALL or new == old:

@@ -26,7 +26,7 @@ from pyromq.excerpt import escaped
 from pyromq.names import check_group, is_system_group
 from pyromq.remoting.bodies import GroupConfig
 
-_JAVA_INT = click.IntRange(0, (1 << 31) - 1)  # Java's brokers and tools read an `int`
+_JAVA_INT = click.IntRange(0, (1 << 31) - 1)  # range of numbers: Java's brokers and tools read an `int`
 _QUEUES = click.IntRange(0, 65536)
 
 

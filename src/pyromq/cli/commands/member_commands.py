@@ -52,7 +52,7 @@ def list_members(group: str, namesrv: str, output: str) -> int:
 
 
 def _figures(state: ConsumerRunning | MQError) -> dict[str, Any]:
-    """Return a member's figures, summed over topics; None for each if it did not answer."""
+    """Return a member's figures, summed over topics; each figure is None if the member did not respond."""
     if isinstance(state, MQError):
         return dict.fromkeys(("started", "queues", "in_memory", "consumed_per_second", "failed_in_hour"))
     rates = state.rates.values()

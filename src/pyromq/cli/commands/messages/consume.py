@@ -62,11 +62,13 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 FieldReader = Callable[[StoredMessage], str | bytes]
 
-WATCH_MS = 1000  # the watching thread ends at most this late; a closed pipe wakes it at once
+WATCH_MS = 1000  # longest delay until the watching thread ends; a closed pipe wakes the thread immediately
 
 POLL_SECONDS = 0.5
 _ESCAPED_ON_TERMINALS = re.compile(r"[^\n\t\x20-\x7e]")  # `escaped` leaves printable characters beyond ASCII alone
-MEMBER_COMMIT_SECONDS = 1.0  # if a member is killed, at most this much is redelivered
+MEMBER_COMMIT_SECONDS = (
+    1.0  # time between commits: at most the messages of this time are redelivered if a member is killed
+)
 
 
 @click.command()
@@ -167,12 +169,12 @@ class TopicReader:
 
     consumer: PullConsumer
     queues: list[MessageQueue]
-    chosen: Mapping[str, Any]  # `tags` or `sql`, as arguments of `pull`
+    chosen: Mapping[str, Any]  # arguments of `pull` that filter messages: `tags` or `sql`
     start: Start
     until_ms: int | None
 
     def messages(self) -> Iterator[StoredMessage]:
-        """Yield existing messages in the order in which they were stored, then new ones as they arrive."""
+        """Yield existing messages in the order in which they were stored, then new messages as they arrive."""
         ends = {queue: self.consumer.max_offset(queue) for queue in self.queues}
         if self.start == END:
             history: Iterator[StoredMessage] = iter(())
@@ -187,7 +189,7 @@ class TopicReader:
 
     def _first(self, queue: MessageQueue, end: int) -> int:
         if self.start.time_ms is not None:
-            # The offset found may lie in the middle of the messages of that millisecond: start one earlier.
+            # The found offset may be in the middle of the messages of that millisecond: start one millisecond earlier.
             return self.consumer.offset_by_time(queue, self.start.time_ms - 1)
         least = self.consumer.min_offset(queue)
         return min(max(self.start.offset or 0, least), end)
@@ -205,7 +207,7 @@ class TopicReader:
             offset = found.next_offset
 
     def _undamaged(self, found: PullResult) -> Iterator[StoredMessage]:
-        """Yield a pull's undamaged messages in order. Report damaged ones, or raise for the first: `pull` does not."""
+        """Yield a pull's undamaged messages in order. Report each damaged message, or raise for the first one."""
         all_of_them: list[StoredMessage | DamagedMessage] = [*found.messages, *found.damaged]
         for each in sorted(all_of_them, key=lambda each: each.queue_offset):
             if isinstance(each, StoredMessage):

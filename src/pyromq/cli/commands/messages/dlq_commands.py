@@ -32,7 +32,7 @@ from pyromq.names import retry_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-REASON_WIDTH = 60  # columns of a reason in the table; `show` and JSON have the whole text
+REASON_WIDTH = 60  # limit of terminal columns for a reason in the table; `show` and JSON have the whole text
 
 
 @click.group()
@@ -196,7 +196,7 @@ async def _redrive(
                 click.echo(as_json(_outcome(outcome)))
             elif outcome.error is None:
                 click.echo(escaped(_line(outcome)))
-            sys.stdout.flush()  # after an interrupt the output shows every message sent
+            sys.stdout.flush()  # so that after an interrupt the output shows every message sent
     return fates
 
 

@@ -35,7 +35,7 @@ INPUTS = (LINES, KEY_VALUE, JSON)
 
 GROUP = "pyromq-cli-producer"
 STANDARD_INPUT = Path("-")
-IN_FLIGHT = 256  # unconfirmed sends: enough to keep the connection busy, few to be uncertain about after a failure
+IN_FLIGHT = 256  # limit of unconfirmed sends: the connection stays busy, and few sends are uncertain after a failure
 
 
 def _checked_tag(ctx: click.Context, option: click.Parameter, tag: str | None) -> str | None:
@@ -118,7 +118,9 @@ def send(
 
 
 def _warn_of_no_delay(delay: dict[str, Any], results: list[SendResult]) -> None:
-    """Warn if messages with a delivery time are delivered at once: scheduled ones have a recall handle."""
+    """Warn if messages with a delivery time are delivered immediately. The broker returns a recall handle for a
+    scheduled message.
+    """
     if not delay.get("deliver_at") and not delay.get("delay"):
         return
     if any(result.recall_handle is None for result in results):
@@ -204,7 +206,7 @@ class PendingSends:
     """Sends in flight, in the order of their lines, and the number of confirmed ones."""
 
     def __init__(self) -> None:
-        self.count = 0  # confirmed sends before the first failure
+        self.count = 0  # number of confirmed sends before the first failure
         self._line = 0
         self._pending: deque[tuple[int, Future[SendResult]]] = deque()
 
@@ -217,7 +219,7 @@ class PendingSends:
 
     @property
     def ready(self) -> bool:
-        """Whether to take the next result now: it has arrived, or `IN_FLIGHT` is reached."""
+        """Whether to take the next result now: the result has arrived, or the limit `IN_FLIGHT` is reached."""
         return len(self._pending) >= IN_FLIGHT or (bool(self._pending) and self._pending[0][1].done())
 
     def take(self) -> SendResult:
@@ -324,7 +326,7 @@ def _show(result: SendResult, output: str) -> None:
 
 
 class MessageLine(msgspec.Struct):
-    """The fields read from a JSON line; a body that is not a string is sent as JSON."""
+    """The fields read from a line of JSON. A body that is not a string is sent as JSON."""
 
     body: Any = msgspec.UNSET
     body_base64: bytes | msgspec.UnsetType = msgspec.UNSET
@@ -341,9 +343,9 @@ _decode = msgspec.json.Decoder(MessageLine).decode
 
 
 def line_reader(kind: str, template: Message) -> Callable[[bytes], Message]:
-    """Return a function that turns a line into a message; the template gives everything not in the line.
+    """Return a function that turns a line into a message. The template gives everything that is not in the line.
 
-    That function raises `UnfitBody` for a line in another format.
+    The function raises `UnfitBody` for a line in another format.
     """
     return {LINES: _of_body, KEY_VALUE: _of_pair, JSON: _of_object}[kind](template)
 

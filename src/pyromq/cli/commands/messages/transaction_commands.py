@@ -151,7 +151,8 @@ async def _shown(namesrv: str, message_id: str) -> dict[str, Any]:
     async with AsyncHalfMessages(namesrv, connections=connections()) as half_messages:
         half = await half_messages.find(message_id)
         message = as_record(await half_messages.content(half))
-    for name in ("queue_offset", "reconsume_times"):  # they refer to the internal topic and would mislead
+    # These fields are about the internal topic of half messages and would mislead.
+    for name in ("queue_offset", "reconsume_times"):
         del message[name]
     return message | _record(half)
 

@@ -38,9 +38,9 @@ def sentences() -> Iterator[tuple[str, str]]:
     """Yield the place and the text of every sentence of README, ARCHITECTURE and docs, without code and tables."""
     for path in sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]):
         text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for paragraph in re.split(r"\n\s*\n", text):
-            if not paragraph.lstrip().startswith(("#", "|")):
-                for sentence in SENTENCE.split(" ".join(paragraph.split())):
+        for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)", text):  # list items stand alone
+            if not paragraph.lstrip().startswith(("#", "|")) and not paragraph.startswith("    "):
+                for sentence in SENTENCE.split(re.sub(r"^(?:[-*]|\d+\.)\s", "", " ".join(paragraph.split()))):
                     if len(sentence.split()) > 3:
                         yield str(path.relative_to(ROOT)), sentence
 

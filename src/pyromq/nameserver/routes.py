@@ -77,7 +77,9 @@ class RouteTable:
         self._most_brokers = most_brokers
         self._count = 0  # number of topics, each counted at each broker
         self._held: dict[str, dict[str, None]] = {}  # the topics of each broker name
-        self._leaving: dict[str, list[str]] = {}  # by name of a broker that left: topics that still have this broker
+        self._leaving: dict[
+            str, list[str]
+        ] = {}  # for each broker name that left, the topics that still have this broker
         self._live: dict[str, _LiveBroker] = {}
         self._brokers: dict[str, BrokerAddresses] = {}
         self._clusters: dict[str, set[str]] = {}

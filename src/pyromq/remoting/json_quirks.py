@@ -64,7 +64,7 @@ def decode_body(body: type[T], raw: bytes, bounds: Bounds = ANSWER) -> T:
 
     Raises `ProtocolError` that names the body and the member that does not fit, or the limit that the body exceeds.
     """
-    declared: Any = body  # for mypy, which takes a class of unknown T as unhashable
+    declared: Any = body  # mypy takes a class of unknown T as unhashable
     if len(raw) > bounds.plain_bytes:
         raise ProtocolError(f"{body.__name__}: {len(raw)} bytes; the limit is {bounds.plain_bytes}")
     if b'"$ref"' not in raw:

@@ -242,7 +242,7 @@ class RemotingSession:
         """Return the bytes to write, in order, and clear the output."""
         self._output_bytes = 0
         output = self._output[:]
-        self._output.clear()  # in place: the compiled outbox refers to this list
+        self._output.clear()  # cleared in place: the compiled outbox refers to this list
         return output
 
     def call(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:

@@ -56,7 +56,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Port for /metrics (Prometheus), /healthz and /readyz. [default: none; 0: any free]",
 )
 @click.option("--metrics-host", metavar="IP", help="Address of the metrics port. [default: 127.0.0.1]")
-@click.option("--ends-with-input", is_flag=True, hidden=True)  # for `serve --console`
+@click.option("--ends-with-input", is_flag=True, hidden=True)  # used by `serve --console`, whose end closes the input
 @click.pass_context
 def console(
     ctx: click.Context,

@@ -286,7 +286,7 @@ def _has_queue(stopped: StoppedStore, topic: str | None, queue: int | None) -> b
 def _as_record(message: StoredMessage) -> dict[str, Any]:
     try:
         record = as_record(message)
-    except UsageError:  # its body cannot be decompressed
+    except UsageError:  # the body of the message cannot be decompressed
         record = {"topic": message.topic, "queue": message.queue_id, "queue_offset": message.queue_offset}
     del record["broker"]
     return {"log_offset": message.log_offset, "size": message.size, "sys_flag": message.sys_flag, **record}

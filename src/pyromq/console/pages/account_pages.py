@@ -95,7 +95,7 @@ async def sign_in(request: Request) -> Response:
         console.metrics.refuse_sign_in(SignInRefusal.TOO_MANY)
         text = f"Too many failed sign-ins. Try again in {counted(int(pause) + 1, 'second')}."
         return _sign_in_form(request, wanted, name=name, error=text, status=429)
-    console.sign_in_failures.failed(*tried)  # before hashing, so that concurrent attempts are counted too
+    console.sign_in_failures.failed(*tried)  # counted before hashing, so that concurrent attempts count, too
     noted = console.audit.asked("sign in", account=name, address=peer, details={})
     async with HASHES_AT_ONCE:
         account = await asyncio.to_thread(console.accounts.signed_in, name, password[:MOST_PASSWORD])

@@ -1,4 +1,4 @@
-"""Settings of topics and consumer groups, and accounts.
+"""JSON bodies with settings of topics and consumer groups, and with accounts.
 
 Source: RocketMQ 4.9.8, TopicConfig, SubscriptionGroupConfig.
 """
@@ -9,8 +9,8 @@ from msgspec import field
 
 from pyromq.remoting.bodies.body import Body, DataVersion
 
-MAX_QUEUES = 65_536  # of a topic at one broker: catches mistyped numbers; RocketMQ has no limit
-SINGLE_TAG = "SINGLE_TAG"  # the other filter type is MULTI_TAG
+MAX_QUEUES = 65_536  # limit of queues of a topic at one broker, against mistyped numbers; RocketMQ has no limit
+SINGLE_TAG = "SINGLE_TAG"  # default filter type of a topic; the other filter type is MULTI_TAG
 
 
 class TopicConfig(Body):

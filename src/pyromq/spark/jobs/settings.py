@@ -70,7 +70,7 @@ def _moment(name: str, text: str) -> None:
     try:
         if not text or (_MOMENT.fullmatch(text) and datetime.fromisoformat(text)):
             return
-    except ValueError:  # for example the 31st of February
+    except ValueError:  # a date that does not exist, for example the 31st of February
         pass
     raise UsageError(f"setting {name} is {text!r}; write a time: 2026-01-31, or '2026-01-31 12:00:00' (UTC)")
 

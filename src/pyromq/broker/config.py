@@ -67,7 +67,7 @@ class BrokerConfig:
     # `host:port` of each name server at which to register. One may be a URL that lists further name servers.
     namesrv: tuple[str, ...] = setting((), "namesrvAddr", read=_parse_addresses, write=";".join)
     tls: ServerTlsConfig | None = None  # TLS of the broker's port; None: plain TCP
-    connections: ConnectionConfig = PLAIN  # hooks around calls; TLS and signatures towards name servers
+    connections: ConnectionConfig = PLAIN  # hooks around all requests; TLS and account for name servers
     # Permission: the sum of 4 (read) and 2 (write). Without write, routes show no queue for sends.
     permission: int = setting(6, "brokerPermission", range=(0, 7), change=_LIVE)
     # Whether the first message to an unknown topic creates the topic. If off, a misspelled name is an error.

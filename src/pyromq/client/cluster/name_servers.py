@@ -31,8 +31,8 @@ logger = logger_of(__name__)
 VARIABLE = "NAMESRV_ADDR"  # environment variable with name servers' addresses, as for Java's clients
 DEFAULT = "127.0.0.1:9876"
 
-# Sent as body of requests that have none; name servers ignore it. A server of a protocol with lines, for example HTTP,
-# answers it: the error can name the wrong port, where there would be a timeout.
+# Body of requests without a body; name servers ignore it. A server of a line protocol, for example HTTP, answers these
+# line ends. The client's error then names the wrong port; without them the request would only time out.
 END_OF_LINE = b"\r\n\r\n"
 
 

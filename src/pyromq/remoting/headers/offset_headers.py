@@ -143,7 +143,7 @@ class ConsumerStatusOfGroup(Header):
 
 
 class CorrectionOffsets(Header):
-    """Request for the smallest offsets of several groups, compared with the offsets of one group."""
+    """Request for the lowest offset of each queue among several groups; 2^63 - 1 where `compare_group` is behind it."""
 
     code = RequestCode.QUERY_CORRECTION_OFFSET
     reply_body = bodies.CorrectionOffsetTable

@@ -145,7 +145,7 @@ class ListenerThreads(Generic[W]):
         return True
 
     def _look_again(self) -> None:
-        """Wake a thread for each waiting piece, unless the running threads finished `FAST_PIECES` since the last look."""
+        """Wake a thread for each waiting piece, unless the threads finished `FAST_PIECES` since the last look."""
         self._look = None
         left = len(self._backlog)
         quick = self._finished_count - self._finished_before >= FAST_PIECES

@@ -19,9 +19,6 @@ LONG_STEPS = ((DAY_MS, "day"), (7 * DAY_MS, "week"), (30 * DAY_MS, "thirty days"
 
 WIDTH, HEIGHT = 640, 150
 LEFT, RIGHT, TOP, BOTTOM = 56, 8, 10, 26
-SPAN_MS = (
-    3_600_000  # longest time on the axis; a shorter history uses the whole width, so that the first minute is visible
-)
 SPARK_WIDTH, SPARK_HEIGHT = 96, 22
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Generator
 
 import msgspec
 from msgspec import field
@@ -85,16 +84,13 @@ def compress_registration(registration: BrokerRegistration) -> bytes:
     return zlib.compress(b"".join(parts), 9)
 
 
-Reading = Generator[None, None, BrokerRegistration]  # a generator that yields where decoding may be interrupted
-
-
 def decompress_registration(raw: bytes) -> BrokerRegistration:
     """Return the registration in compressed bytes, decoded without interruption. Raises `ProtocolError`."""
     return run_blocking(read_compressed(raw))
 
 
 async def read_compressed(raw: bytes) -> BrokerRegistration:
-    """Decode a compressed registration; the generator yields where decoding may be interrupted.
+    """Decode a compressed registration in slices (`slow_work.breathe`).
 
     Raises `ProtocolError`.
     """

@@ -60,10 +60,8 @@ _LEAST_ALLOCATION, _MOST_ALLOCATION = 4096, 64 << 10  # limits of one allocation
 _SETTING = "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
 
 ENTRY = struct.Struct(">qiq")
-_EXTENT = struct.Struct(">qi")  # log offset and size of the record, the first fields of an entry
 _pack_into = ENTRY.pack_into  # bound once, as every append of an entry calls this
 unpack_entries = ENTRY.iter_unpack  # yields log offset, size and tags code of each entry
-unpack_extent = _EXTENT.unpack_from  # returns log offset and size of the entry at a position
 
 
 @lru_cache(maxsize=256)

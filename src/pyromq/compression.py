@@ -18,9 +18,8 @@ MAX_BODY_BYTES = 16 << 20
 
 _PIECE = 1 << 16  # bytes decompressed in one step if they are only checked
 _MOST_WINDOW = 1 << 24  # limit of Zstandard's window (bytes), which is allocated as a whole
-_MOST_BLOCKS = (
-    100_000  # limit of blocks in a Zstandard body: counting takes 30 ms; a body compressed in one call has at most 128
-)
+# Limit of blocks in a Zstandard body: counting takes 30 ms; a body compressed in one call has at most 128.
+_MOST_BLOCKS = 100_000
 
 
 def compress(body: bytes, level: int = 5) -> bytes:

@@ -9,9 +9,8 @@ from types import TracebackType
 from pyromq.clock import Clock, SystemClock
 from pyromq.excerpt import excerpt
 
-PARTIAL_RESULTS = (
-    "pyromq.partial_results"  # name of a logger: clients log the brokers that did not contribute to a result
-)
+# Name of a logger: clients log the brokers that did not contribute to a result.
+PARTIAL_RESULTS = "pyromq.partial_results"
 MOST_LOGGED = 1000  # limit of characters in one argument: error texts with advice have half as many
 _MOST_LINES = 200  # limit of lines of a traceback; Python shows three levels of a recursion
 TRACEBACK_SECONDS = 3600.0  # the traceback of a repeated failure is logged once an hour, so that rotated logs have one

@@ -21,9 +21,8 @@ from pyromq.message import format_address, pack_address
 from pyromq.plural import counted
 
 _BLOCK = 4096
-_MOST_IN_MS = (
-    32_768  # limit of ids from `blocks` in one ms; ids from `next` may use the other half of the counter's range
-)
+# Limit of ids from `blocks` in one ms; ids from `next` may use the other half of the counter's range.
+_MOST_IN_MS = 32_768
 
 
 _process = os.getpid()

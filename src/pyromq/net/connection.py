@@ -46,9 +46,8 @@ DRAIN_SECONDS = 5.0  # longest wait after invalid bytes until pending replies ar
 HIGH_WATER_BYTES = 4 << 20  # limit of unsent bytes of a client's connection; above the limit calls wait
 TURN_SECONDS = 0.002  # limit of time for slices in one turn of the event loop
 _SLICE_SECONDS = 0.0005  # limit of one slice: with 100 pending connections each waits 50 ms
-COUNTED_BYTES = (
-    4096  # smaller amounts of received bytes are not charged: most connections sometimes hold an incomplete frame
-)
+# Smaller amounts of received bytes are not charged: most connections sometimes hold an incomplete frame.
+COUNTED_BYTES = 4096
 
 
 class Connection(asyncio.Protocol):
@@ -102,9 +101,8 @@ class Connection(asyncio.Protocol):
             self.writable = asyncio.Event()
             self.writable.set()
         self._shared = shared
-        self._back_pressure: BackPressure | None = (
-            None  # created when needed; most connections never need back-pressure
-        )
+        # Created when needed; most connections never need back-pressure.
+        self._back_pressure: BackPressure | None = None
         self._dispatcher = dispatcher
         self._clock = clock
         self._config = config
@@ -399,9 +397,8 @@ class BackPressure:
     )
 
     def __init__(self, connection: Connection, transport: asyncio.Transport, shared: Shared) -> None:
-        self.needs_update = (
-            False  # whether `update` must be called at each flush: bytes are charged, or reading is paused
-        )
+        # Whether `update` must be called at each flush: bytes are charged, or reading is paused.
+        self.needs_update = False
         self.is_write_paused = False  # whether the transport has called `pause_writing` last, not `resume_writing`
         self._connection = connection
         self._session = connection.session

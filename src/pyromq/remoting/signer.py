@@ -27,9 +27,8 @@ SIGNATURE = "Signature"
 # Brokers of 4.9 leave this field out of signatures, because clients up to 4.9.3 added the field after signing.
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
-_MOST_COMPILED = (
-    1000  # limit of characters in account name and token for compiled signing; plain Python signs longer ones
-)
+# Limit of characters in account name and token for compiled signing; plain Python signs longer ones.
+_MOST_COMPILED = 1000
 
 UNSIGNED = frozenset({SIGNATURE, UNIQUE_KEY_QUERY})
 

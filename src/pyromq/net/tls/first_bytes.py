@@ -28,9 +28,8 @@ MOST_WAITING = 4096  # limit of connections without a complete first record; abo
 MOST_HANDSHAKES = 256  # limit of concurrent handshakes, 60 kB each; above the limit the oldest (most take ms) is cut
 _BEGUN_AT_ONCE = 4  # limit of handshakes begun in a turn of the event loop: each computes for a millisecond
 _EXPIRE_SECONDS = 1.0
-_REFUSED_SECONDS = (
-    1.0  # wait before a refused connection is closed: Java's client drops a reply that arrives with the end
-)
+# Wait before a refused connection is closed: Java's client drops a reply that arrives with the end.
+_REFUSED_SECONDS = 1.0
 
 _HANDSHAKE = 0x16
 _ESTABLISHED = 1  # state of an open connection, see tcp(7)

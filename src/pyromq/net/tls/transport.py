@@ -85,9 +85,8 @@ class TlsLayer(asyncio.Protocol):
         self._shaken: Callable[[str | None], None] | None = shaken
         self._upper: asyncio.Protocol | None = None
         self._transport: TlsTransport | None = None
-        self._lower: asyncio.Transport | None = (
-            None  # the connection's transport; None before the connection is made and after it is lost
-        )
+        # The connection's transport; None before the connection is made and after it is lost.
+        self._lower: asyncio.Transport | None = None
         self._is_aborted = False
 
     def abort(self) -> None:

@@ -68,9 +68,8 @@ class ConsumerConnections(Header):
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     reply_body = bodies.ConsumerConnection
     consumer_group: str
-    details: bool | None = (
-        None  # ours: also return each member's subscriptions, and the queue locks; Java brokers ignore this field
-    )
+    # Ours: also return each member's subscriptions, and the queue locks; Java brokers ignore this field.
+    details: bool | None = None
 
 
 class ProducerConnections(Header):

@@ -85,9 +85,8 @@ def source_options(job: str, settings: StreamJobSettings) -> dict[str, str]:
     if not stream.group:
         topics = "-".join(topic.strip() for topic in stream.topics.split(",")).replace("%", "")
         options["group"] = GROUP_PREFIX + f"{job}-{topics}"[:200]
-    options["onUndecodable"] = (
-        "raw"  # bodies that cannot be decompressed are copied as stored, with property UNDECODABLE
-    )
+    # Bodies that cannot be decompressed are copied as stored, with property UNDECODABLE.
+    options["onUndecodable"] = "raw"
     given = pairs(stream.option)
     lower = {name.lower() for name in given}
     if BY_TIME & lower:

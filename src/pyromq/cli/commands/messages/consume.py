@@ -66,9 +66,8 @@ WATCH_MS = 1000  # longest delay until the watching thread ends; a closed pipe w
 
 POLL_SECONDS = 0.5
 _ESCAPED_ON_TERMINALS = re.compile(r"[^\n\t\x20-\x7e]")  # `escaped` leaves printable characters beyond ASCII alone
-MEMBER_COMMIT_SECONDS = (
-    1.0  # time between commits: at most the messages of this time are redelivered if a member is killed
-)
+# Time between commits: at most the messages of this time are redelivered if a member is killed.
+MEMBER_COMMIT_SECONDS = 1.0
 
 
 @click.command()

@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from pyromq.errors import NoPermission as NoPermission
     from pyromq.errors import NoReply as NoReply
     from pyromq.errors import NotRunning as NotRunning
+    from pyromq.errors import NotTheMaster as NotTheMaster
     from pyromq.errors import ProtocolError as ProtocolError
     from pyromq.errors import QueryNotFound as QueryNotFound
     from pyromq.errors import RecallRefused as RecallRefused
@@ -271,6 +272,7 @@ _MODULES = {
         "NoPermission",
         "NoReply",
         "NotRunning",
+        "NotTheMaster",
         "ProtocolError",
         "QueryNotFound",
         "RecallRefused",

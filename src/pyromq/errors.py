@@ -256,6 +256,18 @@ class ServiceNotAvailable(BrokerError):
     cure = "Try again, elsewhere; the text says whether the disk is full."
 
 
+class NotTheMaster(ServiceNotAvailable):
+    """The broker is a replica and refuses what only its master does. `master` is the master's address; None if the
+    broker knows none.
+    """
+
+    cure = "Ask the master that the text names; pyromq's clients do so by themselves. Without a master: wait."
+
+    def __init__(self, master: str | None) -> None:
+        super().__init__(_NOT_THE_MASTER + (master or _NO_MASTER))
+        self.master = master
+
+
 class NoPermission(BrokerError):
     """The permission of the broker, topic or group does not allow the operation."""
 
@@ -374,6 +386,9 @@ class BatchIncomplete(BrokerError):
     cure = "Send what is missing in a new attempt, then commit that."
 
 
+_NOT_THE_MASTER = "not the master: "  # followed by the master's address, `host:port`
+_NO_MASTER = "no master is known"
+
 DENIED = "AclException: "  # begins the texts of refusals by access control: other errors have code 1, too, as in Java
 _LONGEST_PACKAGE = 60  # limit of characters in a Java class's name before `AclException: `
 
@@ -391,8 +406,17 @@ def from_response(code: int, remark: str | None) -> BrokerError:
     before, is_denied, reason = text.partition(DENIED)
     if is_denied and code == ResponseCode.SYSTEM_ERROR and len(before) < _LONGEST_PACKAGE:
         return AccessDenied(reason)
+    if code == ResponseCode.SERVICE_NOT_AVAILABLE and text.startswith(_NOT_THE_MASTER.strip()):
+        return NotTheMaster(_address_in(text.removeprefix(_NOT_THE_MASTER)))
     error = _BY_CODE.get(code)
     return error(text) if error is not None else BrokerError(text, code)
+
+
+def _address_in(text: str) -> str | None:
+    """Return `text` if it is an address `host:port`, else None."""
+    host, _, port = text.rpartition(":")
+    is_address = host and " " not in text and port.isdecimal() and len(port) <= 5 and 0 < int(port) <= 65535
+    return text if is_address else None
 
 
 def _one_line(remark: str) -> str:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.errors import BrokerError, MissingField, ProtocolError, ServiceNotAvailable, TopicNotFound
+from pyromq.errors import (
+    BrokerError,
+    MissingField,
+    NotTheMaster,
+    ProtocolError,
+    ServiceNotAvailable,
+    TopicNotFound,
+    from_response,
+)
 from pyromq.remoting.codes import ONE_WAY, RESPONSE, VERSION, Language
 from pyromq.remoting.command import (
     BINARY,
@@ -242,6 +250,23 @@ def test_other_codes_raise_the_error_they_stand_for(code, error):
     with pytest.raises(error, match="what was wrong") as raised:
         Response(code, 1, remark="what was wrong").check(19)
     assert raised.value.code == code
+
+
+@pytest.mark.parametrize("master", ["10.0.0.1:10911", "[::1]:10911", "broker-a.example:1", None])
+def test_a_replicas_refusal_names_the_master(master):
+    error = NotTheMaster(master)
+    assert str(error) == f"not the master: {master or 'no master is known'}"
+    with pytest.raises(NotTheMaster) as raised:
+        Response(error.code, 1, remark=str(error)).check()
+    assert (raised.value.master, raised.value.code, str(raised.value)) == (master, 14, str(error))
+
+
+@pytest.mark.parametrize("text", ["", "10.0.0.1", "10.0.0.1:", ":1", "a:0", "a:65536", "a:-1", "a b:1", "a:1234567"])
+def test_a_refusal_that_names_no_address_names_no_master(text):
+    with pytest.raises(NotTheMaster) as raised:
+        Response(14, 1, remark=f"not the master: {text}").check()
+    assert raised.value.master is None
+    assert not isinstance(from_response(1, "not the master: 10.0.0.1:10911"), NotTheMaster)
 
 
 def test_an_answer_is_read_tolerantly_and_refused_by_name():

@@ -30,11 +30,17 @@ class QueuesAtBroker(Body):
 
 
 class BrokerAddresses(Body):
-    """The addresses of a broker name by broker id; id 0 is the master."""
+    """The addresses of a broker name by broker id; id 0 is the master.
+
+    `failover` is True for a replica set, and `epoch` is the highest epoch of a master of the set. Both members are
+    ours, and ignored by Java clients.
+    """
 
     broker_name: str
     cluster: str = ""
     addresses: dict[int, str] = field(name="brokerAddrs", default_factory=dict)
+    epoch: int | None = None
+    failover: bool | None = None
 
 
 class TopicRoute(Body):

@@ -15,7 +15,10 @@ class RegisterBrokerResponse(Header):
 
 
 class RegisterBroker(Header):
-    """Request to a name server: register a broker and its topics."""
+    """Request to a name server: register a broker and its topics.
+
+    Replicas of a set name their `epoch`, which is ours; Java's name servers ignore it.
+    """
 
     code = RequestCode.REGISTER_BROKER
     reply_header = RegisterBrokerResponse
@@ -28,16 +31,18 @@ class RegisterBroker(Header):
     ha_address: str | None = field(name="haServerAddr", default=None)
     compressed: bool = False
     body_crc: int = field(name="bodyCrc32", default=0)
+    epoch: int | None = None
 
 
 class UnregisterBroker(Header):
-    """Request to a name server: unregister a broker."""
+    """Request to a name server: unregister a broker. Replicas of a set name their `epoch`, as in `RegisterBroker`."""
 
     code = RequestCode.UNREGISTER_BROKER
     broker_name: str
     broker_address: str = field(name="brokerAddr")
     cluster: str = field(name="clusterName")
     broker_id: int
+    epoch: int | None = None
 
 
 class QueryDataVersionResponse(Header):

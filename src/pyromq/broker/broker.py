@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -37,7 +37,7 @@ from pyromq.errors import MQError, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import pack_address
 from pyromq.net.server import Server
-from pyromq.net.tasks import Alarm, Tasks
+from pyromq.net.tasks import Alarm, Tasks, call_soon
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.store.disk import LOCAL_DISK, Disk
 
@@ -100,7 +100,7 @@ class Broker:
     """
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None, *, disk: Disk = LOCAL_DISK) -> None:
-        state = SharedState(config, clock or SystemClock(), disk, _soon)
+        state = SharedState(config, clock or SystemClock(), disk, call_soon)
         self.config, self.store, self.statistics = state.config, state.store, state.statistics
         self.topics, self.groups, self.offsets = state.topics, state.groups, state.offsets
         self.connections, self.registering = state.connections, state.registering
@@ -223,10 +223,6 @@ class Broker:
         """Wait until all tables that are being saved are on disk, or have failed."""
         if self._saving:
             await asyncio.wait(self._saving.values())
-
-
-def _soon(work: Callable[[], None]) -> None:
-    asyncio.get_running_loop().call_soon(work)
 
 
 def _refused(writings: Sequence[Save]) -> list[str]:

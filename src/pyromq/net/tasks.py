@@ -67,6 +67,11 @@ class Tasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def call_soon(work: Callable[[], None]) -> None:
+    """Let the running event loop call a function in its next turn. Only for the event loop's own thread."""
+    asyncio.get_running_loop().call_soon(work)
+
+
 def soon_in_this_loop() -> Callable[[Callable[[], None]], object]:
     """Return a function that lets the running event loop call another function; for any thread.
 

@@ -459,7 +459,7 @@ def encode_request(
     """Return the frame of a request. A code too large for a binary header is written as JSON."""
     if header.code > _LARGEST_BINARY_CODE:
         serialization = JSON
-    frames_signer = frame_signer(signer)
+    frames_signer = None if signer is None else frame_signer(signer)
     if serialization == JSON and isinstance(header, Filled) and (signer is None or frames_signer is not None):
         template = header.template
         line = template.request_line or _prepare_request(template)

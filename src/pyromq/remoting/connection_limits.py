@@ -93,13 +93,12 @@ class Budget:
         self.refusals = refusals
         # Number of requests without a reply, by connection.
         self.in_flight: Quota[object] = Quota(
-            "maxAllRequestsInFlight", limits.all_requests_in_flight, least=ALWAYS_IN_FLIGHT
+            "maxAllRequestsInFlight",
+            limits.all_requests_in_flight,
+            least=ALWAYS_IN_FLIGHT,
+            most_each=limits.requests_in_flight,
         )
         self.is_over = False  # the server has stopped: requests must not be retried on a closed store
-
-    def max_in_flight(self, peer: object) -> int:
-        """Return how many requests of one connection may be without a reply now."""
-        return min(self.limits.requests_in_flight, self.in_flight.share_of(peer))
 
     def too_large(self, code: int, size: int, address: str) -> Reply | None:
         """Return the reply that refuses a request of `size` bytes; None if the size is within the limit."""
@@ -115,7 +114,7 @@ class Budget:
 
     def too_many_in_flight(self, peer: object, address: str) -> Reply | None:
         """Return the reply that refuses one more request of a connection; None if the request is within the limit."""
-        limit, count = self.max_in_flight(peer), self.in_flight.of(peer)
+        limit, count = self.in_flight.share_of(peer), self.in_flight.of(peer)
         if count < limit:
             return None
         setting = "maxRequestsInFlight" if limit == self.limits.requests_in_flight else self.in_flight.setting

@@ -126,7 +126,7 @@ class RemotingSession:
             self._max_in_flight = sys.maxsize
         else:
             self.splitter = FrameSplitter(header_bytes=budget.limits.header_bytes, admit=self._admit)
-            self._max_in_flight = budget.max_in_flight(self)
+            self._max_in_flight = budget.in_flight.share_of(self)
         self._output: list[bytes | memoryview] = []
         self._output_bytes = 0  # bytes of the replies in `_output`
         self._waiting: dict[int, WaitingCall] = {} if initiator else _NO_CALLS
@@ -220,7 +220,7 @@ class RemotingSession:
     def _answer(self, call: Call) -> None:
         refused = None
         if self.in_flight >= self._max_in_flight and self._budget is not None:
-            self._max_in_flight = self._budget.max_in_flight(self)
+            self._max_in_flight = self._budget.in_flight.share_of(self)
             refused = self._budget.too_many_in_flight(self, self.address)
         self._reply(call, refused or self._dispatcher.dispatch(call))
 
@@ -299,7 +299,7 @@ class RemotingSession:
 
         None with hooks, a signer of another kind, or another serialization: compiled senders support none of them.
         """
-        sign = frame_signer(self._signer)
+        sign = None if self._signer is None else frame_signer(self._signer)
         if self._hooks or (self._signer is not None and sign is None) or self._serialization != JSON:
             return None
         return self._waiting, self._output, self._wake, sign
@@ -388,7 +388,7 @@ class RemotingSession:
         self.in_flight += change
         if self._budget is not None and not self.closed:
             self._budget.in_flight.hold(self, self.in_flight)
-            self._max_in_flight = self._budget.max_in_flight(self)
+            self._max_in_flight = self._budget.in_flight.share_of(self)
 
     def _admit(self, serialization: int, header: bytes, size: int) -> bool:
         """Return whether a large frame is taken. A refused request gets a reply.

@@ -74,7 +74,7 @@ class AccessKeySigner:
         return {ACCESS_KEY: self.access_key, **token}
 
 
-def frame_signer(signer: Signer | None) -> FrameSigner | None:
+def frame_signer(signer: Signer) -> FrameSigner | None:
     """Return the compiled form of a signer, which signs whole frames; None if there is none."""
     return signer.compiled if type(signer) is AccessKeySigner else None
 

@@ -180,9 +180,8 @@ class PullProcessor:
         Topic, group and the account's rights are checked again.
         """
         self.check(header, call.peer)
-        needs = [(header.topic, SUB), (retry_topic(header.consumer_group), SUB)]
-        if (lacking := self._permissions.lacks(call.account, needs)) is not None:
-            raise denied(f"account {call.account} has no SUB on {resource_name(lacking[0])} any more")
+        if call.account is not None:
+            self._check_rights(header, call.account)
         try:
             found = self._find(header, wanted)
         except NotInMemory:  # the reply is empty; the consumer's next pull loads the pages
@@ -190,6 +189,11 @@ class PullProcessor:
             bounds = (self._store.min_offset(*queue), self._store.max_offset(*queue))
             found = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, header.queue_offset, *bounds, [], 0, 0)
         return self._reply(header, found)
+
+    def _check_rights(self, header: PullMessage, account: str) -> None:
+        needs = [(header.topic, SUB), (retry_topic(header.consumer_group), SUB)]
+        if (lacking := self._permissions.lacks(account, needs)) is not None:
+            raise denied(f"account {account} has no SUB on {resource_name(lacking[0])} any more")
 
 
 class OffsetMovedEvents:

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from pyromq.errors import HostNotFound as HostNotFound
     from pyromq.errors import IllegalMessage as IllegalMessage
     from pyromq.errors import IllegalName as IllegalName
+    from pyromq.errors import LeaseGone as LeaseGone
     from pyromq.errors import LimitReached as LimitReached
     from pyromq.errors import MessageRefused as MessageRefused
     from pyromq.errors import MissingField as MissingField
@@ -108,6 +109,8 @@ if TYPE_CHECKING:
     from pyromq.errors import ProtocolError as ProtocolError
     from pyromq.errors import QueryNotFound as QueryNotFound
     from pyromq.errors import RecallRefused as RecallRefused
+    from pyromq.errors import RegistryRefused as RegistryRefused
+    from pyromq.errors import RegistryUnavailable as RegistryUnavailable
     from pyromq.errors import ServiceNotAvailable as ServiceNotAvailable
     from pyromq.errors import StoreCorrupt as StoreCorrupt
     from pyromq.errors import StoreError as StoreError
@@ -264,6 +267,7 @@ _MODULES = {
         "HostNotFound",
         "IllegalMessage",
         "IllegalName",
+        "LeaseGone",
         "LimitReached",
         "MQError",
         "MessageRefused",
@@ -276,6 +280,8 @@ _MODULES = {
         "ProtocolError",
         "QueryNotFound",
         "RecallRefused",
+        "RegistryRefused",
+        "RegistryUnavailable",
         "ServiceNotAvailable",
         "StoreCorrupt",
         "StoreError",

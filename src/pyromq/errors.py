@@ -175,6 +175,24 @@ class NoNameServer(Unavailable):
     cure = "Start one (`pyromq serve`), or correct the address and `NAMESRV_ADDR`."
 
 
+class RegistryUnavailable(Unavailable):
+    """No endpoint of the registry of replica sets (etcd) answered."""
+
+    cure = "Start etcd, or correct `--etcd`. A replica set goes on without etcd as long as all its replicas run."
+
+
+class RegistryRefused(UsageError):
+    """The registry of replica sets (etcd) refused this broker: account, certificate, or the request itself."""
+
+    cure = "Correct account, certificate or address of etcd; the text has etcd's reason."
+
+
+class LeaseGone(RegistryRefused):
+    """The registry does not know the lease: it ended, and its keys were deleted."""
+
+    cure = "Nothing: a broker takes a new lease by itself."
+
+
 class StoreError(MQError):
     """The message store cannot do its work."""
 

@@ -18,6 +18,7 @@ import pyromq.testing
 from pyromq import errors
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.limits import BrokerLimits
+from pyromq.broker.replication.ha_config import HaConfig
 from pyromq.console.console_config import ConsoleConfig
 from pyromq.metrics.config import MetricsConfig
 from pyromq.nameserver.name_server_config import NameServerConfig
@@ -67,7 +68,7 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
          "RemotingOutcome", "MessageTrace", "Header", "Response", "Signer", "Clock"),
     ),
 }  # fmt: skip
-BROKER_SETTINGS = (BrokerConfig, StoreConfig, BrokerLimits, ConnectionLimits)
+BROKER_SETTINGS = (BrokerConfig, StoreConfig, BrokerLimits, ConnectionLimits, HaConfig)
 CLIENT_SETTINGS = ("ProducerConfig", "ConsumerConfig", "ConnectionConfig", "TlsConfig")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyromq.broker.limits import DEFAULT_LIMITS, BrokerLimits
+from pyromq.broker.replication.ha_config import DEFAULT_HA_CONFIG, HaConfig
 from pyromq.errors import UsageError
 from pyromq.excerpt import excerpt
 from pyromq.names import MAX_TOPIC_LENGTH, REPLY_SUFFIX, check_topic
@@ -138,6 +139,7 @@ class BrokerConfig:
     limits: BrokerLimits = DEFAULT_LIMITS  # limits of memory and waiting requests that clients can cause
     # Limits of memory and work that connections can cause.
     connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS
+    ha: HaConfig = DEFAULT_HA_CONFIG  # settings of the HA connection between a master and its slaves
 
     def __post_init__(self) -> None:
         self.data = Path(self.data)
@@ -213,7 +215,7 @@ class BrokerConfig:
     def components(self) -> dict[str, Any]:
         """The objects that hold settings, under the names that `Setting.component` uses; "" is this configuration."""
         parts = {"store": self.store_config, "limits": self.limits, "connection_limits": self.connection_limits}
-        return {"": self, **parts}
+        return {"": self, **parts, "ha": self.ha}
 
     def change(self, other: BrokerConfig) -> None:
         """Copy the fields that may change while the broker runs from `other`."""
@@ -222,7 +224,9 @@ class BrokerConfig:
                 setattr(self, each.field, getattr(other, each.field))
 
 
-SETTINGS = settings_by_name(BrokerConfig, store=StoreConfig, limits=BrokerLimits, connection_limits=ConnectionLimits)
+SETTINGS = settings_by_name(
+    BrokerConfig, store=StoreConfig, limits=BrokerLimits, connection_limits=ConnectionLimits, ha=HaConfig
+)
 
 
 def _error(field: str, text: str) -> UsageError:

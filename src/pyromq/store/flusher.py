@@ -193,18 +193,19 @@ class Flusher:
         """
         last_store_ms = self._log.last_store_ms
         segments: list[Segment] = []
-        flushed: list[tuple[ConsumeQueue, int]] = []
+        flushed: list[tuple[ConsumeQueue, int, int]] = []
         for queue in self._queues:
-            end = queue.max_offset
+            cuts, end = queue.cuts, queue.max_offset
             dirty = (end - queue.flushed_offset) * ENTRY_BYTES
             if dirty > 0 and dirty >= least_pages * _PAGE:
                 segments += queue.unflushed(end)
-                flushed.append((queue, end))
+                flushed.append((queue, end, cuts))
             elif not least_pages:
                 segments += queue.files.fresh()  # a queue without new entries may have a new file
         sync_all(segments, self._disk, between=self._flush_log_if_due)
-        for queue, end in flushed:
-            queue.flushed_offset = end
+        for queue, end, cuts in flushed:
+            if queue.cuts == cuts:  # otherwise the topic was created again meanwhile
+                queue.flushed_offset = end
         self._queues_flushed_at = self._clock.monotonic()
         if not least_pages:
             self._queues_synced_at = self._queues_flushed_at

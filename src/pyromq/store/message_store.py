@@ -27,6 +27,7 @@ from pyromq.store.flusher import Flusher
 from pyromq.store.index.index_file import is_found_by
 from pyromq.store.index.key_index import KeyIndex, KeyMatches
 from pyromq.store.log.commit_log import CommitLog, LogTail, Residency
+from pyromq.store.log_intake import LogIntake
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries
 from pyromq.store.queue.entry_verifier import EntryVerifier
 from pyromq.store.queue.queue_table import QueueTable
@@ -94,6 +95,7 @@ class MessageStore:
         self.read = self.reading.read
         self.search_by_time = self.reading.search_by_time
         self.batch_appends = BatchAppends(self._log, self._queues, clock)
+        self.append_bytes = LogIntake(self._log, self._queues, self._dispatcher).append
         self._loading = worker(disk, "load-log-end")
         self._clock = clock
         self._open = False
@@ -162,6 +164,7 @@ class MessageStore:
             self.index_step(_INDEX_ON_CLOSE_SECONDS)
             self._checkpoint.index_ms = max(self._checkpoint.index_ms, self._index.close())
         self._log.refuse("the store is closed")
+        self._log.drop_incomplete()
         self.retention.close()
         self._flusher.stop()
         self._directory.mark_closed()
@@ -276,6 +279,21 @@ class MessageStore:
     @property
     def max_log_offset(self) -> int:
         return self._log.end
+
+    @property
+    def written_end(self) -> int:
+        """Log offset after the last byte of the log. `append_bytes` may have left an incomplete record at the end."""
+        return self._log.written_end
+
+    def views(self, start: int, most: int) -> memoryview:
+        """Return a read-only view of up to `most` bytes of the log from log offset `start` on.
+
+        The view ends at the end of the file or of the last record at the latest, and is empty outside of the log.
+        Raises `NotInMemory` if the bytes must be read from the disk.
+        """
+        view = self._log.view(start, most)
+        self.residency.need(start, start + len(view))
+        return view
 
     @property
     def confirmed_end(self) -> int:

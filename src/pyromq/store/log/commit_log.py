@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pyromq import speedups
 from pyromq.clock import Clock
-from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
+from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.record import (
@@ -99,6 +99,7 @@ class CommitLog(LogTail):
         self.base = 0
         self.limit = _NO_APPENDS
         self._allocated_end = 0
+        self._received_end = 0
 
     @property
     def min_offset(self) -> int:
@@ -175,22 +176,24 @@ class CommitLog(LogTail):
         """
         if self.refusal:
             raise StoreNotWritable(self.refusal)
+        self.drop_incomplete()
         limit = min(self.max_record_bytes, self.files.segment_bytes - BLANK_SIZE)
         if size > limit:
             raise MessageRefused(f"message takes {size} bytes in the log, the limit is {limit}")
         segment_end = self.base + self.files.segment_bytes
         try:
             if self.memory is None or self.end + size > segment_end - BLANK_SIZE:
-                self._roll()
+                self._roll(self.files.capacity_end)
             self._extend_to(self.end + size)
         except OSError as error:
-            raise StoreNotWritable(
-                f"cannot extend the log in {self.files.folder}: {complaint(error, 'messages are taken again')}"
-            ) from error
+            raise self._cannot_extend(error) from error
         self._set_limit()
 
-    def _roll(self) -> None:
-        base = self.files.capacity_end
+    def _cannot_extend(self, error: OSError) -> StoreNotWritable:
+        advice = complaint(error, "messages are taken again")
+        return StoreNotWritable(f"cannot extend the log in {self.files.folder}: {advice}")
+
+    def _roll(self, base: int) -> None:
         if self.memory is not None:
             self._extend_to(self.end + BLANK_SIZE)
         segment = self._preallocation.next_segment(base)
@@ -208,6 +211,61 @@ class CommitLog(LogTail):
     def _set_limit(self) -> None:
         self.limit = min(self._allocated_end, self.base + self.files.segment_bytes - BLANK_SIZE)
 
+    # -- taking in another log
+
+    @property
+    def written_end(self) -> int:
+        """Log offset after the last byte. Bytes after `end` were received, and belong to an incomplete record."""
+        return max(self.end, self._received_end)
+
+    def receive(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Write bytes of another log at log offset `offset`, which must be `written_end`. `end` does not change.
+
+        An empty log may begin where any file begins. Raises `UsageError` for bytes that do not belong there or cross a
+        file's end, and `StoreNotWritable`.
+        """
+        if self.refusal:
+            raise StoreNotWritable(self.refusal)
+        begins = not self.files.segments and offset % self.files.segment_bytes == 0
+        if offset != self.written_end and not begins:
+            raise UsageError(f"received bytes begin at log offset {offset}, the log ends at {self.written_end}")
+        size, position = len(data), offset % self.files.segment_bytes
+        if position + size > self.files.segment_bytes:
+            raise UsageError(
+                f"{size} received bytes at log offset {offset} cross the end of a file of {self.files.segment_bytes}"
+                " bytes: set the same mappedFileSizeCommitLog on both brokers"
+            )
+        if not size:
+            return
+        try:
+            if self.memory is None:
+                self._roll(offset)
+            self._extend_to(offset + size)
+        except OSError as error:
+            raise self._cannot_extend(error) from error
+        assert self.memory is not None
+        self.memory[position : position + size] = data
+        self._received_end = offset + size
+        self.limit = _NO_APPENDS  # the next append calls `ensure_capacity`, which drops an incomplete record
+
+    def complete(self, size: int, store_ms: int) -> None:
+        """Make the next `size` received bytes a record, or a blank record up to the file's end.
+
+        `store_ms` is the store time (ms since 1970) of the record.
+        """
+        self.last_store_ms = max(self.last_store_ms, store_ms)
+        self.end += size
+        if self.end == self.files.capacity_end:
+            self.memory = None  # the next byte begins a file
+
+    def drop_incomplete(self) -> None:
+        """Overwrite received bytes after `end` with zeros."""
+        if self._received_end > self.end:
+            assert self.memory is not None
+            position, size = self.end - self.base, self._received_end - self.end
+            self.memory[position : position + size] = bytes(size)
+        self._received_end = self.end
+
     # -- opening and closing
 
     def load(self) -> None:
@@ -221,7 +279,7 @@ class CommitLog(LogTail):
         `last_store_ms` is the store time of the last record (ms since 1970): later records get no earlier store time.
         """
         self.files.cut(end)
-        self.end = end
+        self.end = self._received_end = end
         self.last_store_ms = last_store_ms
         self._refusal = ""
         segment = self.files.find(end)
@@ -259,6 +317,14 @@ class CommitLog(LogTail):
             segment = self._segment_at(start)
             views.append(segment.memory[start - segment.base : start - segment.base + size])
         return views
+
+    def view(self, start: int, most: int) -> memoryview:
+        """Return up to `most` bytes from log offset `start` on, up to the end of the file or of the last record."""
+        segment = self.files.find(start)
+        if segment is None or start >= self.end:
+            return memoryview(b"")
+        position = start - segment.base
+        return segment.memory[position : min(position + most, self.end - segment.base, segment.size)].toreadonly()
 
     def copies(self, starts: Sequence[int], sizes: Sequence[int], *, wait: bool) -> list[bytes]:
         """Return a copy of each range, for many scattered records.
@@ -480,6 +546,11 @@ class Residency:
     def need_record(self, log_offset: int) -> None:
         """Raise `NotInMemory`, with the pages to load, unless the record that begins at a log offset is resident."""
         if to_load := self.record_to_load(log_offset):
+            raise NotInMemory(to_load)
+
+    def need(self, start: int, end: int) -> None:
+        """Raise `NotInMemory`, with the pages to load, unless the log is resident from log offset `start` to `end`."""
+        if not self.covers(start, end) and (to_load := self._range_to_load(start, end)):
             raise NotInMemory(to_load)
 
     def _is_resident(self, block: int, now: float) -> bool:

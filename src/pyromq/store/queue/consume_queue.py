@@ -94,10 +94,10 @@ class QueueEntry(NamedTuple):
 class ConsumeQueue(QueueTail):
     """One consume queue on disk. Only one thread may write.
 
-    Entries before `flushed_offset`, set by the flusher, are on disk.
+    Entries before `flushed_offset`, set by the flusher, are on disk. `cuts` counts how often entries were cut.
     """
 
-    __slots__ = ("_disk", "_mappings", "files", "flushed_offset", "queue_id", "topic")
+    __slots__ = ("_disk", "_mappings", "cuts", "files", "flushed_offset", "queue_id", "topic")
 
     def __init__(self, folder: Path, entries_per_file: int, *, mappings: Mappings, disk: Disk = LOCAL_DISK) -> None:
         self.topic, self.queue_id = folder.parent.name, int(folder.name)
@@ -109,6 +109,7 @@ class ConsumeQueue(QueueTail):
         self.min_offset = 0
         self.max_offset = 0
         self.flushed_offset = 0
+        self.cuts = 0
         self.reserved = 0
         self.unverified_end = 0
         self.memory = None
@@ -323,6 +324,7 @@ class ConsumeQueue(QueueTail):
     def cut_at(self, queue_offset: int) -> None:
         """Delete the entries from `queue_offset` on, in memory and on disk."""
         if queue_offset < self.max_offset:
+            self.cuts += 1
             self.release()
             self.files.cut(queue_offset * ENTRY_BYTES)
             self.max_offset = queue_offset

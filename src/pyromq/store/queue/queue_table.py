@@ -13,6 +13,7 @@ file is absent while a topic is being deleted. RocketMQ has no such file, and ig
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +45,8 @@ class QueueTable:
         self.has_new = self.has_deleted = False
         self.ends_file = QueueEndsFile(folder.with_name("queues"), disk)
         self._deleted: dict[str, list[memoryview]] = {}  # deleted topic -> memory of its files that is still mapped
-        self._folder = folder
+        self._saving = threading.Lock()  # guards the ends file, and the queues' ends while they are saved
+        self.folder = folder
         self._mappings = Mappings(MOST_MAPPED)
         self._disk = disk
         self._entries_per_file = entries_per_file
@@ -72,7 +74,7 @@ class QueueTable:
                 raise MessageRefused(
                     f"topic {topic!r} queue {queue_id} cannot be stored: the name is no legal folder name"
                 )
-            folder = self._folder / topic / str(queue_id)
+            folder = self.folder / topic / str(queue_id)
             queue = ConsumeQueue(folder, self._entries_per_file, mappings=self._mappings, disk=self._disk)
             self.by_topic.setdefault(topic, {})[queue_id] = queue
             self.has_new = True
@@ -86,9 +88,9 @@ class QueueTable:
         """
         misfits: list[tuple[ConsumeQueue, StoreCorrupt]] = []
         is_any_sound = False
-        for topic in self._disk.names(self._folder):
-            for name in self._disk.names(self._folder / topic):
-                if name.isdecimal() and self._disk.is_folder(self._folder / topic / name):
+        for topic in self._disk.names(self.folder):
+            for name in self._disk.names(self.folder / topic):
+                if name.isdecimal() and self._disk.is_folder(self.folder / topic / name):
                     queue = self.make(topic, int(name))
                     try:
                         if not queue.load(crashed=crashed):
@@ -137,12 +139,24 @@ class QueueTable:
 
         For the flusher's thread.
         """
-        self.has_new = self.has_deleted = False
-        ends: dict[str, dict[int, int]] = {}
-        for queue in self:
-            if queue.max_offset or queue.reserved:  # the file also names queues without flushed entries
-                ends.setdefault(queue.topic, {})[queue.queue_id] = queue.flushed_offset
-        self.ends_file.save(QueueEnds(log_end, ends))
+        with self._saving:
+            self.has_new = self.has_deleted = False
+            ends: dict[str, dict[int, int]] = {}
+            for queue in self:
+                if queue.max_offset or queue.reserved:  # the file also names queues without flushed entries
+                    ends.setdefault(queue.topic, {})[queue.queue_id] = queue.flushed_offset
+            self.ends_file.save(QueueEnds(log_end, ends))
+
+    def begin_again(self, queue: ConsumeQueue, queue_offset: int) -> None:
+        """Delete a queue's entries from `queue_offset` on, as a master whose log is taken in has deleted them.
+
+        Blocks while the ends file is saved. Raises `OSError`.
+        """
+        with self._saving:
+            self.ends_file.delete()  # otherwise a start after a crash would report the deleted entries as lost
+            self.has_deleted = True
+            queue.cut_at(queue_offset)
+            queue.min_offset = min(queue.min_offset, queue_offset)
 
     def delete(self, topic: str) -> None:
         """Remove the queues of a topic. Their files stay until `remove_deleted` is called."""
@@ -160,7 +174,7 @@ class QueueTable:
             self.ends_file.delete()  # otherwise a start after a crash would report the deleted entries as lost
         for topic in list(self._deleted):
             self._deleted[topic].clear()
-            folder = self._folder / topic
+            folder = self.folder / topic
             for name in self._disk.names(folder):
                 self._disk.remove_folder(folder / name)
                 between()

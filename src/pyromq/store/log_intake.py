@@ -1,0 +1,127 @@
+"""Takes in the bytes of a master's log, and dispatches each record once the record is whole, as after an append.
+
+The bytes come in pieces of any size, which may end inside a record. So a follower's log files equal its master's files
+byte for byte. This module knows no connections.
+"""
+
+from __future__ import annotations
+
+from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.logs import logger_of
+from pyromq.message import StoredMessage
+from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, Buffer, decode, unpack_size_and_magic
+from pyromq.store.disk import complaint
+from pyromq.store.log.commit_log import CommitLog
+from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
+from pyromq.store.queue.queue_table import QueueTable, is_folder_name
+from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
+
+logger = logger_of(__name__)
+
+# Limit of messages before a record that its queue may lack although the log has no place for them: a master whose log
+# lost its end in a power loss gives the offsets of the lost messages to no others.
+_MOST_LOST = 1 << 20
+
+
+class LogIntake:
+    """Appends the bytes of a master's log to one store. Only the store's thread may use this object."""
+
+    def __init__(self, log: CommitLog, queues: QueueTable, dispatcher: QueueDispatcher) -> None:
+        self._log = log
+        self._queues = queues
+        self._dispatcher = dispatcher
+
+    def append(self, offset: int, data: Buffer) -> None:
+        """Append bytes that begin at log offset `offset`, and dispatch the records that are whole now.
+
+        Raises `UsageError` for bytes that do not belong there, `StoreCorrupt` for bytes that are no records, and
+        `StoreNotWritable`. After an error, the log ends with the last record that was dispatched.
+        """
+        try:
+            self._log.receive(offset, data)
+            self._enter_whole()
+        except OSError as error:
+            self._log.drop_incomplete()
+            raise StoreNotWritable(
+                f"cannot write the queues in {self._queues.folder}: {complaint(error, 'records are taken in again')}"
+            ) from error
+        except (StoreCorrupt, StoreNotWritable):
+            self._log.drop_incomplete()
+            raise
+
+    def _enter_whole(self) -> None:
+        log = self._log
+        while (memory := log.memory) is not None and log.written_end - log.end >= BLANK_SIZE:
+            position = log.end - log.base
+            size, magic = unpack_size_and_magic(memory, position)
+            left = log.files.segment_bytes - position
+            is_blank = magic == BLANK_MAGIC and size == left
+            if not is_blank and not (magic == MAGIC and FIXED_SIZE <= size <= left - BLANK_SIZE):
+                raise self._refused(f"no record begins there, but {bytes(memory[position : position + 8]).hex()}")
+            if log.written_end - log.end < size:
+                return
+            if is_blank:
+                log.complete(size, 0)
+            else:
+                self._enter(memory, position, size)
+
+    def _enter(self, memory: memoryview, position: int, size: int) -> None:
+        try:
+            message = decode(memory, position, check_crc=True)
+        except StoreCorrupt as error:
+            raise self._refused(str(error)) from error
+        if message.log_offset != self._log.end:
+            raise self._refused(f"a record that belongs to log offset {message.log_offset}")
+        if not is_folder_name(message.topic, message.queue_id):
+            logger.error("record at %d is in no queue: topic %r is illegal", message.log_offset, message.topic)
+            self._log.complete(size, message.store_ms)
+            return
+        queue = self._queues.make(message.topic, message.queue_id)
+        if not message.sys_flag & UNQUEUED:
+            self._prepare(queue, message)
+        self._log.complete(size, message.store_ms)
+        self._dispatcher.dispatch(message, queue)
+
+    def _refused(self, fault: str) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"{self._log.place_of(self._log.end)}: the master sent damaged bytes ({fault}), which are not stored; run"
+            " `pyromq store check` on the stopped master"
+        )
+
+    def _prepare(self, queue: ConsumeQueue, message: StoredMessage) -> None:
+        """Make the queue end at the record's queue offset, with disk space for the entry.
+
+        Different from RocketMQ: a queue whose topic the master deleted and created again begins again at 0.
+        """
+        offset, expected = message.queue_offset, queue.max_offset
+        if offset < expected and self._is_obsolete(queue, message):
+            logger.warning("queue %s %d begins again at %d", message.topic, message.queue_id, offset)
+            self._queues.begin_again(queue, offset)
+        elif expected < offset <= expected + self._most_lost(queue, message):
+            begins = not expected and self._log.min_offset > 0  # earlier messages expired before this log began
+            if not begins:
+                lost = offset - expected
+                logger.warning(
+                    "queue %s %d: the master lacks %d messages before %d",
+                    *(message.topic, message.queue_id, lost, offset),
+                )
+            queue.begin_at(offset, 0 if begins else message.log_offset)
+        elif offset != expected:
+            logger.error(
+                "queue %s %d: the head of the record at %d is damaged; its queue offset is %d, not %d",
+                *(message.topic, message.queue_id, message.log_offset, expected, offset),
+            )
+        if queue.max_offset >= queue.reserved:
+            queue.reserve(queue.max_offset)
+
+    @staticmethod
+    def _is_obsolete(queue: ConsumeQueue, message: StoredMessage) -> bool:
+        """Return True if the master does not have the queue's entries from the record's queue offset on."""
+        entry = queue.find(message.queue_offset)
+        is_later = entry is None or entry.size == FILLER_SIZE or entry.log_offset >= message.log_offset
+        return message.queue_offset == 0 or is_later
+
+    def _most_lost(self, queue: ConsumeQueue, message: StoredMessage) -> int:
+        if not queue.max_offset and self._log.min_offset > 0:
+            return message.queue_offset
+        return _MOST_LOST + (message.log_offset - queue.covered_to) // FIXED_SIZE

@@ -81,13 +81,12 @@ class RegistrationProcessor:
             done.set_result(True)
 
     async def _registered(self, header: RegisterBroker, call: Call) -> Reply:
-        broker = BrokerIdentity(header.cluster, header.broker_name, header.broker_id, header.broker_address)
+        broker = _identity(header)
         registration = BrokerRegistration()
         if call.body:
             registration = await (read_compressed if header.compressed else read_plain)(call.body)
             call.body = b""  # frees the body, which may have megabytes, while the topics are entered
-        if broker.address not in self._routes.addresses():
-            logger.info("broker %s (%s) registers", broker.address, broker.name)
+        is_new = broker.address not in self._routes.addresses()
         if call.peer.closed:
             return Reply()
         if self._forget not in call.peer.on_close:
@@ -99,6 +98,8 @@ class RegistrationProcessor:
             ha_address=header.ha_address,
             connection=call.peer,
         )
+        if is_new:
+            logger.info("broker %s (%s) registers", broker.address, broker.name)
         if call.peer.closed:
             self._forget(call.peer)
         master, ha_address = (None, None) if broker.broker_id == MASTER else self._routes.master_of(broker.name)
@@ -122,9 +123,7 @@ class RegistrationProcessor:
 
     @answers(UnregisterBroker)
     def unregister(self, header: UnregisterBroker, call: Call) -> Reply:
-        self._routes.unregister(
-            BrokerIdentity(header.cluster, header.broker_name, header.broker_id, header.broker_address)
-        )
+        self._routes.unregister(_identity(header))
         logger.info("broker %s unregisters", header.broker_address)
         self.alarm.ring_within(0)
         return Reply()
@@ -134,6 +133,12 @@ class RegistrationProcessor:
         known = self._routes.version_of(header.broker_address, self._clock.monotonic())
         changed = known is None or known != decode_body(DataVersion, call.body, REQUEST)
         return Reply(QueryDataVersionResponse(changed=changed), encode_body(known) if known is not None else b"")
+
+
+def _identity(header: RegisterBroker | UnregisterBroker) -> BrokerIdentity:
+    return BrokerIdentity(
+        header.cluster, header.broker_name, header.broker_id, header.broker_address, epoch=header.epoch
+    )
 
 
 class RouteProcessor:

@@ -43,12 +43,13 @@ AT_ONCE = 200  # topics handled in one step, which takes some 200 us
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """A broker process as registered: cluster, name, id (0: master) and address."""
+    """A broker process as registered: cluster, name, id (0: master), address, and epoch (None outside replica sets)."""
 
     cluster: str
     name: str
     broker_id: int
     address: str
+    epoch: int | None = None
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class _LiveBroker:
 
 class RouteTable:
     """The table of registered brokers and topics. One address is one live broker; a broker name has a master (id 0) and
-    slaves.
+    slaves. The epoch of a replica set's master never falls while a broker of the name is registered.
 
     `most_topics` (each topic counted at each broker) and `most_brokers` limit the table. One connection may use half of
     what the others leave. Long work is done in steps: `registering`, and `forget_some` while `is_leaving`.
@@ -121,8 +122,10 @@ class RouteTable:
         Topics missing from the registration stay, as in RocketMQ. Topics missing in the table are always entered: a
         broker may have registered one new topic alone, under the version of all topics, after the table had lost the
         others. A topic with an absurd value is left out: many queues cost every client as many objects, and Java
-        clients read no route with a number of more than 32 bits. Raises `LimitReached` before any change.
+        clients read no route with a number of more than 32 bits. Raises `LimitReached`, or `BrokerError` for a former
+        master of a replica set, before any change.
         """
+        self._check_epoch(broker)
         self._check_room(broker, registration, connection)
         while broker.name in self._leaving:
             self.forget_some(broker.name)
@@ -182,6 +185,23 @@ class RouteTable:
             text = f"broker {broker.name} is not registered, it has {len(held) + more} topics and there are"
             raise LimitReached("maxRegisteredTopics", self._most_topics, f"{text} {self._count}; delete some")
 
+    def _check_epoch(self, broker: BrokerIdentity) -> None:
+        """Raise `BrokerError` for a former master of a replica set: its request may have been under way for long."""
+        known = self._brokers.get(broker.name)
+        if broker.broker_id != MASTER or known is None or known.epoch is None:
+            return
+        master = known.addresses.get(MASTER)
+        if broker.epoch is not None and broker.epoch < known.epoch:
+            raise BrokerError(
+                f"broker {broker.name} at {broker.address} is no longer the master: its epoch {broker.epoch} is lower"
+                f" than epoch {known.epoch} of {master or 'the latest master'}"
+            )
+        if broker.epoch is None and broker.address != master:
+            raise BrokerError(
+                f"broker {broker.name} at {broker.address} cannot be the master: brokers of this name are a replica set"
+                f" of epoch {known.epoch}, and it is no replica; give it another name, or stop the replicas"
+            )
+
     def _enter_address(self, broker: BrokerIdentity) -> bool:
         """Enter the address of a broker.
 
@@ -195,8 +215,15 @@ class RouteTable:
         # A broker that registers the same address under another id has changed its role.
         addresses = {key: value for key, value in addresses.items() if value != broker.address}
         addresses[broker.broker_id] = broker.address
+        epoch, failover = (known.epoch, known.failover) if known is not None else (None, None)
+        if broker.broker_id == MASTER:
+            epoch, failover = broker.epoch, None
         self._brokers[broker.name] = BrokerAddresses(
-            broker_name=broker.name, cluster=broker.cluster, addresses=dict(sorted(addresses.items()))
+            broker_name=broker.name,
+            cluster=broker.cluster,
+            addresses=dict(sorted(addresses.items())),
+            epoch=epoch,
+            failover=True if broker.epoch is not None else failover,
         )
         return is_new
 
@@ -221,7 +248,8 @@ class RouteTable:
         self._topics[topic.name] = own if known is None or known.keys() == own.keys() else known | own
 
     def unregister(self, broker: BrokerIdentity) -> None:
-        """Remove a broker that unregisters."""
+        """Remove a broker that unregisters. Raises `BrokerError` for a former master of a replica set."""
+        self._check_epoch(broker)
         self._remove(broker.address, broker)
 
     def connection_closed(self, connection: object) -> list[str]:
@@ -253,9 +281,7 @@ class RouteTable:
             return
         left = {key: value for key, value in known.addresses.items() if value != address}
         if left:
-            self._brokers[identity.name] = BrokerAddresses(
-                broker_name=known.broker_name, cluster=known.cluster, addresses=left
-            )
+            self._brokers[identity.name] = msgspec.structs.replace(known, addresses=left)
             return
         del self._brokers[identity.name]
         self._leave_cluster(known)

@@ -3,7 +3,7 @@
 On disk a queue is the folder `consumequeue/<topic>/<queue id>`. A start reads from the file `queues` which queues have
 lost files or last entries:
 
-    queues       CRC-32 of the rest as 8 hexadecimal digits, a newline, then JSON:
+    queues       a checked file (see `checked_file`) of JSON:
     logEnd       log offset: the file names the queues of all records before it, except queues of deleted topics
     ends         topic -> queue id -> maximum offset
 
@@ -14,7 +14,6 @@ file is absent while a topic is being deleted. RocketMQ has no such file, and ig
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,13 +21,13 @@ import msgspec
 
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
-from pyromq.store.disk import LOCAL_DISK, Disk, read_file, remove_file, write_file
+from pyromq.store.checked_file import read_checked, replace_checked
+from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
 from pyromq.store.queue.consume_queue import ConsumeQueue, Mappings
 
 logger = logger_of(__name__)
 
 MOST_MAPPED = 20_000  # limit of queues with mapped files: a process may have 65,530 mappings
-_CRC_BYTES = 9  # bytes of the checksum at the file's begin, newline included
 
 
 class QueueTable:
@@ -212,28 +211,17 @@ class QueueEndsFile:
 
     def load(self) -> QueueEnds:
         """Return the saved ends of the queues. A damaged file is logged and read as an absent file."""
-        content = read_file(self._disk, self._path)
-        if content is None:
-            return QueueEnds()
-        crc, text = content[:_CRC_BYTES], content[_CRC_BYTES:]
         try:
-            if crc != _crc(text):
-                raise msgspec.DecodeError("wrong checksum")
-            return msgspec.json.decode(text, type=QueueEnds)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            logger.warning(
-                "%s is damaged (%s) and is rebuilt: this start cannot detect queues that lost files", self._path, error
-            )
+            text = read_checked(self._disk, self._path)
+            return QueueEnds() if text is None else msgspec.json.decode(text, type=QueueEnds)
+        except (StoreCorrupt, msgspec.DecodeError, UnicodeDecodeError) as error:
+            logger.warning("%s; it is rebuilt: this start cannot detect queues that lost files", error)
             return QueueEnds()
 
     def save(self, ends: QueueEnds) -> None:
         """Write the file durably. An error is logged, not raised, and the previous file stays."""
-        text = msgspec.json.encode(ends)
-        beside = self._path.with_name(self._path.name + ".tmp")
         try:
-            write_file(self._disk, beside, _crc(text) + text)
-            self._disk.replace(beside, self._path)
-            self._disk.sync_folder(self._path.parent)
+            replace_checked(self._disk, self._path, msgspec.json.encode(ends))
         except OSError as error:
             logger.warning("cannot write %s: %s", self._path, error)
 
@@ -244,10 +232,6 @@ class QueueEndsFile:
             self._disk.sync_folder(self._path.parent)
         except OSError as error:
             logger.warning("cannot remove %s: %s", self._path, error)
-
-
-def _crc(text: bytes) -> bytes:
-    return b"%08x\n" % zlib.crc32(text)
 
 
 def is_folder_name(topic: str, queue_id: int = 0) -> bool:

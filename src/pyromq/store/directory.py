@@ -41,10 +41,12 @@ class Directory:
         self._descriptor: int | None = None
 
     def lock(self) -> None:
-        """Lock the folder; create the folder if necessary.
+        """Lock the folder, unless it is locked; create the folder if necessary.
 
         Raises `StoreLocked` with the process that holds the lock, and `StoreNotWritable`.
         """
+        if self._descriptor is not None:
+            return
         try:
             make_lasting_folder(self._disk, self.root)
             descriptor = self._disk.open(self.lock_file, create=True)

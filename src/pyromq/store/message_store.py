@@ -109,6 +109,23 @@ class MessageStore:
 
     # -- life
 
+    def lock(self) -> None:
+        """Lock the data folder. `open` does that too, unless the folder is locked.
+
+        Raises as `open` does.
+        """
+        self._directory.lock()
+
+    @property
+    def crashed(self) -> bool:
+        """True if the last process did not stop cleanly. Known once the folder is locked."""
+        return self._directory.crashed
+
+    @property
+    def lost_unflushed(self) -> bool:
+        """True if bytes that the last process did not flush may be missing. Known once the folder is locked."""
+        return self._directory.crashed and not self._directory.same_boot
+
     def open(self) -> None:
         """Lock the data folder, recover the store, and accept appends. `close` must be called, even if `open` fails.
 
@@ -118,7 +135,7 @@ class MessageStore:
         try:
             directory.lock()
             self._checkpoint.load()
-            power_cut = directory.crashed and not directory.same_boot
+            power_cut = self.lost_unflushed
             recovery = Recovery(
                 *(self._log, self._queues, self._dispatcher),
                 verifier=self._verifier,

@@ -1,0 +1,98 @@
+"""Who a replica is: its number, and the incarnation of its data, in the file `replica` of the data folder.
+
+    replica      a checked file (see `store.checked_file`) of JSON:
+    number       the replica's number in its set, null until it has one
+    incarnation  a random number, new whenever bytes may be gone that this replica had reported to a master
+    async        whether bytes were reported before they were flushed, since the last start after a clean stop
+
+A replica of an older incarnation is in sync no more, as its log may lack confirmed messages. RocketMQ has no such file,
+and ignores it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from pyromq.errors import StoreCorrupt, StoreNotWritable, UsageError
+from pyromq.logs import logger_of
+from pyromq.store.checked_file import read_checked, replace_checked
+from pyromq.store.disk import LOCAL_DISK, Disk, complaint
+
+logger = logger_of(__name__)
+
+_LARGEST_INCARNATION = (1 << 48) - 1  # exact as a number of any JSON reader
+
+
+class _Content(msgspec.Struct, frozen=True):
+    number: int | None
+    incarnation: int
+    is_async: bool = msgspec.field(name="async")
+
+
+class Identity:
+    """Number and incarnation of the replica in one data folder, whose lock the caller holds.
+
+    `number` is None until the replica has one. Call `load` before `MessageStore.open`.
+    """
+
+    def __init__(self, root: Path, disk: Disk = LOCAL_DISK) -> None:
+        self.number: int | None = None
+        self.incarnation = 0
+        self._is_async = False
+        self._path = root / "replica"
+        self._disk = disk
+
+    def load(self, *, crashed: bool, lost_unflushed: bool, flush_async: bool) -> None:
+        """Read the file. Give the replica a new incarnation if it has none, or if reported bytes may be gone.
+
+        `crashed` and `lost_unflushed` are those of the `MessageStore`. `flush_async`: this start reports bytes before
+        they are flushed. Durable when it returns. Raises `StoreCorrupt` and `StoreNotWritable`.
+        """
+        content = self._read()
+        if content is None:
+            incarnation, number, was_async = self._fresh(), None, False
+        else:
+            incarnation, number, was_async = content.incarnation, content.number, content.is_async
+            if lost_unflushed and was_async:
+                incarnation = self._fresh()
+                logger.warning(
+                    "unflushed messages may be lost: this replica has a new incarnation, and is in sync again once it"
+                    " has copied everything from its master"
+                )
+        self._save(_Content(number, incarnation, flush_async or (crashed and was_async)), before=content)
+
+    def take_number(self, number: int) -> None:
+        """Keep the replica's number for ever, durably. Raises `UsageError` if the folder has another number."""
+        if self.number not in (None, number):
+            raise UsageError(
+                f"{self._path.parent} belongs to replica {self.number}, not {number}: a folder keeps its number"
+            )
+        self._save(
+            _Content(number, self.incarnation, self._is_async),
+            before=_Content(self.number, self.incarnation, self._is_async),
+        )
+
+    def _read(self) -> _Content | None:
+        try:
+            text = read_checked(self._disk, self._path)
+            return None if text is None else msgspec.json.decode(text, type=_Content)
+        except (StoreCorrupt, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise StoreCorrupt(
+                f"{self._path} cannot be read ({error}): delete it; the replica then copies everything from its master"
+            ) from error
+
+    @staticmethod
+    def _fresh() -> int:
+        return 1 + secrets.randbelow(_LARGEST_INCARNATION)
+
+    def _save(self, content: _Content, *, before: _Content | None) -> None:
+        if content != before:
+            try:
+                replace_checked(self._disk, self._path, msgspec.json.encode(content))
+            except OSError as error:
+                advice = complaint(error, "start the broker again")
+                raise StoreNotWritable(f"cannot write {self._path}: {advice}") from error
+        self.number, self.incarnation, self._is_async = content.number, content.incarnation, content.is_async

@@ -1,0 +1,163 @@
+"""Whether a replica asks to become master: only one that is in sync, once the master is known or believed to be gone.
+
+A wrong belief costs availability, never messages: the registry lets one swap win, and the old master confirms nothing
+without reports of the replicas that were in sync.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from pyromq.broker.replication.peers import SILENT_SECONDS, Peers, standing
+from pyromq.broker.replication.record_view import RecordView
+from pyromq.broker.replication.replica_port import EpochNotes, ReplicaConfig, ReplicaLog
+from pyromq.broker.replication.set_record import Loss, Member, SetRecord
+
+TURN_SECONDS = 0.1  # a candidate waits this long for each longer one that it knows of
+FIRST_START_SECONDS = 0.5  # an empty registry: time in which the other replicas may turn out to hold more
+POWER_CUT = "all replicas that were in sync came back with another incarnation"
+
+
+class Election:
+    """A follower's view of whether the set needs another master, and whether it should be this replica."""
+
+    def __init__(
+        self, config: ReplicaConfig, log: ReplicaLog, epochs: EpochNotes, *, peers: Peers, view: RecordView, now: float
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._epochs = epochs
+        self._peers = peers
+        self._view = view
+        self._started_at = now
+        self._gone_since: float | None = None
+        self.trouble: str | None = None  # why no replica can be elected
+
+    def next_record(self, now: float) -> SetRecord | None:
+        """Return the record that makes this replica master, once it should ask for that."""
+        self.trouble = self._registry_trouble()
+        if self.trouble is not None:
+            return None
+        record = self._view.record
+        if record is None:
+            return self._first_record(now)
+        if record.epoch < self._epochs.promised or not self._is_master_gone(now, record):
+            self._gone_since = None
+            return None
+        if self._gone_since is None:
+            self._gone_since = now
+        if record.is_in_sync(self._config.member):
+            is_turn = now - self._gone_since >= self._turn(record) * TURN_SECONDS
+            return self._elected(record) if is_turn else None
+        return self._out_of_sync(now, record)
+
+    def shift(self, seconds: float) -> None:
+        """Forgive the others a pause of this process."""
+        self._started_at += seconds
+        self._gone_since = None
+
+    def unclean_record(self, reason: str) -> SetRecord:
+        """Return the record that makes this replica master although it is not in sync; confirmed records may go."""
+        record = self._view.record
+        epoch = max(self._epochs.promised, record.epoch if record else 0) + 1
+        in_sync = record.in_sync if record else ()
+        loss = Loss(epoch, self._config.member.number, self._log.end, in_sync, reason)
+        losses = (*(record.losses if record else ()), loss)
+        preferred = record.preferred if record else None
+        return SetRecord(epoch, self._config.member.number, (self._config.member,), preferred, losses)
+
+    def _registry_trouble(self) -> str | None:
+        record, promised = self._view.record, self._epochs.promised
+        if self._view.is_restored:
+            return "the registry has an older revision of the set's record than before: was it restored from a backup?"
+        if record is None and (promised or self._others_have_epochs()):
+            return f"the registry has no record of the set, but a replica has promised epoch {max(promised, 1)}"
+        if record is not None and record.epoch < promised:
+            return f"the registry's record is of epoch {record.epoch}, this replica has promised epoch {promised}"
+        return None
+
+    def _others_have_epochs(self) -> bool:
+        helloes = (peer.hello for peer in self._peers.all() if peer.hello)
+        infos = self._view.replicas.values()
+        return any(hello.epoch for hello in helloes) or any(info.last_epoch for info in infos)
+
+    def _first_record(self, now: float) -> SetRecord | None:
+        """Return the first record of a new set. A replica with a log goes before empty ones."""
+        longer = [info for info in self._view.replicas.values() if self._goes_before(info.end, info.number)]
+        if longer or now - self._started_at < FIRST_START_SECONDS:
+            return None
+        return SetRecord(1, self._config.member.number, (self._config.member,))
+
+    def _goes_before(self, end: int, number: int) -> bool:
+        """Whether the other replica's folder has the longer log; of empty ones the lower number goes before."""
+        return number != self._config.member.number and (end > self._log.end)
+
+    def _is_master_gone(self, now: float, record: SetRecord) -> bool:
+        if record.master is None or record.master == self._config.member.number:
+            return True
+        master = self._peers[record.master]
+        if master.is_dead():
+            return True
+        heard_at = max(master.heard_as_master_at, self._started_at)
+        if now - heard_at < SILENT_SECONDS:
+            return False
+        if master.is_connected:
+            is_listed = master.member in record.in_sync
+            return not is_listed or now - master.follows_since >= SILENT_SECONDS
+        if self._view.read_at < heard_at + SILENT_SECONDS:
+            self._view.request_read()
+            return False
+        return record.master not in self._view.replicas
+
+    def _turn(self, record: SetRecord) -> int:
+        """Return how many connected in-sync replicas should be elected rather than this one."""
+        own = self._config.member.number
+        if record.preferred == own:
+            return 0
+        mine = standing(self._epochs.lines, self._log.end)
+        rivals = self._peers.in_sync(record)
+        return sum(peer.standing > mine or peer.number == record.preferred for peer in rivals)
+
+    def _elected(self, record: SetRecord) -> SetRecord:
+        own = self._config.member
+        reached = {peer.member for peer in self._peers.in_sync(record)} | {own}
+        in_sync = tuple(sorted(member for member in reached if member is not None))
+        return msgspec.structs.replace(record, epoch=record.epoch + 1, master=own.number, in_sync=in_sync)
+
+    def _out_of_sync(self, now: float, record: SetRecord) -> SetRecord | None:
+        """Return a record only if no replica that was in sync can come any more, as far as rule and settings allow."""
+        if any(self._is_alive(member) for member in record.in_sync):
+            return None
+        if self._is_longest_of_all(record):
+            return self.unclean_record(POWER_CUT)
+        if self._config.settings.unclean and self._has_waited(now):
+            return self.unclean_record("enableElectUncleanMaster is set")
+        listed = ", ".join(f"replica {member.number}" for member in record.in_sync)
+        ends = {peer.number: peer.end for peer in self._peers.all() if peer.is_connected}
+        ends[self._config.member.number] = self._log.end
+        self.trouble = f"no replica that was in sync is left ({listed}); the logs end at {dict(sorted(ends.items()))}"
+        return None
+
+    def _is_alive(self, member: Member) -> bool:
+        peer = self._peers[member.number]
+        info = self._view.replicas.get(member.number)
+        return peer.member == member or (info is not None and info.incarnation == member.incarnation)
+
+    def _is_longest_of_all(self, record: SetRecord) -> bool:
+        """Whether all that were in sync are back, all may have lost their last bytes, and this one lost the fewest."""
+        own = self._config.member.number
+        if own not in (member.number for member in record.in_sync) or not self._epochs.lines:
+            return False
+        mine = (*standing(self._epochs.lines, self._log.end), -own)
+        for member in record.in_sync:
+            if member.number == own:
+                continue
+            peer = self._peers[member.number]
+            if not peer.is_connected or peer.hello is None or not peer.hello.lines:
+                return False
+            if (*peer.standing, -member.number) > mine:
+                return False
+        return True
+
+    def _has_waited(self, now: float) -> bool:
+        return self._gone_since is not None and now - self._gone_since >= self._config.lease_seconds

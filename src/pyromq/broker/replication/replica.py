@@ -1,0 +1,526 @@
+"""One replica of a set as a state machine: events in, actions out. No sockets, no registry, no clock, no event loop.
+
+The process around it does what the actions of `replica_actions.py` say, and calls one method for each event. `now` is
+seconds of CLOCK_BOOTTIME, which goes on while a machine is suspended. The replica uses the store through `ReplicaLog`
+and `EpochNotes`; promises and epoch lines are on disk before a method returns.
+
+Rules: only a replica of the registry's in-sync list is elected. A replica that has promised an epoch refuses all lower
+ones. A master confirms what every required replica has reported under its epoch.
+"""
+
+from __future__ import annotations
+
+from pyromq.broker.replication.election import Election
+from pyromq.broker.replication.joining import MustCut, MustReplace, MustStop, first_step, lines_until, next_start
+from pyromq.broker.replication.mastership import Mastership
+from pyromq.broker.replication.peers import DEATH_SECONDS, DIAL_SECONDS, NEVER, SILENT_SECONDS, Peer, Peers
+from pyromq.broker.replication.record_view import RecordView
+from pyromq.broker.replication.replica_actions import (
+    Action,
+    Actions,
+    AskOperator,
+    BecomeMaster,
+    CloseLink,
+    Confirmed,
+    CutLog,
+    Dial,
+    Feed,
+    FollowMaster,
+    HandedOver,
+    Link,
+    MayLeave,
+    Reading,
+    ReplaceLog,
+    SendHello,
+    SendReport,
+    SendRequest,
+    StepDown,
+    StopReplica,
+)  # fmt: skip
+from pyromq.broker.replication.replica_port import EpochNotes, ReplicaConfig, ReplicaLog
+from pyromq.broker.replication.replica_stream import (
+    HEARTBEAT_SECONDS,
+    VERSION,
+    EpochLine,
+    Frame,
+    FrameRequest,
+    Hello,
+    Report,
+)  # fmt: skip
+from pyromq.broker.replication.set_record import SetRecord
+from pyromq.errors import StoreError
+from pyromq.logs import logger_of
+
+TICK_SECONDS = 0.05  # how often `tick` must be called
+PAUSE_SECONDS = 0.5  # a longer gap between two ticks was a pause of this process, not silence of the others
+DISK_RETRY_SECONDS = 10.0  # before a follower whose disk failed follows again
+LEAVE_SECONDS = 1.0  # longest time that a stop in order waits for the set
+
+_log = logger_of(__name__)
+
+
+class Replica:
+    """The decisions of one replica, from the opening of its log until it is cut, steps down or stops.
+
+    Each method is one event. It returns what must be done, in order. Once a `StepDown`, `CutLog`, `ReplaceLog` or
+    `StopReplica` is returned, every later event returns nothing: a new object is made over the reopened log.
+    """
+
+    def __init__(self, config: ReplicaConfig, log: ReplicaLog, epochs: EpochNotes, *, now: float) -> None:
+        self.config = config
+        self.log = log
+        self.epochs = epochs
+        self.view = RecordView()
+        self.peers = Peers(config.member.number)
+        self.mastership: Mastership | None = None
+        self.following: tuple[int, int] | None = None  # number and epoch of the master whose frames are taken
+        self.is_over = False
+        self._election = Election(config, log, epochs, peers=self.peers, view=self.view, now=now)
+        self._master_lines: tuple[EpochLine, ...] = ()
+        self._last_tick = now
+        self._renewed_at = now
+        self._reported_at = NEVER
+        self._report: Report | None = None
+        self._trouble: str | None = None
+        self._leaving_since: float | None = None
+        self._disk_failed_at = NEVER
+        self._operator_wants: str | None = None  # `accept_loss` was called and its swap is not settled
+
+    # -- what others look at
+
+    @property
+    def is_master(self) -> bool:
+        return self.mastership is not None
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch that this replica has promised."""
+        return self.epochs.promised
+
+    # -- time
+
+    def tick(self, now: float, *, is_waiting: bool = True) -> Actions:
+        """Look at everything that depends on time, every `TICK_SECONDS`. `is_waiting`: sends wait for confirmation."""
+        if self.is_over:
+            return []
+        if now - self._last_tick > PAUSE_SECONDS:
+            self._forgive(now - self._last_tick)
+        self._last_tick = now
+        actions = self._dial(now)
+        if self.mastership is not None:
+            self.mastership.tick(now)
+            actions += self.mastership.tick_hand_over(now)
+        else:
+            actions += self._tick_follower(now)
+        actions += self._ask_registry(now, is_waiting=is_waiting)
+        actions += self._settle(now)
+        return actions
+
+    # -- the registry
+
+    def record_changed(self, now: float) -> Actions:
+        """Take the news that a key of the set may have changed: it is read."""
+        self.view.request_read()
+        read = None if self.is_over else self.view.read_now(now)
+        return [read] if read else []
+
+    def record_read(self, now: float, number: int, reading: Reading) -> Actions:
+        """Take the answer of `ReadRecord`."""
+        if self.is_over or not self.view.read_answered(number, reading):
+            return []
+        self.peers.know(set(reading.replicas))
+        if reading.record is not None:
+            self.peers.know({member.number for member in reading.record.in_sync})
+        return self._record_learnt(now)
+
+    def read_failed(self, now: float, number: int) -> Actions:
+        """Note that the read of `ReadRecord` got no answer."""
+        self.view.read_failed(number)
+        return []
+
+    def swap_done(self, now: float, number: int, revision: int) -> Actions:
+        """Take the answer of `SwapRecord` that the record was written at this revision."""
+        if self.is_over or self.view.swap_done(number, revision) is None:
+            return []
+        return self._record_learnt(now)
+
+    def swap_conflict(self, now: float, number: int) -> Actions:
+        """Take the answer of `SwapRecord` that the key had another revision; it is read."""
+        return self.swap_unknown(now, number)
+
+    def swap_unknown(self, now: float, number: int) -> Actions:
+        """Note that `SwapRecord` got no answer: it may have happened, or may still happen."""
+        self.view.swap_failed(number)
+        read = None if self.is_over else self.view.next_read(now)
+        return [read] if read else []
+
+    def lease_renewed(self, now: float, sent: float) -> Actions:
+        """Note that the lease was granted or renewed by a request sent at this time."""
+        self._renewed_at = max(self._renewed_at, sent)
+        return []
+
+    # -- links
+
+    def connected(self, now: float, number: int) -> Actions:
+        """Note that the connection of `Dial` is open: the hello goes first."""
+        if self.is_over:
+            return []
+        peer = self.peers[number]
+        peer.is_dialling, peer.has_our_link, peer.heard_at = False, True, now
+        peer.refused_at.clear()
+        return [self._hello_to(Link(number, True))]
+
+    def refused(self, now: float, number: int) -> Actions:
+        """Note that both ports of a replica refused the connection of `Dial`."""
+        peer = self.peers[number]
+        peer.is_dialling = False
+        peer.refused_at.append(now)
+        peer.may_dial_at = now + (DEATH_SECONDS if len(peer.refused_at) == 1 else DIAL_SECONDS)
+        return [] if self.is_over else self._ask_registry(now)
+
+    def disconnected(self, now: float, link: Link) -> Actions:
+        """Note that a link broke, or that `Dial` failed without a refusal."""
+        peer = self.peers[link.number]
+        if not link.is_ours:
+            peer.has_their_link = False
+            if self.mastership is not None:
+                self.mastership.remove_follower(link.number, now)
+            return []
+        peer.may_dial_at = now if peer.has_our_link else now + DIAL_SECONDS
+        peer.is_dialling = peer.has_our_link = False
+        peer.heard_at = NEVER
+        if self.following is not None and self.following[0] == link.number:
+            self.following = None
+        return []
+
+    def hello_received(self, now: float, link: Link, hello: Hello) -> Actions:
+        """Take a hello. The first one of a link that another replica has dialled also opens that link."""
+        if self.is_over:
+            return []
+        refusal = self._why_refused(hello)
+        if refusal is not None:
+            _log.error("replica %s is refused: %s", hello.number, refusal)
+            return [*self.disconnected(now, link), CloseLink(link, refusal)]
+        peer = self.peers[hello.number]
+        self._note_hello(now, peer, link, hello)
+        actions: Actions = []
+        if hello.epoch > self.epochs.promised:
+            actions += self._higher_epoch(now, hello)
+        if self.is_over:
+            return actions
+        if not link.is_ours:
+            actions.append(self._hello_to(link))
+        elif hello.is_master and hello.epoch == self.epochs.promised and self.following != (hello.number, hello.epoch):
+            actions += self._join(now, hello)
+        return actions
+
+    # -- the master's side
+
+    def request_received(self, now: float, number: int, request: FrameRequest) -> Actions:
+        """Take a follower's request for frames."""
+        link = Link(number, False)
+        peer = self.peers[number]
+        if self.is_over or self.mastership is None or request.epoch != self.mastership.epoch or peer.member is None:
+            return [] if self.is_over else [self._hello_to(link)]
+        mark = request.mark
+        if request.start > self.log.end or (mark is not None and self.log.mark_at(mark.offset) != mark):
+            text = f"the log of replica {number} differs from the master's before {request.start}"
+            _log.error("%s", text)
+            return [*self.disconnected(now, link), CloseLink(link, text)]
+        assert peer.hello is not None
+        self.mastership.add_follower(peer.member, peer.hello.sync_flush)
+        return [Feed(number, request.epoch, request.start)]
+
+    def report_received(self, now: float, number: int, report: Report) -> Actions:
+        """Take a follower's report. The confirmed end may rise."""
+        peer = self.peers[number]
+        if self.is_over or self.mastership is None or peer.member is None:
+            return []
+        refusal = self.mastership.report(now, peer.member, report)
+        if refusal is not None:
+            link = Link(number, False)
+            return [*self.disconnected(now, link), CloseLink(link, refusal)]
+        peer.end = report.written
+        return self.mastership.confirm(now, self._renewed_at)
+
+    def log_grew(self, now: float) -> Actions:
+        """Note that records were appended or flushed. A master may confirm them, a follower reports what is flushed."""
+        if self.is_over:
+            return []
+        if self.mastership is not None:
+            return self.mastership.confirm(now, self._renewed_at)
+        return self._new_report(now)
+
+    # -- the follower's side
+
+    def frame_received(self, now: float, number: int, frame: Frame) -> Actions:
+        """Take a frame or a heartbeat of the link that this replica has dialled."""
+        if self.is_over:
+            return []
+        peer = self.peers[number]
+        peer.heard_at = now
+        if frame.epoch < self.epochs.promised:
+            return []
+        hello = peer.hello
+        if hello is not None and hello.is_master and hello.epoch == frame.epoch:
+            peer.heard_as_master_at = now
+        if not frame.data:
+            peer.end = frame.offset
+        if self.following != (number, frame.epoch):
+            return []
+        if frame.data and frame.offset != self.log.written_end:
+            text = f"a frame of offset {frame.offset} does not begin at the log's end {self.log.written_end}"
+            return [*self.disconnected(now, Link(number, True)), CloseLink(Link(number, True), text)]
+        try:
+            self._take(frame)
+        except StoreError as error:
+            return self.disk_failed(now, str(error))
+        peer.end = max(peer.end, self.log.written_end)
+        actions: Actions = []
+        end = min(frame.confirmed, self.log.end)
+        if end > self.log.confirmed_end:
+            self.log.confirm(end)
+            actions.append(Confirmed(end))
+        return actions + (self._new_report(now) if frame.data else [])
+
+    # -- people and the process
+
+    def hand_over(self, now: float, number: int) -> Actions:
+        """Begin a planned failover to another replica. `StepDown` tells that it is done, `HandedOver` that not."""
+        if self.is_over or self.mastership is None:
+            return [] if self.is_over else [HandedOver("this replica is not the master")]
+        return self.mastership.hand_over(now, number) + self._settle(now)
+
+    def accept_loss(self, now: float, reason: str) -> Actions:
+        """Elect this replica although it is not in sync, by an operator's word. The record notes that for ever."""
+        if not self.is_over and self.mastership is None:
+            self._operator_wants = reason
+            return self._ask_registry(now)
+        return []
+
+    def leave(self, now: float) -> Actions:
+        """Begin a stop in order: hand over, or leave the in-sync list. `MayLeave` follows."""
+        if self.is_over or self._leaving_since is not None:
+            return []
+        self._leaving_since = now
+        if self.mastership is not None:
+            successor = self.mastership.best_successor()
+            return [MayLeave()] if successor is None else self.hand_over(now, successor)
+        actions = self._hello_to_all(is_ours=True)
+        return actions or [MayLeave()]
+
+    def disk_failed(self, now: float, error: str) -> Actions:
+        """Note that the disk takes no more bytes: a master hands over, a follower leaves the in-sync list."""
+        self._disk_failed_at = now
+        if self.mastership is None:
+            self.following = None
+            return self._hello_to_all(is_ours=True)
+        self.mastership.disk_failed(error)
+        successor = self.mastership.best_successor()
+        return self._settle(now) if successor is None else self.hand_over(now, successor)
+
+    # -- hello
+
+    def _why_refused(self, hello: Hello) -> str | None:
+        config = self.config
+        if (hello.cluster, hello.set_name) != (config.cluster, config.set_name):
+            return f"it is of {hello.cluster}/{hello.set_name}, this replica of {config.cluster}/{config.set_name}"
+        if hello.number == config.member.number:
+            return f"two replicas have the number {hello.number}: one folder was copied, or --replica is wrong"
+        return config.settings.difference(hello.settings)
+
+    def _note_hello(self, now: float, peer: Peer, link: Link, hello: Hello) -> None:
+        if link.is_ours:
+            peer.heard_at = now
+        else:
+            if not peer.has_their_link and self.mastership is not None:
+                self.mastership.remove_follower(peer.number, now)
+            peer.has_their_link = True
+        if hello.is_master:
+            peer.heard_as_master_at = now
+            peer.follows_since = NEVER
+        elif peer.hello is None or peer.hello.is_master or peer.hello.incarnation != hello.incarnation:
+            peer.follows_since = now
+        peer.hello = hello
+        peer.end = hello.end
+        peer.refused_at.clear()
+
+    def _hello_to(self, link: Link) -> Action:
+        config = self.config
+        hello = Hello(
+            VERSION, config.cluster, config.set_name, config.member.number, config.member.incarnation,
+            self.epochs.promised, self.is_master, tuple(self.epochs.lines), self.log.first, self.log.end,
+            config.sync_flush, config.settings, self._is_leaving,
+        )  # fmt: skip
+        return SendHello(link, hello)
+
+    def _hello_to_all(self, *, is_ours: bool) -> Actions:
+        peers = (peer for peer in self.peers.all() if (peer.has_our_link if is_ours else peer.has_their_link))
+        return [self._hello_to(Link(peer.number, is_ours)) for peer in peers]
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._leaving_since is not None or self._disk_failed_at != NEVER
+
+    def _higher_epoch(self, now: float, hello: Hello) -> Actions:
+        """Obey a master of a higher epoch; of other replicas' promises only the registry tells what they mean."""
+        if not hello.is_master:
+            return self.record_changed(now)
+        if self.mastership is not None:
+            return self._step_down(hello.number, f"replica {hello.number} is master of epoch {hello.epoch}")
+        self.following = None
+        self.epochs.promise(hello.epoch)
+        return self.record_changed(now)
+
+    # -- following
+
+    def _join(self, now: float, hello: Hello) -> Actions:
+        if self._disk_failed_at != NEVER or self.mastership is not None:
+            return []
+        match first_step(self.log, self.epochs, hello):
+            case MustStop(reason):
+                return self._end(StopReplica(reason))
+            case MustReplace(reason):
+                return self._end(ReplaceLog(hello.first, reason))
+            case MustCut(point):
+                refusal = self._why_not_cut(point.end)
+                return self._end(StopReplica(refusal) if refusal else CutLog(*reversed(point)))
+            case FrameRequest() as request:
+                self.following = (hello.number, hello.epoch)
+                self._master_lines = hello.lines
+                self._note_lines()
+                self._report = None
+                return [SendRequest(hello.number, request), FollowMaster(*self.following), *self._new_report(now)]
+
+    def _why_not_cut(self, end: int) -> str | None:
+        record = self.view.record
+        lines = self.epochs.lines
+        is_unclean = record is not None and any(loss.epoch > lines[-1].epoch for loss in record.losses)
+        if end >= self.log.confirmed_end or is_unclean:
+            return None
+        return f"the master's log differs from {end} on, but up to {self.log.confirmed_end} all was confirmed"
+
+    def _take(self, frame: Frame) -> None:
+        """Append a frame's bytes. An epoch line is noted exactly where its epoch starts, before bytes behind it."""
+        offset, data = frame.offset, memoryview(frame.data)
+        while data:
+            start = next_start(self._master_lines, offset)
+            piece = data if start is None else data[: start - offset]
+            self.log.append_bytes(offset, bytes(piece))
+            offset += len(piece)
+            data = data[len(piece) :]
+            self._note_lines()
+
+    def _note_lines(self) -> None:
+        for line in lines_until(self._master_lines, self.epochs.lines, self.log.written_end):
+            self.epochs.begin(*line)
+
+    def _new_report(self, now: float, *, is_repeated: bool = False) -> Actions:
+        if self.following is None:
+            return []
+        number, epoch = self.following
+        report = Report(epoch, self.log.written_end, min(self.log.flushed_end, self.log.written_end))
+        if report == self._report and not is_repeated:
+            return []
+        self._report, self._reported_at = report, now
+        return [SendReport(number, report)]
+
+    def _tick_follower(self, now: float) -> Actions:
+        actions: Actions = []
+        if now - self._reported_at >= HEARTBEAT_SECONDS:
+            actions += self._new_report(now, is_repeated=True)
+        if now - self._disk_failed_at > DISK_RETRY_SECONDS:
+            self._disk_failed_at = NEVER
+            actions += self._hello_to_all(is_ours=True)
+        if self._leaving_since is not None:
+            record = self.view.record
+            self.view.request_read()
+            if now - self._leaving_since > LEAVE_SECONDS or (record and not record.is_in_sync(self.config.member)):
+                actions.append(MayLeave())
+        return actions
+
+    # -- the registry
+
+    def _ask_registry(self, now: float, *, is_waiting: bool = True) -> Actions:
+        """Return the read or swap that is due."""
+        if (self.view.is_known and not self.view.is_waiting and self._leaving_since is None) or self.mastership:
+            wanted = self._wanted_record(now, is_waiting=is_waiting)
+            if wanted is not None:
+                return [self.view.swap(wanted)]
+        read = self.view.next_read(now)
+        return [read] if read else []
+
+    def _wanted_record(self, now: float, *, is_waiting: bool) -> SetRecord | None:
+        if self.view.is_waiting:
+            return None
+        if self.mastership is not None:
+            return self.mastership.next_record(now, is_waiting=is_waiting)
+        if self._operator_wants is not None:
+            return self._election.unclean_record(self._operator_wants)
+        return self._election.next_record(now)
+
+    def _record_learnt(self, now: float) -> Actions:
+        """Act on a record that is new, or that was read again."""
+        record, member = self.view.record, self.config.member
+        if record is None:
+            return self._settle(now)
+        if self.mastership is not None:
+            if record.epoch > self.mastership.epoch:
+                return self._step_down(record.master, f"the registry's record is of epoch {record.epoch}")
+            return self._settle(now)
+        if record.epoch > self.epochs.promised and record.master == member.number and record.is_in_sync(member):
+            return self._become_master(now, record)
+        return self._ask_registry(now)
+
+    def _become_master(self, now: float, record: SetRecord) -> Actions:
+        self.following = None
+        self._operator_wants = None
+        self.log.drop_tail()
+        self.epochs.promise(record.epoch)
+        self.epochs.begin(record.epoch, self.log.end if self.epochs.lines else self.log.first)
+        self.mastership = Mastership(self.config, self.log, self.view, peers=self.peers, now=now)
+        self._trouble = None
+        if record.losses and record.losses[-1].epoch == record.epoch:
+            _log.error("messages behind log offset %d may be lost: %s", self.log.end, record.losses[-1].reason)
+        actions: Actions = [BecomeMaster(record.epoch, self.log.end)]
+        return actions + self._hello_to_all(is_ours=False) + self._settle(now)
+
+    def _settle(self, now: float) -> Actions:
+        """Return what follows from anything that has changed: the confirmed end, what is served, what is in trouble."""
+        if self.mastership is not None:
+            confirmed = self.mastership.confirm(now, self._renewed_at)
+            return confirmed + self.mastership.serve(now, self._renewed_at)
+        trouble = self._election.trouble
+        if trouble == self._trouble:
+            return []
+        self._trouble = trouble
+        return [AskOperator(trouble)]
+
+    def _step_down(self, master: int | None, reason: str) -> Actions:
+        return self._end(StepDown(master, reason))
+
+    def _end(self, action: Action) -> Actions:
+        self.is_over = True
+        self.mastership = None
+        self.following = None
+        return [action]
+
+    # -- dialling
+
+    def _dial(self, now: float) -> Actions:
+        """Connect to replicas that are not connected, and cut links on which nothing has come."""
+        actions: Actions = []
+        for peer in self.peers.all():
+            if peer.has_our_link and now - peer.heard_at > SILENT_SECONDS:
+                link = Link(peer.number, True)
+                actions += [*self.disconnected(now, link), CloseLink(link)]
+            if not peer.has_our_link and not peer.is_dialling and now >= peer.may_dial_at:
+                peer.is_dialling = True
+                actions.append(Dial(peer.number))
+        return actions
+
+    def _forgive(self, seconds: float) -> None:
+        self.peers.shift(seconds)
+        self._election.shift(seconds)
+        if self.mastership is not None:
+            self.mastership.shift(seconds)

@@ -1,0 +1,89 @@
+"""What a `Replica` is told at its start, and what it uses of the store: a log and a file of epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyromq.broker.replication.replica_stream import EpochLine, RecordMark
+from pyromq.broker.replication.set_record import Member, SetSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaConfig:
+    """Who the replica is, and the settings that its decisions use. Times are seconds."""
+
+    cluster: str
+    set_name: str
+    member: Member
+    settings: SetSettings
+    sync_flush: bool
+    lease_seconds: float = 3.0  # failoverLeaseMillis
+    lag_seconds: float = 3.0  # replicaLagMillis: while a send waits for a replica
+    catchup_seconds: float = 15.0  # haMaxTimeSlaveNotCatchup: while nothing waits for it
+
+
+class ReplicaLog(Protocol):
+    """The store's log, as `Replica` uses it. All offsets are log offsets. No method waits for a flush."""
+
+    @property
+    def first(self) -> int:
+        """The log's first byte."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The end of the last whole record."""
+        ...
+
+    @property
+    def written_end(self) -> int:
+        """The end of the bytes; above `end` while a record of a master is incomplete."""
+        ...
+
+    @property
+    def flushed_end(self) -> int: ...
+
+    @property
+    def confirmed_end(self) -> int: ...
+
+    def append_bytes(self, offset: int, data: bytes) -> None:
+        """Append bytes of a master's log. Raises `StoreError` if `offset` is not `written_end`, or the disk fails."""
+        ...
+
+    def confirm(self, end: int) -> None:
+        """Let readers see records up to `end`."""
+        ...
+
+    def drop_tail(self) -> None:
+        """Forget the bytes behind the last whole record."""
+        ...
+
+    def last_mark(self) -> RecordMark | None:
+        """Return the mark of the last whole record; None if the log is empty."""
+        ...
+
+    def mark_at(self, offset: int) -> RecordMark | None:
+        """Return the mark of the record at an offset; None if no record begins there."""
+        ...
+
+
+class EpochNotes(Protocol):
+    """The file of epochs: every method that changes it returns when file and folder are on disk."""
+
+    @property
+    def promised(self) -> int:
+        """The highest epoch that was promised; 0 in a new folder."""
+        ...
+
+    @property
+    def lines(self) -> Sequence[EpochLine]: ...
+
+    def promise(self, epoch: int) -> None:
+        """Note that frames, reports and requests of lower epochs are refused from now on."""
+        ...
+
+    def begin(self, epoch: int, start: int) -> None:
+        """Note that the records from `start` on are of this epoch."""
+        ...

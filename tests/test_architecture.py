@@ -75,10 +75,12 @@ FRONT_DOORS = {"pyromq", "pyromq.__main__"}
 PLACES: dict[str, set[str]] = {
     "asyncio": {
         "net", "client", "testing", "cli", "console", "clock", "metrics",
-        "nameserver.nameserver", "broker.broker", "broker.name_server_registration",
+        "nameserver.nameserver", "broker.broker", "broker.name_server_registration", "broker.replication",
     },
     # `message`: the bytes of an address, no connection; the console's server is uvicorn, on a port of ours.
-    "socket": {"net", "message", "console.console_server", "console.browser_connections"},
+    # `ha_service` writes memory views of the log to its sockets: transports would copy them.
+    "socket": {"net", "message", "broker.replication.ha_service", "console.console_server",
+               "console.browser_connections"},
     "ssl": {"net"},
     "mmap": {"store"},
     "ctypes": {"store"},

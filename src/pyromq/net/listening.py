@@ -127,7 +127,7 @@ async def listen(
     port that cannot be opened.
     """
     loop = asyncio.get_running_loop()
-    sockets = await _open_both(host, port, beside) if beside else await _open(host, port)
+    sockets = await _open_both(host, port, beside) if beside else await open_port(host, port)
     reactor = None
     if speedups.is_active:
         reactor = Reactor(
@@ -151,23 +151,7 @@ async def listen(
     return HandingListener(sockets, first_bytes.add, reactor=reactor, first_bytes=first_bytes)
 
 
-async def _open_both(host: str, port: int, beside: int) -> list[socket.socket]:
-    """Return the listening sockets of a port, followed by those of the port at distance `beside`. For port 0 any free
-    pair of ports is used.
-    """
-    for left in reversed(range(_TRIES)):
-        opened = await _open(host, port)
-        try:
-            return opened + await _open(host, opened[0].getsockname()[1] + beside)
-        except UsageError as error:
-            for each in opened:
-                each.close()
-            if port or not left:
-                raise UsageError(f"{error}; it is opened together with port {port}") from error
-    raise AssertionError("the last try returns or raises")
-
-
-async def _open(host: str, port: int) -> list[socket.socket]:
+async def open_port(host: str, port: int) -> list[socket.socket]:
     """Return listening sockets for all addresses of a host. Raises `UsageError` if the port cannot be opened."""
     try:
         opened = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port, start_serving=False)
@@ -179,6 +163,22 @@ async def _open(host: str, port: int) -> list[socket.socket]:
         each.setblocking(False)
         each.listen(BACKLOG)
     return sockets
+
+
+async def _open_both(host: str, port: int, beside: int) -> list[socket.socket]:
+    """Return the listening sockets of a port, followed by those of the port at distance `beside`. For port 0 any free
+    pair of ports is used.
+    """
+    for left in reversed(range(_TRIES)):
+        opened = await open_port(host, port)
+        try:
+            return opened + await open_port(host, opened[0].getsockname()[1] + beside)
+        except UsageError as error:
+            for each in opened:
+                each.close()
+            if port or not left:
+                raise UsageError(f"{error}; it is opened together with port {port}") from error
+    raise AssertionError("the last try returns or raises")
 
 
 def listen_failure(host: str, port: int, error: OSError | OverflowError) -> str:

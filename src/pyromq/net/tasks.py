@@ -72,7 +72,7 @@ def call_soon(work: Callable[[], None]) -> None:
     asyncio.get_running_loop().call_soon(work)
 
 
-def soon_in_this_loop() -> Callable[[Callable[[], None]], object]:
+def soon_in_this_loop() -> Callable[[Callable[[], object]], object]:
     """Return a function that lets the running event loop call another function; for any thread.
 
     Without a running event loop the other function is called immediately.

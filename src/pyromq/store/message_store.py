@@ -302,6 +302,10 @@ class MessageStore:
         """Log offset after the last byte of the log. `append_bytes` may have left an incomplete record at the end."""
         return self._log.written_end
 
+    def drop_incomplete(self) -> None:
+        """Remove the bytes of an incomplete record that `append_bytes` left at the log's end."""
+        self._log.drop_incomplete()
+
     def views(self, start: int, most: int) -> memoryview:
         """Return a read-only view of up to `most` bytes of the log from log offset `start` on.
 

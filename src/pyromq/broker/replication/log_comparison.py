@@ -1,0 +1,132 @@
+"""Compares a slave's log with its master's before the slave follows the master. Asks the master's port for requests.
+
+RocketMQ never compares: a slave whose log is longer than its master's goes on when the master has grown past it, and
+then holds other bytes than the master.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from pyromq.clock import Clock
+from pyromq.errors import StoreError
+from pyromq.net.channel import Channel, connect
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.record import log_offset_of
+from pyromq.remoting.bodies import ANSWER, KeyValues, decode_body
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.headers import BrokerSettings, BrokerState, ViewMessage
+from pyromq.remoting.properties import parse_properties
+from pyromq.store.message_store import MessageStore
+from pyromq.store.queue.consume_queue import FILLER_SIZE
+
+ASK_SECONDS = 3.0  # longest wait for each reply of the master
+TOPICS_AT_ONCE = 200  # topics whose queues are searched before other connections are served: less than a millisecond
+
+
+class _Bounds(NamedTuple):
+    first: int
+    end: int
+
+
+class LogComparison:
+    """Compares the log of one slave with masters' logs. Nothing is written."""
+
+    def __init__(self, store: MessageStore, clock: Clock, connections: ConnectionConfig) -> None:
+        self._store = store
+        self._clock = clock
+        self._connections = connections
+
+    async def check(self, master: str) -> None:
+        """Ask the broker at address `master` whether its log continues the log here.
+
+        Raises `StoreError` with the difference and what to do, and errors of the connection and of the master.
+        """
+        async with self._channel(master) as channel:
+            await self._check_file_size(channel)
+            bounds = await self._check_bounds(channel)
+            if self._store.max_log_offset:
+                await self._check_last_record(channel, bounds)
+
+    async def check_bounds(self, master: str) -> None:
+        """Ask whether the master still has the byte at which the log here ends. Raises as `check` does."""
+        async with self._channel(master) as channel:
+            await self._check_bounds(channel)
+
+    @asynccontextmanager
+    async def _channel(self, master: str) -> AsyncIterator[Channel]:
+        channel = await connect(master, Dispatcher(), self._clock, connections=self._connections)
+        try:
+            yield channel
+        finally:
+            await channel.close()
+
+    async def _check_file_size(self, channel: Channel) -> None:
+        response = (await channel.call(BrokerSettings(), timeout=ASK_SECONDS)).check()
+        theirs = parse_properties(bytes(response.body).decode()).get("mappedFileSizeCommitLog")
+        if theirs != str(self._store.config.segment_bytes):
+            raise StoreError(
+                f"the master's log files have {theirs} bytes, and those here {self._store.config.segment_bytes}: set"
+                " the master's mappedFileSizeCommitLog here, and start with an empty data folder"
+            )
+
+    async def _check_bounds(self, channel: Channel) -> _Bounds:
+        end = self._store.max_log_offset  # before the master is asked: its log may only be longer
+        response = (await channel.call(BrokerState(), timeout=ASK_SECONDS)).check()
+        table = decode_body(KeyValues, response.body, ANSWER).table
+        bounds = _Bounds(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+        if end and end < bounds.first:
+            raise StoreError(
+                f"the log here ends at {end}, and the master's begins at {bounds.first}: the master has deleted what"
+                f" lies between. {self._advice}"
+            )
+        if end > bounds.end:
+            raise StoreError(
+                f"the log here ends at {end}, and the master's at {bounds.end}: the slave has bytes that this master"
+                f" does not have. Nothing is overwritten. {self._advice}"
+            )
+        return bounds
+
+    async def _check_last_record(self, channel: Channel, bounds: _Bounds) -> None:
+        record = await self._last_record()
+        offset = log_offset_of(record)
+        if offset < bounds.first:
+            raise StoreError(
+                f"the last record here, at log offset {offset}, cannot be compared: the master's log begins at"
+                f" {bounds.first}. {self._advice}"
+            )
+        response = await channel.call(ViewMessage(offset=offset), timeout=ASK_SECONDS)
+        if response.code or bytes(response.body) != record:
+            found = "another record" if not response.code else "no record"
+            raise StoreError(
+                f"the logs differ: the master has {found} at log offset {offset}, where the log here has its last."
+                f" Nothing is overwritten. {self._advice}"
+            )
+
+    @property
+    def _advice(self) -> str:
+        return (
+            f"Stop this slave, keep {self._store.config.root} if its messages are needed, and start the slave with an"
+            " empty data folder"
+        )
+
+    async def _last_record(self) -> memoryview:
+        """Return the last record of the log that is in a queue; without one, the first record of the last file."""
+        last = -1
+        for number, topic in enumerate(self._store.topics()):
+            for queue_id in self._store.queue_ids(topic):
+                end = self._store.max_offset(topic, queue_id)
+                for entry in self._store.entries(topic, queue_id, end - 1, 1):
+                    if entry.size != FILLER_SIZE:
+                        last = max(last, entry.log_offset)
+            if number % TOPICS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        if (record := self._store.record_at(last)) is not None:
+            return record
+        end, size = self._store.max_log_offset - 1, self._store.config.segment_bytes
+        for _, record in self._store.records_from(max(end - end % size, self._store.min_log_offset)):
+            return record
+        raise StoreError(f"the log in {self._store.config.root} has no readable record. {self._advice}")

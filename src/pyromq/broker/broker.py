@@ -48,7 +48,7 @@ logger = logger_of(__name__)
 
 VIP_CHANNEL = -2  # difference of the second port to the broker's port. Source: RocketMQ 4.9.8, BrokerController
 DRAIN_SECONDS = 2.0  # longest wait for running requests when the broker stops
-STORE_TICK_SECONDS = 1.0  # time between two searches for replies whose wait timed out
+STORE_TICK_SECONDS = 0.25  # time between two searches for replies whose wait timed out
 
 
 def _modules(state: SharedState) -> list[BrokerModule]:

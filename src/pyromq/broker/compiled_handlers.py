@@ -44,6 +44,7 @@ def fast_sends(state: SharedState) -> list[FastHandler]:
     if not speedups.is_active:
         return []
     topics, statistics, long_polls = state.topics, state.statistics, state.long_polls
+    assert state.confirmation.parked is not None  # as compiled parts are active
 
     def plan_for(name: str) -> SendPlan | None:
         """Return the plan for sends to a topic; None if every send to the topic needs the plain path."""

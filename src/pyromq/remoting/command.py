@@ -511,8 +511,8 @@ def write_reply(reply: Reply, call: Call, output: list[bytes | memoryview]) -> i
     return 8 + len(header) + body_size
 
 
-def with_code(reply: bytes, code: int) -> bytes:
-    """Return the frame of a reply without a body, with the response code replaced."""
+def with_code(reply: bytes, code: int, remark: str | None = None) -> bytes:
+    """Return the frame of a reply without a body, with response code and remark replaced; None keeps the remark."""
     ((serialization, header, _),) = FrameSplitter().split(reply)
     response = decode_response(serialization, header, b"")
     assert isinstance(response, Response)
@@ -521,7 +521,7 @@ def with_code(reply: bytes, code: int) -> bytes:
         response.fields,
         opaque=response.opaque,
         flag=response.flag,
-        remark=response.remark,
+        remark=response.remark if remark is None else remark,
         serialization=serialization,
     )
     return frame_words(serialization, len(changed), 0) + changed

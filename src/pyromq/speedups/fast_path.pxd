@@ -39,10 +39,12 @@ cdef class ParkedReplies:
     cdef int room  # number of replies that may still be parked in this turn
     cdef Parked* _parked  # ring buffer of the parked replies
     cdef int _first, _count, _capacity
-    cdef bint _has_new, _is_awaited
+    cdef public bint is_on, holds_all
+    cdef bint _has_new
     cdef double _now
     cdef object _monotonic, _free_room, _confirm
     cdef bint begin(self) except -1
     cdef int park(self, Channel channel, Py_ssize_t size, int64_t log_offset) except -1
     cdef int end_turn(self) except -1
     cdef int _take_first(self, list released, change) except -1
+    cdef int _push(self, list released) except -1

@@ -54,11 +54,12 @@ cdef class FastGuard:
 
 
 cdef class ParkedReplies:
-    """Replies of all connections that are sent once the log is confirmed (on disk) up to their log offsets.
+    """Replies of all connections that are sent once the log is confirmed up to their log offsets.
 
     The log offsets ascend. At most `capacity` replies are parked; `free_room()` returns how many more may be parked
-    now. `confirm()` is called at the end of a turn with new replies, unless a confirmation is pending. `confirm` must
-    lead to a later call of `release` or `fail` in the event loop.
+    now. `confirm()` is called at the end of a turn with new replies. Each reply must later be sent by `release` or
+    `fail`, which run in the event loop. While `is_on` is False, replies are sent at once. With `holds_all`, replies
+    whose sender does not wait are parked too.
     """
 
     def __cinit__(self, int capacity, *, monotonic, free_room, confirm):
@@ -86,8 +87,21 @@ cdef class ParkedReplies:
         """Time when the oldest parked reply was parked (monotonic seconds); None if no reply is parked."""
         return self._parked[self._first].since if self._count else None
 
+    @property
+    def first_offset(self):
+        """Log offset up to which the oldest parked reply waits; -1 if no reply is parked."""
+        return self._parked[self._first].log_offset if self._count else -1
+
+    @property
+    def last_offset(self):
+        """Log offset up to which the newest parked reply waits; -1 if no reply is parked."""
+        return self._parked[(self._first + self._count - 1) % self._capacity].log_offset if self._count else -1
+
     cdef bint begin(self) except -1:
         """Begin a turn. Return whether replies may be parked."""
+        if not self.is_on:
+            self.room = self._capacity
+            return True
         self._now = self._monotonic()
         self.room = self._free_room()
         return self.room > 0
@@ -109,22 +123,20 @@ cdef class ParkedReplies:
     cdef int end_turn(self) except -1:
         if self._has_new:
             self._has_new = False
-            if not self._is_awaited:
-                self._is_awaited = True
-                self._confirm()
+            self._confirm()
         return 0
 
     def release(self, int64_t log_offset):
-        """Send the replies to requests whose records end at or before `log_offset`. Return True if replies are left."""
+        """Send the replies to requests whose records end at or before `log_offset`."""
         cdef list released = []
         while self._count and self._parked[self._first].log_offset <= log_offset:
             self._take_first(released, None)
-        return self._push(released)
+        self._push(released)
 
     def fail(self, int64_t log_offset, double since, change):
-        """Send the replies up to `log_offset`, or parked at or before `since`, each changed by `change(reply)`.
+        """Send the replies up to `log_offset`, or parked at or before `since`, each changed by `change(log offset, reply)`.
 
-        `since` is in monotonic seconds. Return True if replies are left.
+        `since` is in monotonic seconds.
         """
         cdef list released = []
         cdef Parked* first
@@ -133,7 +145,7 @@ cdef class ParkedReplies:
             if first.log_offset > log_offset and first.since > since:
                 break
             self._take_first(released, change)
-        return self._push(released)
+        self._push(released)
 
     cdef int _take_first(self, list released, change) except -1:
         cdef Parked* first = &self._parked[self._first]
@@ -151,16 +163,15 @@ cdef class ParkedReplies:
             channel.is_released = True
             released.append(channel)
         if first.size and change is not None:
-            changed = change(PyBytes_FromStringAndSize(reply, first.size))
+            changed = change(first.log_offset, PyBytes_FromStringAndSize(reply, first.size))
             channel.put_released(PyBytes_AS_STRING(changed), PyBytes_GET_SIZE(changed))
         elif first.size:
             channel.put_released(reply, first.size)
         return 0
 
-    def _push(self, list released):
+    cdef int _push(self, list released) except -1:
         cdef Channel channel
         for channel in released:
             channel.is_released = False
             channel.push_released()
-        self._is_awaited = self._count > 0
-        return self._is_awaited
+        return 0

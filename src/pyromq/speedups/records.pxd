@@ -6,6 +6,7 @@ cdef class Mapped:
 
 cdef class LogTail(Mapped):
     cdef public int64_t end
+    cdef public int64_t readable_to
     cdef public int64_t last_store_ms
     cdef public int64_t base
     cdef public int64_t limit

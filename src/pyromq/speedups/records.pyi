@@ -1,5 +1,6 @@
 class LogTail:
     end: int
+    readable_to: int
     last_store_ms: int
     base: int
     limit: int

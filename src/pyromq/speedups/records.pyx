@@ -74,6 +74,7 @@ cdef class LogTail(Mapped):
 
     def __cinit__(self):
         self.limit = -1
+        self.readable_to = <int64_t> 1 << 62  # NO_LIMIT in Python
 
 
 cdef class QueueTail(Mapped):

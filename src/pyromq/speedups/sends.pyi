@@ -35,6 +35,6 @@ class Sends(FastHandler):
         timed: TimedSends,
         cluster_pair: str,
         max_message_bytes: int,
+        unconfirmed: ParkedReplies,
         guard: FastGuard | None = None,
-        unconfirmed: ParkedReplies | None = None,
     ) -> None: ...

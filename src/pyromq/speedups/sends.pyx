@@ -46,7 +46,7 @@ cdef class Sends(FastHandler):
     `plan_for(topic)` returns a plan, or None if the plain path must answer. Plans are valid while `version()` returns
     the same object. While `busy` has entries, the plain path answers all sends. While `parked` (waiting pulls) has
     entries, `arrived(topic, queue id, log offset, tags code)` is called for every message. Replies that wait for the
-    disk are parked in `unconfirmed`, if given.
+    disk or for replicas are parked in `unconfirmed`.
     """
 
     cdef HeaderReader _reader
@@ -67,14 +67,14 @@ cdef class Sends(FastHandler):
     cdef Passed _passed
     cdef FastGuard _guard  # None if permissions are off
     cdef TimedSends _timed
-    cdef ParkedReplies _unconfirmed  # None if replies are sent immediately
+    cdef ParkedReplies _unconfirmed
     cdef char* _wish  # end of the name of the delivery time property; NULL without such a property
-    cdef bint _waits  # True if the reply waits until the message is on disk
+    cdef bint _waits  # True if the sender waits until the message is confirmed
 
     def __init__(
         self, HeaderReader reader, LogTail log, *, plan_for, version, dict busy, dict parked, arrived, now_ms, store,
-        writer_for, TimedSends timed, str cluster_pair, Py_ssize_t max_message_bytes, FastGuard guard=None,
-        ParkedReplies unconfirmed=None
+        writer_for, TimedSends timed, str cluster_pair, Py_ssize_t max_message_bytes, ParkedReplies unconfirmed not None,
+        FastGuard guard=None
     ):
         self.code = reader.code
         self._reader = reader
@@ -112,13 +112,12 @@ cdef class Sends(FastHandler):
         if self._guard is not None:
             self._guard.begin()
         self._now = self._now_ms()
-        if self._unconfirmed is not None and not self._unconfirmed.begin():
+        if not self._unconfirmed.begin():
             return False
         return PyDict_Size(self._busy) == 0 and PyBytes_GET_SIZE(self._store_address) == IPV4_BYTES
 
     cdef bint end_turn(self) except -1:
-        if self._unconfirmed is not None:
-            self._unconfirmed.end_turn()
+        self._unconfirmed.end_turn()
         return True
 
     cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:
@@ -127,7 +126,7 @@ cdef class Sends(FastHandler):
         cdef SendPlan plan
         cdef QueueTail queue
         cdef int64_t queue_id
-        if self._unconfirmed is not None and self._unconfirmed.room <= 0:
+        if self._unconfirmed.room <= 0:
             return False
         if frame.body_size == 0 or frame.body_size > self._most_bytes or not self._reader.read(frame, header):
             return False
@@ -186,20 +185,21 @@ cdef class Sends(FastHandler):
         self, ReplyWriter writer, const Record* record, const Header* header, Channel channel, Output output
     ) except -1:
         cdef int64_t values[4]
-        cdef bint is_parked = self._waits and self._unconfirmed is not None
+        cdef ParkedReplies unconfirmed = self._unconfirmed
+        cdef bint is_parked = unconfirmed.is_on and (self._waits or unconfirmed.holds_all)
         cdef Py_ssize_t size = 0
         values[0] = record.log_offset
         values[1] = header.fields[SEND_QUEUE_ID].number
         values[2] = record.queue_offset
         values[3] = <int64_t> &self._timed.handle  # used only by replies with a recall handle
         if is_parked:
-            output = self._unconfirmed.replies
+            output = unconfirmed.replies
         if not header.flag & ONE_WAY:
             size = output.end - output.begin
             writer.write(output, values, header, 0)
             size = output.end - output.begin - size
         if is_parked:
-            self._unconfirmed.park(channel, size, record.log_offset + record.size)
+            unconfirmed.park(channel, size, record.log_offset + record.size)
         return 0
 
     cdef QueueTail _queue(self, SendPlan plan, int64_t queue_id):
@@ -324,5 +324,5 @@ cdef class Sends(FastHandler):
 
 
 cdef inline bint is_true(const char* text, const char* end) noexcept nogil:
-    """Return True if a value of the property WAIT is empty or `true`: the reply then waits for the disk."""
+    """Return True if a value of the property WAIT is empty or `true`: the sender then waits for a confirmed message."""
     return text == end or (end - text == 4 and strncasecmp(text, b"true", 4) == 0)

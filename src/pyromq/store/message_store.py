@@ -318,8 +318,22 @@ class MessageStore:
 
     @property
     def confirmed_end(self) -> int:
-        """Log offset before which records may be read, delivered and saved as progress. Here that is the log's end."""
-        return self._log.end
+        """Log offset before which records may be read, delivered and saved as progress: the log's end, unless
+        `bound_reads` was called.
+        """
+        return min(self._log.end, self._log.readable_to)
+
+    def bound_reads(self) -> None:
+        """Hide all records from readers until `confirm` names them. Must be called before the first read."""
+        self._log.readable_to = 0
+
+    def confirm(self, end: int) -> None:
+        """Let readers see the records that end at or before log offset `end`. A lower offset than before is ignored.
+
+        Does nothing unless `bound_reads` was called.
+        """
+        if end > self._log.readable_to:
+            self._log.readable_to = end
 
     def record_at(self, log_offset: int) -> memoryview | None:
         """Return the record that begins at a log offset; None if no record begins there."""

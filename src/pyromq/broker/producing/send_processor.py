@@ -24,7 +24,7 @@ from pyromq.store.batch_appends import Shape, members_of
 
 _WAIT = Property.WAIT + "\x01"
 
-# A message to store, whether its sender waits for the disk, the queue id in the reply, the recall handle or None.
+# A message to store, whether its sender waits for confirmation, the queue id in the reply, the recall handle or None.
 _Prepared = tuple[StoredMessage, bool, int, bytes | None]
 
 # The ids of all members of a batch, and queue offset and property text of the first member.
@@ -48,7 +48,6 @@ class SendProcessor:
         self._put = state.put_message.put
         self._topic_for = state.admission.topic_for
         self._unsaved_topics = state.admission.unsaved
-        self._answers_wait = state.confirmation.is_needed
         self._cluster_pair = f"{Property.CLUSTER}\x01{state.config.cluster}"
         self._joined_cluster_pair = PAIRS + self._cluster_pair
 
@@ -73,7 +72,7 @@ class SendProcessor:
 
     def _message(self, header: SendMessage, call: Call) -> _Prepared:
         """Return the message to store and the values for its reply. Raises the error that refuses the send."""
-        if self._answers_wait:
+        if self._confirmation.is_needed:
             self._confirmation.refuse_if_overloaded()
         name = header.topic
         topic = self._topic_for(header, call)
@@ -116,7 +115,7 @@ class SendProcessor:
         return properties
 
     def _stored(self, message: StoredMessage, wait: bool, queue_id: int, handle: bytes | None) -> Reply | Future[Reply]:
-        """Return the reply to a send whose message is in the log; a future if the reply must wait for the flush."""
+        """Return the reply to a send whose message is in the log; a future if the reply waits for confirmation."""
         reply = Reply(
             SendMessageResponse(
                 message.offset_message_id,
@@ -127,7 +126,7 @@ class SendProcessor:
                 trace_on="true",
             )
         )
-        return self._confirmation.when_safe(reply) if wait and self._answers_wait else reply
+        return self._confirmation.when_safe(reply, wait=wait) if self._confirmation.is_needed else reply
 
     @answers(SendBatchMessage)
     def send_batch(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
@@ -150,7 +149,7 @@ class SendProcessor:
             )
         )
         wait = decode_properties(first_text).get(Property.WAIT, "true").lower() == "true"
-        answered = self._confirmation.when_safe(reply) if wait else reply
+        answered = self._confirmation.when_safe(reply, wait=wait)
         return self._admission.when_saved(header.topic, answered)
 
     def _after_last_retry(
@@ -168,7 +167,7 @@ class SendProcessor:
         return self._topics.for_group_retry(dead_letter_topic(name), 1), 0
 
     def _stored_properties(self, text: str) -> tuple[str, bool]:
-        """Return the property text to store, and whether the sender waits for the disk.
+        """Return the property text to store, and whether the sender waits for confirmation.
 
         As upstream, WAIT is removed and CLUSTER added. The text is cut, not parsed. Pairs that upstream's parser would
         drop (broken or doubled) stay in the text, and every reader of the text drops them.
@@ -189,7 +188,7 @@ class SendProcessor:
         return text, wait
 
     def _rewritten(self, text: str) -> tuple[str, bool]:
-        """Return, by parsing, the property text to store, and whether the sender waits for the disk.
+        """Return, by parsing, the property text to store, and whether the sender waits for confirmation.
 
         Raises `MessageRefused`.
         """

@@ -41,6 +41,7 @@ from pyromq.store.log.log_walk import LogWalk
 from pyromq.store.log.preallocation import Preallocation
 from pyromq.store.log.segmented_log import Segment, SegmentedLog, sync_all
 
+NO_LIMIT = 1 << 62  # log offset above all others
 RECENT_BYTES = 64 << 20  # bytes at the log's end that count as resident, as these bytes were written recently
 _BLOCK_BYTES = 1 << 20
 _STRETCH_BYTES = 1 << 20  # limit of one load (bytes): neighbouring records are loaded together, with gaps
@@ -57,10 +58,11 @@ else:
 
         `end` is the log offset after the last record. The segment being written begins at log offset `base` and is
         mapped as `memory`. An append beyond log offset `limit`, or larger than `max_record_bytes`, must first call
-        `CommitLog.ensure_capacity`.
+        `CommitLog.ensure_capacity`. Readers may see the records before `readable_to`, at most those before `end`.
         """
 
         end = 0
+        readable_to = NO_LIMIT
         last_store_ms = 0
         base = 0
         limit = -1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.broker.headers import send_header
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.confirmation import ReplicaRule
@@ -13,7 +14,6 @@ from pyromq.remoting.headers import MaxOffset
 from pyromq.store.store_config import FlushMode
 from pyromq.testing import SimulatedDisk
 
-from .headers import send_header
 from .plain_peer import connecting
 
 # Compiled parts take a plain send; one to a delay level goes the plain way.

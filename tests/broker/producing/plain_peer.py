@@ -3,10 +3,10 @@
 import asyncio
 import contextlib
 
+from tests.broker.headers import send_header
+
 from pyromq.remoting.command import JSON, FrameSplitter, decode_response, encode_request
 from pyromq.remoting.headers import MaxOffset
-
-from .headers import send_header
 
 FENCE = 1 << 20
 

@@ -9,6 +9,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from tests.broker.headers import send_header
 from tests.waiting import until
 
 from pyromq import speedups
@@ -21,7 +22,6 @@ from pyromq.remoting.headers import MaxOffset
 from pyromq.store.store_config import FlushMode
 from pyromq.testing import SimulatedDisk
 
-from .headers import send_header
 from .plain_peer import FENCE, connecting
 
 

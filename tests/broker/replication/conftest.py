@@ -71,6 +71,14 @@ class Master:
         self.broker, self.service, self.clock, self.replicated = broker, service, clock, replicated
         self.store = broker.store
 
+    async def until(self, condition):
+        """Let time pass until a condition holds; fail after 60 s of the clock."""
+        for _ in range(600):
+            if condition():
+                return
+            await self.turn()
+        raise AssertionError("the condition does not hold after 60 s")
+
     async def turn(self, seconds=0.11):
         """Let time pass, and sockets be read and written."""
         await self.clock.advance(seconds)
@@ -106,6 +114,20 @@ async def master(config, clock):
         yield Master(broker, service, clock, replicated)
         stepping.cancel()
         await service.stop()
+
+
+@pytest.fixture
+async def orders(master, caller_to):
+    """A connection to the master, which has the topic orders."""
+    caller = await caller_to(master.broker)
+    await caller.create_topic("orders")
+    return caller
+
+
+async def fill(caller, bytes_, body=3_000):
+    """Store messages of about so many bytes."""
+    for _ in range(-(-bytes_ // body)):
+        await caller.send("orders", b"x" * body)
 
 
 @pytest.fixture

@@ -1,22 +1,9 @@
 """The master's side of the HA stream, as a slave sees it in bytes. FakeClock; real sockets."""
 
 import pytest
-from tests.broker.replication.conftest import SEGMENT, sockets
+from tests.broker.replication.conftest import SEGMENT, fill, sockets
 
 FAR = 1 << 40
-
-
-@pytest.fixture
-async def orders(master, caller_to):
-    caller = await caller_to(master.broker)
-    await caller.create_topic("orders")
-    return caller
-
-
-async def fill(caller, bytes_, body=3_000):
-    """Store messages of about so many bytes."""
-    for _ in range(-(-bytes_ // body)):
-        await caller.send("orders", b"x" * body)
 
 
 def log_of(master, start, end):

@@ -32,6 +32,7 @@ demo: $(BUILT)  ## 336,776 messages sent, read back, archived by Spark, and reco
 	@$(WITH_JAVA) $(VENV)/bin/python demo/demo.py
 
 test: $(BUILT)  ## all tests, long ones in a short form: some minutes
+	@scripts/find-etcd
 	@$(WITH_JAVA) exec $(PYTEST) $(SIDE_BY_SIDE) -m "not soak and not browser and (not interop or interop_short)" $(STRICT)
 
 docs: $(BUILT)  ## build/documentation/html: the documentation as a site; a warning or a broken link fails

@@ -89,6 +89,7 @@ PLACES: dict[str, set[str]] = {
     "pyspark": {"spark"},
     "click": {"cli"},
     "rich": {"cli"},
+    "httpx": {"broker.replication.etcd"},
     "starlette": {"console"},
     "uvicorn": {"console.console_server", "console.browser_connections"},
     "jinja2": {"console"},

@@ -35,7 +35,7 @@ def refused_handshake(error: Exception, tls: TlsConfig) -> str:
     return f"closed the connection in the TLS handshake: {_PLAIN_PORT}"
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """Return the error text for an exception that closed a connection."""
     if not isinstance(error, ssl.SSLError):
         return str(error)

@@ -36,8 +36,7 @@ def test_mistyped_setting_is_refused_with_the_nearest():
 @pytest.mark.parametrize(
     "setting",
     [
-        *[("brokerRole", "SLAVE"), ("brokerRole", "slave"), ("brokerRole", "SYNC_MASTER")],
-        *[("enableDLegerCommitLog", "true"), ("slaveReadEnable", "true"), ("enableLmq", "true")],
+        *[("enableDLegerCommitLog", "true"), ("enableLmq", "true")],
         *[("enableMultiDispatch", "true"), ("enableConsumeQueueExt", "true"), ("readOnlyCommitLogStorePaths", "/old")],
     ],
 )
@@ -46,7 +45,7 @@ def test_what_a_user_would_rely_on_is_refused(setting):
         broker_settings(dict([setting]), data=DATA, source=SOURCE)
 
 
-@pytest.mark.parametrize("setting", [("brokerRole", "ASYNC_MASTER"), ("readOnlyCommitLogStorePaths", "")])
+@pytest.mark.parametrize("setting", [("enableLmq", "false"), ("readOnlyCommitLogStorePaths", "")])
 def test_what_asks_for_nothing_special_is_taken(setting):
     assert broker_settings(dict([setting]), data=DATA, source=SOURCE) == {}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyromq.broker.limits import DEFAULT_LIMITS, BrokerLimits
+from pyromq.broker.replication.failover_config import NO_FAILOVER, FailoverConfig
 from pyromq.broker.replication.ha_config import DEFAULT_HA_CONFIG, HaConfig
 from pyromq.errors import UsageError
 from pyromq.excerpt import excerpt
@@ -170,6 +171,7 @@ class BrokerConfig:
     limits: BrokerLimits = DEFAULT_LIMITS  # limits of memory and waiting requests that clients can cause
     # Limits of memory and work that connections can cause.
     connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS
+    failover: FailoverConfig = NO_FAILOVER  # settings of a replica of a set that fails over by itself
     ha: HaConfig = DEFAULT_HA_CONFIG  # settings of the HA connection between a master and its slaves
 
     def __post_init__(self) -> None:
@@ -186,6 +188,9 @@ class BrokerConfig:
             raise _error("port", f"is {self.port}; with {needs} it must be 3 to 65535: that is two ports below")
 
     def _check_role(self) -> None:
+        if self.failover.etcd:
+            self._check_no_role()
+            return
         slave = f"{settings_of(BrokerConfig)['role'].called} SLAVE"
         if self.role is not ConfiguredRole.SLAVE:
             if self.broker_id:
@@ -201,6 +206,14 @@ class BrokerConfig:
             )
         if self.ha_master is None and not self.namesrv:
             raise _error("namesrv", f"is empty; with {slave}, name servers tell where the master is: name them")
+
+    def _check_no_role(self) -> None:
+        """Raise `UsageError` for a setting that fixes what the replicas of a set decide among themselves."""
+        for name in ("role", "broker_id", "ha_master"):
+            each = settings_of(BrokerConfig)[name]
+            if (value := getattr(self, name)) != each.default:
+                etcd = settings_of(FailoverConfig)["etcd"].called
+                raise _error(name, f"is {each.write(value)}; with {etcd} the set decides who is master: remove it")
 
     def _check_names(self) -> None:
         for name in ("name", "cluster"):
@@ -272,7 +285,7 @@ class BrokerConfig:
     def components(self) -> dict[str, Any]:
         """The objects that hold settings, under the names that `Setting.component` uses; "" is this configuration."""
         parts = {"store": self.store_config, "limits": self.limits, "connection_limits": self.connection_limits}
-        return {"": self, **parts, "ha": self.ha}
+        return {"": self, **parts, "ha": self.ha, "failover": self.failover}
 
     def change(self, other: BrokerConfig) -> None:
         """Copy the fields that may change while the broker runs from `other`."""
@@ -282,7 +295,12 @@ class BrokerConfig:
 
 
 SETTINGS = settings_by_name(
-    BrokerConfig, store=StoreConfig, limits=BrokerLimits, connection_limits=ConnectionLimits, ha=HaConfig
+    BrokerConfig,
+    store=StoreConfig,
+    limits=BrokerLimits,
+    connection_limits=ConnectionLimits,
+    ha=HaConfig,
+    failover=FailoverConfig,
 )
 
 

@@ -85,7 +85,7 @@ async def test_without_a_known_master_the_refusal_says_so(follower, caller):
 
     response = await caller.ask(send_header(), b"x", code=14)
 
-    assert response.remark == "this broker is not the master, and knows no master"
+    assert response.remark == "not the master: no master is known"
 
 
 async def test_a_follower_serves_pulls_and_tables(caller):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyromq.errors import BrokerError, ResponseCode, ServiceNotAvailable
+from pyromq.broker.config import BrokerConfig
+from pyromq.errors import BrokerError, NotTheMaster, ResponseCode
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.header import Header
@@ -91,15 +92,22 @@ class BrokerRole:
         self.ha_address = ha_address
         self._changed()
 
-    def not_master(self) -> str:
-        """Return the text of a refusal, with the master's address if one is known."""
-        if self.master_address is None:
-            return "this broker is not the master, and knows no master"
-        return f"this broker is not the master: {self.master_address}"
+    def not_the_master(self) -> NotTheMaster:
+        """Return the error that refuses a write, with the master's address if one is known."""
+        return NotTheMaster(self.master_address)
 
     def _changed(self) -> None:
         for listener in self._listeners:
             listener()
+
+
+def configured_role(config: BrokerConfig) -> BrokerRole:
+    """Return the role with which a broker starts. A fixed HA address implies the master's address: one port below."""
+    role = BrokerRole(config.broker_id)
+    if config.ha_master is not None:
+        host, _, port = config.ha_master.rpartition(":")
+        role.follow(f"{host}:{int(port) - 1}", config.ha_master)
+    return role
 
 
 class WriteRefusals:
@@ -116,12 +124,12 @@ class WriteRefusals:
         *(ResumeHalfMessage, SendHalfRun, CommitBatch, RollBackBatch, FindBatch),
     )
     def refuse(self, header: Header, call: Call) -> Reply:
-        raise ServiceNotAvailable(self._role.not_master())
+        raise self._role.not_the_master()
 
     @answers(EndTransaction)
     def refuse_decision(self, header: Header, call: Call) -> Reply:
-        raise BrokerError(self._role.not_master(), code=ResponseCode.SLAVE_NOT_AVAILABLE)
+        raise BrokerError(str(self._role.not_the_master()), code=ResponseCode.SLAVE_NOT_AVAILABLE)
 
     @answers(CreateTopic, DeleteTopic, CleanTopics, SaveGroup, DeleteGroup)
     def refuse_change(self, header: Header, call: Call) -> Reply:
-        raise BrokerError(f"topics and groups change at the master only: {self._role.not_master()}")
+        raise BrokerError(f"topics and groups change at the master only; {self._role.not_the_master()}")

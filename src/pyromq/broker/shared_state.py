@@ -24,7 +24,7 @@ from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.name_server_registration import NameServerRegistration
 from pyromq.broker.put_message import PutMessage
-from pyromq.broker.role import BrokerRole
+from pyromq.broker.role import BrokerRole, configured_role
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.half_messages import HalfMessages
@@ -55,7 +55,7 @@ class SharedState:
         self.clock = clock
         self.settings = JsonFile(folder / "broker.properties", disk)
         self.config = config = load_changes(replace(config), self.settings)  # a copy, since a broker's settings change
-        self.role = role or BrokerRole(config.broker_id)
+        self.role = role or configured_role(config)
         limits = config.limits
         store = MessageStore(config.store_config, clock, store_address=pack_address("127.0.0.1", 0), disk=disk)
         self.store = store
@@ -77,7 +77,7 @@ class SharedState:
         self.cold_reads = cold_reads = ColdReads(store.disk, clock)
         self.indexing = Indexing(store, clock)
         self.slow_replies = SlowReplies(clock, cold_reads.load)
-        self.registering = NameServerRegistration(config, topics, clock)
+        self.registering = NameServerRegistration(config, topics, clock, self.role)
         self.put_message = put_message = PutMessage(store, statistics)
         self.admission = Admission(topics, config)
         self.confirmation = Confirmation(store, clock, limits)

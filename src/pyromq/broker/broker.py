@@ -30,6 +30,7 @@ from pyromq.broker.modules import (
     topics,
     transactions,
 )
+from pyromq.broker.replication.ha_modules import following_log, sending_log
 from pyromq.broker.role import BrokerRole, WriteRefusals
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.statistics import SAMPLE_SECONDS
@@ -89,6 +90,8 @@ def _modules(state: SharedState) -> list[BrokerModule]:
     return [
         *modules,
         BrokerModule(answerers=[expiring], steps=[Step(expiring.step, expiring.alarm)]),
+        sending_log(state),
+        following_log(state),
         BrokerModule(start=state.registering.start, stop=state.registering.stop),
     ]
 

@@ -25,6 +25,7 @@ from pyromq.net.tasks import Tasks
 from pyromq.remoting.bodies import (
     ANSWER,
     BrokerRegistration,
+    ClusterTable,
     DataVersion,
     KeyValues,
     TopicConfig,
@@ -39,6 +40,7 @@ from pyromq.remoting.codes import Permission
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import (
+    BrokerClusterInfo,
     QueryDataVersion,
     QueryDataVersionResponse,
     RegisterBroker,
@@ -51,6 +53,7 @@ logger = logger_of(__name__)
 
 LOOK_SECONDS = 1.0  # time between two tries to reach a lost name server, or to register a change
 FIRST_SECONDS = 2.0  # longest wait for name servers at the start; slower ones are registered later
+HOSTS_SECONDS = 3.0  # longest wait for a name server's list of brokers
 LEAVE_SECONDS = 3.0  # longest wait for a name server's reply when the broker unregisters
 LOOK_UP_AGAIN_SECONDS = 10.0  # time until a failed look-up at an address server is tried again
 WATCH_SECONDS = 60.0  # time after a promotion in which each name server is asked for the master every second
@@ -114,6 +117,24 @@ class NameServerRegistration:
         know the broker.
         """
         return {name_server.address: name_server.version for name_server in self._name_servers}
+
+    async def hosts(self) -> frozenset[str]:
+        """Return the IP addresses of all brokers that are registered under this broker's name.
+
+        The first name server that replies decides. Empty if no name server replies.
+        """
+        for name_server in self._known():
+            assert name_server.channel is not None
+            try:
+                response = await name_server.channel.call(BrokerClusterInfo(), timeout=HOSTS_SECONDS)
+                brokers = decode_body(ClusterTable, response.check().body, ANSWER).brokers
+            except MQError as error:
+                logger.warning("name server %s does not list the brokers: %s", name_server.address, error)
+                continue
+            known = brokers.get(self._config.name)
+            addresses = () if known is None else known.addresses.values()
+            return frozenset(address.rpartition(":")[0].strip("[]") for address in addresses)
+        return frozenset()
 
     async def start(self) -> None:
         """Register at all name servers. Return when each one has replied or failed, after 2 s at the latest.

@@ -18,14 +18,15 @@ DATA = Path("data")
 def test_file_of_the_java_broker_is_a_good_start(tmp_path, caplog):
     path = tmp_path / "broker.conf"
     path.write_text(
-        "# comment\nbrokerName = broker-x\ndeleteWhen=04\nfileReservedTime=48\nhaListenPort=10912\nlistenPort=10999\n"
+        "# comment\nbrokerName = broker-x\ndeleteWhen=04\nfileReservedTime=48\nsendMessageThreadPoolNums=4\n"
+        "listenPort=10999\n"
     )
 
     settings = broker_settings(read_properties(path), data=DATA, source=path)
 
     store = StoreConfig(DATA, expire_hours=(4,), reserved_hours=48)
     assert settings == {"name": "broker-x", "port": 10999, "store": store}
-    assert caplog.messages == [f"{path}: settings without effect here: haListenPort"]
+    assert caplog.messages == [f"{path}: settings without effect here: sendMessageThreadPoolNums"]
 
 
 def test_mistyped_setting_is_refused_with_the_nearest():

@@ -59,8 +59,7 @@ _WITHOUT_EFFECT = frozenset(
     fastFailIfNoBufferInStorePool fetchNamesrvAddrByAddressServer filterDataCleanTimeSpan filterServerNums
     filterSupportRetry flushCommitLogTimed flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
     flushConsumerOffsetHistoryInterval flushDelayOffsetInterval flushIntervalConsumeQueue
-    flushLeastPagesWhenWarmMapedFile haHousekeepingInterval haListenPort haSendHeartbeatInterval
-    haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
+    flushLeastPagesWhenWarmMapedFile heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
     highSpeedMode isolateLogEnable mappedFileSizeConsumeQueueExt maxDelayTime maxErrorRateOfBloomFilter
     maxLmqConsumeQueueNum maxMsgsNumBatch maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageIndexSafe messageStorePlugIn
@@ -72,7 +71,7 @@ _WITHOUT_EFFECT = frozenset(
     scheduleAsyncDeliverMaxResendNum2Blocked sendMessageThreadPoolNums sendThreadPoolQueueCapacity
     serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds
     serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
-    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads slaveTimeout
+    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads
     startAcceptSendRequestTimeStamp storePathDLedgerCommitLog traceOn transferMsgByHeap transientStorePoolEnable
     transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage waitTimeMillsInHeartbeatQueue
     waitTimeMillsInPullQueue waitTimeMillsInTransactionQueue warmMapedFileEnable writeBufferHighWaterMark

@@ -72,6 +72,7 @@ def numbers() -> dict[str, int]:
         *("due_ms", "key_hash", "topic_hash", "log_offset", "checksum", "records_end_high", "records_end_low", "size"),
     )
     found |= {
+        "FILLER_SIZE": consume_queue.FILLER_SIZE,
         "HOUR_MS": timer_bucket.HOUR_MS,
         "COMPRESSED": SysFlag.COMPRESSED,
         "ROLLBACK": SysFlag.ROLLBACK,

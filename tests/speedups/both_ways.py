@@ -33,9 +33,10 @@ PLAIN, COMPILED = "plain", "compiled"
 def difference(seed: int, steps: int, folder: Path, number: int = 0) -> str | None:
     """Play the load of a seed both ways in an empty folder; return the first difference, None if there is none.
 
-    Every fourth seed has a dense load; every third one's broker flushes before it answers.
+    Every fourth seed has a dense load; every third one's broker flushes before it answers; every fifth one's has a
+    follower.
     """
-    load = load_of(seed, steps, is_dense=seed % 4 == 0, is_flushed=seed % 3 == 0)
+    load = load_of(seed, steps, is_dense=seed % 4 == 0, is_flushed=seed % 3 == 0, is_replicated=seed % 5 == 0)
     seen = {way: _play(load, folder, way, _host(number)) for way in (PLAIN, COMPILED)}
     assert [seen[PLAIN].is_compiled, seen[COMPILED].is_compiled] == [False, True], "build the compiled parts first"
     return next(_differences(load, seen[PLAIN], seen[COMPILED], folder), None)

@@ -48,22 +48,26 @@ Step = Burst | End | Advance
 class Load(msgspec.Struct):
     """Steps, and the seed they come from. A dense one: many frames a step, half of them changed, no new topics.
 
-    `is_flushed`: for a broker with SYNC_FLUSH, whose replies wait for the disk.
+    `is_flushed`: for a broker with SYNC_FLUSH, whose replies wait for the disk. `is_replicated`: for the master of a
+    replica set, whose replies and readers wait for a follower that reports one step late.
     """
 
     seed: int
     steps: list[Step]
     is_dense: bool = False
     is_flushed: bool = False
+    is_replicated: bool = False
 
 
-def load_of(seed: int, count: int, *, is_dense: bool = False, is_flushed: bool = False) -> Load:
+def load_of(
+    seed: int, count: int, *, is_dense: bool = False, is_flushed: bool = False, is_replicated: bool = False
+) -> Load:
     """Return a load of so many steps, and those before that make topics, groups and members."""
     maker = _Maker(seed)
     maker.prepare()
     while len(maker.steps) < count:
         maker.add_dense() if is_dense else maker.add()
-    return Load(seed, maker.steps, is_dense, is_flushed)
+    return Load(seed, maker.steps, is_dense, is_flushed, is_replicated)
 
 
 class _Maker:

@@ -24,6 +24,7 @@ from tests.speedups.load import Advance, Burst, End, Load, Step
 from pyromq import speedups
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import ReplicaRule
 from pyromq.broker.consuming.pull_processor import PullProcessor
 from pyromq.remoting.command import FrameSplitter, encode_request, frame_words
 from pyromq.remoting.header import Header
@@ -114,12 +115,14 @@ class Peer(asyncio.Protocol):
 class Player:
     """Plays the steps of a load, one after the other, and collects what the broker answers."""
 
-    def __init__(self, broker: Broker, clock: FakeClock, host: str, *, is_flushed: bool) -> None:
+    def __init__(self, broker: Broker, clock: FakeClock, host: str, load: Load) -> None:
         self.seen: dict[str, list[tuple[int, str]]] = {}
         self._broker = broker
         self._clock = clock
         self._host = host
-        self._is_flushed = is_flushed
+        self._answers_wait = load.is_flushed or load.is_replicated
+        self._is_replicated = load.is_replicated
+        self._reported = 0  # log end that the follower reports after the next step
         self._peers: dict[int, Peer] = {}
         self._all: list[Peer] = []
         self._fences = 0
@@ -139,14 +142,19 @@ class Player:
             case End(connection, data, how):
                 peer = await self._peer(connection)
                 await self._write(peer, data, [])
-                if self._is_flushed:  # what waits when a connection ends is not answered
+                if self._answers_wait:  # what waits when a connection ends is not answered
                     await self._still()
                 await self._end(peer, how)
                 del self._peers[connection]
         await self._still()
+        if self._is_replicated:
+            await asyncio.wrap_future(self._broker.store.wait_flushed(self._reported))
+            self._broker._state.confirmation.replicated(self._reported)
+            self._reported = self._broker.store.max_log_offset
+            await self._still()
         for peer in self._all:
-            # Replies that wait for the disk come in any order with others.
-            frames = sorted(peer.frames) if self._is_flushed else peer.frames
+            # Replies that wait for the disk or a follower come in any order with others.
+            frames = sorted(peer.frames) if self._answers_wait else peer.frames
             self.seen[peer.name] += [(number, frame) for frame in frames]
             peer.frames.clear()
         self._all = [peer for peer in self._all if not peer.is_closed]
@@ -208,14 +216,16 @@ class Player:
         await settle()
         for _ in range(int(STILL_SECONDS / 0.001)):
             parked = sum(session.in_flight for session in self._broker._server.sessions)
-            unconfirmed = len(self._broker._state.confirmation)
-            if not self._broker.topics.unsaved and not unconfirmed and parked <= len(self._long_polls):
+            waiting = len(self._broker._state.confirmation)
+            held = waiting if self._is_replicated else 0
+            if not self._broker.topics.unsaved and waiting == held and parked <= len(self._long_polls) + held:
                 break
             await asyncio.sleep(0.001)
         await settle()
 
     async def figures(self, load: Load) -> dict[str, str]:
         """Return what the broker says of itself at the end."""
+        self._broker._state.confirmation.replicated(self._broker.store.max_log_offset)
         await self._clock.advance(70.0)
         await self._still()
         peer = await self._peer(99)
@@ -296,7 +306,10 @@ async def play(load: Load, folder: Path, host: str) -> Seen:
         auto_create_topic=not load.is_dense,  # answers that wait for its table could come in any order
     )
     async with Broker(config, clock) as broker:
-        player = Player(broker, clock, host, is_flushed=load.is_flushed)
+        if load.is_replicated:
+            broker.store.bound_reads()
+            broker._state.confirmation.require_replicas(ReplicaRule(holds_all=True))
+        player = Player(broker, clock, host, load)
         for number, step in enumerate(load.steps):
             await player.play(number, step)
         figures = await player.figures(load)

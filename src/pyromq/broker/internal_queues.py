@@ -1,6 +1,7 @@
-"""Internal queues and the tables that follow them. Progress is saved only after its part of the commit log is on disk.
+"""Internal queues and the tables that follow them.
 
-Saved progress that survives a power loss, while its log does not, would lose delivered or decided messages.
+Progress is saved only after its part of the commit log is on disk and confirmed. Saved progress that survives a power
+loss or a failover, while its log does not, would lose delivered or decided messages.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 
 class FlushedProgress(Generic[T]):
-    """Holds one state of progress until the commit log, as long as it was at that moment, is on disk."""
+    """Holds one state of progress until the commit log, as long as it was at that moment, is on disk and confirmed."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -31,11 +32,11 @@ class FlushedProgress(Generic[T]):
     def hold(self, progress: T) -> None:
         """Hold the present progress; do nothing if an older state is still held."""
         if self._held is None:
-            self._held, self._log_end = progress, self._store.confirmed_end
+            self._held, self._log_end = progress, self._store.max_log_offset
 
     def take(self) -> T | None:
-        """Return the held progress and forget it, if its log is on disk; None if not, or if nothing is held."""
-        if self._log_end > self._store.flushed_to:
+        """Return the held progress and forget it, if its log is on disk and confirmed; else, or without one, None."""
+        if self._log_end > min(self._store.flushed_to, self._store.confirmed_end):
             return None
         progress, self._held = self._held, None
         return progress
@@ -76,21 +77,21 @@ class InternalQueues:
 
     def _entries(self, topic: str, queue_id: int) -> Iterator[tuple[QueueEntry, tuple[str, int, int]]]:
         first = self.stored(topic, queue_id)
-        for queue_offset in range(first, self._store.max_offset(topic, queue_id)):
+        for queue_offset in range(first, self._store.next_offset(topic, queue_id)):
             for entry in self._store.entries(topic, queue_id, queue_offset, 1):
                 yield entry, (topic, queue_id, queue_offset)
 
     def stored(self, topic: str, queue_id: int = 0) -> int:
         """Return the stored queue offset, moved into the bounds of the queue."""
         offset = self._offsets.find(self._group, topic, queue_id) or 0
-        return min(max(offset, self._store.min_offset(topic, queue_id)), self._store.max_offset(topic, queue_id))
+        return min(max(offset, self._store.min_offset(topic, queue_id)), self._store.next_offset(topic, queue_id))
 
     def save(self, now: Mapping[tuple[str, int], int], *, closed: bool) -> None:
-        """Commit the latest held progress whose log is on disk, and hold `now`.
+        """Commit the latest held progress whose log is on disk and confirmed, and hold `now`.
 
-        With `closed`, commit `now`: all of the log is on disk.
+        With `closed` all of the log is on disk: then commit `now` if all of the log is confirmed.
         """
-        ready = now if closed else self._flushed.take()
+        ready = now if closed and self._store.is_confirmed else self._flushed.take()
         self._flushed.hold(now)
         if ready is not None and any(offset != self.saved.get(queue, 0) for queue, offset in ready.items()):
             self.saved = ready

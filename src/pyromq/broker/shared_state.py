@@ -70,7 +70,9 @@ class SharedState:
         self.refusals = RejectionLog(clock)
         self.permissions = Permissions()
         self.connections = Connections(config, clock)
-        self.long_polls = LongPolls(clock, store.record_at, run_soon, most=limits.waiting_pulls)
+        self.long_polls = LongPolls(
+            *(clock, store.record_at, run_soon), when_confirmed=store.when_confirmed, most=limits.waiting_pulls
+        )
         store.listen(self.long_polls.arrived, self.long_polls.came_together)
         self.statistics = statistics = Statistics(config.cluster, clock)
         self.queue_locks = QueueLocks(clock, most=limits.queue_locks)

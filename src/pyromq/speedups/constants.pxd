@@ -51,6 +51,7 @@ cdef enum:
     TIMER_ENTRY_RECORDS_END_LOW_AT = 0x1c
     TIMER_ENTRY_SIZE_AT = 0x20
     TIMER_ENTRY_BYTES = 0x24
+    FILLER_SIZE = 0x7fffffff
     HOUR_MS = 0x36ee80
     COMPRESSED = 0x1
     ROLLBACK = 0xc

@@ -140,7 +140,7 @@ cdef class Pulls(FastHandler):
         cdef LogTail log = self._log
         cdef const char* entries
         cdef int64_t offset, count, limit, max_bytes, max_count, scanned, taken, total, start, size, run_start, run_end, first
-        cdef int64_t base, end, doubted
+        cdef int64_t base, end, doubted, queue_end
         cdef const char* at
         cdef Py_buffer view
         cdef int64_t values[3]
@@ -155,12 +155,13 @@ cdef class Pulls(FastHandler):
         queue = plan.queue
         offset = header.fields[PULL_QUEUE_OFFSET].number
         count = header.fields[PULL_MAX_COUNT].number
-        if not queue.min_offset <= offset < queue.max_offset or log.at == NULL or count <= 0:
+        queue_end = queue.max_offset if log.readable_to >= log.end else _end_before(queue, log.readable_to)
+        if not queue.min_offset <= offset < queue_end or log.at == NULL or count <= 0:
             return False
         doubted = queue.unverified_end - offset
         if doubted > 0 and plan.code_count >= 0:
             return False
-        limit = min(max(self._scanned, count), queue.max_offset - offset)
+        limit = min(max(self._scanned, count), queue_end - offset)
         max_bytes, max_count = self._max_bytes, self._max_count
         if header.fields[PULL_MAX_BYTES].at != NULL:
             max_bytes = header.fields[PULL_MAX_BYTES].number
@@ -212,7 +213,7 @@ cdef class Pulls(FastHandler):
             self._commit(plan.group, plan.topic, plan.queue_id, header.fields[PULL_COMMIT_OFFSET].number)
         values[0] = offset + scanned
         values[1] = queue.min_offset
-        values[2] = queue.max_offset
+        values[2] = queue_end
         target = self._writer.write(output, values, header, total)
         output.end += total
         run_start = run_end = -1
@@ -289,3 +290,27 @@ cdef class Pulls(FastHandler):
                 self._plans.clear()
             self._plans[key] = plan
         return plan
+
+
+cdef int64_t _end_before(QueueTail queue, int64_t log_offset) except -1:
+    """Return the result of `ConsumeQueue.end_before`. Searches the queue's last file without Python objects."""
+    cdef int64_t low = queue.max_offset, high = queue.max_offset, first = max(queue.base, queue.min_offset), step = 1
+    if queue.at == NULL or first >= high or (first > queue.min_offset and not _is_before(queue, first, log_offset)):
+        return queue.end_before(log_offset)
+    while low > first and not _is_before(queue, low - 1, log_offset):
+        high = low - 1
+        low = max(low - step, first)
+        step *= 2
+    while low < high:
+        step = (low + high) // 2
+        if _is_before(queue, step, log_offset):
+            low = step + 1
+        else:
+            high = step
+    return low
+
+
+cdef inline bint _is_before(QueueTail queue, int64_t queue_offset, int64_t log_offset) noexcept:
+    cdef const char* entry = queue.at + (queue_offset - queue.base) * QUEUE_ENTRY_BYTES
+    cdef int64_t size = <int32_t> get_u32(entry + QUEUE_ENTRY_SIZE_AT)
+    return <int64_t> get_u64(entry) + (1 if size == FILLER_SIZE else size) <= log_offset

@@ -8,6 +8,7 @@ thread may append and read. Readers get views of the mapped file, which stay val
 from __future__ import annotations
 
 import errno
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -51,6 +52,10 @@ _INDEX_ON_CLOSE_SECONDS = 5.0  # limit of the time for indexing at close; the ne
 
 class MessageStore:
     """The messages of one broker on disk. `store_address` (packed IP and port) is written into each record.
+
+    After `bound_reads` clients may read confirmed messages only: `read`, `max_offset`, `search_by_time`,
+    `search_by_key`, `confirmed_record_at` and compiled pulls end at `confirmed_end`. Methods for the broker's own
+    tables, for example `entries`, see all stored messages.
 
     The caller may correct `store_address` before the first append. Compiled code appends and reads through `log_tail`,
     `queues_of` and `queue_tail`.
@@ -101,6 +106,7 @@ class MessageStore:
         self.append_bytes = LogIntake(self._log, self._queues, self._dispatcher).append
         self._loading = worker(disk, "load-log-end")
         self._clock = clock
+        self._unconfirmed: deque[tuple[int, Callable[[], object]]] = deque()  # log offsets, and what waits for them
         self._open = False
         self.cutting: CutRange | None = None  # the cut of the log that `finish_cut` has not finished
         self._finish_cut: Callable[[], None] = lambda: None
@@ -369,6 +375,11 @@ class MessageStore:
         """
         return min(self._log.end, self._log.readable_to)
 
+    @property
+    def is_confirmed(self) -> bool:
+        """True if all records of the log are confirmed."""
+        return self._log.end <= self._log.readable_to
+
     def bound_reads(self) -> None:
         """Hide all records from readers until `confirm` names them. Must be called before the first read."""
         self._log.readable_to = 0
@@ -380,10 +391,24 @@ class MessageStore:
         """
         if end > self._log.readable_to:
             self._log.readable_to = end
+            while self._unconfirmed and self._unconfirmed[0][0] <= end:
+                self._unconfirmed.popleft()[1]()
+
+    def when_confirmed(self, action: Callable[[], object]) -> None:
+        """Call `action` once all records of the present log are confirmed: at once, or by `confirm`."""
+        if self.is_confirmed:
+            action()
+        else:
+            self._unconfirmed.append((self._log.end, action))
 
     def record_at(self, log_offset: int) -> memoryview | None:
         """Return the record that begins at a log offset; None if no record begins there."""
         return self._log.record_at(log_offset)
+
+    def confirmed_record_at(self, log_offset: int) -> memoryview | None:
+        """Return the record that begins at a log offset; None if no record begins there or it is not confirmed."""
+        record = self._log.record_at(log_offset)
+        return None if record is None or log_offset + len(record) > self._log.readable_to else record
 
     def message_at(self, log_offset: int, *, check_crc: bool = True) -> StoredMessage | None:
         """Return the message whose record begins at a log offset; None if no record begins there.
@@ -417,9 +442,23 @@ class MessageStore:
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the queue offset that the next message of a queue gets; 0 for an unknown queue."""
+        """Return the queue offset after the last message of a queue that clients may read; 0 for an unknown queue."""
+        queue = self._queues.find(topic, queue_id)
+        return 0 if queue is None else self.reading.end_of(queue)
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next message of a queue gets; 0 for an unknown queue.
+
+        Above `max_offset` if messages are not confirmed.
+        """
         queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.max_offset
+
+    def unconfirmed_entries(self, topic: str, queue_id: int, most: int) -> list[QueueEntry]:
+        """Return the first entries of a queue, up to `most`, whose messages clients may not read yet."""
+        if self.is_confirmed:
+            return []
+        return self.entries(topic, queue_id, self.max_offset(topic, queue_id), most)
 
     def entries(self, topic: str, queue_id: int, first: int, count: int) -> list[QueueEntry]:
         """Return up to `count` entries of a queue from queue offset `first` on; [] for an unknown queue."""
@@ -513,7 +552,7 @@ class MessageStore:
         """Return True if a record has this topic and key. Other keys may have the same hash in the index."""
         await self.residency.load_record(log_offset)
         await breathe()  # lets the event loop run: a record may have thousands of keys
-        record = self._log.record_at(log_offset)
+        record = self.confirmed_record_at(log_offset)
         try:
             return record is not None and is_found_by(decode_labels(record, 0), topic, key)
         except StoreCorrupt:

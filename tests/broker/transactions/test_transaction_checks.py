@@ -31,6 +31,18 @@ async def test_a_producer_is_asked_about_what_it_left_open(broker, producer, clo
     assert await producer.visible() == [b"hello"]
 
 
+async def test_a_producer_is_asked_about_a_confirmed_copy_only(broker, producer, clock):
+    await producer.send()
+    broker.store.bound_reads()
+    broker.store.confirm(broker.store.max_log_offset)
+    await clock.advance(ROUND)
+    assert broker.store.next_offset(HALF_TOPIC, 0) == 2  # the copy is stored
+    assert producer.checked.asked.empty()
+    broker.store.confirm(broker.store.max_log_offset)
+    header, _ = await producer.checked.next()
+    assert header.half_queue_offset == 1
+
+
 async def test_a_rollback_on_a_check_is_final(producer, clock):
     await producer.send()
     await clock.advance(ROUND)

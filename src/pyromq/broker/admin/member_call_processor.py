@@ -54,7 +54,7 @@ class MemberCallProcessor:
             return self._consume(header, call.body)
         log_offset = parse_offset_id(header.message_id).log_offset
         self._store.residency.need_record(log_offset)
-        record = self._store.record_at(log_offset)
+        record = self._store.confirmed_record_at(log_offset)
         if record is None:
             raise BrokerError(f"can not find message by the offset, {log_offset}")
         return self._consume(header, bytes(record))

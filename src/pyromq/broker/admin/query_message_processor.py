@@ -77,7 +77,7 @@ class QueryMessageProcessor:
     async def by_log_offset(self, header: ViewMessage, call: Call) -> Reply:
         await breathe()  # lets requests of other connections go first
         await self._store.residency.load_record(header.offset)
-        record = self._store.record_at(header.offset)
+        record = self._store.confirmed_record_at(header.offset)
         if record is None:
             raise BrokerError(f"can not find message by the offset, {header.offset}")
         return Reply(body=[record])

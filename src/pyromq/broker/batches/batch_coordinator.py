@@ -181,7 +181,7 @@ class BatchCoordinator:
         """Discard the messages of undecided attempts, by their tokens. Unknown and decided attempts are ignored."""
         known = self._runs.known(transaction, tokens)
         if known:
-            end = self._store.max_offset(HALF_RUN_TOPIC, 0)
+            end = self._store.next_offset(HALF_RUN_TOPIC, 0)
             self._put_message.put_record(self._ledger.note(LedgerNote(transaction, end, tokens=known)))
 
     # -- background work: publish decided messages, roll back timed-out attempts
@@ -229,10 +229,10 @@ class BatchCoordinator:
         self._queues.save(self._not_needed(), closed=closed)
 
     def _not_needed(self) -> dict[tuple[str, int], int]:
-        end = self._store.max_offset(HALF_RUN_TOPIC, 0)
+        end = self._store.next_offset(HALF_RUN_TOPIC, 0)
         runs = min(self._runs.first_needed(end), self._publications.first_needed(end))
         while self._notes and self._notes[0][1] < runs:
             self._notes.popleft()
-        notes = self._notes[0][0] if self._notes else self._store.max_offset(LEDGER_TOPIC, NOTES)
+        notes = self._notes[0][0] if self._notes else self._store.next_offset(LEDGER_TOPIC, NOTES)
         entries = self._ledger.first_needed
         return {(HALF_RUN_TOPIC, 0): runs, (LEDGER_TOPIC, ENTRIES): entries, (LEDGER_TOPIC, NOTES): notes}

@@ -118,7 +118,7 @@ class CommitDecisions:
     def first_needed(self) -> int:
         """Queue offset of the oldest decision that is kept; the queue's end if none is kept."""
         oldest = next(iter(self._decisions.values()), None)
-        return self._store.max_offset(LEDGER_TOPIC, ENTRIES) if oldest is None else oldest.queue_offset
+        return self._store.next_offset(LEDGER_TOPIC, ENTRIES) if oldest is None else oldest.queue_offset
 
     def _forget(self, transaction: str) -> None:
         self._quota.give(self._decisions.pop(transaction).holder)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -16,9 +17,11 @@ from pyromq.message import StoredMessage
 from pyromq.quota import Quota
 from pyromq.remoting.command import Reply
 from pyromq.remoting.dispatch import Later, Peer
+from pyromq.store.queue.consume_queue import QueueEntry
 
 LONGEST_SECONDS = 90.0  # longest wait of a pull: a connection idle for 120 s is closed, so the reply must come earlier
 SLICE_SECONDS = 0.001  # longest time spent on replies before other connections are served
+MOST_UNCONFIRMED = 800  # limit of unconfirmed entries that are compared with a new pull: as many as a read scans
 _TICK_SECONDS = 0.0625  # pulls that expire within the same tick are answered together
 _MOST_CODES = 16  # limit of tags codes of a filter in the index by code; other filters are called for each message
 
@@ -99,8 +102,9 @@ class _QueuePolls:
 class LongPolls:
     """The waiting pulls of all connections. `most` limits their weights; one connection may use a part of that limit.
 
-    A message's arrival only marks pulls as ready. Ready pulls are answered after the current iteration of the event
-    loop, by `run_soon`, so that one reply carries a whole burst of messages.
+    A message's arrival only marks pulls as ready, by `when_confirmed`: consumers may not read the message earlier.
+    Ready pulls are answered after the current iteration of the event loop, by `run_soon`, so that one reply carries a
+    whole burst of messages.
     """
 
     def __init__(
@@ -109,9 +113,11 @@ class LongPolls:
         record_at: Callable[[int], memoryview | None],
         run_soon: Callable[[Callable[[], None]], object] = lambda answer: answer(),
         *,
+        when_confirmed: Callable[[Callable[[], None]], object] = lambda action: action(),
         most: int = DEFAULT_LIMITS.waiting_pulls,
     ) -> None:
         self._run_soon = run_soon
+        self._when_confirmed = when_confirmed
         self._clock = clock
         self._record_at = record_at
         self._quota: Quota[Peer] = Quota("maxWaitingPulls", most)  # counts the weights of pulls
@@ -172,9 +178,22 @@ class LongPolls:
             return
         for wanted in waiting.that_accept(tags_code):
             if (accepts_record := wanted.accepts_record) is None or self._is_accepted(log_offset, accepts_record):
-                self._make_ready(waiting.take(wanted))
+                self._when_confirmed(partial(self._make_ready, waiting.take(wanted)))
         if not waiting.polls:
             self.parked.pop(key, None)
+
+    def park_behind(self, entries: Sequence[QueueEntry], poll: LongPoll, seconds: float) -> Later:
+        """Keep a pull, as `park` does, and let the first entries that are stored but not confirmed arrive for it.
+
+        `entries` are at most `MOST_UNCONFIRMED`. Of so many the pull need not accept one: it is answered after them.
+        """
+        later = self.park(poll, seconds)
+        if len(entries) >= MOST_UNCONFIRMED:
+            self._when_confirmed(partial(self._make_ready, (poll,)))
+        else:
+            for entry in entries:
+                self.came(poll.topic, poll.queue_id, entry.log_offset, entry.tags_code)
+        return later
 
     def expire(self) -> None:
         """Mark the expired pulls as ready. Each reads its queue once more before the reply."""

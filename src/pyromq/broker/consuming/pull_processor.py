@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pyromq.broker.consuming.long_polls import LongPoll
+from pyromq.broker.consuming.long_polls import MOST_UNCONFIRMED, LongPoll
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.role import MASTER
 from pyromq.broker.shared_state import SharedState
@@ -206,7 +206,8 @@ class PullProcessor:
             Later(),
             call.peer,
         )
-        return self._long_polls.park(poll, suspend_ms / 1000)
+        unconfirmed = self._store.unconfirmed_entries(header.topic, header.queue_id, MOST_UNCONFIRMED)
+        return self._long_polls.park_behind(unconfirmed, poll, suspend_ms / 1000)
 
     def _read_again(self, header: PullMessage, wanted: Filter, call: Call) -> Reply:
         """Read the queue again and return the reply to a long poll.

@@ -109,7 +109,7 @@ class DelayLevels:
             begin, end = self._bounds(level)
             level.offset = min(max(stored.offsets.get(level.queue_id + 1, 0), begin), end)
         log_end = stored.log_end or 0
-        self._saved = DelayOffsetTable(self.offsets(), log_end if log_end <= self._store.confirmed_end else 0)
+        self._saved = DelayOffsetTable(self.offsets(), log_end if log_end <= self._store.max_log_offset else 0)
         self._find_delivered()
 
     def _level(self, queue_id: int, delay_ms: int) -> _Level:
@@ -152,7 +152,7 @@ class DelayLevels:
         message.topic = SCHEDULE_TOPIC
         message.queue_id = level - 1
         self._notice_set_back()
-        if self._levels[level - 1].offset >= self._store.max_offset(SCHEDULE_TOPIC, level - 1):
+        if self._levels[level - 1].offset >= self._store.next_offset(SCHEDULE_TOPIC, level - 1):
             self.alarm.ring_within(0)  # the level was empty, so its next due time changes
         return True
 
@@ -289,7 +289,7 @@ class DelayLevels:
 
     def _bounds(self, level: _Level) -> tuple[int, int]:
         store = self._store
-        return store.min_offset(SCHEDULE_TOPIC, level.queue_id), store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        return store.min_offset(SCHEDULE_TOPIC, level.queue_id), store.next_offset(SCHEDULE_TOPIC, level.queue_id)
 
     # -- progress on disk
 
@@ -307,10 +307,10 @@ class DelayLevels:
         return needed
 
     def unsaved(self) -> Callable[[], None] | None:
-        """Return a function that saves, in any thread, the progress whose log is on disk; None if nothing is new.
+        """Return a function that saves, in any thread, the progress whose log is on disk and confirmed.
 
-        Delivered messages reach the disk before the offset behind them. So a power loss may repeat messages, but never
-        loses them.
+        Return None if nothing is new. Delivered messages reach the disk and the replicas before the offset behind them.
+        So a power loss or a failover may repeat messages, but never loses them.
         """
         ready = self._flushed.take()
         self._flushed.hold(self._progress())
@@ -319,7 +319,7 @@ class DelayLevels:
         return partial(self._save, ready)
 
     def _progress(self) -> DelayOffsetTable:
-        return DelayOffsetTable(self.offsets(), self._store.confirmed_end)
+        return DelayOffsetTable(self.offsets(), self._store.max_log_offset)
 
     def _is_news(self, progress: DelayOffsetTable) -> bool:
         """Return whether `progress` differs from the saved progress, or shortens the log that recovery must read."""
@@ -329,8 +329,11 @@ class DelayLevels:
         return waits and (progress.log_end or 0) - (self._saved.log_end or 0) > REFRESH_BYTES
 
     def persist(self) -> None:
-        """Save the progress of all levels. Must be called after the store is closed, when all of the log is on disk."""
-        if (progress := self._progress()).offsets != self._saved.offsets:
+        """Save the progress of all levels, if the log is confirmed.
+
+        Must be called after the store is closed, when all of the log is on disk.
+        """
+        if self._store.is_confirmed and (progress := self._progress()).offsets != self._saved.offsets:
             self._save(progress)
 
     def _save(self, progress: DelayOffsetTable) -> None:

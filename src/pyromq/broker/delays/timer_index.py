@@ -157,7 +157,7 @@ class TimerIndex:
         known = self._files.load()
         self._latest = saved = self._files.saved
         store = self._store
-        first, end = store.min_offset(TIMER_TOPIC, 0), store.max_offset(TIMER_TOPIC, 0)
+        first, end = store.min_offset(TIMER_TOPIC, 0), store.next_offset(TIMER_TOPIC, 0)
         self.moved = min(max(saved.moved, first), end)
         if known and self.moved != saved.moved:
             logger.error(
@@ -165,8 +165,8 @@ class TimerIndex:
                 *(saved.moved, first, end),
             )
         start = max(saved.log_end, store.min_log_offset)
-        if (self.buckets or self.moved < end) and start < store.confirmed_end:
-            self._unchecked = delivered_timers(store.records_from(start), store.confirmed_end, self.buckets)
+        if (self.buckets or self.moved < end) and start < store.max_log_offset:
+            self._unchecked = delivered_timers(store.records_from(start), store.max_log_offset, self.buckets)
         self._moved_before = self.moved
         self._loaded = True
         store.follow(TIMER_TOPIC, self.apply)
@@ -211,7 +211,7 @@ class TimerIndex:
     def _move(self, effort: int) -> bool:
         """File about `effort` records of the timer topic; return True if all are filed."""
         self.file_recent()
-        end = self._store.max_offset(TIMER_TOPIC, 0)
+        end = self._store.next_offset(TIMER_TOPIC, 0)
         if self.moved < end:
             while self.moved < end and effort > 0:
                 effort = self._move_some(effort, end)
@@ -439,7 +439,7 @@ class TimerIndex:
 
     def _taken(self) -> Snapshot:
         """Return a snapshot of the index (what a restart needs), and note the snapshot as the latest one."""
-        now = self._store.confirmed_end
+        now = self._store.max_log_offset
         end = now if self._unchecked is None else self._files.saved.log_end
         self._news = False
         unmoved = self._store.entries(TIMER_TOPIC, 0, self.moved, 1)
@@ -462,7 +462,7 @@ class TimerIndex:
     @property
     def _has_news(self) -> bool:
         stale = self._store.confirmed_end - self._files.saved.log_end > REFRESH_BYTES
-        unmoved = self.moved < self._store.max_offset(TIMER_TOPIC, 0)
+        unmoved = self.moved < self._store.next_offset(TIMER_TOPIC, 0)
         return self._news or unmoved or (stale and bool(self.buckets))
 
     def unsaved(self, on_wanted: Callable[[], None]) -> Callable[[], None] | None:
@@ -488,14 +488,14 @@ class TimerIndex:
         return needed is not None and (came <= QUIET or self._store.confirmed_end - needed > COPY_BYTES)
 
     def persist(self) -> None:
-        """Save all scheduled messages and a checkpoint to the timer files. Raises `StoreNotWritable`.
+        """Save all scheduled messages and a checkpoint to the timer files, if the log is confirmed.
 
-        Must be called after the store is closed, when all of the log is on disk.
+        Must be called after the store is closed, when all of the log is on disk. Raises `StoreNotWritable`.
         """
         if not self._loaded:
             return
         self.file_recent()
-        if self.buckets or self.moved != self._files.saved.moved:
+        if self._store.is_confirmed and (self.buckets or self.moved != self._files.saved.moved):
             self._files.drop_finished(self.near)
             self._files.write_entries()
             self._files.save(self._taken(), self._files.unsynced())

@@ -251,7 +251,7 @@ class HalfMessages:
     def _read(self, topic: str, queue_id: int, queue_offset: int = 0, *, last: bool = False) -> StoredMessage | None:
         """Return the message at a queue offset, or the last one of the queue; None if there is no such message."""
         if last:
-            queue_offset = self._store.max_offset(topic, queue_id) - 1
+            queue_offset = self._store.next_offset(topic, queue_id) - 1
         return self._store.message(topic, queue_id, queue_offset)
 
     # -- progress on disk
@@ -272,7 +272,7 @@ class HalfMessages:
         self._queues.save(self._worked_through(), closed=closed)
 
     def _worked_through(self) -> dict[tuple[str, int], int]:
-        half = next(iter(self._open), self._store.max_offset(HALF_TOPIC, 0))
+        half = next(iter(self._open), self._store.next_offset(HALF_TOPIC, 0))
         while self._ops and self._ops[0] < half:
             self._ops.popleft()
             self._first_op += 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from pyromq.broker.cold_reads import Fetching
 from pyromq.broker.members.connections import GroupMember
@@ -180,7 +181,8 @@ class TransactionChecks:
             offset_message_id=copy.offset_message_id,
         )
         copy.topic, copy.queue_id = topic, queue_id
-        producer.notify(header, encode(copy))
+        # A decision on a copy that a failover cuts off could meet another half message at the same offsets.
+        self._store.when_confirmed(partial(producer.notify, header, encode(copy)))
         self._pushed_at[producer] = self._clock.monotonic()
         self._asked += 1
         return True

@@ -286,6 +286,30 @@ class ConsumeQueue(QueueTail):
                 low = middle + 1
         return low
 
+    def end_before(self, log_offset: int) -> int:
+        """Return the queue offset after the last entry whose record ends at or before `log_offset`; at least the
+        minimum.
+
+        The search begins at the queue's end, and takes longer the more entries lie behind the result.
+        """
+        low = high = self.max_offset
+        step = 1
+        while low > self.min_offset and not self._is_before(low - 1, log_offset):
+            high = low - 1
+            low = max(low - step, self.min_offset)
+            step *= 2
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_before(middle, log_offset):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _is_before(self, queue_offset: int, log_offset: int) -> bool:
+        entry = self.find(queue_offset)
+        return entry is not None and entry.log_offset + (1 if entry.size == FILLER_SIZE else entry.size) <= log_offset
+
     @property
     def log_end(self) -> int:
         """Log offset after the record of the last entry; 0 if the queue is empty or its last entry has no record."""

@@ -105,12 +105,13 @@ class Reading:
         queue = self._queues.find(topic, queue_id)
         if queue is None:
             return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0, [], 0, 0)
-        if not queue.min_offset <= queue_offset < queue.max_offset:
-            return _outside(queue, queue_offset)
-        content = queue.content(queue_offset, max(SCANNED_ENTRIES, max_count))
+        end = self.end_of(queue)
+        if not queue.min_offset <= queue_offset < end:
+            return _outside(queue, queue_offset, end)
+        content = queue.content(queue_offset, min(max(SCANNED_ENTRIES, max_count), end - queue_offset))
         if content is None:
             after = queue.after_file_of(queue_offset)
-            return ReadResult(ReadStatus.OFFSET_FOUND_NULL, after, queue.min_offset, queue.max_offset, [], 0, 0)
+            return ReadResult(ReadStatus.OFFSET_FOUND_NULL, after, queue.min_offset, end, [], 0, 0)
         limits = (max_bytes, max_count)
         found = self._collect(queue, queue_offset, content, limits=limits, wanted=wanted)
         if queue_offset < queue.unverified_end:
@@ -120,6 +121,11 @@ class Reading:
         if wanted is not None and wanted.accepts_record is not None and found.records:
             return self._filtered(found, queue_offset, content, limits=limits, wanted=wanted)
         return found
+
+    def end_of(self, queue: ConsumeQueue) -> int:
+        """Return the queue offset after the last message of a queue that readers may see."""
+        readable_to = self._log.readable_to
+        return queue.max_offset if readable_to >= self._log.end else queue.end_before(readable_to)
 
     def limits_in_memory(self) -> dict[str, int]:
         """Return the limits that compiled code uses for reads of resident records.
@@ -152,7 +158,7 @@ class Reading:
     def first_from(self, topic: str, queue_id: int, queue_offset: int) -> Place | None:
         """Return the place of the queue's first message at `queue_offset` or later; None without such a message."""
         queue = self._queues.find(topic, queue_id)
-        if queue is None or queue_offset >= queue.max_offset:
+        if queue is None or queue_offset >= self.end_of(queue):
             return None
         return queue, max(queue_offset, queue.min_offset)
 
@@ -186,9 +192,9 @@ class Reading:
         empty queue. Messages may be stored and expire meanwhile.
         """
         queue = self._queues.find(topic, queue_id)
-        if queue is None or queue.max_offset <= queue.min_offset:
+        if queue is None or (high := self.end_of(queue)) <= queue.min_offset:
             return 0
-        begin, end = low, high = queue.min_offset, queue.max_offset
+        begin, end = low, high = queue.min_offset, high
         while low < high:
             middle = (low + high) // 2
             if (await self._stored_ms(queue, middle) or 0) >= timestamp_ms:
@@ -237,7 +243,7 @@ class Reading:
         if not is_resident and (to_load := self.residency.to_load(zip(starts, sizes, strict=True))):
             to_load[-1] = to_load[-1]._replace(ahead=AHEAD_BYTES)
             raise NotInMemory(to_load)
-        low, high, after = queue.min_offset, queue.max_offset, queue_offset + scanned
+        low, high, after = queue.min_offset, self.end_of(queue), queue_offset + scanned
         return ReadResult(status, after, low, high, self._log.views(starts, sizes), count, total)
 
     def _filtered(
@@ -340,10 +346,16 @@ def _extents(content: memoryview, most_bytes: int) -> Iterator[tuple[int, int]]:
             yield start, size
 
 
-def _outside(queue: ConsumeQueue, queue_offset: int) -> ReadResult:
-    """Return the result for a queue offset outside the queue; `next_offset` is the nearest offset inside."""
-    low, high = queue.min_offset, queue.max_offset
-    if high == 0:
+def _outside(queue: ConsumeQueue, queue_offset: int, high: int) -> ReadResult:
+    """Return the result for a queue offset that readers may not see, or that is outside the queue.
+
+    `high` is the end of what readers may see. `next_offset` is the nearest offset inside; for a message that is stored
+    and not confirmed, it is the message's offset.
+    """
+    low = queue.min_offset
+    if high < queue_offset <= queue.max_offset:
+        status, next_offset = ReadStatus.OFFSET_OVERFLOW_ONE, queue_offset
+    elif high == 0:
         status, next_offset = ReadStatus.NO_MESSAGE_IN_QUEUE, 0
     elif queue_offset < low:
         status, next_offset = ReadStatus.OFFSET_TOO_SMALL, low

@@ -12,7 +12,7 @@ BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/cons
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: console browser help install demo docs test debug pure check all bench interop soak spark crash kill crashes damage sanitize image wheels size walk
+.PHONY: console browser help install demo docs test debug pure check all bench interop soak spark crash sets kill crashes damage sanitize image wheels size walk
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -51,7 +51,7 @@ check: $(BUILT)  ## everything short: format, lint, types, then the tests, none 
 	@$(MAKE) --no-print-directory debug pure docs
 	@$(MAKE) --no-print-directory test STRICT=--strict-slow
 
-all: check interop soak browser spark crashes crash kill damage sanitize image  ## everything, long, and all tests in plain Python too: an hour or two
+all: check interop soak browser spark crashes crash sets kill damage sanitize image  ## everything, long, and all tests in plain Python too: an hour or two
 	@PYROMQ_PURE=1 $(MAKE) --no-print-directory test
 
 interop: $(BUILT)  ## the genuine Java client and servers against ours, both ways (needs Java and Maven)
@@ -65,6 +65,10 @@ spark: $(BUILT)  ## all Spark tests, with an archive's driver killed at every po
 
 crashes: $(BUILT)  ## a broker killed at every write of a random schedule, a log cut at every byte; minutes (CRASH_SEED, CRASH_RUNS)
 	@exec $(PYTEST) --timeout 3600 -rA -m soak tests/crashes tests/recovery
+
+sets: $(BUILT)  ## replica sets through random accidents: N lives (N=1000), or the one of SEED; then faults put in on purpose
+	@exec $(VENV)/bin/python -m tests.simulation.sets.run $(if $(SEED),--seed $(SEED),$(or $(N),1000))
+	@$(if $(SEED),,exec $(VENV)/bin/python -m tests.simulation.sets.run --faults 2000)
 
 crash: $(BUILT)  ## the store on a disk that forgets, fails and stops: N random lives (N=1000), or the one of SEED
 	@exec $(VENV)/bin/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),$(or $(N),1000))

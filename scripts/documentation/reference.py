@@ -18,7 +18,6 @@ import pyromq.testing
 from pyromq import errors
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.limits import BrokerLimits
-from pyromq.broker.replication.failover_config import FailoverConfig
 from pyromq.broker.replication.ha_config import HaConfig
 from pyromq.console.console_config import ConsoleConfig
 from pyromq.metrics.config import MetricsConfig
@@ -69,7 +68,7 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
          "RemotingOutcome", "MessageTrace", "Header", "Response", "Signer", "Clock"),
     ),
 }  # fmt: skip
-BROKER_SETTINGS = (BrokerConfig, StoreConfig, BrokerLimits, ConnectionLimits, HaConfig, FailoverConfig)
+BROKER_SETTINGS = (BrokerConfig, StoreConfig, BrokerLimits, ConnectionLimits, HaConfig)
 CLIENT_SETTINGS = ("ProducerConfig", "ConsumerConfig", "ConnectionConfig", "TlsConfig")
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from pyromq.broker.replication.replica_stream import (
     MAX_PAYLOAD_BYTES,
     PREAMBLE,
-    EpochLine,
     Frame,
     FrameRequest,
     Hello,
@@ -23,14 +22,15 @@ from pyromq.broker.replication.replica_stream import (
 )
 from pyromq.broker.replication.set_record import SetSettings
 from pyromq.errors import ProtocolError
+from pyromq.store.epoch_file import EpochStart
 
 SETTINGS = SetSettings(file_bytes=1 << 30, min_in_sync=2, unclean=False)
-HELLO = Hello(1, "c", "orders", 2, 77, 5, True, (EpochLine(1, 0), EpochLine(5, 900)), 0, 1200, False, SETTINGS)
+HELLO = Hello(1, "c", "orders", 2, 77, 5, True, (EpochStart(1, 0), EpochStart(5, 900)), 0, 1200, False, SETTINGS)
 
 numbers = st.integers(0, (1 << 63) - 1)
 names = st.text(max_size=30)
 marks = st.none() | st.builds(RecordMark, numbers, numbers, numbers)
-lines = st.lists(st.builds(EpochLine, numbers, numbers), max_size=4).map(tuple)
+lines = st.lists(st.builds(EpochStart, numbers, numbers), max_size=4).map(tuple)
 settings = st.builds(SetSettings, numbers, numbers, st.booleans())
 messages = st.one_of(
     st.builds(

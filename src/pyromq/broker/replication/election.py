@@ -10,8 +10,9 @@ import msgspec
 
 from pyromq.broker.replication.peers import SILENT_SECONDS, Peers, standing
 from pyromq.broker.replication.record_view import RecordView
-from pyromq.broker.replication.replica_port import EpochNotes, ReplicaConfig, ReplicaLog
+from pyromq.broker.replication.replica_port import ReplicaConfig, ReplicaLog
 from pyromq.broker.replication.set_record import Loss, Member, SetRecord
+from pyromq.store.epoch_file import EpochFile
 
 TURN_SECONDS = 0.1  # a candidate waits this long for each longer one that it knows of
 FIRST_START_SECONDS = 0.5  # an empty registry: time in which the other replicas may turn out to hold more
@@ -22,7 +23,7 @@ class Election:
     """A follower's view of whether the set needs another master, and whether it should be this replica."""
 
     def __init__(
-        self, config: ReplicaConfig, log: ReplicaLog, epochs: EpochNotes, *, peers: Peers, view: RecordView, now: float
+        self, config: ReplicaConfig, log: ReplicaLog, epochs: EpochFile, *, peers: Peers, view: RecordView, now: float
     ) -> None:
         self._config = config
         self._log = log
@@ -139,25 +140,25 @@ class Election:
         return None
 
     def _is_alive(self, member: Member) -> bool:
+        if member.number == self._config.member.number:
+            return member == self._config.member
         peer = self._peers[member.number]
         info = self._view.replicas.get(member.number)
         return peer.member == member or (info is not None and info.incarnation == member.incarnation)
 
     def _is_longest_of_all(self, record: SetRecord) -> bool:
-        """Whether all that were in sync are back, all may have lost their last bytes, and this one lost the fewest."""
+        """Whether all that were in sync are back, all may have lost their last bytes, and this one has the most.
+
+        A replica that was not in sync counts, too: it may have more than those that have lost something. A replica
+        that has lost its folder does not count as back.
+        """
         own = self._config.member.number
-        if own not in (member.number for member in record.in_sync) or not self._epochs.lines:
+        others = [peer for peer in self._peers.all() if peer.is_connected and peer.hello and peer.hello.lines]
+        back = {peer.number for peer in others} | ({own} if self._epochs.lines else set())
+        if own not in back or not back.issuperset(member.number for member in record.in_sync):
             return False
         mine = (*standing(self._epochs.lines, self._log.end), -own)
-        for member in record.in_sync:
-            if member.number == own:
-                continue
-            peer = self._peers[member.number]
-            if not peer.is_connected or peer.hello is None or not peer.hello.lines:
-                return False
-            if (*peer.standing, -member.number) > mine:
-                return False
-        return True
+        return all((*peer.standing, -peer.number) < mine for peer in others)
 
     def _has_waited(self, now: float) -> bool:
         return self._gone_since is not None and now - self._gone_since >= self._config.lease_seconds

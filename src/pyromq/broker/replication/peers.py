@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pyromq.broker.replication.replica_stream import EpochLine, Hello
+from pyromq.broker.replication.replica_stream import Hello
 from pyromq.broker.replication.set_record import Member, SetRecord
+from pyromq.store.epoch_file import EpochStart
 
 SILENT_SECONDS = 1.0  # five heartbeats: a link without any of them is cut
 DEATH_SECONDS = 0.05  # between two refusals that prove the death of a process
@@ -61,6 +62,7 @@ class Peers:
         """Return a replica's entry, which is made at the first call."""
         peer = self._peers.get(number)
         if peer is None:
+            assert number != self._own_number, "a replica is no peer of itself"
             peer = self._peers[number] = Peer(number)
         return peer
 
@@ -85,6 +87,6 @@ class Peers:
             peer.refused_at.clear()
 
 
-def standing(lines: Sequence[EpochLine], end: int) -> tuple[int, int]:
+def standing(lines: Sequence[EpochStart], end: int) -> tuple[int, int]:
     """Return the last epoch that a log of this end has reached, and the end."""
     return (max((line.epoch for line in lines if line.start <= end), default=0), end)

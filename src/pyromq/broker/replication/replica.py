@@ -2,7 +2,7 @@
 
 The process around it does what the actions of `replica_actions.py` say, and calls one method for each event. `now` is
 seconds of CLOCK_BOOTTIME, which goes on while a machine is suspended. The replica uses the store through `ReplicaLog`
-and `EpochNotes`; promises and epoch lines are on disk before a method returns.
+and `EpochFile`; promises and epoch lines are on disk before a method returns.
 
 Rules: only a replica of the registry's in-sync list is elected. A replica that has promised an epoch refuses all lower
 ones. A master confirms what every required replica has reported under its epoch.
@@ -11,7 +11,13 @@ ones. A master confirms what every required replica has reported under its epoch
 from __future__ import annotations
 
 from pyromq.broker.replication.election import Election
-from pyromq.broker.replication.joining import MustCut, MustReplace, MustStop, first_step, lines_until, next_start
+from pyromq.broker.replication.joining import (
+    MayFollow,
+    MustCut,
+    MustReplace,
+    MustStop,
+    first_step,
+)
 from pyromq.broker.replication.mastership import Mastership
 from pyromq.broker.replication.peers import DEATH_SECONDS, DIAL_SECONDS, NEVER, SILENT_SECONDS, Peer, Peers
 from pyromq.broker.replication.record_view import RecordView
@@ -37,11 +43,10 @@ from pyromq.broker.replication.replica_actions import (
     StepDown,
     StopReplica,
 )  # fmt: skip
-from pyromq.broker.replication.replica_port import EpochNotes, ReplicaConfig, ReplicaLog
+from pyromq.broker.replication.replica_port import ReplicaConfig, ReplicaLog
 from pyromq.broker.replication.replica_stream import (
     HEARTBEAT_SECONDS,
     VERSION,
-    EpochLine,
     Frame,
     FrameRequest,
     Hello,
@@ -50,6 +55,7 @@ from pyromq.broker.replication.replica_stream import (
 from pyromq.broker.replication.set_record import SetRecord
 from pyromq.errors import StoreError
 from pyromq.logs import logger_of
+from pyromq.store.epoch_file import CommonPoint, EpochFile
 
 TICK_SECONDS = 0.05  # how often `tick` must be called
 PAUSE_SECONDS = 0.5  # a longer gap between two ticks was a pause of this process, not silence of the others
@@ -66,7 +72,7 @@ class Replica:
     `StopReplica` is returned, every later event returns nothing: a new object is made over the reopened log.
     """
 
-    def __init__(self, config: ReplicaConfig, log: ReplicaLog, epochs: EpochNotes, *, now: float) -> None:
+    def __init__(self, config: ReplicaConfig, log: ReplicaLog, epochs: EpochFile, *, now: float) -> None:
         self.config = config
         self.log = log
         self.epochs = epochs
@@ -76,7 +82,6 @@ class Replica:
         self.following: tuple[int, int] | None = None  # number and epoch of the master whose frames are taken
         self.is_over = False
         self._election = Election(config, log, epochs, peers=self.peers, view=self.view, now=now)
-        self._master_lines: tuple[EpochLine, ...] = ()
         self._last_tick = now
         self._renewed_at = now
         self._reported_at = NEVER
@@ -84,6 +89,7 @@ class Replica:
         self._trouble: str | None = None
         self._leaving_since: float | None = None
         self._disk_failed_at = NEVER
+        self._must_join_again = False  # the record must be read before it is known whether the log may be cut
         self._operator_wants: str | None = None  # `accept_loss` was called and its swap is not settled
 
     # -- what others look at
@@ -272,7 +278,8 @@ class Replica:
             text = f"a frame of offset {frame.offset} does not begin at the log's end {self.log.written_end}"
             return [*self.disconnected(now, Link(number, True)), CloseLink(Link(number, True), text)]
         try:
-            self._take(frame)
+            if frame.data:
+                self.log.append_bytes(frame.offset, frame.data)
         except StoreError as error:
             return self.disk_failed(now, str(error))
         peer.end = max(peer.end, self.log.written_end)
@@ -313,11 +320,21 @@ class Replica:
         """Note that the disk takes no more bytes: a master hands over, a follower leaves the in-sync list."""
         self._disk_failed_at = now
         if self.mastership is None:
-            self.following = None
-            return self._hello_to_all(is_ours=True)
+            _log.error("the replica leaves the in-sync list: %s", error)
+            return self._stop_following(now)
         self.mastership.disk_failed(error)
         successor = self.mastership.best_successor()
         return self._settle(now) if successor is None else self.hand_over(now, successor)
+
+    def disk_works(self, now: float) -> Actions:
+        """Note that the disk takes bytes again."""
+        self._disk_failed_at = NEVER
+        if self.is_over:
+            return []
+        if self.mastership is not None:
+            self.mastership.disk_failed(None)
+            return self._settle(now)
+        return self._hello_to_all(is_ours=True)
 
     # -- hello
 
@@ -377,43 +394,39 @@ class Replica:
     def _join(self, now: float, hello: Hello) -> Actions:
         if self._disk_failed_at != NEVER or self.mastership is not None:
             return []
+        self.log.drop_incomplete()
         match first_step(self.log, self.epochs, hello):
             case MustStop(reason):
                 return self._end(StopReplica(reason))
             case MustReplace(reason):
                 return self._end(ReplaceLog(hello.first, reason))
             case MustCut(point):
-                refusal = self._why_not_cut(point.end)
-                return self._end(StopReplica(refusal) if refusal else CutLog(*reversed(point)))
-            case FrameRequest() as request:
+                return self._cut(now, hello, point)
+            case MayFollow(common, request):
+                self.epochs.adopt(hello.lines, common)
                 self.following = (hello.number, hello.epoch)
-                self._master_lines = hello.lines
-                self._note_lines()
                 self._report = None
                 return [SendRequest(hello.number, request), FollowMaster(*self.following), *self._new_report(now)]
 
-    def _why_not_cut(self, end: int) -> str | None:
+    def _stop_following(self, now: float) -> Actions:
+        """Close the link to the master: frames of this request must not be taken for those of a later one."""
+        if self.following is None:
+            return []
+        link = Link(self.following[0], True)
+        return [*self.disconnected(now, link), CloseLink(link)]
+
+    def _cut(self, now: float, hello: Hello, point: CommonPoint) -> Actions:
+        """Have the log cut. Confirmed bytes are cut only if the record notes an election with loss behind them."""
+        if point.end >= self.log.confirmed_end:
+            return self._end(CutLog(point.end, point.epoch))
         record = self.view.record
-        lines = self.epochs.lines
-        is_unclean = record is not None and any(loss.epoch > lines[-1].epoch for loss in record.losses)
-        if end >= self.log.confirmed_end or is_unclean:
-            return None
-        return f"the master's log differs from {end} on, but up to {self.log.confirmed_end} all was confirmed"
-
-    def _take(self, frame: Frame) -> None:
-        """Append a frame's bytes. An epoch line is noted exactly where its epoch starts, before bytes behind it."""
-        offset, data = frame.offset, memoryview(frame.data)
-        while data:
-            start = next_start(self._master_lines, offset)
-            piece = data if start is None else data[: start - offset]
-            self.log.append_bytes(offset, bytes(piece))
-            offset += len(piece)
-            data = data[len(piece) :]
-            self._note_lines()
-
-    def _note_lines(self) -> None:
-        for line in lines_until(self._master_lines, self.epochs.lines, self.log.written_end):
-            self.epochs.begin(*line)
+        if record is None or record.epoch < hello.epoch:
+            self._must_join_again = True
+            return self.record_changed(now)
+        text = f"the master's log differs from {point.end} on, but up to {self.log.confirmed_end} all was confirmed"
+        _log.error("%s", text)
+        is_unclean = any(loss.epoch > point.epoch for loss in record.losses)
+        return self._end(CutLog(point.end, point.epoch) if is_unclean else StopReplica(text))
 
     def _new_report(self, now: float, *, is_repeated: bool = False) -> Actions:
         if self.following is None:
@@ -429,9 +442,8 @@ class Replica:
         actions: Actions = []
         if now - self._reported_at >= HEARTBEAT_SECONDS:
             actions += self._new_report(now, is_repeated=True)
-        if now - self._disk_failed_at > DISK_RETRY_SECONDS:
-            self._disk_failed_at = NEVER
-            actions += self._hello_to_all(is_ours=True)
+        if self._disk_failed_at != NEVER and now - self._disk_failed_at > DISK_RETRY_SECONDS:
+            actions += self.disk_works(now)
         if self._leaving_since is not None:
             record = self.view.record
             self.view.request_read()
@@ -470,14 +482,15 @@ class Replica:
             return self._settle(now)
         if record.epoch > self.epochs.promised and record.master == member.number and record.is_in_sync(member):
             return self._become_master(now, record)
-        return self._ask_registry(now)
+        again, self._must_join_again = self._must_join_again, False
+        return (self._hello_to_all(is_ours=True) if again else []) + self._ask_registry(now)
 
     def _become_master(self, now: float, record: SetRecord) -> Actions:
         self.following = None
         self._operator_wants = None
-        self.log.drop_tail()
+        self.log.drop_incomplete()
         self.epochs.promise(record.epoch)
-        self.epochs.begin(record.epoch, self.log.end if self.epochs.lines else self.log.first)
+        self.epochs.begin(record.epoch, self.log.end, log_begin=self.log.first)
         self.mastership = Mastership(self.config, self.log, self.view, peers=self.peers, now=now)
         self._trouble = None
         if record.losses and record.losses[-1].epoch == record.epoch:

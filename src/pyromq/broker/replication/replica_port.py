@@ -1,12 +1,11 @@
-"""What a `Replica` is told at its start, and what it uses of the store: a log and a file of epochs."""
+"""What a `Replica` is told at its start, and what it uses of the store's log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pyromq.broker.replication.replica_stream import EpochLine, RecordMark
+from pyromq.broker.replication.replica_stream import RecordMark
 from pyromq.broker.replication.set_record import Member, SetSettings
 
 
@@ -56,7 +55,7 @@ class ReplicaLog(Protocol):
         """Let readers see records up to `end`."""
         ...
 
-    def drop_tail(self) -> None:
+    def drop_incomplete(self) -> None:
         """Forget the bytes behind the last whole record."""
         ...
 
@@ -66,24 +65,4 @@ class ReplicaLog(Protocol):
 
     def mark_at(self, offset: int) -> RecordMark | None:
         """Return the mark of the record at an offset; None if no record begins there."""
-        ...
-
-
-class EpochNotes(Protocol):
-    """The file of epochs: every method that changes it returns when file and folder are on disk."""
-
-    @property
-    def promised(self) -> int:
-        """The highest epoch that was promised; 0 in a new folder."""
-        ...
-
-    @property
-    def lines(self) -> Sequence[EpochLine]: ...
-
-    def promise(self, epoch: int) -> None:
-        """Note that frames, reports and requests of lower epochs are refused from now on."""
-        ...
-
-    def begin(self, epoch: int, start: int) -> None:
-        """Note that the records from `start` on are of this epoch."""
         ...

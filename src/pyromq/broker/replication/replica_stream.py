@@ -26,6 +26,7 @@ import msgspec
 from pyromq.broker.replication.set_record import SetSettings
 from pyromq.errors import ProtocolError
 from pyromq.excerpt import excerpt
+from pyromq.store.epoch_file import EpochStart
 
 PREAMBLE = b"\xffPYROMQ1"
 VERSION = 1  # of the stream; a replica reads this version and the one before
@@ -40,13 +41,6 @@ _REPORT = struct.Struct(">QQQ")
 _PIECE = struct.Struct(">QQBB")
 _STORED = struct.Struct(">Q")
 _HELLO_KIND, _REQUEST_KIND, _FRAME_KIND, _REPORT_KIND, _PIECE_KIND, _STORED_KIND, _REFUSAL_KIND = range(1, 8)
-
-
-class EpochLine(NamedTuple):
-    """An epoch and the log offset at which its master began to append."""
-
-    epoch: int
-    start: int
 
 
 class RecordMark(NamedTuple):
@@ -73,7 +67,7 @@ class Hello(msgspec.Struct, frozen=True, rename="camel"):
     incarnation: int
     epoch: int
     is_master: bool
-    lines: tuple[EpochLine, ...]
+    lines: tuple[EpochStart, ...]
     first: int
     end: int
     sync_flush: bool

@@ -18,6 +18,7 @@ import pyromq.testing
 from pyromq import errors
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.limits import BrokerLimits
+from pyromq.broker.replication.failover_config import FailoverConfig
 from pyromq.broker.replication.ha_config import HaConfig
 from pyromq.console.console_config import ConsoleConfig
 from pyromq.metrics.config import MetricsConfig
@@ -68,7 +69,7 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
          "RemotingOutcome", "MessageTrace", "Header", "Response", "Signer", "Clock"),
     ),
 }  # fmt: skip
-BROKER_SETTINGS = (BrokerConfig, StoreConfig, BrokerLimits, ConnectionLimits, HaConfig)
+BROKER_SETTINGS = (BrokerConfig, StoreConfig, BrokerLimits, ConnectionLimits, HaConfig, FailoverConfig)
 CLIENT_SETTINGS = ("ProducerConfig", "ConsumerConfig", "ConnectionConfig", "TlsConfig")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.broker.config import SETTINGS, BrokerConfig, from_java, java_properties, with_properties
+from pyromq.broker.config import SETTINGS, BrokerConfig, ConfiguredRole, from_java, java_properties, with_properties
 from pyromq.errors import UsageError
 from pyromq.store.store_config import FlushMode, StoreConfig
 
@@ -113,3 +113,37 @@ def test_a_setting_of_the_store_is_refused_by_the_name_that_was_written(tmp_path
 def test_a_brokers_name_is_refused_as_a_name(tmp_path):
     with pytest.raises(UsageError, match=r"brokerName \(name\) is 'a b': The specified name contains illegal"):
         BrokerConfig(tmp_path, name="a b")
+
+
+SLAVE = {"brokerRole": "SLAVE", "brokerId": "1", "namesrvAddr": "a:1"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        (SLAVE | {"brokerId": "0"}, r"brokerId \(broker_id\) is 0.* write 1 or more"),
+        (SLAVE | {"namesrvAddr": ""}, r"namesrvAddr \(namesrv\) is empty; with brokerRole"),
+        (SLAVE | {"haMasterAddress": "10912"}, r"haMasterAddress \(ha_master\) is '10912'; write HOST:PORT"),
+        (SLAVE | {"brokerRole": "ASYNC_MASTER"}, r"brokerId \(broker_id\) is 1; a master has id 0"),
+        ({"brokerId": "2"}, r"brokerId \(broker_id\) is 2; a master has id 0.* brokerRole \(role\) SLAVE"),
+        ({"haMasterAddress": "a:1"}, r"haMasterAddress \(ha_master\) is 'a:1'; only a slave"),
+        ({"brokerRole": "slave"}, "property brokerRole is 'slave': write ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+        ({"brokerRole": "SYNC_MASTER", "listenPort": "2"}, r"listenPort \(port\) is 2; with brokerRole"),
+    ],
+)
+def test_a_role_that_cannot_work_is_refused_with_what_to_write(properties, text):
+    with pytest.raises(UsageError, match=text):
+        with_properties(BrokerConfig(DATA), properties)
+
+
+def test_a_slave_keeps_its_role_through_properties():
+    config = with_properties(
+        BrokerConfig(DATA), SLAVE | {"haMasterAddress": "10.0.0.1:10912", "slaveReadEnable": "true"}
+    )
+    assert (config.role, config.broker_id, config.slave_read) == (ConfiguredRole.SLAVE, 1, True)
+    assert java_properties(config)["brokerRole"] == "SLAVE"
+    assert java_properties(BrokerConfig(**from_java(java_properties(config), data=DATA))) == java_properties(config)
+
+
+def test_a_slave_with_a_fixed_master_needs_no_name_server():
+    assert with_properties(BrokerConfig(DATA), {**SLAVE, "namesrvAddr": "", "haMasterAddress": "a:1"}).broker_id == 1

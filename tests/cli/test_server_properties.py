@@ -18,14 +18,15 @@ DATA = Path("data")
 def test_file_of_the_java_broker_is_a_good_start(tmp_path, caplog):
     path = tmp_path / "broker.conf"
     path.write_text(
-        "# comment\nbrokerName = broker-x\ndeleteWhen=04\nfileReservedTime=48\nhaListenPort=10912\nlistenPort=10999\n"
+        "# comment\nbrokerName = broker-x\ndeleteWhen=04\nfileReservedTime=48\nsendMessageThreadPoolNums=4\n"
+        "listenPort=10999\n"
     )
 
     settings = broker_settings(read_properties(path), data=DATA, source=path)
 
     store = StoreConfig(DATA, expire_hours=(4,), reserved_hours=48)
     assert settings == {"name": "broker-x", "port": 10999, "store": store}
-    assert caplog.messages == [f"{path}: settings without effect here: haListenPort"]
+    assert caplog.messages == [f"{path}: settings without effect here: sendMessageThreadPoolNums"]
 
 
 def test_mistyped_setting_is_refused_with_the_nearest():
@@ -36,8 +37,7 @@ def test_mistyped_setting_is_refused_with_the_nearest():
 @pytest.mark.parametrize(
     "setting",
     [
-        *[("brokerRole", "SLAVE"), ("brokerRole", "slave"), ("brokerRole", "SYNC_MASTER")],
-        *[("enableDLegerCommitLog", "true"), ("slaveReadEnable", "true"), ("enableLmq", "true")],
+        *[("enableDLegerCommitLog", "true"), ("enableLmq", "true")],
         *[("enableMultiDispatch", "true"), ("enableConsumeQueueExt", "true"), ("readOnlyCommitLogStorePaths", "/old")],
     ],
 )
@@ -46,7 +46,7 @@ def test_what_a_user_would_rely_on_is_refused(setting):
         broker_settings(dict([setting]), data=DATA, source=SOURCE)
 
 
-@pytest.mark.parametrize("setting", [("brokerRole", "ASYNC_MASTER"), ("readOnlyCommitLogStorePaths", "")])
+@pytest.mark.parametrize("setting", [("enableLmq", "false"), ("readOnlyCommitLogStorePaths", "")])
 def test_what_asks_for_nothing_special_is_taken(setting):
     assert broker_settings(dict([setting]), data=DATA, source=SOURCE) == {}
 

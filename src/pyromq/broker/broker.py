@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -30,10 +30,12 @@ from pyromq.broker.modules import (
     topics,
     transactions,
 )
+from pyromq.broker.replication.ha_modules import following_log, sending_log
+from pyromq.broker.role import BrokerRole, WriteRefusals
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.statistics import SAMPLE_SECONDS
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import MQError, StoreNotWritable
+from pyromq.errors import MQError, StoreNotWritable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import pack_address
 from pyromq.net.server import Server
@@ -88,6 +90,8 @@ def _modules(state: SharedState) -> list[BrokerModule]:
     return [
         *modules,
         BrokerModule(answerers=[expiring], steps=[Step(expiring.step, expiring.alarm)]),
+        sending_log(state),
+        following_log(state),
         BrokerModule(start=state.registering.start, stop=state.registering.stop),
     ]
 
@@ -97,34 +101,51 @@ class Broker:
 
     Entering raises `StoreLocked`, `StoreCorrupt` or `StoreNotWritable` if the data folder cannot be used, and
     `UsageError` if the port cannot. Unreachable name servers are only logged.
+
+    A broker whose role is not master is a follower: it stores only what it copies from the master, answers reads, and
+    refuses writes. `promote` makes a running follower the master. A master that must follow another one is closed, and
+    a new `Broker` is made.
     """
 
-    def __init__(self, config: BrokerConfig, clock: Clock | None = None, *, disk: Disk = LOCAL_DISK) -> None:
-        state = SharedState(config, clock or SystemClock(), disk, call_soon)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock | None = None,
+        *,
+        disk: Disk = LOCAL_DISK,
+        role: BrokerRole | None = None,
+    ) -> None:
+        """Make a broker with this role; None: the role that the configuration names."""
+        state = SharedState(config, clock or SystemClock(), disk, call_soon, role=role)
         self.config, self.store, self.statistics = state.config, state.store, state.statistics
         self.topics, self.groups, self.offsets = state.topics, state.groups, state.offsets
         self.connections, self.registering = state.connections, state.registering
         self.delay_levels, self.timers = state.delay_levels, state.timers
         self.half_messages, self.batches = state.half_messages, state.batches
         self._state = state
+        self.role = state.role
+        self._write_refusals = WriteRefusals(state.role)
         self._clock = state.clock
         self._modules = _modules(state)
         self._tasks = Tasks()
         self._saving: dict[BrokerModule, asyncio.Future[None]] = {}
         connections = self.config.connections
         hooks = (*connections.hooks, *(hook for module in self._modules for hook in module.hooks))
+        self._dispatcher = Dispatcher(
+            *(answerer for module in self._modules for answerer in module.answerers),
+            guard=next((module.guard for module in self._modules if module.guard is not None), None),
+            refusals=state.refusals,
+            compute=state.slow_replies.give,
+        )
+        self._obey_role()
+        self.role.listen(self._obey_role)
         self._server = Server(
-            Dispatcher(
-                *(answerer for module in self._modules for answerer in module.answerers),
-                guard=next((module.guard for module in self._modules if module.guard is not None), None),
-                refusals=state.refusals,
-                compute=state.slow_replies.give,
-            ),
+            self._dispatcher,
             self._clock,
             limits=self.config.limits_of_connections,
             host=self.config.host,
             port=self.config.port,
-            beside=VIP_CHANNEL if self.config.vip_channel else 0,
+            beside=VIP_CHANNEL if self.config.has_vip_channel else 0,
             connections=replace(connections, hooks=hooks),
             tls=self.config.tls,
             fast_path=[handler for module in self._modules for handler in module.fast_path],
@@ -152,9 +173,13 @@ class Broker:
             for module in self._modules:
                 module.load()
             await self._listen()
-            for module in self._modules:
+            begun = [module for module in self._modules if self.role.is_master or not module.master_only]
+            for module in begun:
+                module.mend()
+            for module in begun:
                 await module.start()
-            self._run_steps()
+            save = periodic(self.config.offsets_interval_ms / 1000, self._save)
+            self._run([save, *(step for module in begun for step in module.steps)])
         except BaseException:
             await self._stop()
             raise
@@ -162,6 +187,32 @@ class Broker:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stop()
+
+    async def promote(self, epoch: int = 0) -> None:
+        """Make this running follower the master of its name; return once it stores messages.
+
+        Connections, waiting pulls and the tables of members stay. Name servers are told at once, and again until they
+        show this broker as the master. `epoch` is the number of the new master in a replica set. Raises
+        `UsageError` if the broker is the master already, and `StoreCorrupt` or `StoreNotWritable`.
+        """
+        if self.role.is_master:
+            raise UsageError(f"broker {self.config.name} is the master already; only a follower can be promoted")
+        began = self._clock.monotonic()
+        masters = [module for module in self._modules if module.master_only]
+        for module in masters:
+            module.lead()
+        for module in masters:
+            module.mend()
+        self.topics.touch()  # name servers take the topics of a new master only with a new version
+        self.role.lead(epoch)
+        for module in masters:
+            await module.start()
+        self._run([step for module in masters for step in module.steps])
+        seconds = self._clock.monotonic() - began
+        logger.info("broker %s is the master now, epoch %d, after %.3f s", self.config.name, epoch, seconds)
+
+    def _obey_role(self) -> None:
+        self._dispatcher.override(None if self.role.is_master else self._write_refusals)
 
     def cut_connections(self) -> None:
         """Break all connections, as a crash of the broker does. For tests of clients."""
@@ -173,12 +224,9 @@ class Broker:
         self.config.port = self._server.port
         host = self.config.advertised_host or self.config.host
         self.store.store_address = pack_address(host, self.config.port)
-        for module in self._modules:
-            module.mend()
 
-    def _run_steps(self) -> None:
-        save = periodic(self.config.offsets_interval_ms / 1000, self._save)
-        for step in [save, *(step for module in self._modules for step in module.steps)]:
+    def _run(self, steps: Iterable[Step]) -> None:
+        for step in steps:
             alarm = step.alarm or Alarm(self._clock)
             name = step.act.__qualname__
             self._tasks.start(alarm.run(step.act, first_after=step.first_after), name=name)

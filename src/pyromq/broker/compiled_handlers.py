@@ -10,8 +10,8 @@ from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any
 
 from pyromq import speedups
-from pyromq.broker.consuming.pull_processor import SUGGESTED_BROKER_ID
 from pyromq.broker.permissions.rules import is_trace
+from pyromq.broker.role import MASTER
 from pyromq.errors import MQError
 from pyromq.filter.filter import TagFilter
 from pyromq.message import Property, SysFlag
@@ -43,12 +43,12 @@ def fast_sends(state: SharedState) -> list[FastHandler]:
     """Return the compiled handlers of plain sends; [] without compiled parts."""
     if not speedups.is_active:
         return []
-    topics, statistics, long_polls = state.topics, state.statistics, state.long_polls
+    topics, statistics, long_polls, role = state.topics, state.statistics, state.long_polls, state.role
     assert state.confirmation.parked is not None  # as compiled parts are active
 
     def plan_for(name: str) -> SendPlan | None:
         """Return the plan for sends to a topic; None if every send to the topic needs the plain path."""
-        topic = topics.find(name)
+        topic = topics.find(name) if role.is_master else None
         if topic is None or topic.order or name.startswith(RETRY_PREFIX) or name in NOT_FOR_CLIENTS:
             return None
         queues, counter = state.store.queues_of(name), statistics.puts_of(name)
@@ -69,7 +69,7 @@ def fast_sends(state: SharedState) -> list[FastHandler]:
             HeaderReader(int(request.code), header_layout(request)),
             state.store.log_tail,
             plan_for=plan_for,
-            version=lambda: topics.version,
+            version=lambda: topics.version if role.is_master else None,
             busy=topics.unsaved,
             parked=long_polls.parked,
             arrived=long_polls.came,
@@ -126,10 +126,13 @@ def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
     if not speedups.is_active:
         return []
     topics, groups, connections, statistics = state.topics, state.groups, state.connections, state.statistics
+    config, role = state.config, state.role
     names = [field.attribute for field in wire_layout(PullMessage)]
 
     def plan_for(values: list[Any]) -> PullPlan | None:
         header = PullMessage(**dict(zip(names, values, strict=True)))
+        if header.sys_flag & PullFlag.COMMIT_OFFSET and not role.is_master:
+            return None
         try:
             pulling.check(header)
             wanted = pulling.subscription(header)
@@ -139,10 +142,12 @@ def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
         counter = statistics.gets_of(header.topic, header.consumer_group)
         if queue is None or counter is None or not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
             return None
+        group = groups.find(header.consumer_group)
+        if group is None or (config.slave_read and group.broker_id != MASTER):
+            return None
         facts = []
         if not header.sys_flag & PullFlag.SUBSCRIPTION:
-            group = groups.find(header.consumer_group)
-            if group is None or not group.broadcast_enabled:
+            if not group.broadcast_enabled:
                 return None
             facts = connections.facts(header.consumer_group, header.topic)
         return PullPlan(
@@ -156,15 +161,13 @@ def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
         )
 
     variables = ("next_offset", "min_offset", "max_offset")
-    template = ReplyTemplate(
-        PullMessageResponse, variables, remark=ReadStatus.FOUND.name, suggested_broker_id=SUGGESTED_BROKER_ID
-    )
+    template = ReplyTemplate(PullMessageResponse, variables, remark=ReadStatus.FOUND.name, suggested_broker_id=MASTER)
     return [
         Pulls(
             HeaderReader(int(request.code), header_layout(request)),
             state.store.log_tail,
             plan_for=plan_for,
-            version=lambda: (topics.version, groups.version, state.config.permission),
+            version=lambda: (topics.version, groups.version, config.permission, config.slave_read, role.is_master),
             commit=state.offsets.commit,
             is_loaded=state.store.reading.residency.covers,
             segment_of=state.store.reading.segment_of,

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from pyromq.broker.limits import DEFAULT_LIMITS, BrokerLimits
+from pyromq.broker.replication.failover_config import NO_FAILOVER, FailoverConfig
 from pyromq.broker.replication.ha_config import DEFAULT_HA_CONFIG, HaConfig
 from pyromq.errors import UsageError
 from pyromq.excerpt import excerpt
@@ -42,6 +44,27 @@ def _parse_addresses(text: str) -> tuple[str, ...]:
     return tuple(address.strip() for address in text.split(";") if address.strip())
 
 
+class ConfiguredRole(Enum):
+    """The role with which a broker starts, as RocketMQ's masters and slaves.
+
+    ASYNC_MASTER: replies to sends do not wait for slaves. SYNC_MASTER: they wait until one slave has the message.
+    """
+
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
+def _parse_role(text: str) -> ConfiguredRole:
+    if text not in ConfiguredRole.__members__:
+        raise ValueError(f"write {', '.join(ConfiguredRole.__members__)}")
+    return ConfiguredRole[text]
+
+
+def _write_role(role: ConfiguredRole) -> str:
+    return role.name
+
+
 @dataclass(slots=True)
 class BrokerConfig:
     """Settings of one broker.
@@ -56,8 +79,17 @@ class BrokerConfig:
     name: str = setting("broker-a", "brokerName")
     # Name of the cluster, whose brokers are listed together.
     cluster: str = setting("DefaultCluster", "brokerClusterName")
-    # Id among brokers of the same name: 0 is the master, others are its replicas.
+    # Id among brokers of the same name: 0 is the master, others are its slaves.
     broker_id: int = setting(0, "brokerId", range=(0, 1 << 31))
+    # ASYNC_MASTER and SYNC_MASTER send their log to slaves, and listen on `port` + 1 and `port` - 2 for that. A SLAVE
+    # copies the log of its master. None: a master without slaves, which needs no second port.
+    role: ConfiguredRole | None = setting(None, "brokerRole", read=_parse_role, write=_write_role)
+    # `host:port` at which a slave gets the master's log; None: the address that name servers give.
+    ha_master: str | None = setting(None, "haMasterAddress")
+    # Whether pulls of messages that are probably not in memory are referred to a slave.
+    slave_read: bool = setting(False, "slaveReadEnable", change=_LIVE)
+    # Whether a slave corrects a pull's offset outside of the queue. Off: the slave may only be behind its master.
+    check_offsets_on_slave: bool = setting(False, "offsetCheckInSlave", change=_LIVE)
     # Address on which the broker listens: loopback, since there is no access control by default. RocketMQ 5's name.
     host: str = setting("127.0.0.1", "bindAddress")
     advertised_host: str | None = setting(None, "brokerIP1")  # IP address to which clients connect; None: `host`
@@ -139,6 +171,7 @@ class BrokerConfig:
     limits: BrokerLimits = DEFAULT_LIMITS  # limits of memory and waiting requests that clients can cause
     # Limits of memory and work that connections can cause.
     connection_limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS
+    failover: FailoverConfig = NO_FAILOVER  # settings of a replica of a set that fails over by itself
     ha: HaConfig = DEFAULT_HA_CONFIG  # settings of the HA connection between a master and its slaves
 
     def __post_init__(self) -> None:
@@ -149,9 +182,38 @@ class BrokerConfig:
             raise _error("region", f"is '{excerpt(self.region)}'; write up to 255 printable characters")
         self._check_addresses()
         check_ranges(self, "broker setting ")
-        if self.vip_channel and 0 < self.port <= 2:
-            vip = settings_of(BrokerConfig)["vip_channel"].called
-            raise _error("port", f"is {self.port}; with {vip} it must be 3 to 65535: that is two ports below")
+        self._check_role()
+        if self.has_vip_channel and 0 < self.port <= 2:
+            needs = settings_of(BrokerConfig)["vip_channel" if self.vip_channel else "role"].called
+            raise _error("port", f"is {self.port}; with {needs} it must be 3 to 65535: that is two ports below")
+
+    def _check_role(self) -> None:
+        if self.failover.etcd:
+            self._check_no_role()
+            return
+        slave = f"{settings_of(BrokerConfig)['role'].called} SLAVE"
+        if self.role is not ConfiguredRole.SLAVE:
+            if self.broker_id:
+                raise _error(
+                    "broker_id", f"is {self.broker_id}; a master has id 0: write 0, or for a slave, also {slave}"
+                )
+            if self.ha_master is not None:
+                raise _error("ha_master", f"is {self.ha_master!r}; only a slave needs it: remove it, or write {slave}")
+            return
+        if not self.broker_id:
+            raise _error(
+                "broker_id", f"is 0, the id of masters; with {slave}, write 1 or more, another one for each slave"
+            )
+        if self.ha_master is None and not self.namesrv:
+            raise _error("namesrv", f"is empty; with {slave}, name servers tell where the master is: name them")
+
+    def _check_no_role(self) -> None:
+        """Raise `UsageError` for a setting that fixes what the replicas of a set decide among themselves."""
+        for name in ("role", "broker_id", "ha_master"):
+            each = settings_of(BrokerConfig)[name]
+            if (value := getattr(self, name)) != each.default:
+                etcd = settings_of(FailoverConfig)["etcd"].called
+                raise _error(name, f"is {each.write(value)}; with {etcd} the set decides who is master: remove it")
 
     def _check_names(self) -> None:
         for name in ("name", "cluster"):
@@ -173,12 +235,10 @@ class BrokerConfig:
             text = f"is {self.advertised_ip!r}; it must be the IP address by which clients reach this machine"
             raise _error(name, text)
         for address in self.namesrv:
-            try:
-                fits = parse_addresses(address) == [address]
-            except UsageError:
-                fits = False
-            if not fits:
+            if not _is_address(address):
                 raise _error("namesrv", f"names {address!r}; write HOST:PORT, or a URL")
+        if self.ha_master is not None and (not _is_address(self.ha_master) or is_url(self.ha_master)):
+            raise _error("ha_master", f"is {self.ha_master!r}; write HOST:PORT, the port is the master's port + 1")
         if len(urls := [address for address in self.namesrv if is_url(address)]) > 1:
             raise _error("namesrv", f"names {' and '.join(urls)}; give one URL at most")
 
@@ -192,6 +252,16 @@ class BrokerConfig:
         """The address to which clients connect: `host:port`. The port is the real one once the broker listens."""
         host = self.advertised_ip
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def has_vip_channel(self) -> bool:
+        """Whether the broker listens on `port` - 2 too. Java slaves ask for their master's topics there."""
+        return self.vip_channel or self.role is not None
+
+    @property
+    def serves_slaves(self) -> bool:
+        """Whether the broker sends its log to slaves when it is the master. A slave may become the master."""
+        return self.role is not None
 
     @property
     def permissions_folder(self) -> Path:
@@ -215,7 +285,7 @@ class BrokerConfig:
     def components(self) -> dict[str, Any]:
         """The objects that hold settings, under the names that `Setting.component` uses; "" is this configuration."""
         parts = {"store": self.store_config, "limits": self.limits, "connection_limits": self.connection_limits}
-        return {"": self, **parts, "ha": self.ha}
+        return {"": self, **parts, "ha": self.ha, "failover": self.failover}
 
     def change(self, other: BrokerConfig) -> None:
         """Copy the fields that may change while the broker runs from `other`."""
@@ -225,8 +295,20 @@ class BrokerConfig:
 
 
 SETTINGS = settings_by_name(
-    BrokerConfig, store=StoreConfig, limits=BrokerLimits, connection_limits=ConnectionLimits, ha=HaConfig
+    BrokerConfig,
+    store=StoreConfig,
+    limits=BrokerLimits,
+    connection_limits=ConnectionLimits,
+    ha=HaConfig,
+    failover=FailoverConfig,
 )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return parse_addresses(text) == [text]
+    except UsageError:
+        return False
 
 
 def _error(field: str, text: str) -> UsageError:

@@ -7,6 +7,9 @@ entered in order and left in reverse order. A module knows neither its place in 
     mend      in order: the port is open                close     reverse: no request arrives, no step runs
     start     in order: requests arrive, no step ran    persist   reverse: the store is closed, all of it on disk
 
+A follower calls neither `mend` nor `start` of a module that is for masters only, and runs none of its steps. When the
+follower becomes the master, it calls `lead`, `mend` and `start` of these modules, and runs their steps.
+
 Between `start` and `stop`, requests are answered, steps run, and `unsaved` tables are saved periodically, in reverse
 order. So a module may write into the table of an earlier module, which is saved later.
 """
@@ -109,7 +112,10 @@ class BrokerModule:
     guard: Guard | None = None  # called before each request is answered; at most one module has a guard
     hooks: Sequence[RemotingHook] = ()  # called for each call at the broker's port
     steps: Sequence[Step] = ()
+    # Whether `mend`, `start` and `steps` wait until the broker is the master: they append records.
+    master_only: bool = False
     load: Callable[[], None] = _nothing
+    lead: Callable[[], None] = _nothing  # brings a `master_only` module of a follower up to date, before `mend`
     mend: Callable[[], None] = _nothing  # completes writes that a crash interrupted; may append records
     start: Callable[[], Awaitable[None]] = _nothing_to_wait_for
     unsaved: Callable[[], Save | None] = _nothing
@@ -157,6 +163,7 @@ def built_in(state: SharedState) -> BrokerModule:
 def delay_levels(state: SharedState) -> BrokerModule:
     levels = state.delay_levels
     return BrokerModule(
+        master_only=True,
         load=levels.load,
         steps=[Step(levels.deliver, levels.alarm)],
         unsaved=levels.unsaved,
@@ -169,6 +176,7 @@ def timers(state: SharedState) -> BrokerModule:
     timers = state.timers
     listing = TimerListProcessor(timers, broker_name=state.config.name, clock=state.clock)
     return BrokerModule(
+        master_only=True,
         answerers=[RecallMessageProcessor(state), listing],
         load=timers.load,
         steps=[Step(timers.step, timers.alarm)],
@@ -190,6 +198,7 @@ def transactions(state: SharedState) -> BrokerModule:
         permissions=state.permissions,
     )
     return BrokerModule(
+        master_only=True,
         answerers=[deciding],
         load=half_messages.load,
         mend=half_messages.mend,
@@ -203,6 +212,7 @@ def transactions(state: SharedState) -> BrokerModule:
 def batch_transactions(state: SharedState) -> BrokerModule:
     batches = state.batches
     return BrokerModule(
+        master_only=True,
         answerers=[BatchTransactionProcessor(state)],
         load=batches.load,
         steps=[Step(batches.step, batches.alarm)],

@@ -1,5 +1,7 @@
 """Registers the broker at its name servers: at the start, periodically, and on changes. Unregisters it at the end.
 
+A slave learns from the replies which broker is its master.
+
 Each name server has its own task, so a name server that is down delays no other. Source: RocketMQ 4.9.8,
 BrokerOuterAPI.
 """
@@ -12,9 +14,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.role import MASTER, BrokerRole
 from pyromq.broker.topics import ChangeCause, Topics
 from pyromq.clock import Clock
-from pyromq.errors import MQError
+from pyromq.errors import MQError, ResponseCode
 from pyromq.logs import logger_of
 from pyromq.net.address_server import REFRESH_SECONDS, AddressServer, is_url
 from pyromq.net.channel import Channel, connect
@@ -22,10 +25,12 @@ from pyromq.net.tasks import Tasks
 from pyromq.remoting.bodies import (
     ANSWER,
     BrokerRegistration,
+    ClusterTable,
     DataVersion,
     KeyValues,
     TopicConfig,
     TopicConfigTable,
+    TopicRoute,
     body_pieces,
     compress_registration,
     decode_body,
@@ -35,9 +40,12 @@ from pyromq.remoting.codes import Permission
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import (
+    BrokerClusterInfo,
     QueryDataVersion,
     QueryDataVersionResponse,
     RegisterBroker,
+    RegisterBrokerResponse,
+    RouteOfTopic,
     UnregisterBroker,
 )
 
@@ -45,8 +53,12 @@ logger = logger_of(__name__)
 
 LOOK_SECONDS = 1.0  # time between two tries to reach a lost name server, or to register a change
 FIRST_SECONDS = 2.0  # longest wait for name servers at the start; slower ones are registered later
+HOSTS_SECONDS = 3.0  # longest wait for a name server's list of brokers
 LEAVE_SECONDS = 3.0  # longest wait for a name server's reply when the broker unregisters
 LOOK_UP_AGAIN_SECONDS = 10.0  # time until a failed look-up at an address server is tried again
+WATCH_SECONDS = 60.0  # time after a promotion in which each name server is asked for the master every second
+WATCH_AGAIN_SECONDS = 5.0  # time between two such questions later
+NEW_MASTER_TIMEOUT = 1.0  # longest wait for a name server's reply in the time after a promotion
 PIECES_AT_ONCE = 500  # pieces of a registration encoded before other connections are served: about 500 us
 
 _READ_WRITE = Permission.READ | Permission.WRITE
@@ -61,6 +73,9 @@ class _NameServer:
         # Version of the broker's topics at the name server; None if not registered.
         self.version: DataVersion | None = None
         self.registered_at = 0.0  # time of the last registration (monotonic seconds)
+        self.watched_at = 0.0  # time at which it was last asked for the master
+        # Addresses of the master and of its HA stream in the last reply.
+        self.masters: tuple[str | None, str | None] = (None, None)
         self.keeping: asyncio.Task[None] | None = None  # the task that keeps the broker registered
         self.fault: str | None = ""  # why the name server cannot be used; None if it can, "" before the first try
 
@@ -75,10 +90,14 @@ class NameServerRegistration:
     An unreachable name server is tried again each second.
     """
 
-    def __init__(self, config: BrokerConfig, topics: Topics, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, topics: Topics, clock: Clock, role: BrokerRole) -> None:
         self._config = config
         self._topics = topics
         self._clock = clock
+        self._role = role
+        self._registered_as = self._identity()
+        self._promoted_at: float | None = None  # None unless the broker became the master while it ran
+        role.listen(self._obey_role)
         self._tasks = Tasks()
         fixed = [address for address in config.namesrv if not is_url(address)]
         self._name_servers = [_NameServer(address) for address in dict.fromkeys(fixed)]
@@ -99,6 +118,24 @@ class NameServerRegistration:
         """
         return {name_server.address: name_server.version for name_server in self._name_servers}
 
+    async def hosts(self) -> frozenset[str]:
+        """Return the IP addresses of all brokers that are registered under this broker's name.
+
+        The first name server that replies decides. Empty if no name server replies.
+        """
+        for name_server in self._known():
+            assert name_server.channel is not None
+            try:
+                response = await name_server.channel.call(BrokerClusterInfo(), timeout=HOSTS_SECONDS)
+                brokers = decode_body(ClusterTable, response.check().body, ANSWER).brokers
+            except MQError as error:
+                logger.warning("name server %s does not list the brokers: %s", name_server.address, error)
+                continue
+            known = brokers.get(self._config.name)
+            addresses = () if known is None else known.addresses.values()
+            return frozenset(address.rpartition(":")[0].strip("[]") for address in addresses)
+        return frozenset()
+
     async def start(self) -> None:
         """Register at all name servers. Return when each one has replied or failed, after 2 s at the latest.
 
@@ -113,9 +150,29 @@ class NameServerRegistration:
         if first:
             await asyncio.wait(first, timeout=FIRST_SECONDS)
 
+    def _identity(self) -> tuple[int, int, str]:
+        """Return what a registration says about this broker's role: id, epoch, and address of the HA stream."""
+        role = self._role
+        return role.broker_id, role.epoch, (role.ha_address or "") if role.is_master else ""
+
+    def _obey_role(self) -> None:
+        """If the broker has another role now, register at once at all name servers."""
+        before, self._registered_as = self._registered_as, self._identity()
+        if before == self._registered_as:
+            return
+        if self._role.is_master and before[0] != MASTER:
+            self._promoted_at = self._clock.monotonic()
+        for name_server in self._name_servers:
+            if name_server.keeping is not None:  # otherwise the first registration is still to come
+                name_server.keeping.cancel()  # a request of the earlier role may be under way
+                name_server.version = None
+                self._begin(name_server)
+
     async def stop(self) -> None:
         """Unregister at all name servers and close the connections. Takes up to `LEAVE_SECONDS`."""
         await self._tasks.stop()
+        for name_server in self._name_servers:
+            name_server.keeping = None
         await asyncio.gather(*(self._leave(name_server) for name_server in self._name_servers))
 
     def announce(self, topic: TopicConfig) -> Future[None]:
@@ -135,8 +192,7 @@ class NameServerRegistration:
         body = self._encode([topic])
         for name_server in asked:
             assert name_server.channel is not None
-            timeout = self._config.register_timeout_ms / 1000
-            name_server.channel.call_soon(self._header(body), body, timeout=timeout).add_done_callback(answered)
+            name_server.channel.call_soon(self._header(body), body, timeout=self._timeout).add_done_callback(answered)
         if not asked:
             told.set_result(None)
         return told
@@ -213,7 +269,7 @@ class NameServerRegistration:
                 name_server.channel = await connect(
                     name_server.address, Dispatcher(), self._clock, connections=self._config.connections
                 )
-            if self._is_due(name_server):
+            if self._is_due(name_server) or not await self._is_shown(name_server, name_server.channel):
                 await self._register(name_server, name_server.channel)
         except MQError as error:
             name_server.version = None
@@ -230,16 +286,61 @@ class NameServerRegistration:
             return True
         return self._clock.monotonic() - name_server.registered_at >= self._config.register_interval_ms / 1000
 
+    @property
+    def _timeout(self) -> float:
+        """The longest wait (seconds) for a name server's reply to a registration."""
+        if self._is_new_master:
+            return NEW_MASTER_TIMEOUT
+        return self._config.register_timeout_ms / 1000
+
+    @property
+    def _is_new_master(self) -> bool:
+        return self._promoted_at is not None and self._clock.monotonic() - self._promoted_at < WATCH_SECONDS
+
+    async def _is_shown(self, name_server: _NameServer, channel: Channel) -> bool:
+        """Return False if the broker was promoted, and the name server shows another master or none.
+
+        A late registration of the former master may have replaced this broker's. Asks every second for a minute after
+        the promotion, and every 5 s later.
+        """
+        now, role = self._clock.monotonic(), self._role
+        pause = 0.0 if self._is_new_master else WATCH_AGAIN_SECONDS
+        if self._promoted_at is None or not role.is_master or now - name_server.watched_at < pause:
+            return True
+        name_server.watched_at = now
+        response = await channel.call(RouteOfTopic(topic=self._config.cluster), timeout=self._timeout)
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
+            return False
+        route = decode_body(TopicRoute, response.check().body, ANSWER)
+        shown = [each.addresses.get(MASTER) for each in route.brokers if each.broker_name == self._config.name]
+        if shown == [self._config.advertised_address]:
+            return True
+        logger.warning("name server %s shows %s as the master, registering again", name_server.address, shown or "none")
+        return False
+
+    def _note_master(self, name_server: _NameServer, response: Response) -> None:
+        """Note what a name server tells a slave about its master. Replica sets know their master from the registry."""
+        if self._role.is_master or self._role.epoch:
+            return
+        header = response.header(RegisterBrokerResponse)
+        name_server.masters = (header.master_address or None, header.ha_address or None)
+        for address, ha_address in (each.masters for each in self._name_servers):
+            if address is not None:
+                self._role.follow(address, self._config.ha_master or ha_address)
+                return
+        # No name server knows a master, perhaps because they have just started: the last known master stays.
+
     async def _register(self, name_server: _NameServer, channel: Channel) -> None:
         version = self._topics.version
-        if not self._config.force_register and not await self._is_outdated(channel, version):
+        known = name_server.version is not None
+        if known and not self._config.force_register and not await self._is_outdated(channel, version):
             name_server.version = version
             name_server.registered_at = self._clock.monotonic()
             return
         body = await self._whole_table()
-        timeout = self._config.register_timeout_ms / 1000
-        response = (await channel.call(self._header(body), body, timeout=timeout)).check()
+        response = (await channel.call(self._header(body), body, timeout=self._timeout)).check()
         name_server.version = version
+        self._note_master(name_server, response)
         name_server.registered_at = self._clock.monotonic()
         first = next(self._known())
         if response.body and first is name_server:  # only the first name server decides which topics are ordered
@@ -254,10 +355,9 @@ class NameServerRegistration:
             broker_name=self._config.name,
             broker_address=self._config.advertised_address,
             cluster=self._config.cluster,
-            broker_id=self._config.broker_id,
+            broker_id=self._role.broker_id,
         )
-        timeout = self._config.register_timeout_ms / 1000
-        response = (await channel.call(header, encode_body(version), timeout=timeout)).check()
+        response = (await channel.call(header, encode_body(version), timeout=self._timeout)).check()
         return response.header(QueryDataVersionResponse).changed
 
     async def _whole_table(self) -> bytes:
@@ -297,12 +397,14 @@ class NameServerRegistration:
 
     def _header(self, body: bytes) -> RegisterBroker:
         config = self._config
+        broker_id, epoch, ha_address = self._identity()
         return RegisterBroker(
             broker_name=config.name,
             broker_address=config.advertised_address,
             cluster=config.cluster,
-            ha_address="",  # nothing listens for replicas; Java's name server refuses a registration without the field
-            broker_id=config.broker_id,
+            ha_address=ha_address,  # "" without one: Java's name server refuses a registration without the field
+            broker_id=broker_id,
+            epoch=epoch or None,
             compressed=config.compressed_register,
             body_crc=zlib.crc32(body) & 0x7FFFFFFF,
         )
@@ -315,7 +417,8 @@ class NameServerRegistration:
             broker_name=self._config.name,
             broker_address=self._config.advertised_address,
             cluster=self._config.cluster,
-            broker_id=self._config.broker_id,
+            broker_id=self._role.broker_id,
+            epoch=self._role.epoch or None,
         )
         try:
             (await channel.call(header, timeout=LEAVE_SECONDS)).check()

@@ -24,6 +24,7 @@ from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.name_server_registration import NameServerRegistration
 from pyromq.broker.put_message import PutMessage
+from pyromq.broker.role import BrokerRole, configured_role
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
 from pyromq.broker.transactions.half_messages import HalfMessages
@@ -41,11 +42,20 @@ from pyromq.store.table_file import RunSoon, at_once
 class SharedState:
     """The tables of one broker. Making them reads only the settings from disk; the other tables load later."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, disk: Disk, run_soon: RunSoon = at_once) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        disk: Disk,
+        run_soon: RunSoon = at_once,
+        *,
+        role: BrokerRole | None = None,
+    ) -> None:
         folder = config.data / "config"
         self.clock = clock
         self.settings = JsonFile(folder / "broker.properties", disk)
         self.config = config = load_changes(replace(config), self.settings)  # a copy, since a broker's settings change
+        self.role = role or configured_role(config)
         limits = config.limits
         store = MessageStore(config.store_config, clock, store_address=pack_address("127.0.0.1", 0), disk=disk)
         self.store = store
@@ -54,7 +64,8 @@ class SharedState:
             *(JsonFile(folder / "topics.json", disk), clock, run_soon),
             on_change=lambda topic, change: self.registering.announce_one_way(topic, change),
         )
-        self.groups = ConsumerGroups(config, JsonFile(folder / "subscriptionGroup.json", disk), clock, run_soon)
+        groups_file = JsonFile(folder / "subscriptionGroup.json", disk)
+        self.groups = ConsumerGroups(config, groups_file, clock, run_soon, role=self.role)
         self.offsets = ConsumerOffsets(JsonFile(folder / "consumerOffset.json", disk), most=limits.offsets)
         self.refusals = RejectionLog(clock)
         self.permissions = Permissions()
@@ -68,7 +79,7 @@ class SharedState:
         self.cold_reads = cold_reads = ColdReads(store.disk, clock)
         self.indexing = Indexing(store, clock)
         self.slow_replies = SlowReplies(clock, cold_reads.load)
-        self.registering = NameServerRegistration(config, topics, clock)
+        self.registering = NameServerRegistration(config, topics, clock, self.role)
         self.put_message = put_message = PutMessage(store, statistics)
         self.admission = Admission(topics, config)
         self.confirmation = Confirmation(store, clock, limits)

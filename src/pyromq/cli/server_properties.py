@@ -1,6 +1,6 @@
 """Reads the properties files of RocketMQ servers into the settings of our servers.
 
-Settings of RocketMQ 4.9 that have no effect here (threads, buffers, replication) are listed in one warning, so that
+Settings of RocketMQ 4.9 that have no effect here (threads, buffers) are listed in one warning, so that
 existing files work. Unknown settings are an error: a typo must not be ignored silently.
 """
 
@@ -30,10 +30,7 @@ logger = logger_of(__name__)
 
 # Values of settings that demand a feature that pyromq lacks. They are refused, since ignoring them would be silent.
 _REFUSED = {
-    ("brokerRole", "slave"): "this broker cannot be a replica",
-    ("brokerRole", "sync_master"): "this broker does not replicate; write ASYNC_MASTER",
     ("enableDLegerCommitLog", "true"): "this broker does not replicate its log",
-    ("slaveReadEnable", "true"): "there are no replicas to read from",
     ("useTLS", "true"): "a name server opens no connections; set tls.server.mode for its port",
     ("enableLmq", "true"): "this broker has no light message queues",
     ("enableMultiDispatch", "true"): "this broker stores a message in one queue only",
@@ -47,7 +44,7 @@ _REFUSED_NAMES = {"readOnlyCommitLogStorePaths": "this broker has one folder for
 _WITHOUT_EFFECT = frozenset(
     """
     accessMessageInMemoryMaxRatio adminBrokerThreadPoolNums autoDeleteUnusedStats bitMapLengthConsumeQueueExt
-    brokerIP2 brokerRole channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
+    brokerIP2 channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
     clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManageThreadPoolNums
     clientManagerThreadPoolQueueCapacity clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
     clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads clusterTest commercialBaseCount
@@ -62,12 +59,11 @@ _WITHOUT_EFFECT = frozenset(
     fastFailIfNoBufferInStorePool fetchNamesrvAddrByAddressServer filterDataCleanTimeSpan filterServerNums
     filterSupportRetry flushCommitLogTimed flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
     flushConsumerOffsetHistoryInterval flushDelayOffsetInterval flushIntervalConsumeQueue
-    flushLeastPagesWhenWarmMapedFile haHousekeepingInterval haListenPort haMasterAddress haSendHeartbeatInterval
-    haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
+    flushLeastPagesWhenWarmMapedFile heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
     highSpeedMode isolateLogEnable mappedFileSizeConsumeQueueExt maxDelayTime maxErrorRateOfBloomFilter
     maxLmqConsumeQueueNum maxMsgsNumBatch maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageIndexSafe messageStorePlugIn
-    msgTraceTopicName offsetCheckInSlave osPageCacheBusyTimeOutMills preferredLeaderId
+    msgTraceTopicName osPageCacheBusyTimeOutMills preferredLeaderId
     processReplyMessageThreadPoolNums productEnvName pullMessageThreadPoolNums pullThreadPoolQueueCapacity
     putMessageFutureThreadPoolNums putMsgIndexHightWater putThreadPoolQueueCapacity queryMessageThreadPoolNums
     queryThreadPoolQueueCapacity readOnlyCommitLogStorePaths redeleteHangedFileInterval
@@ -75,7 +71,7 @@ _WITHOUT_EFFECT = frozenset(
     scheduleAsyncDeliverMaxResendNum2Blocked sendMessageThreadPoolNums sendThreadPoolQueueCapacity
     serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds
     serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
-    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads slaveReadEnable slaveTimeout
+    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads
     startAcceptSendRequestTimeStamp storePathDLedgerCommitLog traceOn transferMsgByHeap transientStorePoolEnable
     transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage waitTimeMillsInHeartbeatQueue
     waitTimeMillsInPullQueue waitTimeMillsInTransactionQueue warmMapedFileEnable writeBufferHighWaterMark

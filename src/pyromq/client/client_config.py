@@ -86,6 +86,9 @@ class ProducerConfig:
     """Settings of a producer. Times are in seconds."""
 
     timeout: float = 3.0  # limit of one send, retries included
+    # Limit of one send to a replica set, if longer than `timeout`: electing another master takes up to 7 s. A timeout
+    # given with a send counts for replica sets, too.
+    failover_seconds: float = 10.0
     retries: int = 2  # limit of further attempts after the first one fails
     retry_codes: frozenset[int] = RETRY_CODES  # response codes that `send` retries at another broker
     retry_when_not_ok: bool = False  # also retry a message that is stored, but not flushed or replicated in time
@@ -119,6 +122,7 @@ class ProducerConfig:
         check_fields(self)
         check_hooks(self.hooks, SendMessageHook, EndTransactionHook, CheckForbiddenHook)
         _check("timeout", self.timeout, 0.001, 3600)
+        _check("failover_seconds", self.failover_seconds, 0.0, 3600)
         _check("retries", self.retries, 0, 100)
         _check("compress_from_bytes", self.compress_from_bytes, 1, 1 << 31)
         _check("compression_level", self.compression_level, 1, 9)

@@ -149,6 +149,7 @@ class Dispatcher:
         self._table: dict[int, Answer] = {}
         for answerer in answerers:
             _collect(answerer, self._table)
+        self._own = self._table
 
     @property
     def allows_fast_path(self) -> bool:
@@ -159,6 +160,12 @@ class Dispatcher:
     def codes(self) -> frozenset[int]:
         """The codes of the requests that are answered."""
         return frozenset(self._table)
+
+    def override(self, answerer: object | None) -> None:
+        """Let the marked methods of another object answer their requests from now on; None ends that."""
+        self._table = dict(self._own)
+        if answerer is not None:
+            _collect(answerer, self._table, replace=True)
 
     def dispatch(self, call: Call) -> Outcome:
         """Return the reply to a request, or a future for the reply. Never raises.
@@ -226,12 +233,12 @@ def _fault_of(call: Call) -> MQError:
     return fault
 
 
-def _collect(answerer: object, table: dict[int, Answer]) -> None:
+def _collect(answerer: object, table: dict[int, Answer], *, replace: bool = False) -> None:
     declared = request_headers()
     for name in dir(type(answerer)):
         for request in getattr(getattr(type(answerer), name), "answered_requests", ()):
             for code, header in declared.items():
-                if header is request or (issubclass(header, request) and code not in table):
+                if header is request or (issubclass(header, request) and (replace or code not in table)):
                     table[code] = getattr(answerer, name)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
@@ -314,6 +314,12 @@ class RemotingSession:
     def waiting(self) -> int:
         """The number of calls that wait for a response."""
         return len(self._waiting)
+
+    def oldest_wait(self, held: Collection[int]) -> float:
+        """Return the seconds since the oldest waiting call was sent; calls with a code of `held` do not count."""
+        calls = (each for each in self._waiting.values() if each.code not in held)  # in the order of sending
+        oldest = next(calls, None)
+        return 0.0 if oldest is None else self._clock.monotonic() - (oldest.deadline - oldest.timeout)
 
     def expire(self) -> None:
         """Fail the calls whose deadline has passed."""

@@ -540,6 +540,7 @@ cdef class Place:
     cdef object wake
     cdef RequestWriter writer
     cdef object signer
+    cdef double timeout  # seconds
 
 
 cdef class Lane:
@@ -566,7 +567,6 @@ cdef class FastOutbox:
     cdef object _clock
     cdef NextId _next_id
     cdef object _create_future
-    cdef double _timeout
     cdef Py_ssize_t _max_bytes
     cdef Py_ssize_t _compress_from_bytes
     cdef bint _counts_bytes
@@ -582,13 +582,13 @@ cdef class FastOutbox:
         self._results = results
         self._next_id = NextId(ids)
         self._create_future = create_future
-        self._timeout = config.timeout
         self._max_bytes = config.max_message_bytes
         self._compress_from_bytes = config.compress_from_bytes
         self._counts_bytes = config.max_pending_bytes is not None
 
-    def learn(self, route, queue, channel, writer):
-        """Remember channel and writer for messages to a queue. `route` is the current route of the topic."""
+    def learn(self, route, queue, channel, writer, double timeout):
+        """Remember channel, writer and timeout (seconds) for messages to a queue. `route` is the topic's current route.
+        """
         cdef Lane lane = self._lanes.get(queue.topic)
         cdef Place place
         parts = channel.session.for_fast_path()
@@ -610,6 +610,7 @@ cdef class FastOutbox:
             place.session = channel.session
             place.waiting, place.output, place.wake, place.signer = parts
             place.writer = writer
+            place.timeout = timeout
 
     def send(self, message, retry_codes, bint at_once):
         """Send a message and return the future of its result; None, with nothing sent, if the `Outbox` must send it."""
@@ -662,8 +663,8 @@ cdef class FastOutbox:
         sent.retry_codes = retry_codes
         sent.at_once = at_once
         sent.started = self._clock.monotonic()
-        sent.deadline = sent.started + self._timeout
-        sent.timeout = self._timeout
+        sent.deadline = sent.started + place.timeout
+        sent.timeout = place.timeout
         sent.future = self._create_future()
         self._outbox.in_flight += 1
         if self._counts_bytes:

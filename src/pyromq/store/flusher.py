@@ -210,7 +210,7 @@ class Flusher:
         if not least_pages:
             self._queues_synced_at = self._queues_flushed_at
             self._checkpoint.queues_ms = max(self._checkpoint.queues_ms, last_store_ms)
-            self._checkpoint.log_begin = self._log.min_offset
+            self._checkpoint.log_begin = self._log.min_offset if self._log.files.segments else None
             self._checkpoint.save()
             if self._queues.has_new or self._stopping:
                 self._save_ends()

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from pyromq.clock import Clock
-from pyromq.errors import StoreCorrupt, StoreNotWritable
+from pyromq.errors import StoreCorrupt, StoreNotWritable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
 from pyromq.record import IPV4_BYTES, decode_labels, mark_addresses
@@ -28,6 +28,8 @@ from pyromq.store.flusher import Flusher
 from pyromq.store.index.index_file import is_found_by
 from pyromq.store.index.key_index import KeyIndex, KeyMatches
 from pyromq.store.log.commit_log import CommitLog, LogTail, Residency
+from pyromq.store.log.segmented_log import SegmentedLog
+from pyromq.store.log_cut import CutRange, LogCut, LogCutter, cut_messages
 from pyromq.store.log_intake import LogIntake
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue, QueueEntry, unpack_entries
 from pyromq.store.queue.entry_verifier import EntryVerifier
@@ -41,9 +43,10 @@ from pyromq.store.worker import worker
 
 logger = logger_of(__name__)
 
-__all__ = ["KeyMatches", "MessageStore", "QueueEntry", "ReadResult", "ReadStatus"]
+__all__ = ["KeyMatches", "LogCut", "MessageStore", "QueueEntry", "ReadResult", "ReadStatus"]
 
 _RECORD_ALLOWANCE = 64 << 10  # bytes that a record may have beyond the limit of a body. Source: CommitLog
+_CUTTING = "the cut of the log is not finished"
 _INDEX_ON_CLOSE_SECONDS = 5.0  # limit of the time for indexing at close; the next start indexes the rest
 
 
@@ -105,6 +108,8 @@ class MessageStore:
         self._clock = clock
         self._unconfirmed: deque[tuple[int, Callable[[], object]]] = deque()  # log offsets, and what waits for them
         self._open = False
+        self.cutting: CutRange | None = None  # the cut of the log that `finish_cut` has not finished
+        self._finish_cut: Callable[[], None] = lambda: None
         # These methods are bound once, as they are called for every message.
         self._by_topic = self._queues.by_topic
         self.queues_of = self._by_topic.get
@@ -132,15 +137,18 @@ class MessageStore:
         """True if bytes that the last process did not flush may be missing. Known once the folder is locked."""
         return self._directory.crashed and not self._directory.same_boot
 
-    def open(self) -> None:
+    def open(self, cut: LogCut | None = None) -> None:
         """Lock the data folder, recover the store, and accept appends. `close` must be called, even if `open` fails.
 
-        Raises `StoreLocked`, `StoreCorrupt` or `StoreNotWritable`.
+        With `cut`, the log's last records are cut first, as for an unfinished cut of an earlier start. The store is
+        then `cutting`. Raises `StoreLocked`, `StoreCorrupt` or `StoreNotWritable`, and `UsageError` for a cut that must
+        not happen.
         """
         directory = self._directory
         try:
             directory.lock()
             self._checkpoint.load()
+            self._cut(cut)
             power_cut = self.lost_unflushed
             recovery = Recovery(
                 *(self._log, self._queues, self._dispatcher),
@@ -159,10 +167,48 @@ class MessageStore:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             advice = "free space on its disk" if full else "check its permissions, or choose another folder"
             raise StoreNotWritable(f"cannot open the store in {directory.root}: {error}; {advice}") from error
+        if self.cutting is not None:
+            self._log.refuse(_CUTTING)
         self._flusher.start(flushed_to)
         if recent := self.residency.recent():  # pages at the log's end, not in memory after a start of the machine
             self._loading.submit(self.disk.load, recent)
         self._open = True
+
+    def _cut(self, cut: LogCut | None) -> None:
+        config, disk = self.config, self.disk
+        cutter = LogCutter(
+            config.root,
+            SegmentedLog(config.log_folder, config.segment_bytes, "mappedFileSizeCommitLog", disk=disk),
+            QueueTable(self._directory.consume_queues, config.consume_queue_entries, disk),
+            checkpoint=self._checkpoint,
+            disk=disk,
+        )
+        pending = cutter.pending()
+        if pending is not None and cut is not None:
+            raise UsageError(f"the log of {config.root} is being cut at {pending.end}: open the store once before")
+        self.cutting = pending if cut is None else cutter.begin(cut, crashed=self._directory.crashed)
+        if self.cutting is not None:
+            cutter.run(self.cutting)
+            self._finish_cut = cutter.finish
+
+    def finish_cut(self) -> None:
+        """Note durably that everything which depends on the log agrees with the cut log, and accept appends.
+
+        Until then every start cuts the log again. Raises `StoreNotWritable`.
+        """
+        if self.cutting is None:
+            return
+        try:
+            self._finish_cut()
+        except OSError as error:
+            raise StoreNotWritable(f"cannot write to {self.config.root}: {error}; check its disk") from error
+        self.cutting = None
+        self._log.accept(_CUTTING)
+
+    def kept_messages(self) -> Iterator[StoredMessage]:
+        """Yield the messages that the cut under way has cut, in order of the log."""
+        if self.cutting is not None:
+            yield from cut_messages(self.config.root, self.cutting, self.disk)
 
     def close(self) -> None:
         """Flush everything, mark the stop as clean and unlock the data folder. May be called after a failed `open`.

@@ -114,6 +114,7 @@ async def master(config, clock):
         yield Master(broker, service, clock, replicated)
         stepping.cancel()
         await service.stop()
+        service.close()
 
 
 @pytest.fixture

@@ -265,6 +265,7 @@ async def test_a_slave_follows_another_master_at_once(master, orders, slave, cli
 async def test_a_master_that_is_down_is_tried_again(master, orders, slave, client, caplog):
     await fill(orders, 3_000)
     await master.service.stop()
+    master.service.close()
     client.follow(master_of(master))
     await master.until(lambda: client.fault)
     await master.turn(60)

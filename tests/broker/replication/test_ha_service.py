@@ -219,6 +219,7 @@ async def test_a_master_that_stops_closes_its_slaves(master, orders, peer_of):
     peer.report(1)
     await sockets()
     await master.service.stop()
+    master.service.close()
     await peer.closed()
     with pytest.raises(ConnectionRefusedError):
         await peer_of(master.service)

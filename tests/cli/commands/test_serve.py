@@ -152,6 +152,9 @@ def test_a_brokers_file_outranks_the_name_servers_that_the_environment_has_for_c
         (["--config", "nono.conf"], "'nono.conf' does not exist"),
         (["--broker-name", "x", "broker"], "write --broker-name after `serve broker`"),
         (["broker"], "a broker needs a name server: give one with --namesrv"),
+        (["broker", "--etcd", "127.0.0.1:2379"], "'127.0.0.1:2379' is no URL of a member of etcd"),
+        (["broker", "--etcd", ","], "give the URL of at least one member of etcd"),
+        (["broker", "--etcd", "http://127.0.0.1:1", "--replica", "256"], "256 is not in the range"),
     ],
 )
 def test_wrong_options_are_refused_with_the_usage(cli, monkeypatch, arguments, text):
@@ -161,6 +164,32 @@ def test_wrong_options_are_refused_with_the_usage(cli, monkeypatch, arguments, t
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith("Usage: pyromq serve ")
     assert text in refused.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "text"),
+    [
+        ("brokerId=1", ["--etcd", "http://127.0.0.1:1"], "brokerId (broker_id) is 1; with failoverEtcd"),
+        ("", ["--replica", "2"], "replicaId (replica_id) is 2; it needs failoverEtcd"),
+        ("minInSyncReplicas=2", [], "minInSyncReplicas (min_in_sync) is 2; it needs failoverEtcd"),
+    ],
+)
+def test_options_and_settings_of_a_set_that_do_not_fit_are_refused(cli, tmp_path, settings, options, text):
+    file = tmp_path / "broker.conf"
+    file.write_text(settings)
+    refused = cli("serve", "broker", "--config", str(file), "--namesrv", "127.0.0.1:1", *options)
+
+    assert refused.code != 0
+    assert text in refused.err
+
+
+def test_an_account_of_etcd_is_taken_from_the_environment(cli, monkeypatch):
+    monkeypatch.setenv("PYROMQ_ETCD_USER", "broker")
+    monkeypatch.delenv("PYROMQ_ETCD_PASSWORD", raising=False)
+    refused = cli("serve", "broker", "--namesrv", "127.0.0.1:1", "--etcd", "http://127.0.0.1:1")
+
+    assert refused.code != 0
+    assert "the account of etcd has a user and no password" in refused.err
 
 
 def test_address_of_another_machine_names_the_option(cli, tmp_path):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pyromq.client.cluster.cluster_client import LONGEST_PAUSE, Retry
+from pyromq.client.cluster.retry import LONGEST_PAUSE, Retry
 from pyromq.testing import FakeClock
 from pyromq.testing.fake_clock import settle
 

@@ -76,7 +76,7 @@ def test_learning_tells_whether_a_route_changed():
     assert routes.learn(one)
     assert not routes.learn(one)
     assert routes.learn(other)
-    assert routes.find("t") is other
+    assert routes.find("t") == other
     routes.forget("t")
     assert routes.find("t") is None
 

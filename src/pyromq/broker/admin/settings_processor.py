@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pyromq.broker.config import SETTINGS, BrokerConfig, java_properties, with_properties
+from pyromq.broker.config import SETTINGS, BrokerConfig, ConfiguredRole, java_properties, with_properties
 from pyromq.errors import BrokerError, NoPermission, StoreCorrupt, UsageError
 from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
@@ -35,12 +35,10 @@ logger = logger_of(__name__)
 
 # Sent with the settings, though this broker has no such settings: Java's exportConfigs and exportMetrics read them.
 _FIXED_HERE = {
-    "brokerRole": "ASYNC_MASTER",
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # upstream's default; exportMetrics shows it as cpuNum
     "enableDetailStat": "false",  # this broker counts by topic and group, not by queue
     "filterServerNums": "0",
     "msgTraceTopicName": TRACE_TOPIC,
-    "slaveReadEnable": "false",
     "traceOn": "true",
 }
 _HEADING = "# Changed while the broker ran, by request 25; outranks what it is started with.\n"
@@ -72,7 +70,8 @@ class SettingsProcessor:
         version = msgspec.json.encode({"counter": self._version.counter, "timestamp": self._version.timestamp})
         # TLS of the connections to name servers.
         uses_tls = "true" if self._config.connections.tls is not None else "false"
-        body = write_properties(java_properties(self._config) | _FIXED_HERE | {"useTLS": uses_tls})
+        role = {"brokerRole": ConfiguredRole.ASYNC_MASTER.name}  # upstream's default
+        body = write_properties(role | java_properties(self._config) | _FIXED_HERE | {"useTLS": uses_tls})
         next_start = msgspec.json.encode(self._next_start).decode()
         return Reply(BrokerSettingsResponse(version=version.decode(), next_start=next_start), body.encode())
 

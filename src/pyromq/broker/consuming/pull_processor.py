@@ -6,6 +6,7 @@ from functools import partial
 
 from pyromq.broker.consuming.long_polls import MOST_UNCONFIRMED, LongPoll
 from pyromq.broker.put_message import PutMessage
+from pyromq.broker.role import MASTER
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.topics import FAQ
 from pyromq.clock import Clock
@@ -50,9 +51,6 @@ _CODES = {
 # States of a queue without any message: a pull at offset 0 may wait, and a pull at another offset must move to 0.
 _NEVER_WRITTEN = (ReadStatus.NO_MESSAGE_IN_QUEUE, ReadStatus.NO_MATCHED_LOGIC_QUEUE)
 
-# Id of the broker that a reply suggests for the next pull: the master, as there are no replicas.
-SUGGESTED_BROKER_ID = 0
-
 
 class PullProcessor:
     """Reads queues for consumers. Pulls that find no message, and may wait, are kept as long polls."""
@@ -67,6 +65,7 @@ class PullProcessor:
         self._statistics = state.statistics
         self._moved = OffsetMovedEvents(state.put_message, state.config.name, state.clock)
         self._permissions = state.permissions
+        self._role = state.role
         self._config = state.config
         self._clock = state.clock
 
@@ -75,7 +74,7 @@ class PullProcessor:
         self.check(header, call.peer)
         flags = header.sys_flag
         wanted = self.subscription(header)
-        if flags & PullFlag.COMMIT_OFFSET:
+        if flags & PullFlag.COMMIT_OFFSET and self._role.is_master:
             self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         try:
             found = self._find(header, wanted)
@@ -148,19 +147,54 @@ class PullProcessor:
 
     def _reply(self, header: PullMessage, found: ReadResult) -> Reply:
         bounds = (found.next_offset, found.min_offset, found.max_offset)
+        suggested = self._suggested(header, found) if self._config.slave_read else MASTER
         status = found.status
         if status is ReadStatus.FOUND:
             self._statistics.count_get(header.consumer_group, header.topic, found.count, found.size)
-            return Reply(PullMessageResponse(*bounds, SUGGESTED_BROKER_ID), found.records, remark=status.name)
+            return Reply(PullMessageResponse(*bounds, suggested), found.records, remark=status.name)
         self._statistics.count_get_miss()
         code = _CODES[status]
         if status in _NEVER_WRITTEN and header.queue_offset:
             code = ResponseCode.PULL_OFFSET_MOVED
         if code == ResponseCode.PULL_OFFSET_MOVED:
-            self._moved.tell(header, found.next_offset)
+            if not self._corrects:
+                return self._uncorrected(header, found)
+            if self._role.is_master:
+                self._moved.tell(header, found.next_offset)
         if status is ReadStatus.NO_MATCHED_LOGIC_QUEUE:  # upstream creates a missing queue on a pull
             status = ReadStatus.NO_MESSAGE_IN_QUEUE
-        return Reply(PullMessageResponse(*bounds), code=code, remark=status.name)
+        return Reply(PullMessageResponse(*bounds, suggested), code=code, remark=status.name)
+
+    def _suggested(self, header: PullMessage, found: ReadResult) -> int:
+        """Return the id of the broker from which the group should pull next.
+
+        It is the group's `whichBrokerWhenConsumeSlowly` if the last message read is probably not in memory here, the
+        group's `brokerId` otherwise. Source: RocketMQ 4.9.8, DefaultMessageStore.getMessage.
+        """
+        group = self._groups.find(header.consumer_group)
+        if group is None:
+            return MASTER
+        last = self._store.reading.place(header.topic, header.queue_id, found.next_offset - 1)
+        begin = (
+            None
+            if last is None or found.next_offset <= header.queue_offset
+            else self._store.reading.log_offset_of(last)
+        )
+        return group.slow_broker_id if begin is not None and self._store.is_cold(begin) else group.broker_id
+
+    @property
+    def _corrects(self) -> bool:
+        return self._role.is_master or self._config.check_offsets_on_slave
+
+    def _uncorrected(self, header: PullMessage, found: ReadResult) -> Reply:
+        """Return a slave's reply to a pull outside of the queue: pull at the same offset again. A slave may be behind.
+
+        Source: RocketMQ 4.9.8, DefaultMessageStore.nextOffsetCorrection, PullMessageProcessor.
+        """
+        group = self._groups.find(header.consumer_group)
+        suggested = MASTER if group is None else group.broker_id
+        bounds = PullMessageResponse(header.queue_offset, found.min_offset, found.max_offset, suggested)
+        return Reply(bounds, code=ResponseCode.PULL_RETRY_IMMEDIATELY, remark=found.status.name)
 
     def _park(self, header: PullMessage, wanted: Filter, call: Call) -> Later:
         suspend_ms = header.suspend_ms if self._config.long_polling else self._config.short_polling_ms

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.role import BrokerRole
 from pyromq.clock import Clock
 from pyromq.errors import IllegalName, LimitReached
 from pyromq.names import TOOLS_GROUP, check_group, is_system_group
@@ -37,7 +38,8 @@ MORE_SYSTEM_GROUPS = 100  # limit of system groups beyond `maxGroups`: RocketMQ 
 class ConsumerGroups:
     """The table group -> settings. Each change gets a new data version and is saved by a thread.
 
-    Automatically created groups are saved later, by `unsaved`: after a crash they would be created again.
+    Only a master creates groups automatically. Such groups are saved later, by `unsaved`: after a crash they would be
+    created again.
     """
 
     def __init__(
@@ -46,7 +48,10 @@ class ConsumerGroups:
         file: JsonFile,
         clock: Clock,
         run_soon: RunSoon = at_once,
+        *,
+        role: BrokerRole | None = None,
     ) -> None:
+        self._role = role or BrokerRole()
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
         self._config = config
         self._file = file
@@ -98,7 +103,7 @@ class ConsumerGroups:
         there are too many groups, or the peer exceeds its share of created groups.
         """
         group = self._table.get(name)
-        if group is None and peer is not None and (self._config.auto_create_group or is_system_group(name)):
+        if group is None and peer is not None and self._may_create(name):
             try:
                 check_group(name)
             except IllegalName:
@@ -111,6 +116,9 @@ class ConsumerGroups:
             group = self._table[name] = GroupConfig(name=name)
             self._renew()
         return group
+
+    def _may_create(self, name: str) -> bool:
+        return self._role.is_master and (self._config.auto_create_group or is_system_group(name))
 
     def put(self, group: GroupConfig) -> Future[None]:
         """Create the group or replace its settings; the returned future completes when the change is on disk.

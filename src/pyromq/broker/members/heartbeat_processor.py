@@ -24,6 +24,7 @@ class HeartbeatProcessor:
     def __init__(self, state: SharedState) -> None:
         self._connections = state.connections
         self._groups = state.groups
+        self._role = state.role
         self._topics = state.topics
         self._config = state.config
         self._clock = state.clock
@@ -76,7 +77,7 @@ class HeartbeatProcessor:
         before = members.wanted_by.get(member.session) if members is not None else None
         group = self._groups.find(entry.group, member.session)
         # Members are registered even if their group may not be created; their pulls are refused.
-        if group is not None and group.retry_queues > 0:
+        if group is not None and group.retry_queues > 0 and self._role.is_master:
             self._topics.for_group_retry(retry_topic(entry.group), group.retry_queues)
         self._connections.register_consumer(entry, member, notify=group is None or group.notify_changes)
         members = self._connections.consumers(entry.group)

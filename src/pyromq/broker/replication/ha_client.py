@@ -211,7 +211,18 @@ class HaClient:
             connection.report_within(self._config.heartbeat_ms / 1000)
             if connection.is_idle and now - compared_at > silence:
                 compared_at = now
-                await self._comparison.check_bounds(master.address)
+                await self._compare_bounds(master)
+
+    async def _compare_bounds(self, master: Master) -> None:
+        """Raise `StoreError` if the master has deleted what the slave lacks."""
+        if not self._store.max_log_offset:
+            return
+        try:
+            await self._comparison.check_bounds(master.address)
+        except StoreError:
+            raise
+        except MQError as error:  # the master's HA port serves on: the next round asks again
+            logger.info("master %s does not tell the bounds of its log: %s", master.address, error)
 
     def _complain(self, master: Master, reason: str) -> None:
         """Log why the master is not followed: once for each reason, since the slave tries again each 5 s."""

@@ -100,11 +100,15 @@ class HaService:
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Stop listening, and close the connections of all slaves."""
+        """Stop listening. Slaves that are connected are served until `close`."""
         if self._listener is not None:
             stop_listening(self._listener)
             self._listener = None
         await self._tasks.stop()
+
+    def close(self) -> None:
+        """Write the last records, and close the connections of all slaves."""
+        self._send_all()
         for connection in list(self._connections.values()):
             self._close(connection)
 

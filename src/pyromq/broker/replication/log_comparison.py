@@ -47,9 +47,8 @@ class LogComparison:
         """
         async with self._channel(master) as channel:
             await self._check_file_size(channel)
-            bounds = await self._check_bounds(channel)
             if self._store.max_log_offset:
-                await self._check_last_record(channel, bounds)
+                await self._check_last_record(channel, await self._check_bounds(channel))
 
     async def check_bounds(self, master: str) -> None:
         """Ask whether the master still has the byte at which the log here ends. Raises as `check` does."""
@@ -78,7 +77,7 @@ class LogComparison:
         response = (await channel.call(BrokerState(), timeout=ASK_SECONDS)).check()
         table = decode_body(KeyValues, response.body, ANSWER).table
         bounds = _Bounds(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
-        if end and end < bounds.first:
+        if end < bounds.first:
             raise StoreError(
                 f"the log here ends at {end}, and the master's begins at {bounds.first}: the master has deleted what"
                 f" lies between. {self._advice}"

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pyromq.broker.config import BrokerConfig
+from pyromq.broker.config import BrokerConfig, from_java
+from pyromq.broker.replication.failover_config import NO_FAILOVER, parse_etcd
+from pyromq.broker.replication.set_record import MAX_REPLICA_NUMBER
 from pyromq.cli import run_servers, tls_settings
 from pyromq.cli.connection_options import NAMESRV, connection_options, connections
 from pyromq.cli.server_properties import (
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_DATA = Path("pyromq-data")
+ETCD_USER, ETCD_PASSWORD = "PYROMQ_ETCD_USER", "PYROMQ_ETCD_PASSWORD"
 
 
 def _ip(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
@@ -50,6 +53,15 @@ def _ip(ctx: click.Context, option: click.Parameter, text: str | None) -> str | 
             f"clients cannot connect to {text}; give the address at which they reach this machine, and "
             f"--host {text} to listen on all of its addresses"
         )
+    return text
+
+
+def _etcd(ctx: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    try:
+        if text is not None and not parse_etcd(text):
+            raise click.BadParameter("give the URL of at least one member of etcd")
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
     return text
 
 
@@ -202,6 +214,18 @@ def serve_name_server(
     metavar="HOST:PORT;...|URL",
     help="Name servers to register with. [default: namesrvAddr in --config, else NAMESRV_ADDR]",
 )
+@click.option(
+    "--etcd",
+    metavar="URL,...",
+    callback=_etcd,
+    help="Members of etcd: makes the broker one of a set of replicas, all with the same --broker-name.",
+)
+@click.option(
+    "--replica",
+    type=click.IntRange(1, MAX_REPLICA_NUMBER),
+    metavar="N",
+    help="Number of this replica in its set. [default: etcd gives one]",
+)
 @_with(*_BROKER_OPTIONS, *_COMMON_OPTIONS, _NAMESRV_CONNECTION)
 def serve_broker(namesrv: str | None, log_level: str, **options: Any) -> None:
     """Run a broker only."""
@@ -298,8 +322,15 @@ def _broker_config(
     if data is not None:
         properties = {name: value for name, value in properties.items() if name != "storePathRootDir"}
     settings: dict[str, Any] = {"data": data or DEFAULT_DATA}
+    set_options = {"failoverEtcd": options.get("etcd"), "replicaId": options.get("replica")}
+    of_set = {name: str(value) for name, value in set_options.items() if value is not None}
     if config_file is not None:
-        settings |= broker_settings(properties, data=settings["data"], source=config_file)
+        settings |= broker_settings({**properties, **of_set}, data=settings["data"], source=config_file)
+    elif of_set:
+        settings |= from_java(of_set, data=settings["data"])
+    if settings.get("failover", NO_FAILOVER).etcd:
+        account = {"etcd_user": os.environ.get(ETCD_USER, ""), "etcd_password": os.environ.get(ETCD_PASSWORD, "")}
+        settings["failover"] = replace(settings["failover"], **account)
     given = {
         "host": host,
         "advertised_host": broker_ip,

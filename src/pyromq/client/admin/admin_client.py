@@ -10,7 +10,7 @@ import msgspec
 
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient
-from pyromq.client.cluster.topic_routes import MASTER
+from pyromq.client.cluster.known_masters import MASTER
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import Unavailable, UsageError
 from pyromq.net.connection_config import ConnectionConfig

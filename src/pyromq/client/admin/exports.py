@@ -16,7 +16,7 @@ from pyromq.client.admin.overviews import day_sum
 from pyromq.client.admin.servers import Servers
 from pyromq.client.arguments import checked
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.cluster.topic_routes import MASTER
+from pyromq.client.cluster.known_masters import MASTER
 from pyromq.errors import AccessDenied, ConsumerNotOnline
 from pyromq.names import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, is_system_group
 from pyromq.remoting.bodies import (

@@ -14,12 +14,25 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from pyromq.client.cluster.environment import connections_of
+from pyromq.client.cluster.known_masters import MASTER
 from pyromq.client.cluster.name_servers import NameServers, addresses_of
 from pyromq.client.cluster.namespace import NO_NAMESPACE, Namespace
+from pyromq.client.cluster.replica_set_watch import WATCH_SECONDS, ReplicaSetWatch
+from pyromq.client.cluster.retry import Retry, may_be_taken
 from pyromq.client.cluster.shared_connections import Member, SharedConnections, join, leave, new_instance
-from pyromq.client.cluster.topic_routes import MASTER, Route, Routes, read_route, route_for_new_topic
+from pyromq.client.cluster.topic_routes import Route, Routes, read_route, route_for_new_topic
 from pyromq.clock import Clock
-from pyromq.errors import DeadlineExceeded, MQError, NotRunning, ProtocolError, TopicNotFound, Unavailable
+from pyromq.errors import (
+    DeadlineExceeded,
+    MQError,
+    NotRunning,
+    NotTheMaster,
+    ProtocolError,
+    ResponseCode,
+    TopicNotFound,
+    Unavailable,
+    from_response,
+)
 from pyromq.logs import PARTIAL_RESULTS, logger_of
 from pyromq.message import MessageQueue, StoredMessage, SysFlag, encode_properties
 from pyromq.names import AUTO_CREATE_TOPIC, INNER_PRODUCER_GROUP
@@ -58,32 +71,6 @@ class AsyncLifespan(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-FIRST_PAUSE = 0.02  # seconds before the first retry; each pause is twice the previous one
-LONGEST_PAUSE = 0.5  # limit of the seconds between two attempts
-
-
-class Retry:
-    """The attempts of one request, which together may take `seconds`."""
-
-    def __init__(self, clock: Clock, seconds: float) -> None:
-        self._clock = clock
-        self._deadline = clock.monotonic() + seconds
-        self._pause = FIRST_PAUSE
-
-    @property
-    def left(self) -> float:
-        """Seconds left for the next attempt, at least 1 ms."""
-        return max(0.001, self._deadline - self._clock.monotonic())
-
-    async def pause(self) -> bool:
-        """Wait before the next attempt. Return False immediately if the pause would end after the deadline."""
-        if self._clock.monotonic() + self._pause >= self._deadline:
-            return False
-        await self._clock.sleep(self._pause)
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        return True
 
 
 partial_results = logger_of(PARTIAL_RESULTS)
@@ -144,6 +131,7 @@ class ClusterClient:
         self._connections = connections_of(connections)
         self._pool = Pool(self._member.dispatcher, clock, self._connections)
         self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
+        self._set_watch = ReplicaSetWatch(self, clock)
         self._fetching: dict[str, asyncio.Lock] = {}
         self._fetched: dict[str, float] = {}
         self._greeted: dict[str, Channel] = {}
@@ -176,6 +164,7 @@ class ClusterClient:
                 every(REFRESH_SECONDS, self.name_servers.look_up, self._clock), name="look up name servers"
             )
         self.tasks.start(every(self._route_refresh_seconds, self.refresh_all, self._clock), name="refresh routes")
+        self.tasks.start(every(WATCH_SECONDS, self._set_watch.look, self._clock), name="watch replica sets")
 
     async def close(self) -> None:
         """Stop the background tasks, unregister at every broker that got a heartbeat, close the connections.
@@ -206,7 +195,11 @@ class ClusterClient:
 
     async def channel(self, address: str) -> Channel:
         """Return the connection to a broker, opened if necessary: a heartbeat is sent first. Raises `Unavailable`."""
-        channel = await self._pool.channel(address)
+        try:
+            channel = await self._pool.channel(address)
+        except Unavailable:
+            self.routes.unreachable(address)
+            raise
         if self._greeted.get(address) is not channel:
             self._greeted[address] = channel
             self._silent.discard(address)
@@ -254,7 +247,7 @@ class ClusterClient:
 
     async def refresh(self, topic: str) -> None:
         """Fetch a topic's route again. The known route stays if no name server answers or the topic was deleted."""
-        if self._clock.monotonic() - self._fetched.get(topic, -REFRESH_PAUSE) < REFRESH_PAUSE:
+        if self.route_age(topic) < REFRESH_PAUSE:
             return
         self._fetched[topic] = self._clock.monotonic()
         try:
@@ -263,6 +256,10 @@ class ClusterClient:
             logger.debug("route of %s stays as it was: %s", topic, error)
         except ProtocolError as error:
             logger.warning("route of %s stays as it was: %s", topic, error)
+
+    def route_age(self, topic: str) -> float:
+        """Return the seconds since a topic's route was refreshed; a large number if it never was."""
+        return self._clock.monotonic() - self._fetched.get(topic, float("-inf"))
 
     async def refresh_all(self) -> None:
         for topic in self.routes.topics:
@@ -327,11 +324,58 @@ class ClusterClient:
                 address = route.replica(queue.broker_name, broker_id)
                 if address is None:
                     raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {queue.topic!r}")
-                return await self.ask(address, header, timeout=retry.left)
-            except Unavailable:
+                return self._taken(queue, await self.ask(address, header, timeout=retry.left))
+            except (Unavailable, NotTheMaster) as error:
                 if not await retry.pause():
                     raise
-                await self.refresh(queue.topic)
+                await self.find_master(queue.topic, error)
+
+    async def ask_master(
+        self,
+        queue: MessageQueue,
+        header: Header | Filled,
+        body: bytes = b"",
+        *,
+        timeout: float,
+        idempotent: bool = False,
+    ) -> Response:
+        """Return the response, with any code, of a queue's master.
+
+        For `timeout` seconds, retries a request that a replica refused. If the broker is a replica set, retries also
+        while its master cannot be reached, and with `idempotent` after a lost connection. Raises `Unavailable`.
+        """
+        retry = Retry(self._clock, timeout)
+        while True:
+            try:
+                return self._taken(queue, await self.ask(await self.master(queue), header, body, timeout=retry.left))
+            except NotTheMaster as refusal:
+                error: MQError = refusal
+            except Unavailable as unavailable:
+                if not self.is_set(queue) or (may_be_taken(unavailable) and not idempotent):
+                    raise
+                error = unavailable
+            if not await retry.pause():
+                raise error
+            await self.find_master(queue.topic, error)
+
+    def is_set(self, queue: MessageQueue) -> bool:
+        """Return whether a known route says that the queue's broker is a replica set, which elects another master."""
+        route = self.routes.find(queue.topic)
+        return route is not None and queue.broker_name in route.epochs
+
+    async def find_master(self, topic: str, error: MQError) -> None:
+        """Refresh a topic's route after `error`, unless the error has named the master."""
+        if not isinstance(error, NotTheMaster) or error.master is None:
+            await self.refresh(topic)
+
+    def _taken(self, queue: MessageQueue, response: Response) -> Response:
+        """Return the response. If it is a replica's refusal, note the master that it names and raise it."""
+        if response.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            error = from_response(response.code, response.remark)
+            if isinstance(error, NotTheMaster):
+                self.routes.redirect(queue.broker_name, error.master)
+                raise error
+        return response
 
     async def send_copy(
         self,
@@ -364,7 +408,7 @@ class ClusterClient:
             batch=False,
             max_reconsume_times=most_attempts,
         )
-        response = await self.ask(await self.master(queue), order, message.stored_body, timeout=timeout)
+        response = await self.ask_master(queue, order, message.stored_body, timeout=timeout)
         response.check()
         return response
 
@@ -378,7 +422,8 @@ class ClusterClient:
     async def masters(self) -> dict[str, str]:
         """Return the addresses of all masters by broker name, fetched from a name server now."""
         brokers = (await self.cluster_table()).brokers
-        return {name: each.addresses[MASTER] for name, each in sorted(brokers.items()) if MASTER in each.addresses}
+        found = {name: self.routes.believed(each).get(MASTER) for name, each in sorted(brokers.items())}
+        return {name: address for name, address in found.items() if address is not None}
 
     async def cluster_table(self) -> ClusterTable:
         """Return the brokers and clusters that a name server knows now."""

@@ -256,7 +256,7 @@ class AsyncProducer(AsyncLifespan):
         pending = self._prepare(message, choose, None, kind=SendKind.ONE_WAY)
         error: BaseException | None = None
         try:
-            channel, chosen = await self._outbox.destination(pending)
+            channel, chosen = await self._outbox.reach(pending)
             header = self._outbox.header(pending, chosen)
             channel.notify(header, pending.body)
             await channel.writable(header.code, self.config.timeout)
@@ -483,9 +483,9 @@ async def recall(
     handle = decode_handle(recall_handle)
     if (await cluster.route(handle.topic)).master(handle.broker_name) is None:
         await cluster.refresh(handle.topic)
-    address = await cluster.master(MessageQueue(handle.topic, handle.broker_name, 0))
+    queue = MessageQueue(handle.topic, handle.broker_name, 0)
     order = RecallMessage(
         topic=handle.topic, recall_handle=recall_handle, producer_group=group, broker_name=handle.broker_name
     )
-    answer = (await cluster.ask(address, order, timeout=timeout)).check()
+    answer = (await cluster.ask_master(queue, order, timeout=timeout)).check()
     return answer.header(RecallMessageResponse).message_id

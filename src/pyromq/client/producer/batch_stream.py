@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 from pyromq.client.arguments import checked
 from pyromq.client.client_config import ProducerConfig
-from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient, Retry
+from pyromq.client.cluster.cluster_client import AsyncLifespan, ClusterClient
 from pyromq.client.cluster.namespace import namespace_of
+from pyromq.client.cluster.retry import Retry
 from pyromq.client.producer.pending_send import STATUSES, check_topic_for_sending
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import MQError, NoPermission, Unavailable, UsageError, from_response
+from pyromq.errors import MQError, NoPermission, NotTheMaster, Unavailable, UsageError, from_response
 from pyromq.message import MessageQueue, SendStatus
 from pyromq.message_id import UniqueIds
 from pyromq.remoting.command import Response
@@ -130,14 +131,18 @@ class BatchStream:
                 if status is SendStatus.OK:
                     return response
                 if status is None:
-                    raise from_response(response.code, response.remark)
+                    refusal = from_response(response.code, response.remark)
+                    if isinstance(refusal, NotTheMaster):
+                        self._cluster.routes.redirect(queue.broker_name, refusal.master)
+                    raise refusal
                 raise Unavailable(f"stored, but {status.value}")
             except MQError as error:
                 if not error.retriable:
                     raise
                 if not await retry.pause():
                     raise Unavailable(f"{queue} acknowledged no message for {self._timeout:g} s: {error}") from error
-            await self._cluster.refresh(queue.topic)
+                failure = error
+            await self._cluster.find_master(queue.topic, failure)
 
     async def _ask_once(self, queue: MessageQueue, header: Header, body: bytes, seconds: float) -> Response:
         address = self._cluster.sending_address(await self._cluster.master(queue))
@@ -248,12 +253,12 @@ async def find_ledger(cluster: ClusterClient, name: str | None) -> str:
     A broker that left the cluster counts, because its decisions still hold: another ledger could decide differently.
     Raises `UsageError` if `name` is not known, `Unavailable` if no broker is registered.
     """
-    masters = await cluster.masters()
-    if not masters:
+    registered = sorted((await cluster.cluster_table()).brokers)  # also replica sets that have no master now
+    if not registered:
         raise Unavailable("the name server knows no broker")
-    if name in masters:
+    if name in registered:
         return name
-    known = sorted({*masters, *await cluster.absent_topics()})
+    known = sorted({*registered, *await cluster.absent_topics()})
     if name is not None and name not in known:
-        raise UsageError(f"no broker {name!r} is registered to keep the ledger; there are {', '.join(masters)}")
+        raise UsageError(f"no broker {name!r} is registered to keep the ledger; there are {', '.join(registered)}")
     return name or known[0]

@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from pyromq.client.arguments import checked
 from pyromq.client.client_config import ProducerConfig
-from pyromq.client.cluster.cluster_client import AsyncLifespan, Retry
+from pyromq.client.cluster.cluster_client import AsyncLifespan
+from pyromq.client.cluster.retry import Retry
 from pyromq.client.producer.batch_stream import AsyncRunProducer, find_ledger
 from pyromq.client.producer.pending_send import OrderingKey, QueueSelection, each_message, prepare_batch, queue_for_key
 from pyromq.clock import SystemClock

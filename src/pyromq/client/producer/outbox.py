@@ -11,11 +11,20 @@ from typing import TYPE_CHECKING, cast
 
 from pyromq import speedups
 from pyromq.client.client_config import ProducerConfig
-from pyromq.client.cluster.cluster_client import ClusterClient, Retry
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.retry import Retry
 from pyromq.client.cluster.topic_routes import Route
 from pyromq.client.producer.pending_send import STATUSES, PendingSend, QueueSelection, SelectorRaised, plain_properties
 from pyromq.clock import Clock
-from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, Unavailable, from_response
+from pyromq.errors import (
+    DeadlineExceeded,
+    MQError,
+    NotTheMaster,
+    ProtocolError,
+    ServiceNotAvailable,
+    Unavailable,
+    from_response,
+)
 from pyromq.message import MessageQueue, SendResult, SendStatus
 from pyromq.message_id import UniqueIds
 from pyromq.net.channel import Channel
@@ -27,6 +36,8 @@ if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.requests import FastOutbox, FastSend, ResultMaker
 
     _results = ResultMaker(SendResult, SendStatus.OK)
+
+SET_PAUSE = 0.05  # first pause between attempts at a replica set; each pause is twice the previous one, up to 0.5 s
 
 _VARIABLES = ("queue_id", "sys_flag", "born_ms", "flag", "properties")
 
@@ -54,6 +65,7 @@ class Outbox:
         self._stalled: dict[str, deque[PendingSend]] = {}
         self._room: list[tuple[int, asyncio.Future[None]]] = []
         self._fast_outbox: FastOutbox | None = None
+        self._extra = max(0.0, config.failover_seconds - config.timeout)
 
     def open_fast_outbox(
         self, ids: UniqueIds, create_future: Callable[[], asyncio.Future[SendResult]]
@@ -101,6 +113,8 @@ class Outbox:
             queue = self._choose(route, pending)
             if queue is None:
                 return
+            if route.epochs:
+                _extend(pending, route, queue)
             known, channel = self._channels.get(queue.broker_name) or (None, None)
             if channel is None or known is not route or channel.closed:
                 channel = self._open_channel(route, queue)
@@ -166,9 +180,24 @@ class Outbox:
                 queue = pending.planned or self._pick(route, pending)
                 # If connecting fails, the next pick avoids this queue's broker.
                 pending.planned, pending.queue = None, queue
+                _extend(pending, route, queue)
                 return await self._channel(route, queue), queue
         except TimeoutError as error:
             raise DeadlineExceeded(f"no connection for a message to topic {pending.topic!r} in time") from error
+
+    async def reach(self, pending: PendingSend) -> tuple[Channel, MessageQueue]:
+        """Return the destination of a message that is sent once. Retries while a replica set has no master in reach."""
+        retry: Retry | None = None
+        while True:
+            try:
+                return await self.destination(pending)
+            except Unavailable:
+                if pending.queue is None or not self._cluster.is_set(pending.queue):
+                    raise
+                retry = retry or Retry(self._clock, pending.deadline - self._clock.monotonic(), first_pause=SET_PAUSE)
+                if not await retry.pause():
+                    raise
+            await self._cluster.refresh(pending.topic)
 
     async def _channel(self, route: Route, queue: MessageQueue) -> Channel:
         address = route.master(queue.broker_name)
@@ -215,7 +244,8 @@ class Outbox:
         if self._fast_outbox is not None and pending.choose is None and not pending.is_batch:
             route, writer = self._cluster.routes.find(queue.topic), self._template(pending, queue).request_writer
             if route is not None and writer is not None:
-                self._fast_outbox.learn(route, queue, channel, writer)
+                extra = self._extra if queue.broker_name in route.epochs else 0.0
+                self._fast_outbox.learn(route, queue, channel, writer, self._config.timeout + extra)
 
     def header(self, pending: PendingSend, queue: MessageQueue) -> Filled:
         template = self._template(pending, queue)
@@ -253,7 +283,9 @@ class Outbox:
             self._retry_or_fail(pending, answer)
         else:
             error = from_response(answer.code, answer.remark)
-            if answer.code in pending.retry_codes:
+            if isinstance(error, NotTheMaster):
+                self._cluster.routes.redirect(queue.broker_name, error.master)
+            if answer.code in pending.retry_codes or self._is_free(queue, error):
                 self._retry_or_fail(pending, error)
             else:
                 self._fail(pending, error)
@@ -281,7 +313,18 @@ class Outbox:
         else:
             self._fail(pending, error)
 
+    def _is_free(self, queue: MessageQueue, error: MQError) -> bool:
+        """Return whether a failed attempt does not count in `retries`: only the deadline limits such attempts.
+
+        A replica's refusal is no attempt. A replica set elects another master, which takes some seconds.
+        """
+        if isinstance(error, NotTheMaster):
+            return True
+        return isinstance(error, Unavailable | ServiceNotAvailable) and self._cluster.is_set(queue)
+
     def _retry_or_fail(self, pending: PendingSend, error: MQError) -> None:
+        if pending.queue is not None and self._is_free(pending.queue, error):
+            pending.attempts -= 1
         if pending.attempts > self._config.retries or not self._cluster.running or pending.future.done():
             self._fail(pending, error)
         else:
@@ -301,9 +344,14 @@ class Outbox:
 
         Return None if it was written, else the last error.
         """
-        retry = Retry(self._clock, pending.deadline - self._clock.monotonic())
+        is_again = pending.retry is not None
+        if pending.retry is None:
+            pending.retry = Retry(self._clock, pending.deadline - self._clock.monotonic(), first_pause=SET_PAUSE)
+        retry = pending.retry
+        if is_again and pending.queue is not None and self._is_free(pending.queue, error) and not await retry.pause():
+            return _late(pending, error)
         while self._clock.monotonic() < pending.deadline and not pending.future.done():
-            await self._cluster.refresh(pending.topic)
+            await self._cluster.find_master(pending.topic, error)
             try:
                 channel, queue = await self.destination(pending)
             except Unavailable as unavailable:
@@ -316,9 +364,7 @@ class Outbox:
             else:
                 self._ask(channel, pending, queue)
                 return None
-        if isinstance(error, Unavailable):
-            return type(error)(f"no broker took the message to topic {pending.topic!r} in time: {error}")
-        return error
+        return _late(pending, error)
 
     def _fail(self, pending: PendingSend, error: MQError) -> None:
         self.leave(1, len(pending.body))
@@ -352,6 +398,19 @@ class Outbox:
         for limit, future in self._room:
             if self.in_flight < limit and self.pending_bytes < self.most_bytes and not future.done():
                 future.set_result(None)
+
+
+def _extend(pending: PendingSend, route: Route, queue: MessageQueue) -> None:
+    """Give a message without a timeout of its own the time that a replica set may take to elect a master."""
+    if pending.extra and queue.broker_name in route.epochs:
+        pending.deadline += pending.extra
+        pending.extra = 0.0
+
+
+def _late(pending: PendingSend, error: MQError) -> MQError:
+    if isinstance(error, Unavailable):
+        return type(error)(f"no broker took the message to topic {pending.topic!r} in time: {error}")
+    return error
 
 
 def send_result(answer: Response, message_id: str, queue: MessageQueue) -> SendResult:

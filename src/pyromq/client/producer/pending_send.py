@@ -17,6 +17,7 @@ from pyromq.client.arguments import check_queue
 from pyromq.client.client_config import ProducerConfig
 from pyromq.client.client_hooks import MessageSend, SendHooks, SendKind
 from pyromq.client.cluster.namespace import Namespace
+from pyromq.client.cluster.retry import Retry
 from pyromq.clock import Clock
 from pyromq.compression import compress
 from pyromq.errors import IllegalMessage, IllegalName, MQError, ResponseCode, UsageError
@@ -196,7 +197,9 @@ class PendingSend(msgspec.Struct, eq=False):
     planned: MessageQueue | None = None  # queue chosen for the next attempt, not connected yet
     queue: MessageQueue | None = None  # queue of the latest attempt
     started: float = 0.0
-    attempts: int = 0
+    attempts: int = 0  # attempts that a broker may have taken
+    extra: float = 0.0  # seconds by which the deadline is later at a replica set
+    retry: Retry | None = None  # the pauses between attempts that no broker took
     not_ok: SendResult | None = None  # result of an earlier attempt stored with a status other than OK
 
 
@@ -461,6 +464,7 @@ class Preparation:
         self._config = config
         self._names = names
         self._clock = clock
+        self.failover_extra = max(0.0, config.failover_seconds - config.timeout)  # `extra` of sends without a timeout
         self._topics: dict[str, str] = {}  # checked topics without namespace, by their name in messages
         self._ids: UniqueIds
         self._loop: asyncio.AbstractEventLoop
@@ -523,6 +527,7 @@ class Preparation:
             None,
             choose,
             ended,
+            extra=self.failover_extra if timeout is None else 0.0,
         )
 
     def batch(self, members: Sequence[Message], choose: QueueChooser | None, timeout: float | None) -> PendingSend:
@@ -537,6 +542,7 @@ class Preparation:
         codes = self._config.retry_codes if choose is None else frozenset()
         pending = PendingSend(topic, ids, 0, body, 0, text, deadline, codes, self._loop.create_future())
         pending.is_batch, pending.choose, pending.ended = True, choose, ended
+        pending.extra = self.failover_extra if timeout is None else 0.0
         return pending
 
     def member(self, message: Message) -> tuple[BatchMember, SendEnded | None]:

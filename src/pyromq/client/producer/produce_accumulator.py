@@ -137,6 +137,7 @@ class ProduceAccumulator:
             is_batch=True,
             fixed_queue=queue,
             ended=partial(self._ended, batch),
+            extra=self._preparation.failover_extra,
         )
         pending.future.add_done_callback(_retrieved)
         self._outbox.leave(1, batch.bodies)  # the batch counts as one message from here on

@@ -19,6 +19,7 @@ from pyromq.client.application_code import awaited, called, check_takes, picture
 from pyromq.client.arguments import checked
 from pyromq.client.client_config import ProducerConfig
 from pyromq.client.client_hooks import Decision, EndTransactionHook, SendKind, TransactionEnd
+from pyromq.client.cluster.cluster_client import API_SECONDS
 from pyromq.client.cluster.namespace import NO_NAMESPACE, Namespace
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.clock import Clock
@@ -185,10 +186,7 @@ class AsyncTransactionProducer(AsyncProducer):
         return TransactionResult(sent, decision, confirmed)
 
     async def _tell(self, sent: SendResult, decision: Decision) -> None:
-        route = await self._outbox.route(sent.queue.topic)
-        address = route.master(sent.queue.broker_name)
-        if address is None:
-            raise Unavailable(f"broker {sent.queue.broker_name!r} is not in the route of topic {sent.queue.topic!r}")
+        await self._outbox.route(sent.queue.topic)
         order = EndTransaction(
             producer_group=self._names.wrap(self.group),
             half_queue_offset=sent.queue_offset,
@@ -198,7 +196,9 @@ class AsyncTransactionProducer(AsyncProducer):
             transaction_id=sent.transaction_id or sent.message_id,
             broker_name=sent.queue.broker_name,
         )
-        (await self._cluster.ask(address, order)).check()
+        # A repeated decision does no harm: the broker refuses it, as the half message is decided.
+        seconds = self.config.failover_seconds if self._cluster.is_set(sent.queue) else API_SECONDS
+        (await self._cluster.ask_master(sent.queue, order, timeout=seconds, idempotent=True)).check()
 
     def _check_ended(self, message: StoredMessage, decision: Decision, broker: str) -> None:
         if self._end_hooks:

@@ -165,6 +165,11 @@ class CommitLog(LogTail):
         self._refusal = reason
         self.limit = _NO_APPENDS
 
+    def accept(self, reason: str) -> None:
+        """Accept appends again that were refused for `reason`. Does nothing if they are refused for another reason."""
+        if self._refusal == reason:
+            self._refusal = ""
+
     def suspend(self, reason: str) -> None:
         """Refuse appends, with `reason` as the text of their error, until `suspend` is called with ""."""
         if reason or self._suspension:

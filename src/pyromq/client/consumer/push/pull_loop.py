@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from pyromq.client.client_config import ConsumerConfig
 from pyromq.client.cluster.cluster_client import ClusterClient
-from pyromq.client.cluster.topic_routes import MASTER
+from pyromq.client.cluster.known_masters import MASTER
 from pyromq.client.consumer.consumer_status import ConsumptionRates
 from pyromq.client.consumer.pulling import (
     DamagedMessagePolicy,

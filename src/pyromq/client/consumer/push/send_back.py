@@ -74,7 +74,7 @@ class SendBack:
             broker_name=queue.broker_name,
             reason=reason or None,
         )
-        (await self._cluster.ask(await self._cluster.master(queue), order, timeout=SEND_BACK_SECONDS)).check()
+        (await self._cluster.ask_master(queue, order, timeout=SEND_BACK_SECONDS)).check()
 
     async def _send_copy(self, message: StoredMessage, attempts: int, delay_level: int, reason: str) -> None:
         """Send a copy with its attempts to the retry topic; the broker delays it or makes it a dead letter."""

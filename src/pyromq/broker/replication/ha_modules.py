@@ -1,0 +1,76 @@
+"""The modules of masters and slaves as in RocketMQ 4.9: a master sends its log, and a slave follows the log."""
+
+from __future__ import annotations
+
+from pyromq.broker.config import ConfiguredRole
+from pyromq.broker.confirmation import ReplicaRule
+from pyromq.broker.modules import BrokerModule, Step
+from pyromq.broker.replication.allowed_peers import AllowedPeers
+from pyromq.broker.replication.ha_client import HaClient, Master, request_address
+from pyromq.broker.replication.ha_service import HaService
+from pyromq.broker.shared_state import SharedState
+
+
+def sending_log(state: SharedState) -> BrokerModule:
+    """Return the module that sends the log to slaves while the broker is the master; an empty module for a broker
+    without slaves.
+
+    With SYNC_MASTER, replies to sends wait until one slave has the messages.
+    """
+    config = state.config
+    if not config.serves_slaves:
+        return BrokerModule()
+    peers = AllowedPeers(config.ha.allowed_peers, host=config.host, registered=state.registering.hosts)
+    service = HaService(
+        state.store,
+        state.clock,
+        config.ha,
+        replicated=state.confirmation.replicated,
+        allows=peers.allows,
+        fetch=state.cold_reads.fetch,
+    )
+    # The port of a broker that takes any free port is known later, and the next port may be in use.
+    takes_any_port = config.port == 0
+
+    def require_slave() -> None:
+        if config.role is ConfiguredRole.SYNC_MASTER:
+            rule = ReplicaRule(config.ha.slave_timeout_ms / 1000, has_replica=service.has_replica)
+            state.confirmation.require_replicas(rule)
+
+    async def start() -> None:
+        port = config.ha.port
+        if port is None:
+            port = 0 if takes_any_port else config.port + 1
+        await service.start(config.host, port)
+        host = config.advertised_ip
+        state.role.serve_slaves_at(f"[{host}]:{service.port}" if ":" in host else f"{host}:{service.port}")
+
+    return BrokerModule(
+        master_only=True,
+        mend=require_slave,  # before the first request
+        start=start,
+        steps=[Step(service.step, service.alarm)],
+        stop=service.stop,
+        close=service.close,
+    )
+
+
+def following_log(state: SharedState) -> BrokerModule:
+    """Return the module by which a slave's log follows its master's; an empty module for any other broker."""
+    config, role = state.config, state.role
+    if config.role is not ConfiguredRole.SLAVE:
+        return BrokerModule()
+    client = HaClient(state.store, state.clock, config.ha, connections=config.connections)
+
+    def obey() -> None:
+        """Follow the master that is known now. A slave that loses sight of its master keeps the connection."""
+        if role.is_master:
+            client.follow(None)
+        elif ha_address := config.ha_master or role.ha_address:
+            client.follow(Master(ha_address, role.master_address or request_address(ha_address)))
+
+    async def start() -> None:
+        role.listen(obey)
+        obey()
+
+    return BrokerModule(start=start, stop=client.stop)

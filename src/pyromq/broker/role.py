@@ -1,0 +1,135 @@
+"""Whether a broker is the master of its name, and what requests a broker refuses while it is not.
+
+The role changes while the broker runs. No I/O here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyromq.broker.config import BrokerConfig
+from pyromq.errors import BrokerError, NotTheMaster, ResponseCode
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.header import Header
+from pyromq.remoting.headers import (
+    CleanTopics,
+    CommitBatch,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    EndTransaction,
+    FindBatch,
+    RecallMessage,
+    ResumeHalfMessage,
+    RollBackBatch,
+    SaveGroup,
+    SendBatchMessage,
+    SendHalfRun,
+    SendMessage,
+    SendMessageBack,
+    SendReplyMessage,
+)
+
+MASTER = 0  # broker id of a master
+
+
+class BrokerRole:
+    """The role of one broker among the brokers of its name.
+
+    A broker with `number` 0 can only be a master. Another broker is registered under its number unless it is the
+    master. `epoch` counts the masters of a replica set; 0 outside of replica sets. `listen` adds functions that are
+    called after each change.
+    """
+
+    def __init__(self, number: int = MASTER, *, is_master: bool | None = None, epoch: int = 0) -> None:
+        self.is_master = number == MASTER if is_master is None else is_master
+        self.epoch = epoch
+        self.master_address: str | None = None  # address of the other broker that is master; None: this one, or unknown
+        self.ha_address: str | None = None  # address at which the master sends its log to slaves; None: unknown
+        self.log_needed_from = 0  # log offset from which on the master keeps its log: a slave keeps its own log, too
+        self._number = number
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def broker_id(self) -> int:
+        """The id under which the broker is registered now: 0 for a master."""
+        return MASTER if self.is_master else self._number
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def lead(self, epoch: int = 0) -> None:
+        """Make this broker the master. Called by `Broker.promote`, once the broker can store messages."""
+        self.is_master, self.epoch = True, epoch
+        self.master_address = self.ha_address = None
+        self._changed()
+
+    def step_down(self, master_address: str | None = None, epoch: int = 0) -> None:
+        """Refuse writes from now on: another broker is the master. The broker must be closed soon.
+
+        Raises `ValueError` for a broker with number 0.
+        """
+        if self._number == MASTER:
+            raise ValueError("a broker with number 0 can only be a master")
+        self.is_master, self.epoch = False, max(epoch, self.epoch)
+        self.master_address, self.ha_address = master_address, None
+        self._changed()
+
+    def follow(self, master_address: str | None, ha_address: str | None, epoch: int = 0) -> None:
+        """Note the addresses of the master, None if there is no master. Does nothing if this broker is the master."""
+        epoch = max(epoch, self.epoch)
+        if not self.is_master and (master_address, ha_address, epoch) != (
+            self.master_address,
+            self.ha_address,
+            self.epoch,
+        ):
+            self.master_address, self.ha_address, self.epoch = master_address, ha_address, epoch
+            self._changed()
+
+    def serve_slaves_at(self, ha_address: str | None) -> None:
+        """Note the address at which this broker, the master, sends its log to slaves; None if it no longer does."""
+        self.ha_address = ha_address
+        self._changed()
+
+    def not_the_master(self) -> NotTheMaster:
+        """Return the error that refuses a write, with the master's address if one is known."""
+        return NotTheMaster(self.master_address)
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def configured_role(config: BrokerConfig) -> BrokerRole:
+    """Return the role with which a broker starts. A fixed HA address implies the master's address: one port below."""
+    role = BrokerRole(config.broker_id)
+    if config.ha_master is not None:
+        host, _, port = config.ha_master.rpartition(":")
+        role.follow(f"{host}:{int(port) - 1}", config.ha_master)
+    return role
+
+
+class WriteRefusals:
+    """Refuses the requests that only a master answers, with the codes of RocketMQ's slaves.
+
+    Source: RocketMQ 4.9.8, DefaultMessageStore.checkStoreStatus, EndTransactionProcessor, AdminBrokerProcessor.
+    """
+
+    def __init__(self, role: BrokerRole) -> None:
+        self._role = role
+
+    @answers(
+        *(SendMessage, SendBatchMessage, SendMessageBack, SendReplyMessage, RecallMessage),
+        *(ResumeHalfMessage, SendHalfRun, CommitBatch, RollBackBatch, FindBatch),
+    )
+    def refuse(self, header: Header, call: Call) -> Reply:
+        raise self._role.not_the_master()
+
+    @answers(EndTransaction)
+    def refuse_decision(self, header: Header, call: Call) -> Reply:
+        raise BrokerError(str(self._role.not_the_master()), code=ResponseCode.SLAVE_NOT_AVAILABLE)
+
+    @answers(CreateTopic, DeleteTopic, CleanTopics, SaveGroup, DeleteGroup)
+    def refuse_change(self, header: Header, call: Call) -> Reply:
+        raise BrokerError(f"topics and groups change at the master only; {self._role.not_the_master()}")

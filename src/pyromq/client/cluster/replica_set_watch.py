@@ -1,0 +1,56 @@
+"""Watches the masters of replica sets for one client: asks for routes early, and leaves former masters."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pyromq.clock import Clock
+from pyromq.logs import logger_of
+from pyromq.net.channel import Channel
+from pyromq.remoting.codes import RequestCode
+
+if TYPE_CHECKING:
+    from pyromq.client.cluster.cluster_client import ClusterClient
+
+logger = logger_of(__name__)
+
+WATCH_SECONDS = 1.0  # interval of `look`
+SILENT_SECONDS = 1.0  # a master that owes an answer so long may have a successor: ask the name server
+REFRESH_SECONDS = 5.0  # interval between refreshes of routes with replica sets: pulls are silent for longer
+FORMER_SECONDS = 1.0  # time for a former master's last answers, before its connection is closed
+_HELD = frozenset({int(RequestCode.PULL_MESSAGE)})  # requests that brokers may hold for long
+
+
+class ReplicaSetWatch:
+    """Looks after the replica sets in one client's routes. Without replica sets it does nothing."""
+
+    def __init__(self, cluster: ClusterClient, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        cluster.routes.on_master_change.append(self._leave_former)
+
+    async def look(self) -> None:
+        """Refresh the routes of replica sets whose master is silent, or that are older than `REFRESH_SECONDS`."""
+        due = [topic for topic, route in self._cluster.routes.known.items() if route.epochs and self._is_due(topic)]
+        await asyncio.gather(*(self._cluster.refresh(topic) for topic in due))
+
+    def _is_due(self, topic: str) -> bool:
+        route = self._cluster.routes.known[topic]
+        masters = filter(None, map(route.master, route.epochs))
+        return self._cluster.route_age(topic) >= REFRESH_SECONDS or any(map(self._is_silent, masters))
+
+    def _is_silent(self, address: str) -> bool:
+        channel = self._cluster.open_channel(self._cluster.sending_address(address))
+        return channel is not None and channel.session.oldest_wait(_HELD) >= SILENT_SECONDS
+
+    def _leave_former(self, broker_name: str, former: str, present: str) -> None:
+        """Close the connections to a former master soon: its unanswered requests are then sent to the successor."""
+        logger.info("the master of broker %s is now %s; it was %s", broker_name, present, former)
+        for address in {former, self._cluster.sending_address(former)}:
+            if self._cluster.running and (channel := self._cluster.open_channel(address)) is not None:
+                self._cluster.tasks.start(self._cut_later(channel), name=f"leave former master {address}")
+
+    async def _cut_later(self, channel: Channel) -> None:
+        await self._clock.sleep(FORMER_SECONDS)
+        channel.cut()

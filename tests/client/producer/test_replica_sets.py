@@ -1,0 +1,213 @@
+"""Producers of a replica set: they find the new master by themselves, and no attempt that nobody took counts."""
+
+import asyncio
+import time
+
+import pytest
+from tests.client.replica_set import replica_set
+
+from pyromq.client.client_config import ProducerConfig
+from pyromq.client.producer.async_producer import AsyncProducer
+from pyromq.client.producer.batch_stream import AsyncRunProducer
+from pyromq.client.producer.transaction_producer import AsyncTransactionProducer, Decision
+from pyromq.errors import DeadlineExceeded, NotTheMaster, Unavailable
+from pyromq.message import Message
+from pyromq.record import BatchMember, encode_batch
+
+NO_RETRIES = ProducerConfig(retries=0)
+SHORT = ProducerConfig(retries=0, timeout=0.2, failover_seconds=8.0)
+
+
+@pytest.fixture
+async def replicas(tmp_path):
+    async with replica_set(tmp_path) as replicas:
+        yield replicas
+
+
+async def test_after_a_kill_every_send_is_confirmed_by_the_new_master(replicas):
+    old, new = await replicas.start(), await replicas.start()
+    await replicas.register(old, epoch=1)
+    await replicas.register(new, broker_id=2, epoch=1)
+    confirmed, longest, going = [], 0.0, True
+
+    async def send_all(producer, name):
+        nonlocal longest
+        number = 0
+        while going:
+            body, begin = b"%s-%d" % (name, number), time.monotonic()
+            if number % 3 == 0:
+                await producer.send(Message("orders", body))
+            elif number % 3 == 1:
+                await producer.send(Message("orders", body), ordering_key=name.decode())
+            else:
+                await producer.send_batch([Message("orders", body)])
+            longest = max(longest, time.monotonic() - begin)
+            confirmed.append(body)
+            number += 1
+
+    async with AsyncProducer("g", replicas.namesrv, config=NO_RETRIES) as producer:
+        senders = [asyncio.ensure_future(send_all(producer, b"%d" % n)) for n in range(4)]
+        await asyncio.sleep(0.2)
+        soon = [producer.send_soon(Message("orders", b"soon-%d" % n)) for n in range(100)]
+        await asyncio.sleep(0)
+        replicas.kill(0)
+        await asyncio.sleep(0.4)
+        before = len(confirmed)
+        await replicas.register(new, epoch=2)
+        for _ in range(200):
+            await asyncio.sleep(0.02)
+            if len(confirmed) > before + 50:
+                break
+        going = False
+        await asyncio.gather(*senders, *soon)
+    assert len(confirmed) > before + 50
+    stored = replicas.stored(0) + replicas.stored(1)
+    assert {*confirmed, *(b"soon-%d" % n for n in range(100))} <= {*stored}
+    assert replicas.stored(1)
+    assert longest < 3.0  # 0.4 s without a master; the rest is patience with a busy machine
+
+
+@pytest.fixture
+async def behind(replicas):
+    """The name server lists a replica that refuses and names the master; nobody tells it better."""
+    master = await replicas.start()
+    replica = await replicas.refusing(master)
+    await replicas.register(replica)
+    return replicas
+
+
+async def test_the_master_that_a_refusal_names_is_used_without_a_name_server(behind):
+    async with AsyncProducer("g", behind.namesrv, config=NO_RETRIES) as producer:
+        await producer.queues("orders")
+        await behind.cluster.name_server.__aexit__(None, None, None)
+        await producer.send(Message("orders", b"1"))
+        await producer.send(Message("orders", b"2"), ordering_key="k")
+        await producer.send_soon(Message("orders", b"3"))
+        await producer.send_batch([Message("orders", b"4"), Message("orders", b"5")])
+    assert {*behind.stored(0)} == {b"1", b"2", b"3", b"4", b"5"}
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda producer: producer.send(Message("orders", b"1")),
+        lambda producer: producer.send(Message("orders", b"1"), ordering_key="k"),
+        lambda producer: producer.send_soon(Message("orders", b"1")),
+        lambda producer: producer.send_soon(Message("orders", b"1"), ordering_key="k"),
+        lambda producer: producer.send_batch([Message("orders", b"1")]),
+        lambda producer: producer.send(Message("orders", b"1", delay_level=0, flag=1)),
+    ],
+)
+async def test_each_kind_of_send_follows_a_refusal(behind, send):
+    async with AsyncProducer("g", behind.namesrv, config=NO_RETRIES) as producer:
+        await send(producer)
+    assert behind.stored(0) == [b"1"]
+
+
+async def test_messages_that_wait_for_a_batch_follow_a_refusal(behind):
+    config = ProducerConfig(retries=0, linger_seconds=0.01)
+    async with AsyncProducer("g", behind.namesrv, config=config) as producer:
+        await asyncio.gather(*(producer.send(Message("orders", b"%d" % n)) for n in range(3)))
+    assert sorted(behind.stored(0)) == [b"0", b"1", b"2"]
+
+
+async def test_runs_follow_a_refusal(behind):
+    async with AsyncRunProducer("g", behind.namesrv) as producer:
+        stream = producer.stream()
+        queue = (await producer.queues("orders"))[0]
+        await stream.put(queue, encode_batch([BatchMember(0, b"1", "")]), 1)
+        await stream.finish()
+    assert behind.stored(0) == [b"1"]
+
+
+async def test_a_decision_goes_to_the_new_master(replicas):
+    master = await replicas.start()
+    await replicas.register(master, epoch=1)
+    async with AsyncTransactionProducer("g", replicas.namesrv, check=lambda message: Decision.UNKNOWN) as producer:
+        sent = await producer.send_half(Message("orders", b"1"))
+        replica = await replicas.refusing(master)
+        await replicas.register(replica, epoch=2)
+        await producer._cluster.refresh_all()
+        assert (await producer.end(sent, Decision.COMMIT)).confirmed
+    assert replicas.stored(0) == [b"1"]
+
+
+async def test_half_messages_follow_a_refusal(behind):
+    async with (
+        AsyncTransactionProducer("g", behind.namesrv, check=lambda message: Decision.UNKNOWN) as producer,
+        producer.transaction(Message("orders", b"1")),
+    ):
+        pass
+    assert behind.stored(0) == [b"1"]
+
+
+async def test_two_replicas_that_name_each_other_are_not_asked_without_pauses(replicas):
+    first = await replicas.refusing(None)
+    server = await replicas.refusing(first)
+    replicas.refusals[0].master = server
+    await replicas.register(first)
+    async with AsyncProducer("g", replicas.namesrv, config=NO_RETRIES) as producer:
+        with pytest.raises(NotTheMaster):
+            await producer.send(Message("orders", b"1"), timeout=1.0)
+    assert 2 <= sum(each.refused for each in replicas.refusals) <= 12
+
+
+async def test_sends_wait_for_a_set_without_master_longer_than_for_a_broker(replicas):
+    master = await replicas.start()
+    replica = await replicas.refusing(None)
+    await replicas.register(master, epoch=1)
+    await replicas.register(replica, broker_id=2, epoch=1)
+    async with AsyncProducer("g", replicas.namesrv, config=SHORT) as producer:
+        await producer.send(Message("orders", b"1"))
+        await replicas.unregister(master, epoch=1)
+        await producer._cluster.refresh_all()
+        waiting = [producer.send_soon(Message("orders", b"2")), producer.send_soon(Message("orders", b"3"))]
+        waiting.append(asyncio.ensure_future(producer.send_one_way(Message("orders", b"4"))))
+        with pytest.raises(Unavailable, match="broker-a"):
+            await producer.send(Message("orders", b"late"), timeout=0.3)
+        assert not any(each.done() for each in waiting)
+        await replicas.register(master, epoch=2)
+        await asyncio.gather(*waiting)
+        assert len(await producer.queues("orders")) == 2
+        await producer.send(Message("orders", b"5"))
+    assert {b"1", b"2", b"3", b"5"} <= {*replicas.stored(0)}
+
+
+async def test_requests_at_a_silent_master_are_sent_to_its_successor(replicas):
+    old, new = await replicas.start(linked=True), await replicas.start()
+    await replicas.register(old, epoch=1)
+    async with AsyncProducer("g", replicas.namesrv, config=NO_RETRIES) as producer:
+        await producer.send(Message("orders", b"1"))
+        replicas.links[0].requests.pause()
+        sends = [producer.send_soon(Message("orders", b"%d" % n)) for n in range(2, 5)]
+        sends.append(asyncio.ensure_future(producer.send(Message("orders", b"5"), ordering_key="k")))
+        await asyncio.sleep(0.2)
+        await replicas.register(new, epoch=2)
+        await asyncio.wait_for(asyncio.gather(*sends), 8)
+    assert sorted(replicas.stored(1)) == [b"2", b"3", b"4", b"5"]
+
+
+async def test_requests_at_a_silent_master_without_successor_fail_at_their_timeout(replicas):
+    await replicas.register(await replicas.start(linked=True), epoch=1)
+    async with AsyncProducer("g", replicas.namesrv, config=NO_RETRIES) as producer:
+        await producer.send(Message("orders", b"1"))
+        replicas.links[0].requests.pause()
+        with pytest.raises(DeadlineExceeded, match="did not answer"):
+            await producer.send(Message("orders", b"2"), timeout=0.3)
+        assert producer.in_flight == 0
+        replicas.links[0].requests.resume()
+
+
+async def test_a_former_master_that_registers_late_is_not_sent_to(replicas):
+    old, new = await replicas.start(), await replicas.start()
+    await replicas.register(old, epoch=1)
+    async with AsyncProducer("g", replicas.namesrv, config=NO_RETRIES) as producer:
+        await producer.send(Message("orders", b"1"))
+        await replicas.register(new, epoch=2)
+        await producer._cluster.refresh_all()
+        with pytest.raises(Exception, match="no longer the master"):
+            await replicas.register(old, epoch=1)
+        await asyncio.sleep(0.25)
+        await producer._cluster.refresh_all()
+        await producer.send(Message("orders", b"2"))
+    assert (replicas.stored(0), replicas.stored(1)) == ([b"1"], [b"2"])

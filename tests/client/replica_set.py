@@ -1,5 +1,6 @@
 """Brokers of one name whose roles a test decides: it registers them at the name server, as a replica set does."""
 
+import shutil
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from pyromq.broker.broker import Broker
@@ -48,9 +49,15 @@ class ReplicaSet:
     async def __aexit__(self, *failure):
         await self._stack.aclose()
 
-    async def start(self, *, linked=False, **settings):
-        """Start a broker; clients reach it at the address returned, with `linked` through a link."""
+    async def start(self, *, linked=False, copy_of=None, **settings):
+        """Start a broker; clients reach it at the address returned, with `linked` through a link.
+
+        `copy_of` is the number of a broker whose messages and tables it begins with.
+        """
         folder = self._folder / f"replica-{len(self.brokers)}"
+        if copy_of is not None:
+            left_out = shutil.ignore_patterns("*.tmp", "lock", "abort")
+            shutil.copytree(self.brokers[copy_of].config.data, folder, ignore=left_out)
         store = StoreConfig(
             folder, segment_bytes=4 << 20, consume_queue_entries=3000, index_slots=5000, index_entries=20000
         )

@@ -136,7 +136,9 @@ class Members:
         found = await find_message(self._cluster, message_id, topic, timeout=self._timeout)
         offset_id = found.offset_message_id
         order = ConsumeDirectly(consumer_group=group, client_id=client_id, message_id=offset_id)
-        response = await self._cluster.ask(parse_offset_id(offset_id).address, order, timeout=RELAY_SECONDS)
+        masters = await self._brokers.masters()
+        address = masters.get(found.broker_name) or parse_offset_id(offset_id).address
+        response = await self._cluster.ask(address, order, timeout=RELAY_SECONDS)
         return decode_body(ConsumeDirectlyResult, response.check().body)
 
     async def producers(self, address: str | None = None) -> dict[str, list[ProducerClient]]:

@@ -358,6 +358,11 @@ class ClusterClient:
                 raise error
             await self.find_master(queue.topic, error)
 
+    def has_master(self, queue: MessageQueue) -> bool:
+        """Return whether the known route has a master of the queue's broker. Otherwise a replica is read."""
+        route = self.routes.find(queue.topic)
+        return route is not None and route.master(queue.broker_name) is not None
+
     def is_set(self, queue: MessageQueue) -> bool:
         """Return whether a known route says that the queue's broker is a replica set, which elects another master."""
         route = self.routes.find(queue.topic)

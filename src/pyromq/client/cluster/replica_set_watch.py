@@ -47,6 +47,8 @@ class ReplicaSetWatch:
     def _leave_former(self, broker_name: str, former: str, present: str) -> None:
         """Close the connections to a former master soon: its unanswered requests are then sent to the successor."""
         logger.info("the master of broker %s is now %s; it was %s", broker_name, present, former)
+        if self._cluster.running:  # a master that does not know a producer cannot ask it about transactions
+            self._cluster.tasks.start(self._cluster.heartbeat(), name=f"heartbeat to {present}")
         for address in {former, self._cluster.sending_address(former)}:
             if self._cluster.running and (channel := self._cluster.open_channel(address)) is not None:
                 self._cluster.tasks.start(self._cut_later(channel), name=f"leave former master {address}")

@@ -26,6 +26,8 @@ from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.net.tasks import Tasks
 from pyromq.remoting.bodies import LockedQueues, QueueLock, WireQueue, decode_body, encode_body
+from pyromq.remoting.command import Response
+from pyromq.remoting.header import Header
 from pyromq.remoting.headers import LockQueues, UnlockQueues
 
 logger = logger_of(__name__)
@@ -250,6 +252,7 @@ class QueueLockClient:
         self._group = group
         self._cluster = cluster
         self._holders: dict[MessageQueue, str] = {}
+        self._addresses: dict[MessageQueue, str] = {}  # the broker that granted the latest lock of each queue
 
     async def lock(
         self, queues: Iterable[MessageQueue], *, timeout: float = LOCK_REQUEST_SECONDS
@@ -272,15 +275,15 @@ class QueueLockClient:
         """Release the locks of queues. Errors are logged, not raised: a broker frees a lock that is not renewed."""
         await asyncio.gather(*(self._unlock(of_broker) for of_broker in _by_broker(queues)))
 
-    async def address(self, queue: MessageQueue) -> str:
-        """Return the address of the queue's master, which keeps the queue's lock. Raises `Unavailable`."""
-        return await self._cluster.master(queue)
+    def address(self, queue: MessageQueue) -> str:
+        """Return the address of the master that granted the queue's latest lock; "" if none did."""
+        return self._addresses.get(queue, "")
 
     async def _lock(self, queues: list[MessageQueue], timeout: float) -> dict[MessageQueue, bool]:
         try:
-            address = await self.address(queues[0])
-            response = await self._cluster.ask(address, LockQueues(), self._body(queues), timeout=timeout)
+            response = await self._ask(LockQueues(), queues, timeout)
             locked = decode_body(LockedQueues, response.check().body)
+            address = await self._cluster.master(queues[0])
         except MQError as error:
             logger.debug("group %s: lock request for %d queues failed: %s", self._group, len(queues), error)
             return {}
@@ -290,17 +293,17 @@ class QueueLockClient:
             )
         names = self._cluster.names
         held = {names.unwrap_queue(wire.queue) for wire in locked.queues}
+        self._addresses |= dict.fromkeys(held, address)
         return {queue: queue in held for queue in queues}
 
     async def _unlock(self, queues: list[MessageQueue]) -> None:
         try:
-            address = await self.address(queues[0])
-            response = await self._cluster.ask(
-                address, UnlockQueues(), self._body(queues), timeout=LOCK_REQUEST_SECONDS
-            )
-            response.check()
+            (await self._ask(UnlockQueues(), queues, LOCK_REQUEST_SECONDS)).check()
         except MQError as error:
             logger.warning("group %s: unlocking %d queues failed: %s", self._group, len(queues), error)
+
+    async def _ask(self, header: Header, queues: list[MessageQueue], timeout: float) -> Response:
+        return await self._cluster.ask_master(queues[0], header, self._body(queues), timeout=timeout, idempotent=True)
 
     def _body(self, queues: list[MessageQueue]) -> bytes:
         lock = QueueLock(

@@ -102,6 +102,8 @@ class Rebalance(Generic[Q]):
     async def run(self) -> None:
         """Rebalance immediately, when woken, and every `rebalance_seconds`, until the task is cancelled."""
         self._cluster.on_connection_lost.append(self._away.add)
+        # A new master learns of the members one after the other, as a restarted broker does.
+        self._cluster.routes.on_master_change.append(lambda _, former, present: self._away.add(present))
         soon = SOON_SECONDS
         while True:
             self._woken.clear()

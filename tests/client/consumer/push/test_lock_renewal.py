@@ -18,6 +18,10 @@ class Answers:
     def __init__(self):
         self.asked = []
         self.timeouts = []
+        self.master = "10.0.0.1:10911"
+
+    def address(self, queue):
+        return self.master
 
     async def lock(self, queues, *, timeout=1.0):
         self.asked.append(asyncio.get_running_loop().create_future())
@@ -53,6 +57,15 @@ async def test_an_answer_makes_the_lock_valid_for_longer():
     scene.answers.asked[0].set_result(True)
     await task
     assert scene.assigned.allowed_until == scene.clock.monotonic() + VALID_SECONDS
+
+
+async def test_a_lock_belongs_to_the_master_that_granted_it_last():
+    scene = Scene()
+    scene.answers.master = "10.0.0.2:10911"
+    again = await started(scene.renewal.lock_again([scene.assigned]))
+    scene.answers.asked[0].set_result(True)
+    await again
+    assert scene.assigned.lock_address == "10.0.0.2:10911"
 
 
 async def test_a_renewal_from_before_the_break_counts_for_nothing():

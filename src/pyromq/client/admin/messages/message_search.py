@@ -5,9 +5,12 @@ A message with a damaged body is returned with `is_damaged` set, and a warning i
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from pyromq.client.admin.admin_client import each_of
 from pyromq.client.admin.messages.delayed_messages import find_waiting
 from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.known_masters import MASTER
 from pyromq.client.consumer.pulling import PullRequest, pull
 from pyromq.errors import AccessDenied, BrokerError, CodeNotSupported, MQError, QueryNotFound, Unavailable, UsageError
 from pyromq.logs import logger_of
@@ -92,13 +95,37 @@ async def find_by_offset_id(cluster: ClusterClient, message_id: str, *, timeout:
     """Return the message with an offset id. Raises `QueryNotFound`, `UsageError` or `Unavailable`."""
     place = parse_offset_id(message_id)
     try:
-        response = await cluster.ask(place.address, ViewMessage(offset=place.log_offset), timeout=timeout)
-        message = decode(response.check().body)
+        message = await _view(cluster, place.address, place.log_offset, timeout=timeout)
     except Unavailable as error:
-        raise Unavailable(f"message id {message_id} points at broker {place.address}: {error}") from error
+        found = await _view_at_successor(cluster, message_id, timeout=timeout)
+        if found is None:
+            raise Unavailable(f"message id {message_id} points at broker {place.address}: {error}") from error
+        message = found
     except BrokerError as error:
         raise QueryNotFound(f"no message has id {message_id}: {error}") from error
     return _looked_at([message])[0]
+
+
+async def _view(cluster: ClusterClient, address: str, log_offset: int, *, timeout: float) -> StoredMessage:
+    response = await cluster.ask(address, ViewMessage(offset=log_offset), timeout=timeout)
+    return decode(response.check().body)
+
+
+async def _view_at_successor(cluster: ClusterClient, message_id: str, *, timeout: float) -> StoredMessage | None:
+    """Return the message with the offset id of a former master: the replicas of a set have the same log.
+
+    The name server does not know a dead replica's set, so the masters of all sets are asked. None if none has it.
+    """
+    log_offset = parse_offset_id(message_id).log_offset
+    for name, broker in sorted((await cluster.cluster_table()).brokers.items()):
+        address = cluster.routes.believed(broker).get(MASTER)
+        if broker.failover and address is not None:
+            with suppress(MQError):
+                message = await _view(cluster, address, log_offset, timeout=timeout)
+                if message.offset_message_id == message_id:
+                    message.broker_name = name
+                    return message
+    return None
 
 
 async def find_copies(

@@ -200,6 +200,12 @@ class Positions:
             }
         )
 
+    def master_changed(self, broker_name: str, *_: str) -> None:
+        """Commit finished offsets again at a broker's new master: the latest commits may not be copied."""
+        for assigned in self._assigned.values():
+            if assigned.queue.broker_name == broker_name and self._config.auto_commit:
+                assigned.committed = -1
+
     async def commit_at(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Commit offsets of queues, assigned or not. Raises `UsageError` for an offset outside its queue."""
         await asyncio.gather(*(self._check(queue, offset) for queue, offset in offsets.items()))

@@ -103,6 +103,7 @@ class AsyncPullConsumer(AsyncLifespan):
         hooks = ConsumeHooks(self.config.hooks, group, lambda: self._cluster.client_id, clock=self._clock)
         kept = self._kept = group_offsets(wire_group, self._cluster, config, store=config.offset_store)
         self._positions = Positions(wire_group, self._assigned, kept, hooks, bounds=offsets, config=config, clock=clock)
+        self._cluster.routes.on_master_change.append(self._positions.master_changed)
         self._sharing = SubscribedQueues(
             wire_group,
             self._cluster,

@@ -120,9 +120,13 @@ class Prefetch:
             broker_id=assigned.broker_id,
         )
         began = self._clock.monotonic()
+        at_master = self._cluster.has_master(assigned.queue)
         result = await pull(self._cluster, self._group, assigned.queue, assigned.fetch_offset, request=request)
         if result.status is PullStatus.OFFSET_MOVED and assigned.broker_id != MASTER:
             assigned.broker_id = MASTER  # a replica may be behind: the master decides
+            return
+        if result.status is PullStatus.OFFSET_MOVED and not (at_master and self._cluster.has_master(assigned.queue)):
+            await self._clock.sleep(config.retry_seconds)  # a replica stands in for the master
             return
         self._failures.pop(assigned.queue, None)
         assigned.gone_since = None

@@ -183,6 +183,7 @@ class SubscribedQueues:
             return
         self._running = True
         self._cluster.on_connection_lost.append(self._connection_lost)
+        self._cluster.routes.on_master_change.append(lambda broker_name, *_: self._connection_lost(broker_name))
         start = self._cluster.tasks.start
         start(self._rebalance.run(), name=f"rebalance {self._group}")
         start(every(RENEW_SECONDS, self._renew_locks, self._clock), name=f"locks of {self._group}")

@@ -101,6 +101,7 @@ class PullLoops:
                 await self._resumed.wait()
             limit = self._share(self._config.buffered_messages, self._config.topic_buffered_messages)
             await self._wait_for_room(assigned, limit)
+            at_master = self._cluster.has_master(assigned.queue)
             try:
                 result = await self._pull(assigned, wanted, limit)
                 messages, next_offset, failure = await self._damage.sift(result)
@@ -131,8 +132,10 @@ class PullLoops:
                     await self._pause(failure)
             elif assigned.broker_id != MASTER:
                 assigned.broker_id = MASTER  # a replica may be behind: the master decides
-            else:
+            elif at_master and self._cluster.has_master(assigned.queue):
                 await self._correct(assigned, result)
+            else:
+                await self._clock.sleep(self._config.retry_seconds)
 
     def _renamed(self, assigned: ProcessQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
         """Give redelivered messages their original topic. Return the messages. Source: resetRetryAndNamespace."""
@@ -173,7 +176,9 @@ class PullLoops:
     async def _pull(self, assigned: ProcessQueue, wanted: Wanted, limit: int) -> PullResult:
         config = self._config
         safe = assigned.safe_offset
-        commit = safe if self._commits and safe > 0 and assigned.broker_id == MASTER else None
+        commit = None
+        if self._commits and safe > 0 and assigned.broker_id == MASTER and self._cluster.has_master(assigned.queue):
+            commit = safe  # a replica would not store it
         assigned.pulled_at, assigned.pulled_ms = self._clock.monotonic(), self._clock.now_ms()
         request = PullRequest.ahead(
             config,

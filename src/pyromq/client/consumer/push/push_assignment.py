@@ -126,7 +126,7 @@ class PushAssignment:
         Return None in an orderly consumer if a connection was lost meanwhile, and with it perhaps the lock.
         """
         offset = await self._offsets.start(queue)
-        lock_address = await self._locks.address(queue) if self._locks is not None else ""
+        lock_address = self._locks.address(queue) if self._locks is not None else ""
         if self._strict and self._breaks != self._breaks_before:
             return None
         offset = max(offset, self._left.pop(queue, 0))  # a broker that crashed may have lost the latest commits
@@ -284,5 +284,5 @@ class LockRenewal:
     def _note(self, assigned: ProcessQueue) -> None:
         if assigned.allowed_until != inf:
             assigned.allowed_until = self._clock.monotonic() + VALID_SECONDS
-        assigned.locked_ms = self._clock.now_ms()
+        assigned.locked_ms, assigned.lock_address = self._clock.now_ms(), self._locks.address(assigned.queue)
         self._go_on(assigned)

@@ -294,6 +294,10 @@ class AsyncConsumer(AsyncLifespan):
         self._status.start(self._cluster.tasks)
         await self._subscriptions.join()
         self._cluster.on_connection_lost.append(self._assignment.connection_lost)
+        # The locks of a former master are worth nothing, even if its connection lives.
+        self._cluster.routes.on_master_change.append(
+            lambda _, former, present: self._assignment.connection_lost(former)
+        )
         self._assignment.start()
         config, start = self.config, self._cluster.tasks.start
         start(self._rebalance.run(), name=f"rebalance {self.group}")

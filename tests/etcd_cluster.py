@@ -10,7 +10,6 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,10 +31,10 @@ def need_etcd() -> None:
 class Member:
     """One process of etcd, which keeps its ports and its folder when it is started again."""
 
-    def __init__(self, folder: Path, name: str, wrap: Sequence[str] = (), **tls: Path) -> None:
+    def __init__(self, folder: Path, name: str, **tls: Path) -> None:
         self.name = name
         self._folder = folder
-        self._wrap = wrap
+        self.group: int | None = None  # group id of the process; None: that of the test
         self._tls = tls
         self.client_port, self._peer_port = free_port(), free_port()
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.client_port}"
@@ -56,12 +55,18 @@ class Member:
             "election-timeout": ELECTION_MS,
             **{name.replace("_", "-"): path for name, path in self._tls.items()},
         }
-        command = [*self._wrap, "etcd", *(f"--{name}={value}" for name, value in arguments.items())]
+        command = ["etcd", *(f"--{name}={value}" for name, value in arguments.items())]
         if "trusted_ca_file" in self._tls:
             command.append("--client-cert-auth")
         with (self._folder / f"{self.name}.log").open("ab") as log:
             environment = {"PATH": os.environ["PATH"], "ETCD_UNSUPPORTED_ARCH": "arm64"}
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self._folder)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, cwd=self._folder, group=self.group
+            )
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        return self.client_port, self._peer_port
 
     def kill(self) -> None:
         """End the process as a crash does."""
@@ -81,19 +86,19 @@ class Member:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def ask(self, path: str, body: dict[str, object]) -> dict[str, object]:
+    def ask(self, path: str, body: dict[str, object], *, seconds: float = 2.0) -> dict[str, object]:
         """Ask this member, whoever the leader is. For the test's own looks; plain HTTP only."""
         request = urllib.request.Request(f"{self.url}/v3/{path}", json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=2) as answer:
+        with urllib.request.urlopen(request, timeout=seconds) as answer:
             return json.load(answer)
 
 
 class EtcdCluster:
     """Members of one etcd. Leaving the context ends their processes."""
 
-    def __init__(self, folder: Path, members: int = 1, *, wrap: Sequence[str] = (), **tls: Path) -> None:
+    def __init__(self, folder: Path, members: int = 1, **tls: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.members = [Member(folder, f"e{number}", wrap, **tls) for number in range(1, members + 1)]
+        self.members = [Member(folder, f"e{number}", **tls) for number in range(1, members + 1)]
 
     def __enter__(self) -> EtcdCluster:
         for member in self.members:

@@ -19,9 +19,16 @@ PORTS = 20_000, 32_000  # Linux gives clients those from 32768 on
 
 
 class Program:
-    """A process that tells by one line of output, holding `ready`, that it serves."""
+    """A process that tells by one line of output, holding `ready`, that it serves. `group`: its group id."""
 
-    def __init__(self, arguments: Sequence[str | Path], ready: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str | Path],
+        ready: str,
+        environment: Mapping[str, str],
+        *,
+        group: int | None = None,
+    ) -> None:
         self._ready = ready
         self._serving = False
         self._told = threading.Event()
@@ -32,6 +39,7 @@ class Program:
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env=dict(environment),
+            group=group,
             text=True,
             errors="replace",
         )

@@ -88,7 +88,9 @@ class Links:
 
     def _apply(self) -> None:
         rules = [rule for cut in sorted(self._cuts) for rule in self._rules(*cut)]
-        self._nft(f"flush chain inet {self._table} cuts", *(f"add rule inet {self._table} cuts {each}" for each in rules))
+        self._nft(
+            f"flush chain inet {self._table} cuts", *(f"add rule inet {self._table} cuts {each}" for each in rules)
+        )
 
     def _rules(self, sender: str, receiver: str) -> Iterator[str]:
         for opener, direction, owner, port in (

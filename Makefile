@@ -12,7 +12,7 @@ BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/cons
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: console browser help install demo docs test debug pure check all bench interop soak spark crash sets kill crashes damage sanitize image wheels size walk
+.PHONY: console browser help install demo docs test debug pure check all bench interop soak spark crash sets kill failover crashes damage sanitize image wheels size walk
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -51,7 +51,7 @@ check: $(BUILT)  ## everything short: format, lint, types, then the tests, none 
 	@$(MAKE) --no-print-directory debug pure docs
 	@$(MAKE) --no-print-directory test STRICT=--strict-slow
 
-all: check interop soak browser spark crashes crash sets kill damage sanitize image  ## everything, long, and all tests in plain Python too: an hour or two
+all: check interop soak browser spark crashes crash sets kill failover damage sanitize image  ## everything, long, and all tests in plain Python too: an hour or two
 	@PYROMQ_PURE=1 $(MAKE) --no-print-directory test
 
 interop: $(BUILT)  ## the genuine Java client and servers against ours, both ways (needs Java and Maven)
@@ -81,6 +81,10 @@ damage: $(BUILT)  ## random damage anywhere in a broker's folder: refused, repai
 
 kill: $(BUILT)  ## a real server killed with SIGKILL N times (N=50) under load: every confirmed message is consumed
 	@exec $(VENV)/bin/python -m tests.kills.run $(or $(N),50) $(if $(SEED),--seed $(SEED))
+
+failover: $(BUILT)  ## a replica set on a real etcd, under load: N accidents (N=20) to brokers, etcd and links; minutes (SEED, ONLY=kill,cut)
+	@scripts/find-etcd
+	@exec $(VENV)/bin/python -m tests.failover.run $(or $(N),20) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 sanitize: $(BUILT)  ## the compiled parts, each access to memory checked, against plain Python: half an hour (N, LOADS, SEED)
 	@scripts/sanitize

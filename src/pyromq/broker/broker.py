@@ -31,6 +31,7 @@ from pyromq.broker.modules import (
     transactions,
 )
 from pyromq.broker.replication.ha_modules import following_log, sending_log
+from pyromq.broker.replication.slave_tables import SlaveTables
 from pyromq.broker.role import BrokerRole, WriteRefusals
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.statistics import SAMPLE_SECONDS
@@ -55,6 +56,7 @@ STORE_TICK_SECONDS = 0.25  # time between two searches for replies whose wait ti
 
 def _modules(state: SharedState) -> list[BrokerModule]:
     """Return the modules of a broker in the order of loading. Modules are saved and stopped in reverse order."""
+    slave_tables = SlaveTables(state)
     modules = [
         consumer_offsets(state),
         consumer_groups(state),
@@ -81,9 +83,10 @@ def _modules(state: SharedState) -> list[BrokerModule]:
         audit_log(state),
         permissions(state),
     ]
+    needed = [module.log_needed_from for module in modules if module.log_needed_from is not None]
     expiring = LogCleaning(
         state.store,
-        [module.log_needed_from for module in modules if module.log_needed_from is not None],
+        [*needed, lambda: state.store.confirmed_end if state.role.is_master else state.role.log_needed_from],
         cold_reads=state.cold_reads,
         clock=state.clock,
     )
@@ -92,6 +95,7 @@ def _modules(state: SharedState) -> list[BrokerModule]:
         BrokerModule(answerers=[expiring], steps=[Step(expiring.step, expiring.alarm)]),
         sending_log(state),
         following_log(state),
+        BrokerModule(start=slave_tables.start, stop=slave_tables.stop),
         BrokerModule(start=state.registering.start, stop=state.registering.stop),
     ]
 
@@ -199,7 +203,7 @@ class Broker:
             raise UsageError(f"broker {self.config.name} is the master already; only a follower can be promoted")
         began = self._clock.monotonic()
         masters = [module for module in self._modules if module.master_only]
-        for module in masters:
+        for module in self._modules:
             module.lead()
         for module in masters:
             module.mend()

@@ -8,7 +8,7 @@ entered in order and left in reverse order. A module knows neither its place in 
     start     in order: requests arrive, no step ran    persist   reverse: the store is closed, all of it on disk
 
 A follower calls neither `mend` nor `start` of a module that is for masters only, and runs none of its steps. When the
-follower becomes the master, it calls `lead`, `mend` and `start` of these modules, and runs their steps.
+follower becomes the master, it calls `lead` of all modules, then `mend` and `start` of these, and runs their steps.
 
 Between `start` and `stop`, requests are answered, steps run, and `unsaved` tables are saved periodically, in reverse
 order. So a module may write into the table of an earlier module, which is saved later.
@@ -115,7 +115,7 @@ class BrokerModule:
     # Whether `mend`, `start` and `steps` wait until the broker is the master: they append records.
     master_only: bool = False
     load: Callable[[], None] = _nothing
-    lead: Callable[[], None] = _nothing  # brings a `master_only` module of a follower up to date, before `mend`
+    lead: Callable[[], None] = _nothing  # called in order when a follower becomes the master, before `mend`
     mend: Callable[[], None] = _nothing  # completes writes that a crash interrupted; may append records
     start: Callable[[], Awaitable[None]] = _nothing_to_wait_for
     unsaved: Callable[[], Save | None] = _nothing
@@ -161,25 +161,32 @@ def built_in(state: SharedState) -> BrokerModule:
 
 
 def delay_levels(state: SharedState) -> BrokerModule:
-    levels = state.delay_levels
+    levels, role = state.delay_levels, state.role
     return BrokerModule(
         master_only=True,
         load=levels.load,
+        lead=levels.load,
         steps=[Step(levels.deliver, levels.alarm)],
-        unsaved=levels.unsaved,
+        unsaved=lambda: levels.unsaved() if role.is_master else None,  # a follower saves copies of the master's offsets
         log_needed_from=lambda: levels.log_needed_from,
-        persist=levels.persist,
+        persist=lambda: levels.persist() if role.is_master else None,
     )
 
 
 def timers(state: SharedState) -> BrokerModule:
     timers = state.timers
+    role = state.role
+
+    @wraps(timers.step)
+    def act() -> float | None:
+        return timers.step() if role.is_master else timers.keep_up()
+
     listing = TimerListProcessor(timers, broker_name=state.config.name, clock=state.clock)
     return BrokerModule(
-        master_only=True,
         answerers=[RecallMessageProcessor(state), listing],
-        load=timers.load,
-        steps=[Step(timers.step, timers.alarm)],
+        load=timers.load if state.role.is_master else timers.index.load_to_follow,
+        lead=timers.index.lead,
+        steps=[Step(act, timers.alarm)],
         unsaved=timers.unsaved,
         log_needed_from=lambda: timers.index.log_needed_from,
         persist=timers.persist,
@@ -215,6 +222,7 @@ def batch_transactions(state: SharedState) -> BrokerModule:
         master_only=True,
         answerers=[BatchTransactionProcessor(state)],
         load=batches.load,
+        mend=batches.mend,
         steps=[Step(batches.step, batches.alarm)],
         unsaved=batches.note_progress,  # enters progress in the table of consumer offsets
         log_needed_from=lambda: batches.log_needed_from,

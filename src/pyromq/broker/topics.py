@@ -72,6 +72,7 @@ class Topics:
         on_change: Callable[[TopicConfig, ChangeCause], None] = lambda topic, change: None,
     ) -> None:
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
+        self._changes = 0  # number of changes: the version's counter falls if a slave copies another table
         self._on_change = on_change
         self._config = config
         self._file = file
@@ -108,7 +109,7 @@ class Topics:
 
     def persist(self) -> None:
         """Write the table to disk now. Blocks. Raises `StoreNotWritable`."""
-        self._file.save(_encoded(self.table()), order=self.version.counter)
+        self._file.save(_encoded(self.table()), order=self._changes)
 
     def close(self) -> None:
         """Block until all changes are on disk, or have failed."""
@@ -273,19 +274,35 @@ class Topics:
         if changed:
             self.touch()
 
+    def adopt(self, table: TopicConfigTable) -> None:
+        """Replace the whole table by a copy of the master's, with its data version, and save it.
+
+        Does nothing if the version is the same.
+        """
+        if table.data_version == self.version:
+            return
+        self._table.clear()
+        self._table.update(table.topics)
+        self._of_groups = set(filter(_is_of_group, self._table))
+        self._changes += 1
+        self.version = table.data_version
+        saved = self._saving.save(self.table, order=self._changes)
+        saved.add_done_callback(partial(self._note_saved, "copied from the master"))
+
     def touch(self) -> None:
         """Give the table a new data version and save it.
 
         Called when the broker's permission changed: name servers then read all topics again.
         """
         self._renew()
-        self._saving.save(self.table, order=self.version.counter)
+        self._saving.save(self.table, order=self._changes)
 
     def _renew(self) -> None:
+        self._changes += 1
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
 
     def _save(self, name: str, *, after: Callable[[], None] | None = None) -> Future[None]:
-        saved = self.unsaved[name] = self._saving.save(self.table, order=self.version.counter, after=after)
+        saved = self.unsaved[name] = self._saving.save(self.table, order=self._changes, after=after)
         saved.add_done_callback(partial(self._note_saved, name))
         return saved
 

@@ -85,8 +85,13 @@ class BatchCoordinator:
         not visible yet.
         """
         self._queues.follow(self.apply, self._read)
-        self._publications.skip_visible(self._last_note)
         self._queues.saved = self._not_needed()
+
+    def mend(self) -> None:
+        """Find the messages that are visible though their note is missing: a crash lost it, or a follower became the
+        master before the note came. Must be called once, before `step`.
+        """
+        self._publications.skip_visible(self._last_note)
 
     def apply(self, record: StoredMessage) -> None:
         """Enter the run, decision or note of a record. The body of a run is not read."""

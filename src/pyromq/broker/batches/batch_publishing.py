@@ -130,7 +130,9 @@ class BatchPublishing:
             publication.done = note.messages
 
     def skip_visible(self, last_note: int) -> None:
-        """Skip messages that are visible though a crash lost their note. Must be called once, at the start.
+        """Skip messages that are visible though a crash lost their note.
+
+        Must be called once, before messages are published.
 
         Such messages are behind the last note, whose log offset is `last_note`.
         """

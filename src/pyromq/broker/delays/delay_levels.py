@@ -132,6 +132,18 @@ class DelayLevels:
         """Return for each delay level the queue offset of the next message to deliver, as in request 45 and on disk."""
         return {level.queue_id + 1: level.offset for level in self._levels if level.offset}
 
+    def adopt(self, table: DelayOffsetTable) -> None:
+        """Save a copy of the master's offsets. The log here must have all that the master had delivered at that time.
+
+        `log_end` of the table is a log offset at which the master's log ended before that time. Blocks. `load` must be
+        called before messages are delivered. Raises `StoreNotWritable`.
+        """
+        if table.offsets != self._saved.offsets:
+            self._save(table)
+            for level in self._levels:
+                begin, end = self._bounds(level)
+                level.offset = min(max(table.offsets.get(level.queue_id + 1, 0), begin), end)
+
     def divert(self, message: StoredMessage, properties: Mapping[str, str]) -> bool:
         """Turn a message with a delay level into a message of the schedule topic, before the append. Return False for
         others.

@@ -12,6 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -133,6 +134,10 @@ class TimerIndex:
         self._cancelling: Iterator[int] | None = None  # the rest of the work on the cancel at queue offset `moved`
         # For recovery: messages delivered since the checkpoint.
         self._unchecked: Iterator[Delivered | None] | None = None
+        # A follower of another broker's log marks deliveries all the time: the log offset before which all are marked,
+        # and the one before which `_unchecked` marks them. None: no follower, the deliveries are this broker's own.
+        self._checked_to: int | None = None
+        self._checking_to = 0
         self._kept = BucketCache()
         self._loaded = False
         self._news = False  # whether anything has changed since the last snapshot
@@ -166,10 +171,35 @@ class TimerIndex:
             )
         start = max(saved.log_end, store.min_log_offset)
         if (self.buckets or self.moved < end) and start < store.max_log_offset:
-            self._unchecked = delivered_timers(store.records_from(start), store.max_log_offset, self.buckets)
+            self._unchecked = self._deliveries(start, store.max_log_offset)
         self._moved_before = self.moved
         self._loaded = True
         store.follow(TIMER_TOPIC, self.apply)
+
+    def load_to_follow(self) -> None:
+        """Load the checkpoint of a broker that follows the log of another one, the master. `follow` then also marks the
+        messages that the log shows delivered, until `lead` is called.
+        """
+        self.load()
+        self._checked_to = max(self._files.saved.log_end, self._store.min_log_offset)
+        self._checking_to = self._store.max_log_offset
+        if self._unchecked is None:
+            self._checked_to = self._checking_to
+
+    def lead(self) -> None:
+        """Mark the rest of the deliveries in the log, by later calls of `follow`. New ones are this broker's own.
+
+        Does nothing unless `load_to_follow` was called.
+        """
+        if self._checked_to is not None:
+            end = self._store.max_log_offset
+            has_messages = bool(self.buckets) or self.moved < self._store.next_offset(TIMER_TOPIC, 0)
+            if has_messages and self._checking_to < end:
+                self._unchecked = chain(self._unchecked or (), self._deliveries(self._checking_to, end))
+            self._checked_to = None
+
+    def _deliveries(self, begin: int, end: int) -> Iterator[Delivered | None]:
+        return delivered_timers(self._store.records_from(begin), end, self.buckets)
 
     def apply(self, record: StoredMessage) -> None:
         """Take a record that was just appended to the timer topic. Called for each record; many are filed together.
@@ -198,7 +228,13 @@ class TimerIndex:
 
     def follow(self) -> bool:
         """Run a slice of the index's recovery after a start; return True if the recovery is complete."""
-        return self._move(FOLLOWED_RECORDS) and self._check()
+        if not self._move(FOLLOWED_RECORDS):
+            return False
+        if self._checked_to is not None and self._unchecked is None and self._checking_to < self._store.max_log_offset:
+            begin, self._checking_to = self._checking_to, self._store.max_log_offset
+            self._unchecked = self._deliveries(begin, self._checking_to) if self.buckets else None
+            self._checked_to = begin if self.buckets else self._checking_to
+        return self._check()
 
     async def catch_up(self) -> None:
         """Complete the recovery of the index after a start, in slices.
@@ -278,6 +314,8 @@ class TimerIndex:
             self.finish(*found)
             self.rest(found[0])
         self._unchecked = None
+        if self._checked_to is not None:
+            self._checked_to = self._checking_to
         return True
 
     # -- messages in the buckets
@@ -441,6 +479,8 @@ class TimerIndex:
         """Return a snapshot of the index (what a restart needs), and note the snapshot as the latest one."""
         now = self._store.max_log_offset
         end = now if self._unchecked is None else self._files.saved.log_end
+        if self._checked_to is not None:
+            end = self._checked_to
         self._news = False
         unmoved = self._store.entries(TIMER_TOPIC, 0, self.moved, 1)
         needed = [end, *(entry.log_offset for entry in unmoved)]

@@ -214,6 +214,18 @@ class TimerScheduler:
         wait = LONGEST_WAIT if first is None else (first.due_ms - self._clock.now_ms()) / 1000
         return min(max(wait, 0.0), LONGEST_WAIT if is_written else WRITE_PAUSE_SECONDS)
 
+    @readable()
+    def keep_up(self) -> float:
+        """Run instead of `step` at a follower: file and write messages, and mark those that the master has delivered.
+
+        Return the seconds until the next call. Raises as `step` does.
+        """
+        self._look_ahead(self._clock.now_ms())
+        is_written = self._write()
+        if not self._for_a_slice(self.index.follow):
+            return 0.0
+        return LONGEST_WAIT if is_written else WRITE_PAUSE_SECONDS
+
     def _for_a_slice(self, piece: Callable[[], bool]) -> bool:
         """Call `piece` until it returns True or `SLICE_SECONDS` are over; return whether `piece` returned True."""
         end = self._clock.monotonic() + SLICE_SECONDS

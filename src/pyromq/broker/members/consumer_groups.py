@@ -53,6 +53,7 @@ class ConsumerGroups:
     ) -> None:
         self._role = role or BrokerRole()
         self.version = DataVersion(timestamp=clock.now_ms(), counter=0)
+        self._count = 0  # number of changes: the version's counter falls if a slave copies another table
         self._config = config
         self._file = file
         self._changes = TableFile(file, _encoded, run_soon)
@@ -87,7 +88,7 @@ class ConsumerGroups:
 
     def _saving(self) -> Callable[[], None]:
         self._is_saved = True
-        return self._file.saving(partial(_encoded, self.table()), failed=self._lost, order=self.version.counter)
+        return self._file.saving(partial(_encoded, self.table()), failed=self._lost, order=self._count)
 
     def _lost(self) -> None:
         self._is_saved = False
@@ -138,6 +139,17 @@ class ConsumerGroups:
         """
         return None if self._table.pop(name, None) is None else self._changed()
 
+    def adopt(self, table: GroupConfigTable) -> None:
+        """Replace the whole table by a copy of the master's, with its data version; `unsaved` saves it.
+
+        Does nothing if the version is the same.
+        """
+        if table.data_version != self.version:
+            self._table = dict(table.groups)
+            self._count += 1
+            self.version = table.data_version
+            self._is_saved = False
+
     def _check_room(self, name: str) -> None:
         most = self._config.limits.groups
         if len(self._table) >= most + MORE_SYSTEM_GROUPS * is_system_group(name):
@@ -151,11 +163,12 @@ class ConsumerGroups:
     def _changed(self) -> Future[None]:
         self._renew()
         self._is_saved = True
-        saved = self._changes.save(self.table, order=self.version.counter)
+        saved = self._changes.save(self.table, order=self._count)
         saved.add_done_callback(lambda saved: self._lost() if saved.exception() else None)
         return saved
 
     def _renew(self) -> None:
+        self._count += 1
         self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
         self._is_saved = False
 

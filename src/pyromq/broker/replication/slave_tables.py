@@ -1,0 +1,164 @@
+"""Copies the tables of a master to a slave: topics, consumer groups, consumer offsets, and progress of delay levels.
+
+RocketMQ's slaves copy the same tables by the same requests. Different from RocketMQ: no offset is ever ahead of the
+slave's log. Otherwise messages would be lost when the slave becomes the master. Source: RocketMQ 4.9.8,
+SlaveSynchronize.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from pyromq.errors import MQError, StoreError
+from pyromq.logs import logger_of
+from pyromq.names import SYSTEM_GROUP_PREFIX
+from pyromq.net.channel import Channel, connect
+from pyromq.net.tasks import Tasks
+from pyromq.remoting.bodies import (
+    FILE,
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    GroupConfigTable,
+    KeyValues,
+    TopicConfigTable,
+    decode_body,
+)
+from pyromq.remoting.bodies.body import Body
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.header import Header
+from pyromq.remoting.headers import AllConsumerOffsets, AllDelayOffsets, AllGroups, AllTopics, BrokerState
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
+
+logger = logger_of(__name__)
+
+FIRST_SECONDS = 3.0  # time from the start to the first copy. Source: BrokerController.handleSlaveSynchronize
+AGAIN_SECONDS = 10.0  # time between two copies
+ASK_SECONDS = 3.0  # longest wait for each reply of the master
+MOST_WAITING = 3  # copies of progress that wait until the slave's log has reached them
+KEYS_AT_ONCE = 500  # groups and topics entered before other connections are served: about half a millisecond
+
+B = TypeVar("B", bound=Body)
+
+
+class _Bounds(NamedTuple):
+    """First byte and end of the master's log."""
+
+    first: int
+    end: int
+
+
+class _Progress(NamedTuple):
+    """The master's progress through its delay levels. All that it had delivered is in its log before `log_end`."""
+
+    table: DelayOffsetTable
+    log_end: int
+
+
+class SlaveTables:
+    """Keeps the tables of one slave like its master's. `fault` is the reason why that fails now, "" if it does not."""
+
+    def __init__(self, state: SharedState) -> None:
+        self.fault = ""
+        self._role = state.role
+        self._store = state.store
+        self._topics = state.topics
+        self._groups = state.groups
+        self._offsets = state.offsets
+        self._delay_levels = state.delay_levels
+        self._connections = state.config.connections
+        self._clock = state.clock
+        self._tasks = Tasks()
+        self._waiting: deque[_Progress] = deque()
+
+    async def start(self) -> None:
+        if not self._role.is_master:
+            self._tasks.start(self._keep_copying(), name="copy the master's tables")
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    async def _keep_copying(self) -> None:
+        await self._clock.sleep(FIRST_SECONDS)
+        while not self._role.is_master:
+            try:
+                await self.copy()
+                self.fault = ""
+            except MQError as error:
+                if self.fault != str(error):  # once for each reason
+                    logger.warning("the tables of master %s are not copied: %s", self._role.master_address, error)
+                self.fault = str(error)
+            except Exception as error:
+                logger.exception("copying the tables of master %s failed", self._role.master_address)
+                self.fault = repr(error)
+            await self._clock.sleep(AGAIN_SECONDS)
+
+    async def copy(self) -> None:
+        """Copy all tables once. Does nothing without a known master.
+
+        Raises errors of the connection and of the master, and `StoreNotWritable`.
+        """
+        master = self._role.master_address
+        if self._role.is_master or master is None:
+            return
+        channel = await connect(master, Dispatcher(), self._clock, connections=self._connections)
+        try:
+            topics = await self._ask(channel, AllTopics(), TopicConfigTable)
+            groups = await self._ask(channel, AllGroups(), GroupConfigTable)
+            offsets = await self._ask(channel, AllConsumerOffsets(), ConsumerOffsetTable)
+            before = await self._bounds(channel)
+            delays = await self._ask(channel, AllDelayOffsets(), DelayOffsetTable)
+            after = await self._bounds(channel)
+        finally:
+            await channel.close()
+        if self._role.is_master:
+            return
+        self._role.log_needed_from = before.first
+        self._topics.adopt(topics)
+        self._groups.adopt(groups)
+        self._note_progress(_Progress(DelayOffsetTable(delays.offsets, before.end), after.end))
+        await self._take_offsets(offsets)
+
+    async def _ask(self, channel: Channel, header: Header, body: type[B]) -> B:
+        return decode_body(body, (await channel.call(header, timeout=ASK_SECONDS)).check().body, FILE)
+
+    async def _bounds(self, channel: Channel) -> _Bounds:
+        table = (await self._ask(channel, BrokerState(), KeyValues)).table
+        try:
+            return _Bounds(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+        except (KeyError, ValueError) as error:
+            raise StoreError(f"the master does not tell the bounds of its log: {error!r}") from error
+
+    async def _take_offsets(self, table: ConsumerOffsetTable) -> None:
+        """Enter the consumer offsets of clients' groups, none behind the end of its queue here.
+
+        The progress of internal groups comes from the log here.
+        """
+        for number, (key, queues) in enumerate(table.offsets.items(), 1):
+            topic, _, group = key.partition("@")
+            if group.startswith(SYSTEM_GROUP_PREFIX):
+                continue
+            for queue_id, offset in queues.items():
+                end = self._store.max_offset(topic, queue_id)
+                self._offsets.commit(group, topic, queue_id, min(offset, end))
+            if number % KEYS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+                if self._role.is_master:
+                    return
+
+    def _note_progress(self, progress: _Progress) -> None:
+        """Save the latest progress of delay levels whose deliveries are in the log here.
+
+        Newer progress waits until the log here has reached it. Progress that would be saved too early would lose the
+        messages whose deliveries are not here.
+        """
+        if len(self._waiting) < MOST_WAITING:
+            self._waiting.append(progress)
+        reached = None
+        while self._waiting and self._waiting[0].log_end <= self._store.confirmed_end:
+            reached = self._waiting.popleft()
+        if reached is not None:
+            self._delay_levels.adopt(reached.table)

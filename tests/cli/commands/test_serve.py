@@ -142,6 +142,13 @@ def test_a_brokers_file_outranks_the_name_servers_that_the_environment_has_for_c
     assert told_by_environment.banner[3] == "name servers 127.0.0.1:1"
 
 
+def test_a_slave_finds_its_master_by_the_name_servers_of_an_option(serve, tmp_path):
+    file = tmp_path / "slave.conf"
+    file.write_text("brokerRole=SLAVE\nbrokerId=1\n")
+    arguments = ("broker", "--config", file, "--namesrv", "127.0.0.1:2")
+    assert serve(*arguments, data=tmp_path / "a", ports=("--broker-port", "0")).banner[3] == "name servers 127.0.0.1:2"
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

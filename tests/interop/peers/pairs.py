@@ -50,14 +50,9 @@ class Pair:
             self.master = GenuineServers(folder / "genuine", folder / "master", **MASTER)
         self.master.start()
 
-    @property
-    def ha(self) -> str:
-        host, _, port = self.master.broker.rpartition(":")
-        return f"{host}:{int(port) + 1}"
-
     def start_slave(self) -> None:
         if self._ours == "slave":
-            settings = written(self._folder / "slave.properties", SLAVE | {"haMasterAddress": self.ha})
+            settings = written(self._folder / "slave.properties", dict(SLAVE))
             self.slave = Program(
                 [
                     *(sys.executable, "-u", "-m", "pyromq", "serve", "broker", "--namesrv", self.master.namesrv),
@@ -78,7 +73,6 @@ class Pair:
             "namesrvAddr": self.master.namesrv,
             "storePathRootDir": self.slave_store,
             "haSendHeartbeatInterval": 1_000,
-            "haMasterAddress": self.ha,
         }
         self.slave = genuine(home, "broker", written(home / "slave.properties", SLAVE | more), heap="512m")
 

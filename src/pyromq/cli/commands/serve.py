@@ -234,11 +234,9 @@ def serve_broker(namesrv: str | None, log_level: str, **options: Any) -> None:
     tls_properties = _tls_properties(properties, options)
     tls = tls_settings.server_tls(tls_properties)
     namesrv_connections = _connections(tls_properties, tls, same_process=False)
-    config = replace(_broker_config(properties, **options), tls=tls, connections=namesrv_connections)
-    if namesrv is None and not config.namesrv:  # as in RocketMQ: the variable of clients comes last
+    if namesrv is None and not properties.get("namesrvAddr"):  # as in RocketMQ: the variable of clients comes last
         namesrv = os.environ.get(NAMESRV)
-    if namesrv:
-        config = replace(config, namesrv=tuple(parse_addresses(namesrv)))
+    config = replace(_broker_config(properties, namesrv=namesrv, **options), tls=tls, connections=namesrv_connections)
     if not config.namesrv:
         raise click.UsageError(
             "a broker needs a name server: give one with --namesrv HOST:PORT, or as namesrvAddr in the --config file; "
@@ -316,6 +314,7 @@ def _broker_config(
     data: Path | None,
     host: str | None,
     broker_ip: str | None,
+    namesrv: str | None = None,
     **options: Any,
 ) -> BrokerConfig:
     """Return the broker's settings: options override the file, the file overrides defaults."""
@@ -334,6 +333,7 @@ def _broker_config(
     given = {
         "host": host,
         "advertised_host": broker_ip,
+        "namesrv": tuple(parse_addresses(namesrv)) if namesrv else None,
         "port": options["broker_port"],
         "name": options["broker_name"],
     }

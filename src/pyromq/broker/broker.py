@@ -30,6 +30,7 @@ from pyromq.broker.modules import (
     topics,
     transactions,
 )
+from pyromq.broker.replication.cut_progress import lower_progress
 from pyromq.broker.replication.ha_modules import following_log, sending_log
 from pyromq.broker.replication.slave_tables import SlaveTables
 from pyromq.broker.role import BrokerRole, WriteRefusals
@@ -174,6 +175,7 @@ class Broker:
     async def __aenter__(self) -> Self:
         try:
             self.store.open()
+            lower_progress(self.store, self.config.data)  # a kill may have left a cut of the log unfinished
             for module in self._modules:
                 module.load()
             await self._listen()

@@ -469,6 +469,11 @@ class MessageStore:
         found = (queue.find(offset) for offset in range(first, min(first + count, queue.max_offset)))
         return [entry for entry in found if entry is not None]
 
+    def first_behind(self, topic: str, queue_id: int, log_offset: int) -> int:
+        """Return the queue offset of a queue's first message at `log_offset` or behind; the maximum without one."""
+        queue = self._queues.find(topic, queue_id)
+        return 0 if queue is None else queue.first(lambda entry: entry.log_offset >= log_offset)
+
     def message(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
         """Return the message at a queue offset; None if the message does not exist.
 

@@ -34,7 +34,7 @@ from pyromq.store.message_store import MessageStore, QueueEntry
 
 logger = logger_of(__name__)
 
-_LOOKED_AHEAD = 200  # limit of consecutive undeliverable messages that recovery skips in a level
+LOOKED_AHEAD = 200  # limit of consecutive undeliverable messages that recovery skips in a level
 _MARK = f"{Property.REAL_TOPIC}{NAME_VALUE}".encode()
 
 CONSUMER = "SCHEDULE_CONSUMER"  # group under which statistics count delivered messages
@@ -361,7 +361,7 @@ def _asked_level(properties: Mapping[str, str]) -> int:
         raise MessageRefused(f"property DELAY is {text!r}; it must be a delay level, a whole number") from error
 
 
-class _Likeness(NamedTuple):
+class Likeness(NamedTuple):
     """The fields that a waiting message of the schedule topic and its delivered copy have in common."""
 
     topic: str
@@ -382,9 +382,9 @@ class _Pending:
         self._store = store
         self._queue_id = queue_id
         self._read_to = offset
-        self._ahead: deque[tuple[int, _Likeness]] = deque()
+        self._ahead: deque[tuple[int, Likeness]] = deque()
 
-    def take(self, copy: _Likeness) -> None:
+    def take(self, copy: Likeness) -> None:
         """Advance past the waiting message of a delivered copy, and past skipped messages before it."""
         self._read()
         for place, (offset, likeness) in enumerate(self._ahead):
@@ -395,14 +395,14 @@ class _Pending:
                 return
 
     def _read(self) -> None:
-        while len(self._ahead) < _LOOKED_AHEAD:
-            entries = self._store.entries(SCHEDULE_TOPIC, self._queue_id, self._read_to, _LOOKED_AHEAD)
+        while len(self._ahead) < LOOKED_AHEAD:
+            entries = self._store.entries(SCHEDULE_TOPIC, self._queue_id, self._read_to, LOOKED_AHEAD)
             if not entries:
                 return
             for offset, entry in enumerate(entries, self._read_to):
                 parked = self._store.message_at(entry.log_offset)
                 if parked is not None:
-                    self._ahead.append((offset, _likeness(parked)))
+                    self._ahead.append((offset, likeness_of(parked)))
             self._read_to += len(entries)
 
 
@@ -422,15 +422,32 @@ def delivered_since(store: MessageStore, noted: Mapping[int, int], log_offset: i
     return {queue_id: each.offset for queue_id, each in pending.items()}
 
 
+def level_of_copy(message: StoredMessage) -> int | None:
+    """Return the queue id of the level that delivered a message; None for other messages."""
+    level = message.properties.get(Property.DELAY, "")
+    # The queue id is not compared: the topic may have fewer queues now.
+    went_there = message.topic == message.properties.get(Property.REAL_TOPIC)
+    is_half = message.sys_flag & SysFlag.HALF  # a client set this flag: no level delivers such a message
+    return int(level) - 1 if went_there and level.isdecimal() and not is_half else None
+
+
+def first_of(store: MessageStore, queue_id: int, copy: StoredMessage, *, near: int, within: int) -> int | None:
+    """Return the queue offset of the waiting message of which a level delivered a copy; None if there is none.
+
+    Up to `within` messages before and behind queue offset `near` are searched. Of equal messages the first one counts.
+    """
+    likeness = likeness_of(copy)
+    for offset in range(max(near - within, store.min_offset(SCHEDULE_TOPIC, queue_id)), near + within):
+        parked = store.message(SCHEDULE_TOPIC, queue_id, offset)
+        if parked is not None and likeness_of(parked) == likeness:
+            return offset
+    return None
+
+
 def _take(pending: Mapping[int, _Pending], message: StoredMessage) -> None:
-    properties = message.properties
-    level = properties.get(Property.DELAY, "")
-    likeness = _likeness(message)
-    went_there = message.topic == likeness.topic  # the queue id is not compared: the topic may have fewer queues now
-    if message.sys_flag & SysFlag.HALF:  # a client set this flag: no level delivers such a message
-        return
-    if went_there and level.isdecimal() and (waiting := pending.get(int(level) - 1)) is not None:
-        waiting.take(likeness)
+    level = level_of_copy(message)
+    if level is not None and (waiting := pending.get(level)) is not None:
+        waiting.take(likeness_of(message))
 
 
 def _may_be_copy(record: memoryview) -> bool:
@@ -441,9 +458,10 @@ def _may_be_copy(record: memoryview) -> bool:
     return _MARK in bytes(record[texts_at(record)[1] :])
 
 
-def _likeness(message: StoredMessage) -> _Likeness:
+def likeness_of(message: StoredMessage) -> Likeness:
+    """Return what a waiting message and its delivered copy have in common."""
     properties = message.properties
-    return _Likeness(
+    return Likeness(
         properties.get(Property.REAL_TOPIC, ""),
         properties.get(Property.REAL_QUEUE_ID, ""),
         message.property_text,

@@ -187,6 +187,29 @@ class TimerBucket(BucketTail):
         self._set_copied(copied)
         self.release()
 
+    def without(self, name: str, *, keep: int, undone: set[int]) -> TimerBucket:
+        """Return a new bucket with the first `keep` messages of this one, named `name`.
+
+        The messages with these `undone` numbers are unfinished. Raises `StoreCorrupt`, `OSError`.
+        """
+        other = TimerBucket(self._entries.path.parent, name, self.hour, disk=self._disk)
+        other.entries += self._content(0, keep)
+        other.copied = min(self.copied, keep)
+        last_copied = self.entry(other.copied - 1) if other.copied else None
+        copied_end = 0 if last_copied is None else last_copied.position + last_copied.size
+        if copied_end:
+            other._records.tail += self._records.read(0, copied_end)
+        if keep:
+            last = self.entry(keep - 1)
+            other.records_end = last.position + last.size
+        if other.copied < keep:
+            other.needed_from = self.entry(other.copied).log_offset
+        other.finished = bytearray(keep)
+        for number in range(keep):
+            if self.is_finished(number) and number not in undone:
+                other.finish(number)
+        return other
+
     @property
     def files(self) -> tuple[GrowingFile, GrowingFile, GrowingFile]:
         return self._entries, self._records, self._done

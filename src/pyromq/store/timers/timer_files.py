@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
+from zlib import crc32
 
 import msgspec
 
@@ -23,7 +25,7 @@ from pyromq.record import Buffer
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.json_file import JsonFile
 from pyromq.store.timers.growing_file import GrowingFile
-from pyromq.store.timers.timer_bucket import ENTRY_BYTES, BucketSizes, TimerBucket
+from pyromq.store.timers.timer_bucket import ENTRY_BYTES, BucketSizes, TimerBucket, TimerEntry
 
 logger = logger_of(__name__)
 
@@ -266,6 +268,58 @@ class TimerFiles:
         dropped, self._dropped = self._dropped, []
         checkpoint = TimerCheckpoint(moved, log_end, needed_from, dict(self.pending), sizes, uncopied)
         return Snapshot(checkpoint, dropped)
+
+    def cut(
+        self, log_end: int, *, moved: int, name: str, undone: Callable[[TimerEntry], bool], topics: dict[int, set[str]]
+    ) -> None:
+        """Remove the messages whose records begin at `log_end` or behind, since the log was cut there, and save.
+
+        Finished messages for which `undone` is true are unfinished. `topics` has the hours and topics where that may
+        be. `name` is appended to the names of changed buckets: a kill in the middle leaves the old or the new ones.
+        `moved` is the queue offset of the first message in no bucket. Raises `StoreCorrupt` and `StoreNotWritable`.
+        """
+        names = {crc32(topic.encode()): topic for topic in (*self.pending, *chain(*topics.values()))}
+        for hour, bucket in list(self.buckets.items()):
+            if hour in topics or bucket.entry(bucket.count - 1).log_offset >= log_end:
+                waited = self._cut_bucket(bucket, log_end, undone, f"{bucket.name}-{name}")
+                for topic_hash, more in waited.items():
+                    self.pending[names.get(topic_hash, "")] += more
+        self.pending = +self.pending
+        self.write_entries()
+        end = min(self.saved.log_end, log_end)
+        needed = min(end, self.saved.needed_from, *([] if self.needed_from is None else [self.needed_from]))
+        self.save(self.snapshot(moved=moved, log_end=end, needed_from=needed), self.unsynced())
+        self.release()
+
+    def _cut_bucket(
+        self, bucket: TimerBucket, log_end: int, undone: Callable[[TimerEntry], bool], name: str
+    ) -> Counter[int]:
+        """Return by how many messages more or fewer wait, by hash of the topic."""
+        entries = [bucket.entry(number) for number in range(bucket.count)]
+        keep = sum(entry.log_offset < log_end or not entry.is_whole for entry in entries)
+        again = {number for number, entry in enumerate(entries[:keep]) if bucket.is_finished(number) and undone(entry)}
+        change = Counter(entries[number].topic_hash for number in again)
+        change.subtract(
+            entries[number].topic_hash for number in range(keep, bucket.count) if not bucket.is_finished(number)
+        )
+        if keep < bucket.count or again:
+            self.changed.pop(bucket, None)
+            self._dropped.append(bucket)
+            del self.buckets[bucket.hour]
+            if keep:
+                self.buckets[bucket.hour] = other = bucket.without(name, keep=keep, undone=again)
+                self.changed[other] = None
+                self.unwritten += other.unwritten
+        bucket.release()
+        return change
+
+    def clear(self) -> None:
+        """Remove all messages, durably. Raises `StoreNotWritable`."""
+        self._dropped += self.buckets.values()
+        self.buckets.clear()
+        self.changed.clear()
+        self.pending.clear()
+        self.save(self.snapshot(moved=0, log_end=0, needed_from=0), [])
 
     def unsynced(self) -> list[GrowingFile]:
         """Return the files whose written bytes may not be on disk yet, to be passed to `save`."""

@@ -116,7 +116,7 @@ def _lowered_levels(store: MessageStore, undone: _Undone, cut: CutRange, table: 
     if cut.is_all:
         return DelayOffsetTable()
     offsets = {
-        level: min(offset, store.max_offset(SCHEDULE_TOPIC, level - 1)) for level, offset in table.offsets.items()
+        level: min(offset, store.next_offset(SCHEDULE_TOPIC, level - 1)) for level, offset in table.offsets.items()
     }
     log_end = min(table.log_end or 0, cut.end)
     for queue_id, copies in undone.copies.items():
@@ -161,7 +161,7 @@ def _lower_timers(store: MessageStore, folder: Path, undone: _Undone) -> None:
     for hour, origins in undone.delivered.items():
         if hour not in files.buckets:
             _file_again(store, files, hour, origins)
-    moved = min(files.saved.moved, store.max_offset(TIMER_TOPIC, 0))
+    moved = min(files.saved.moved, store.next_offset(TIMER_TOPIC, 0))
     files.cut(cut.end, moved=moved, name=f"cut{cut.epoch}", undone=undone.has_undone, topics=undone.topics)
 
 

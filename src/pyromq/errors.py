@@ -276,13 +276,13 @@ class ServiceNotAvailable(BrokerError):
 
 class NotTheMaster(ServiceNotAvailable):
     """The broker is a replica and refuses what only its master does. `master` is the master's address; None if the
-    broker knows none.
+    broker knows none. A replica refuses decisions on half messages with code 11, all else with 14.
     """
 
     cure = "Ask the master that the text names; pyromq's clients do so by themselves. Without a master: wait."
 
-    def __init__(self, master: str | None) -> None:
-        super().__init__(_NOT_THE_MASTER + (master or _NO_MASTER))
+    def __init__(self, master: str | None, code: int = ResponseCode.SERVICE_NOT_AVAILABLE) -> None:
+        super().__init__(_NOT_THE_MASTER + (master or _NO_MASTER), code)
         self.master = master
 
 
@@ -404,6 +404,8 @@ class BatchIncomplete(BrokerError):
     cure = "Send what is missing in a new attempt, then commit that."
 
 
+# Response codes of `NotTheMaster`.
+REFUSALS_OF_REPLICAS = frozenset({int(ResponseCode.SERVICE_NOT_AVAILABLE), int(ResponseCode.SLAVE_NOT_AVAILABLE)})
 _NOT_THE_MASTER = "not the master: "  # followed by the master's address, `host:port`
 _NO_MASTER = "no master is known"
 
@@ -424,8 +426,8 @@ def from_response(code: int, remark: str | None) -> BrokerError:
     before, is_denied, reason = text.partition(DENIED)
     if is_denied and code == ResponseCode.SYSTEM_ERROR and len(before) < _LONGEST_PACKAGE:
         return AccessDenied(reason)
-    if code == ResponseCode.SERVICE_NOT_AVAILABLE and text.startswith(_NOT_THE_MASTER.strip()):
-        return NotTheMaster(_address_in(text.removeprefix(_NOT_THE_MASTER)))
+    if code in REFUSALS_OF_REPLICAS and text.startswith(_NOT_THE_MASTER.strip()):
+        return NotTheMaster(_address_in(text.removeprefix(_NOT_THE_MASTER)), code)
     error = _BY_CODE.get(code)
     return error(text) if error is not None else BrokerError(text, code)
 

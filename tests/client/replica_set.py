@@ -129,7 +129,8 @@ class Refusing:
 
     @answers(EndTransaction)
     def end(self, header, call):
-        self._refuse(header, call)
+        self.refused += 1
+        raise NotTheMaster(self.master, 11)
 
     @answers(LockQueues)
     def lock(self, header, call):

@@ -259,6 +259,9 @@ def test_a_replicas_refusal_names_the_master(master):
     with pytest.raises(NotTheMaster) as raised:
         Response(error.code, 1, remark=str(error)).check()
     assert (raised.value.master, raised.value.code, str(raised.value)) == (master, 14, str(error))
+    decision = from_response(11, str(error))
+    assert (decision.master, decision.code) == (master, 11)
+    assert not isinstance(from_response(11, "no slave"), NotTheMaster)
 
 
 @pytest.mark.parametrize("text", ["", "10.0.0.1", "10.0.0.1:", ":1", "a:0", "a:65536", "a:-1", "a b:1", "a:1234567"])

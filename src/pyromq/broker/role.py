@@ -128,7 +128,7 @@ class WriteRefusals:
 
     @answers(EndTransaction)
     def refuse_decision(self, header: Header, call: Call) -> Reply:
-        raise BrokerError(str(self._role.not_the_master()), code=ResponseCode.SLAVE_NOT_AVAILABLE)
+        raise NotTheMaster(self._role.master_address, ResponseCode.SLAVE_NOT_AVAILABLE)
 
     @answers(CreateTopic, DeleteTopic, CleanTopics, SaveGroup, DeleteGroup)
     def refuse_change(self, header: Header, call: Call) -> Reply:

@@ -23,12 +23,12 @@ from pyromq.client.cluster.shared_connections import Member, SharedConnections, 
 from pyromq.client.cluster.topic_routes import Route, Routes, read_route, route_for_new_topic
 from pyromq.clock import Clock
 from pyromq.errors import (
+    REFUSALS_OF_REPLICAS,
     DeadlineExceeded,
     MQError,
     NotRunning,
     NotTheMaster,
     ProtocolError,
-    ResponseCode,
     TopicNotFound,
     Unavailable,
     from_response,
@@ -375,7 +375,7 @@ class ClusterClient:
 
     def _taken(self, queue: MessageQueue, response: Response) -> Response:
         """Return the response. If it is a replica's refusal, note the master that it names and raise it."""
-        if response.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+        if response.code in REFUSALS_OF_REPLICAS:
             error = from_response(response.code, response.remark)
             if isinstance(error, NotTheMaster):
                 self.routes.redirect(queue.broker_name, error.master)

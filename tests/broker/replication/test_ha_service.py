@@ -1,6 +1,9 @@
 """The master's side of the HA stream, as a slave sees it in bytes. FakeClock; real sockets."""
 
+import asyncio
+
 import pytest
+from tests.broker.consuming.cold import forget_log, waits_of_this_thread
 from tests.broker.replication.conftest import SEGMENT, fill, sockets
 
 FAR = 1 << 40
@@ -212,6 +215,41 @@ async def test_a_peer_whose_address_is_not_allowed_gets_nothing(master, orders, 
     peer.report(1)
     await peer.closed()
     assert "haAllowedPeers" in caplog.text
+
+
+async def test_bytes_that_are_not_in_memory_are_loaded_by_a_thread(master, orders, peer_of, monkeypatch):
+    monkeypatch.setattr("pyromq.store.log.commit_log.RECENT_BYTES", 0)
+    await fill(orders, 3 * SEGMENT)
+    end = master.store.max_log_offset
+    await asyncio.to_thread(master.store.wait_flushed(end).result, 10)
+    forget_log(master.store)
+    loads, fetch = [], master.service._fetch
+    master.service._fetch = lambda pages, alarm: loads.append(pages) or fetch(pages, alarm)
+    peer = await peer_of(master.service)
+    peer.report(1)
+    before = waits_of_this_thread()
+    received, at = b"", 1
+    while at < end:
+        await master.turn(0.02)
+        if peer._reader._buffer:
+            offset, data = await peer.frame()
+            assert offset == at
+            received, at = received + data, at + len(data)
+    assert waits_of_this_thread() == before
+    assert loads
+    assert received[: end - 1] == log_of(master, 1, end)
+
+
+async def test_peers_beyond_the_limit_are_closed(master, orders, peer_of, monkeypatch):
+    monkeypatch.setattr("pyromq.broker.replication.ha_service.MOST_PEERS", 2)
+    first, second, third = [await peer_of(master.service) for _ in range(3)]
+    assert await third.closed() == b""
+    assert len(master.service.slaves) == 2
+    first.close()
+    await sockets()
+    await peer_of(master.service)
+    assert len(master.service.slaves) == 2
+    second.close()
 
 
 async def test_a_master_that_stops_closes_its_slaves(master, orders, peer_of):

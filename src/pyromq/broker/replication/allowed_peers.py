@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
+from math import inf
+
+from pyromq.clock import Clock
 
 LOOPBACK = "localhost"
+REMEMBERED_SECONDS = 1.0  # name servers are asked once in this time, however many peers connect
 
 
 class AllowedPeers:
@@ -16,14 +21,29 @@ class AllowedPeers:
     """
 
     def __init__(
-        self, listed: tuple[str, ...], *, host: str, registered: Callable[[], Awaitable[frozenset[str]]]
+        self,
+        listed: tuple[str, ...],
+        clock: Clock,
+        *,
+        host: str,
+        registered: Callable[[], Awaitable[frozenset[str]]],
     ) -> None:
         self._listed = frozenset(listed)
+        self._clock = clock
         self._is_private = host == LOOPBACK or ip_address(host).is_loopback
         self._registered = registered
+        self._hosts: frozenset[str] = frozenset()  # what `registered` returned last
+        self._asked_at = -inf
+        self._asking = asyncio.Lock()
 
     async def allows(self, host: str) -> bool:
         """Return whether slaves at an IP address get the log."""
         if self._listed:
             return host in self._listed
-        return self._is_private or host in await self._registered()
+        if self._is_private:
+            return True
+        async with self._asking:
+            if self._clock.monotonic() - self._asked_at >= REMEMBERED_SECONDS:
+                self._hosts = await self._registered()
+                self._asked_at = self._clock.monotonic()
+        return host in self._hosts

@@ -20,7 +20,7 @@ def sending_log(state: SharedState) -> BrokerModule:
     config = state.config
     if not config.serves_slaves:
         return BrokerModule()
-    peers = AllowedPeers(config.ha.allowed_peers, host=config.host, registered=state.registering.hosts)
+    peers = AllowedPeers(config.ha.allowed_peers, state.clock, host=config.host, registered=state.registering.hosts)
     service = HaService(
         state.store,
         state.clock,

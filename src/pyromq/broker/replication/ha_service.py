@@ -27,6 +27,7 @@ WAKE_SECONDS = 0.1  # longest wait for new bytes of a slave that has all: as ups
 BUSY_WAKE_SECONDS = 0.005  # the same while messages are being stored
 TURN_BYTES = 1 << 20  # limit of bytes for one slave in one turn of the event loop: less than a millisecond
 MOST_FRAMES = 256  # limit of frames in one write: half of the pieces that the kernel takes in one call
+MOST_PEERS = 100  # limit of connections: peers whose address is not known yet need a request to a name server
 _READ_BYTES = 4096  # bytes read at once: reports of 8 bytes, of which only the last one counts
 
 Piece = bytes | memoryview
@@ -84,6 +85,7 @@ class HaService:
         self._listener: HandingListener | None = None
         self._tasks = Tasks()
         self._connections: dict[socket.socket, HaConnection] = {}
+        self._admitting = 0  # peers whose address is being looked up
         self._complaints: dict[str, str] = {}  # the last warning about each host, which is logged once
         self._is_woken = False
         self._run_soon: Callable[[Callable[[], object]], object] = lambda work: None  # set by `start`
@@ -148,6 +150,10 @@ class HaService:
         except OSError:  # the peer has closed the connection already
             peer.close()
             return
+        if len(self._connections) + self._admitting >= MOST_PEERS:
+            peer.close()
+            return
+        self._admitting += 1
         self._tasks.start(self._admit(peer, f"{host}:{port}"), name=f"admit slave {host}")
 
     async def _admit(self, peer: socket.socket, address: str) -> None:
@@ -158,6 +164,8 @@ class HaService:
         except BaseException:
             peer.close()
             raise
+        finally:
+            self._admitting -= 1
         if not allowed:
             peer.close()
             self._complain(

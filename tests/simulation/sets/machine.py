@@ -122,6 +122,7 @@ class Process:
         self.serve = act.Serve(None, None)
         self.may_append = False
         self.trouble: str | None = None
+        self.handed_over = ""
         self.checked_end = 0  # up to there, what is confirmed here has been compared
         self._told_confirmed = 0
         self._ticks = 0
@@ -414,6 +415,9 @@ class Process:
         self.machine.end()
         self.machine.start_after(self.life.random.choice((0.1, 2.0)))
 
+    def end_hand_over(self, action: act.HandedOver) -> None:
+        self.handed_over = action.reason
+
     def ignore(self, action: act.Action) -> None:
         pass
 
@@ -436,6 +440,6 @@ DO: dict[type, Any] = {
     act.ReplaceLog: Process.replace_log,
     act.AskOperator: Process.ask_operator,
     act.StopReplica: Process.stop,
-    act.HandedOver: Process.ignore,
-    act.MayLeave: Process.leave,
+    act.HandedOver: Process.end_hand_over,
+    act.MayLeave: lambda process, action: process.leave(action),
 }

@@ -46,6 +46,11 @@ class SetLife:
         self.story: list[str] = []
         self._confirming: dict[int, Process] = {}
         self._is_peace = False
+        self._lateness = self.random.choice((0.05, 0.1, 0.4))  # of requests to the registry and of their answers
+        # Each life is spared some kinds of accidents: the others come together more often.
+        self._weights = [
+            weight if kind is SetLife.heal or self.random.random() < 0.6 else 0 for kind, weight in ACCIDENTS.items()
+        ]
 
     def run(self) -> None:
         for machine in self.machines.values():
@@ -94,13 +99,13 @@ class SetLife:
             if self._is_cut_off(machine):
                 return
             result = execute()
-            if self._is_peace or random.random() > 0.04:
+            if self._is_peace or random.random() > self._lateness / 2:
                 time.after(self.network.delay(), answer, result)
 
         lateness = random.random()
-        if self._is_peace or lateness < 0.9:
+        if self._is_peace or lateness > self._lateness:
             time.after(self.network.delay(), arrive)
-        elif lateness < 0.97:
+        elif lateness > self._lateness * 0.3:
             time.after(random.random() * 2.5, arrive)
         time.after(ANSWER_SECONDS, give_up)
 
@@ -114,7 +119,7 @@ class SetLife:
         self.check_listed()
         self._check_required()
         for machine in self.machines.values():
-            if not self._is_cut_off(machine) and machine.process and self.random.random() < 0.8:
+            if not self._is_cut_off(machine) and machine.process and (self._is_peace or self.random.random() < 0.8):
                 self.time.after(self.network.delay(), machine.process.event, "record_changed")
 
     def _lose(self, old: SetRecord, new: SetRecord) -> None:
@@ -178,8 +183,9 @@ class SetLife:
 
     def _check_required(self) -> None:
         record = self.registry.record
-        assert record is not None
-        for machine in self.machines.values() if self.checks_required else ():
+        if record is None or not self.checks_required:
+            return
+        for machine in self.machines.values():
             mastership = machine.process.replica.mastership if machine.process else None
             if mastership is not None and mastership.epoch == record.epoch and record.master == machine.number:
                 missing = set(record.in_sync) - mastership.required()
@@ -208,7 +214,9 @@ class SetLife:
 
     def _accident(self) -> None:
         machine = self.random.choice(list(self.machines.values()))
-        kind = self.random.choices(list(ACCIDENTS), list(ACCIDENTS.values()))[0]
+        if self.registry.record is not None and self.random.random() < 0.4:
+            machine = self.machines[self.registry.record.master or 1]
+        kind = self.random.choices(list(ACCIDENTS), self._weights)[0]
         self.note(f"{machine.number}: {kind.__name__}")
         kind(self, machine)
 
@@ -255,6 +263,12 @@ class SetLife:
 
     def cut_from_registry(self, machine: Machine) -> None:
         self.unreachable.add(machine.number)
+
+    def cut_in_half(self, machine: Machine) -> None:
+        """Leave a master without the registry and without one follower; the other one hears both."""
+        self.unreachable.add(machine.number)
+        other = self.random.choice(list(self.machines))
+        self.network.cuts.update({(machine.number, other), (other, machine.number)})
 
     def lose_registry(self, machine: Machine) -> None:
         self.registry.is_away = True
@@ -354,6 +368,7 @@ ACCIDENTS = {
     SetLife.cut_one_way: 6,
     SetLife.cut_off: 4,
     SetLife.cut_from_registry: 4,
+    SetLife.cut_in_half: 5,
     SetLife.lose_registry: 2,
     SetLife.heal: 14,
     SetLife.hand_over: 4,

@@ -26,7 +26,7 @@ def test_no_accident_costs_what_was_confirmed(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_put_in_on_purpose_is_found(fault) -> None:
-    assert first_found(fault, 0, 300) is not None
+    assert first_found(fault, 0, 2000) is not None
 
 
 @pytest.mark.soak

@@ -32,6 +32,7 @@ class Election:
         self._view = view
         self._started_at = now
         self._gone_since: float | None = None
+        self._named = (0, now)  # the epoch of the known record, and when this replica learnt of it
         self.trouble: str | None = None  # why no replica can be elected
 
     def next_record(self, now: float) -> SetRecord | None:
@@ -42,11 +43,14 @@ class Election:
         record = self._view.record
         if record is None:
             return self._first_record(now)
+        if record.epoch != self._named[0]:
+            self._named = (record.epoch, now)
         if record.epoch < self._epochs.promised or not self._is_master_gone(now, record):
             self._gone_since = None
             return None
         if self._gone_since is None:
             self._gone_since = now
+            self._view.request_read()
         if record.is_in_sync(self._config.member):
             is_turn = now - self._gone_since >= self._turn(record) * TURN_SECONDS
             return self._elected(record) if is_turn else None
@@ -55,6 +59,7 @@ class Election:
     def shift(self, seconds: float) -> None:
         """Forgive the others a pause of this process."""
         self._started_at += seconds
+        self._named = (self._named[0], self._named[1] + seconds)
         self._gone_since = None
 
     def unclean_record(self, reason: str) -> SetRecord:
@@ -99,16 +104,16 @@ class Election:
         master = self._peers[record.master]
         if master.is_dead():
             return True
-        heard_at = max(master.heard_as_master_at, self._started_at)
+        heard_at = max(master.heard_as_master_at, self._started_at, self._named[1])
         if now - heard_at < SILENT_SECONDS:
             return False
-        if master.is_connected:
+        if master.is_passive(record.epoch):
             is_listed = master.member in record.in_sync
-            return not is_listed or now - master.follows_since >= SILENT_SECONDS
-        if self._view.read_at < heard_at + SILENT_SECONDS:
-            self._view.request_read()
-            return False
-        return record.master not in self._view.replicas
+            return not is_listed or now - max(master.follows_since, heard_at) >= SILENT_SECONDS
+        if self._view.read_at >= heard_at + SILENT_SECONDS and record.master not in self._view.replicas:
+            return True
+        self._view.request_read()
+        return False
 
     def _turn(self, record: SetRecord) -> int:
         """Return how many connected in-sync replicas should be elected rather than this one."""
@@ -127,7 +132,8 @@ class Election:
 
     def _out_of_sync(self, now: float, record: SetRecord) -> SetRecord | None:
         """Return a record only if no replica that was in sync can come any more, as far as rule and settings allow."""
-        if any(self._is_alive(member) for member in record.in_sync):
+        assert self._gone_since is not None
+        if self._view.read_at < self._gone_since or any(self._is_alive(member) for member in record.in_sync):
             return None
         if self._is_longest_of_all(record):
             return self.unclean_record(POWER_CUT)

@@ -233,6 +233,10 @@ class Mastership:
 
     # -- planned failover
 
+    @property
+    def is_handing_over(self) -> bool:
+        return self._target is not None
+
     def hand_over(self, now: float, number: int) -> Actions:
         """Begin to hand over to a replica that is in sync."""
         record = self._view.record

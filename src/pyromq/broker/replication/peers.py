@@ -45,6 +45,10 @@ class Peer:
         """The last epoch and the end of its log: who is longer is elected first."""
         return standing(self.hello.lines if self.hello else (), self.end)
 
+    def is_passive(self, epoch: int) -> bool:
+        """Whether it is heard, and says that it does not act as master of this epoch."""
+        return self.has_our_link and self.hello is not None and not (self.hello.is_master and self.hello.epoch >= epoch)
+
     def is_dead(self) -> bool:
         """Whether its process is proven to be gone: both of its ports refused twice."""
         refused = self.refused_at

@@ -20,6 +20,7 @@ class RecordView:
     def __init__(self) -> None:
         self.record: SetRecord | None = None
         self.revision = -1  # no read has been answered yet
+        self._found_revision = 0  # by the last read or swap: below `revision` if the registry went back
         self.replicas: dict[int, ReplicaInfo] = {}
         self.read_at = float("-inf")  # when the last answered read was sent
         self.is_restored = False  # the registry went back to an older revision: a backup, or it was emptied
@@ -81,6 +82,7 @@ class RecordView:
         self._must_read = False
         self.read_at = self._read_sent
         self.replicas = reading.replicas
+        self._found_revision = reading.revision
         if reading.revision < self.revision and not self._is_written_by_operator(reading):
             self.is_restored = True
             return False
@@ -97,7 +99,7 @@ class RecordView:
     def swap(self, record: SetRecord) -> SwapRecord:
         """Return the swap of the known record for this one. It is open from now on."""
         self._numbers += 1
-        swap = SwapRecord(self._numbers, max(self.revision, 0), record)
+        swap = SwapRecord(self._numbers, self._found_revision, record)
         self._swap = swap
         self._open_swaps.append(swap)
         return swap
@@ -105,7 +107,9 @@ class RecordView:
     def swap_done(self, number: int, revision: int) -> SwapRecord | None:
         """Take the answer that a swap has happened. Return the swap; None if the answer is late."""
         swap = self._answered(number)
-        if swap is not None and revision > self.revision:
+        if swap is not None and (revision > self.revision or self.is_restored):
+            self.is_restored = False
+            self._found_revision = revision
             self._learn(swap.record, revision)
         return swap
 

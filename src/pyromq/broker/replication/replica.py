@@ -50,6 +50,7 @@ from pyromq.broker.replication.replica_stream import (
     Frame,
     FrameRequest,
     Hello,
+    RecordMark,
     Report,
 )  # fmt: skip
 from pyromq.broker.replication.set_record import SetRecord
@@ -228,14 +229,17 @@ class Replica:
         peer = self.peers[number]
         if self.is_over or self.mastership is None or request.epoch != self.mastership.epoch or peer.member is None:
             return [] if self.is_over else [self._hello_to(link)]
-        mark = request.mark
-        if request.start > self.log.end or (mark is not None and self.log.mark_at(mark.offset) != mark):
+        if request.start > self.log.end or not self._has_mark(request.mark):
             text = f"the log of replica {number} differs from the master's before {request.start}"
             _log.error("%s", text)
             return [*self.disconnected(now, link), CloseLink(link, text)]
         assert peer.hello is not None
         self.mastership.add_follower(peer.member, peer.hello.sync_flush)
         return [Feed(number, request.epoch, request.start)]
+
+    def _has_mark(self, mark: RecordMark | None) -> bool:
+        """Whether the log has a follower's last record. A record before the log's first byte cannot be compared."""
+        return mark is None or mark.offset < self.log.first or self.log.mark_at(mark.offset) == mark
 
     def report_received(self, now: float, number: int, report: Report) -> Actions:
         """Take a follower's report. The confirmed end may rise."""
@@ -247,7 +251,8 @@ class Replica:
             link = Link(number, False)
             return [*self.disconnected(now, link), CloseLink(link, refusal)]
         peer.end = report.written
-        return self.mastership.confirm(now, self._renewed_at)
+        actions = self.mastership.confirm(now, self._renewed_at)
+        return actions + self._ask_registry(now) if self.mastership.is_handing_over else actions
 
     def log_grew(self, now: float) -> Actions:
         """Note that records were appended or flushed. A master may confirm them, a follower reports what is flushed."""
@@ -445,11 +450,14 @@ class Replica:
         if self._disk_failed_at != NEVER and now - self._disk_failed_at > DISK_RETRY_SECONDS:
             actions += self.disk_works(now)
         if self._leaving_since is not None:
-            record = self.view.record
-            self.view.request_read()
-            if now - self._leaving_since > LEAVE_SECONDS or (record and not record.is_in_sync(self.config.member)):
-                actions.append(MayLeave())
+            actions += self._may_leave(now, self._leaving_since)
         return actions
+
+    def _may_leave(self, now: float, since: float) -> Actions:
+        record = self.view.record
+        has_left = self.view.read_at > since and record is not None and not record.is_in_sync(self.config.member)
+        self.view.request_read()
+        return [MayLeave()] if has_left or now - since > LEAVE_SECONDS else []
 
     # -- the registry
 
@@ -492,10 +500,12 @@ class Replica:
         self.epochs.promise(record.epoch)
         self.epochs.begin(record.epoch, self.log.end, log_begin=self.log.first)
         self.mastership = Mastership(self.config, self.log, self.view, peers=self.peers, now=now)
-        self._trouble = None
         if record.losses and record.losses[-1].epoch == record.epoch:
             _log.error("messages behind log offset %d may be lost: %s", self.log.end, record.losses[-1].reason)
         actions: Actions = [BecomeMaster(record.epoch, self.log.end)]
+        if self._trouble is not None:
+            self._trouble = None
+            actions.append(AskOperator(None))
         return actions + self._hello_to_all(is_ours=False) + self._settle(now)
 
     def _settle(self, now: float) -> Actions:

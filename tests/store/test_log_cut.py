@@ -253,3 +253,29 @@ def test_a_kill_at_any_write_goes_on_cutting_at_the_next_start(keep: int, power:
         assert bodies(store)[-1] == b"body 99"
         store.close()
     assert cut > 20
+
+
+def test_cut_bytes_are_deleted_when_messages_of_that_age_would_be(tmp_path: Path) -> None:
+    sent = stored(tmp_path, 30)
+    clock = StoppedClock()
+    cut_store(tmp_path, sent[32].log_offset).close()
+    [kept] = kept_files(tmp_path, LOCAL_DISK)
+    clock.ms = LOCAL_DISK.changed_ms(kept.path) + 72 * 3_600_000
+    with opened(tmp_path, clock) as store:
+        store.retention.step(1.0)
+        assert kept.path.exists()
+    clock.ms += 1
+    with opened(tmp_path, clock) as store:
+        store.retention.step(1.0)
+    assert not kept.path.exists()
+
+
+def test_the_offline_check_names_an_unfinished_cut(tmp_path: Path) -> None:
+    sent = stored(tmp_path, 30)
+    store = small_store(tmp_path)
+    store.open(LogCut(sent[20].log_offset, 5))
+    store.close()
+    report = StoreCheck(StoreConfig(tmp_path, **SMALL)).run()  # type: ignore[arg-type]
+    assert [str(finding) for finding in report.findings] == [
+        f"{tmp_path}/cutting: a cut of the log is not finished; the next start repairs it"
+    ]

@@ -2,7 +2,8 @@
 
 Whole files are deleted, the oldest first, never the file being written. The age of a file is the age of its newest
 message by store time, so a copied store keeps its age. Consume queues and key index follow in small steps. No file with
-bytes from log offset `keep_from` on is deleted, as such files hold messages to deliver.
+bytes from log offset `keep_from` on is deleted, as such files hold messages to deliver. Bytes that were cut off a
+replica's log (`log_cut`) are deleted by age.
 
 Source: RocketMQ 4.9.8, CleanCommitLogService and CleanConsumeQueueService of DefaultMessageStore. RocketMQ uses the
 modification time, and has no limit of bytes and no `keep_from`.
@@ -10,6 +11,7 @@ modification time, and has no limit of bytes and no `keep_from`.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +28,7 @@ from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.index.key_index import KeyIndex
 from pyromq.store.log.commit_log import CommitLog, Residency
 from pyromq.store.log.segmented_log import Segment
+from pyromq.store.log_cut import kept_files
 from pyromq.store.queue.consume_queue import ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable
 from pyromq.store.store_config import StoreConfig
@@ -69,6 +72,7 @@ class Retention:
         self._residency = residency
         self._config = config
         self._clock = clock
+        self._disk = disk
         self._removal = Removal(disk, before=sync_entries)
         self._use: DiskUse | None = None
         self._measured_at = self._round_at = float("-inf")
@@ -93,6 +97,7 @@ class Retention:
         if (now - self._round_at) * 1000 >= self._config.expire_interval_ms:
             self._round_at = now
             self._drop(self._expired())
+            self._removal.add(self._expired_cuts())
             self._rounds_by_hand = max(0, self._rounds_by_hand - 1)
         done = self._trim_queues(budget_seconds)
         self._removal.start()
@@ -189,6 +194,14 @@ class Retention:
                 break
             count += 1
         return count
+
+    def _expired_cuts(self) -> list[Segment]:
+        """Return the files of cut bytes that were last written more than `reserved_hours` ago."""
+        latest_ms = self._clock.now_ms() - self._config.reserved_hours * _HOUR_MS
+        paths = [kept.path for kept in kept_files(self._config.root, self._disk)]
+        with contextlib.suppress(OSError):  # a file that was deleted meanwhile
+            return [Segment(path, 0, disk=self._disk) for path in paths if self._disk.changed_ms(path) < latest_ms]
+        return []
 
     @property
     def _candidates(self) -> list[Segment]:

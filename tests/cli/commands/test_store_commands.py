@@ -4,9 +4,10 @@ import json
 
 import pytest
 from tests.golden.test_stores import CLEAN, CRASHED, unpack
-from tests.store.making import TOPIC, fill, opened
+from tests.store.making import TOPIC, fill, opened, small_store
 
 from pyromq.store.json_file import JsonFile
+from pyromq.store.log_cut import LogCut
 
 
 @pytest.fixture
@@ -137,6 +138,22 @@ def test_a_message_is_dumped_by_log_offset_and_by_queue_offset(store, folder):
     assert by_log["fault"] is None
     shown = store("dump", folder, entry.log_offset)
     assert "body 7" in shown.out
+
+
+def test_messages_that_were_cut_off_the_log_are_dumped(store, folder):
+    with opened(folder) as opened_store:
+        first_cut = opened_store.entries(TOPIC, 1, 18, 1)[0].log_offset
+    cut_store = small_store(folder)
+    cut_store.open(LogCut(first_cut, 7))
+    cut_store.finish_cut()
+    cut_store.close()
+    records = [json.loads(line) for line in store("dump", folder, "--cut").lines]
+    assert records[0]["log_offset"] == first_cut
+    assert [record["body"] for record in records] == ["body 37", "body 38", "body 39"]
+    of_one_queue = store("dump", folder, "--cut", "--queue", "0").lines
+    assert [json.loads(line)["body"] for line in of_one_queue] == ["body 38"]
+    assert "leave out the OFFSETs" in store("dump", folder, "--cut", "0").err
+    assert store("check", folder).code == 0
 
 
 def test_a_damaged_message_is_dumped_with_what_is_wrong(store, folder):

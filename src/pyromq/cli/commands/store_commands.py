@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,8 +32,10 @@ from pyromq.remoting.bodies import (
 )
 from pyromq.remoting.bodies.body import Body
 from pyromq.store.directory import Directory
+from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.json_file import verified
 from pyromq.store.log.log_walk import Damage
+from pyromq.store.log_cut import kept_files, kept_messages
 from pyromq.store.offline.stopped_store import Cure, StoppedStore, StoreFault, check_stopped
 from pyromq.store.offline.store_check import Report, StoreCheck
 from pyromq.store.offline.store_repair import StoreRepair
@@ -126,6 +128,7 @@ def repair(folder: Path, config_file: Path | None, output: str) -> int:
 @click.option("--topic", metavar="TOPIC", help="Only this topic; OFFSETs are queue offsets then.")
 @click.option("--queue", type=click.IntRange(0), metavar="ID", help="Only this queue. [default with OFFSETs: 0]")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Without OFFSETs: print at most this many.")
+@click.option("--cut", is_flag=True, help="Print what was cut off this replica's log when another became master.")
 @output_option
 def dump(
     folder: Path,
@@ -134,6 +137,7 @@ def dump(
     topic: str | None,
     queue: int | None,
     count: int | None,
+    cut: bool,
     output: str,
 ) -> int:
     """Print the messages of FOLDER at these log OFFSETs, including damaged ones.
@@ -142,6 +146,12 @@ def dump(
     """
     check_stopped(folder)
     stopped = StoppedStore(_config(folder, config_file))
+    if cut and offsets:
+        raise UsageError("--cut prints all cut messages: leave out the OFFSETs")
+    if cut:
+        kept = (message for file in kept_files(folder, LOCAL_DISK) for message in kept_messages(file, LOCAL_DISK))
+        _print_some(kept, topic, queue, count=count)
+        return 0
     if not offsets:
         return _dump_all(stopped, topic, queue, count=count)
     failed = False
@@ -262,21 +272,28 @@ def _gibibytes_read(output: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _dump_all(stopped: StoppedStore, topic: str | None, queue: int | None, *, count: int | None) -> int:
-    left = count
-    known = topic is None
-    for found in stopped.walk():
-        if left == 0:
-            break
-        if isinstance(found, Damage):
-            click.echo(f"log offsets {found.start} to {found.end} are damaged: {escaped(found.reason)}", err=True)
-        elif topic in (None, found.topic) and queue in (None, found.queue_id):
-            known = True
-            click.echo(as_json(_as_record(found)))
-            left = None if left is None else left - 1
+    known = _print_some(stopped.walk(), topic, queue, count=count) or topic is None
     if not known and not _has_queue(stopped, topic, queue):
         which = f"topic {topic!r}" if queue is None else f"queue {queue} of topic {topic!r}"
         raise UsageError(f"there is no {which} in {stopped.root}")
     return 0
+
+
+def _print_some(
+    found: Iterable[StoredMessage | Damage], topic: str | None, queue: int | None, *, count: int | None
+) -> bool:
+    """Print the wanted messages, and all damage. Return True if there was a wanted message."""
+    left, known = count, False
+    for each in found:
+        if left == 0:
+            break
+        if isinstance(each, Damage):
+            click.echo(f"log offsets {each.start} to {each.end} are damaged: {escaped(each.reason)}", err=True)
+        elif topic in (None, each.topic) and queue in (None, each.queue_id):
+            known = True
+            click.echo(as_json(_as_record(each)))
+            left = None if left is None else left - 1
+    return known
 
 
 def _has_queue(stopped: StoppedStore, topic: str | None, queue: int | None) -> bool:

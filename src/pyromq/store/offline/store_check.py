@@ -70,6 +70,8 @@ class StoreCheck:
         report = Report(log_begin=store.log_begin, segment_bytes=store.segment_bytes)
         report.findings += [StoreFault(path, None, "it is no log file", Cure.NOBODY) for path in store.foreign]
         report.findings += [StoreFault(path, None, text, Cure.REPAIR) for path, text in store.wrong_log_files()]
+        if (cutting := store.root / "cutting").exists():
+            report.findings.append(StoreFault(cutting, None, "a cut of the log is not finished", Cure.START))
         self._walk(report)
         of_queues = list(self.queues.findings(report.log_end, report.damages))
         report.findings += [self._of_damage(damage) for damage in report.damages]

@@ -41,11 +41,11 @@ class ConsoleConfig:
         if not 0 <= self.port <= 65535:
             raise UsageError(f"port {self.port} is not between 0 and 65535")
         if self.tls_key is not None and self.tls_cert is None:
-            raise UsageError(f"a key without a certificate: give --tls-cert to go with {self.tls_key}")
+            raise UsageError(f"key {self.tls_key} is given without its certificate; give --cert, too")
         check_networks(self.proxies)
         for name in ("snapshot_seconds", "sample_seconds", "session_hours", "doctor_seconds", "search_seconds"):
             if getattr(self, name) <= 0:
-                raise UsageError(f"{name}={getattr(self, name)}: must be above 0")
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0")
 
     @property
     def speaks_https(self) -> bool:

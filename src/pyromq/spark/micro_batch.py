@@ -213,9 +213,9 @@ def check_repeated(decided: DecidedWrite, *, content: str | None, rows: int | No
         return
     text = f"{decided.name} is decided, with {decided.rows} rows, and now has {rows}"
     if content is not None:  # committed by a version that recorded no input digest
-        logger.warning("%s; they are assumed equal and not written again", text)
+        logger.warning("%s; the rows are assumed equal, and are not written again", text)
         return
     raise BatchDecided(
         f"{text}: the rows differ, and none of them is written. Give a job with different rows another jobId. For a"
-        " stream whose checkpoint was restored or edited, put the newest one back or begin a new one"
+        " stream whose checkpoint was restored or edited, restore the newest checkpoint, or begin a new one"
     )

@@ -102,7 +102,7 @@ def _json(name: str, value: str, form: Any, hint: str) -> Any:
 
 def text(name: str, value: str) -> str:
     if not value.strip():
-        raise UsageError(f"option {name} is empty")
+        raise UsageError(f"option {name} is empty; give a value, or leave the option out")
     return value.strip()
 
 

@@ -86,7 +86,7 @@ def read_fields(options: type, given: Mapping[str, str], *, mode: str | None = N
             raise UsageError(_unknown(name, options))
         called, only = declared.metadata["name"], declared.metadata["only"]
         if mode and only not in (None, mode):
-            raise UsageError(f"option {called} is for a {only}, this is a {mode}")
+            raise UsageError(f"option {called} is for a {only}, and this is a {mode}; leave the option out")
         found[declared.name] = declared.metadata["read"](called, value)
     return found
 
@@ -108,7 +108,7 @@ def _with_name_servers(given: Mapping[str, str]) -> dict[str, str]:
         called = SYNONYMS.get(name.lower(), name)
         if called.lower() == NAME_SERVERS.lower():
             if NAME_SERVERS in found:
-                raise UsageError(f"options {NAME_SERVERS} and endpoints are the same; give one of them")
+                raise UsageError(f"options {NAME_SERVERS} and endpoints both name the name servers; give one of them")
             called = NAME_SERVERS
         found[called] = value
     if NAME_SERVERS not in found:

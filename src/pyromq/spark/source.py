@@ -146,7 +146,7 @@ def _columns(schema: StructType) -> list[str]:
         known = _type(field.name)
         if known.simpleString() != field.dataType.simpleString():
             given, has = field.dataType.simpleString(), known.simpleString()
-            raise UsageError(f"column {field.name} is {has}, the schema says {given}")
+            raise UsageError(f"column {field.name} is {has}, and the schema says {given}; correct the schema")
     return [field.name for field in schema.fields]
 
 

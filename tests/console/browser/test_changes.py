@@ -97,7 +97,7 @@ def test_a_batch_is_committed_and_another_rolled_back(page, servers):
     page.driver.find_element("link text", "etl:2026-11-22").click()
     page.press("Roll back all")
     page.confirm()
-    wait_until(lambda: "is rolled back: nobody will see its 25 messages." in page.text)
+    wait_until(lambda: "is rolled back: consumers do not see its 25 messages." in page.text)
     assert "No batch is undecided." in page.text
 
 

@@ -65,7 +65,9 @@ async def test_one_is_shown_with_its_attempts(browser, cluster):
     page = await browser.get(PAGE)
     assert re.findall(r'class="mono">(\w+)</th>\s+<td class="num">(\d)</td>', page) == [(first, "2"), (second, "1")]
     assert "checked" not in page  # one of two that may be the same work once more
-    assert "is called &#39;etl:18&#39;" in await browser.get("/transactions-batch?name=etl%3A18", status=404)
+    assert "batch transaction &#39;etl:18&#39; is not undecided" in await browser.get(
+        "/transactions-batch?name=etl%3A18", status=404
+    )
 
 
 async def test_the_attempts_that_are_ticked_are_committed(browser, cluster):
@@ -80,7 +82,7 @@ async def test_the_attempts_that_are_ticked_are_committed(browser, cluster):
 
 async def test_a_roll_back_forgets_all_and_the_name_may_be_used_again(browser, cluster):
     await leave(cluster, "1"), await leave(cluster, "2")
-    assert "rolled back: nobody will see its 2 messages." in await decide(browser, "rollback")
+    assert "rolled back: consumers do not see its 2 messages." in await decide(browser, "rollback")
     assert await visible(cluster) == []
     token = await leave(cluster, "3")
     await decide(browser, "commit", token, seen=1)
@@ -91,15 +93,15 @@ async def test_nothing_is_decided_that_the_page_had_not_shown(browser, cluster):
     token = await leave(cluster, "1", "2")
     await leave(cluster, "3")
     for decision, tokens, seen, said in (
-        ("commit", [token], 2, "brokers hold 3 messages of"),
-        ("commit", [], 3, "tick the attempts that count"),
-        ("commit", ["f" * 32], 3, "tick the attempts that count"),
-        ("maybe", [token], 3, "say commit or rollback"),
+        ("commit", [token], 2, "brokers now hold 3 messages of"),
+        ("commit", [], 3, "select the attempts to commit"),
+        ("commit", ["f" * 32], 3, "select the attempts to commit"),
+        ("maybe", [token], 3, "choose commit or rollback"),
     ):
         page = await decide(browser, decision, *tokens, seen=seen)
         assert "<b>Failed:</b>" in page and said in page
     assert await visible(cluster) == []
-    assert "no undecided batch is called" in await decide(browser, "commit", token, name="another")
+    assert "is not undecided" in await decide(browser, "commit", token, name="another")
 
 
 async def leave_everywhere(pair, ledger):
@@ -132,7 +134,7 @@ async def test_what_a_ledger_has_decided_is_not_rolled_back_at_who_was_not_told(
     page = await decide(pair.browser, "rollback", seen=2)
     assert "<b>Failed:</b>" in page and "is decided at broker broker-a" in page
     page = await decide(pair.browser, "commit", result.token, seen=2)
-    assert "had been decided before" in page and "No batch is undecided." in page
+    assert "was decided before" in page and "No batch is undecided." in page
     assert await visible(pair) == ["0", "0", "1", "1"]
 
 

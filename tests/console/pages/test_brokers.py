@@ -36,7 +36,9 @@ async def test_a_broker_shows_figures_and_what_its_queues_hold(browser, cluster)
     assert re.search(r'href="/topics/orders">orders</a></th><td class="num">\d</td><td class="num">3</td>', page)
     assert ">commitLogMaxOffset</th>" in page
     assert "0 <span" in page and "master" in page
-    assert "broker nowhere is not registered; there is broker-a" in await browser.get("/brokers/nowhere", status=404)
+    assert "broker nowhere is not registered; registered brokers: broker-a" in await browser.get(
+        "/brokers/nowhere", status=404
+    )
 
 
 async def test_settings_are_searched_by_name_and_value(browser, cluster):
@@ -77,7 +79,7 @@ async def test_a_setting_that_another_has_changed_meanwhile_stays(browser, clust
     page = await browser.post(
         "/brokers/broker-a/change", id="0", setting="transactionCheckMax", before="15", value="7", back=browser.form_at
     )
-    assert "nothing was changed: transactionCheckMax is &#39;9&#39; by now, not &#39;15&#39;" in page
+    assert "nothing was changed: transactionCheckMax is now &#39;9&#39;, and no longer &#39;15&#39;" in page
     assert await setting(cluster, "transactionCheckMax") == "9"
 
 

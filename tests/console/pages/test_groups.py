@@ -94,5 +94,5 @@ async def test_a_group_goes_on_at_a_time(browser, admin, cluster):
 
 async def test_what_is_no_place_is_said_so(browser, admin):
     page = await browser.get("/groups/billing/reset?topic=orders&to=time&at=soon", status=400)
-    assert "is no time" in page
+    assert "is not a time" in page
     assert await offsets(admin) == [2, 2]

@@ -94,7 +94,7 @@ async def test_what_cannot_be_looked_for_is_said_beside_the_form(browser, sent):
     page = await browser.get("/messages?topic=orders&by=sql&q=n+%3D+", status=400)
     assert "SQL92 expression" in page
     page = await browser.get("/messages?topic=orders&since=yesterday", status=400)
-    assert "is no time" in page
+    assert "is not a time" in page
     assert 'value="orders"' in page
 
 
@@ -153,7 +153,7 @@ async def test_a_message_is_sent_and_another_ones_copy_changed(browser, sent, cl
 async def test_what_is_not_sent_is_said_with_what_was_typed(browser, sent, cluster):
     browser.form_at = "/send"
     page = await browser.post("/send", status=400, topic="copies", body="zz", form="hex", keys="kept")
-    assert "Not sent:" in page and "no hex" in page and 'value="kept"' in page
+    assert "Not sent:" in page and "not hexadecimal" in page and 'value="kept"' in page
     page = await browser.post("/send", status=400, topic="copies", body="1", form="text", properties="KEYS=1")
     assert "used by the system" in page
     assert {entry.outcome for entry in browser.console.audit.recent()} == {"failed"}

@@ -88,7 +88,7 @@ def test_a_delta_table_is_told_from_parquet(archive):
 @pytest.mark.parametrize(
     ("is_delta", "form", "text"),
     [
-        (False, "delta", "there is no archive in Delta at"),
+        (False, "delta", "there is no Delta archive at"),
         (True, "parquet", "is a Delta table; give --format delta"),
     ],
 )
@@ -187,5 +187,5 @@ def test_columns_that_an_archive_cannot_be_without_are_named(tmp_path):
 
 
 def test_another_format_is_named(tmp_path):
-    with pytest.raises(UsageError, match="'orc' is none of parquet, delta"):
+    with pytest.raises(UsageError, match="'orc' is unknown; write parquet or delta"):
         open_table(str(tmp_path), "orc")

@@ -164,5 +164,8 @@ def _secret(text: str | None) -> str | None:
     if text is None:
         return None
     if not text.startswith("@"):
-        raise click.BadParameter("write @FILE: the process list shows arguments", param_hint="--new-secret")
+        raise click.BadParameter(
+            "other users can read arguments in the process list: write the secret to a file, and give @FILE",
+            param_hint="--new-secret",
+        )
     return secret_in(text)

@@ -54,7 +54,10 @@ def show(name: str | None, output: str) -> None:
     contexts = ContextFile.load()
     name = name or contexts.current
     if name is None:
-        raise click.UsageError(f"no context is current; {context_file_path()} has {len(contexts.variables)}")
+        raise click.UsageError(
+            f"no context is current; {context_file_path()} has {len(contexts.variables)}: name one, "
+            "or run `pyromq context use NAME`"
+        )
     show_record({"context": name, **contexts.get(name)}, output)
 
 

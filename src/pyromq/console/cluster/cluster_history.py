@@ -143,7 +143,7 @@ async def keep_sampling(
         except (MQError, OSError) as error:
             history.fault = str(error)
             if not told:
-                logger.warning("nothing can be noted of the cluster: %s", error)
+                logger.warning("the rates and lag of the cluster cannot be sampled: %s", error)
             told = True
         except asyncio.CancelledError:
             raise

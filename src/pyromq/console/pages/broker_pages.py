@@ -100,7 +100,9 @@ async def save(context: RequestContext) -> Response:
     at, name, value = found.addresses[broker_id], form.get("setting", ""), form.get("value", "").strip()
     before = _value(await admin.broker_config(at), name, found)
     if before != form.get("before", ""):
-        raise UsageError(f"nothing was changed: {name} is {before!r} by now, not {form.get('before', '')[:200]!r}")
+        raise UsageError(
+            f"nothing was changed: {name} is now {before!r}, and no longer {form.get('before', '')[:200]!r}"
+        )
     await admin.servers.change_settings(at, {name: value})
     now = (await admin.broker_config(at)).get(name)
     text = f"{name} of broker {found.name} is {now!r} now; it was {before!r}."
@@ -116,7 +118,7 @@ async def _find(clients: ClusterClients, name: str) -> BrokerView:
     snapshot = await clients.snapshot_with(name, lambda each: each.brokers)
     if name not in snapshot.brokers:
         there = ", ".join(sorted(snapshot.brokers)[:20]) or "none"
-        raise QueryNotFound(f"broker {name} is not registered; there is {there}")
+        raise QueryNotFound(f"broker {name} is not registered; registered brokers: {there}")
     return snapshot.brokers[name]
 
 

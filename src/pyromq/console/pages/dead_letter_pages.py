@@ -214,26 +214,30 @@ async def stop(context: RequestContext) -> Response:
     run = _run(context)
     at = address("dead-letters", run.group, "redrives", run.id)
     if run.ended_ms is not None:
-        raise UsageError(f"redrive {run.id} had ended before: {run.said}")
+        raise UsageError(f"redrive {run.id} has already ended: {run.said}")
     run.is_stopped = True
-    return context.done(f"Redrive {run.id} ends after the message it is at.", at)
+    return context.done(f"Redrive {run.id} ends after the present message.", at)
 
 
 def order_of(fields: Mapping[str, str]) -> RedriveOrder:
     """Return the settings of a redrive from the fields of a form. Raises `UsageError`."""
     to, most, rate = fields["to"] or "group", fields["most"], fields["rate"]
     if to not in ("group", "origin", "topic"):
-        raise UsageError(f"to={to[:20]!r}: copies go to the group, to their origin, or to a topic")
+        raise UsageError(
+            f"to={to[:20]!r} is unknown: copies go to the group, to their original topics, or to one topic"
+        )
     if to == "topic" and not fields["to_topic"]:
-        raise UsageError("name the topic that the copies go to")
+        raise UsageError("the topic is missing: name the topic that gets the copies")
     if not most.isdecimal() or len(most) > 9 or not 1 <= int(most) <= MOST_OUTCOMES:
-        raise UsageError(f"at most {most[:20]!r} messages: 1 to {MOST_OUTCOMES:,} are sent in one redrive")
+        raise UsageError(
+            f"the limit of {most[:20]!r} messages is out of range; one redrive sends 1 to {MOST_OUTCOMES:,}"
+        )
     try:
         per_second = float(rate) if rate else None
     except ValueError:
-        raise UsageError(f"rate {rate[:20]!r} is no number of messages a second") from None
+        raise UsageError(f"rate {rate[:20]!r} is not a number; write messages a second, for example 100") from None
     if per_second is not None and not 0.1 <= per_second <= 100_000:
-        raise UsageError(f"rate {rate[:20]}: 0.1 to 100,000 messages a second")
+        raise UsageError(f"rate {rate[:20]} is out of range; write 0.1 to 100,000 messages a second")
     return RedriveOrder(
         to_origin=to == "origin",
         to_topic=fields["to_topic"] if to == "topic" else None,
@@ -272,8 +276,8 @@ def _run(context: RequestContext) -> RedriveRun:
     run = context.console.redrives.find(context.path["run"])
     if run is None or run.group != context.path["group"]:
         raise QueryNotFound(
-            f"redrive {context.path['run'][:40]} is not known: the console was started since, or it is too long ago; "
-            "the audit log has it"
+            f"redrive {context.path['run'][:40]} is unknown: the console was restarted since, or the redrive is "
+            "too old; the audit log records it"
         )
     return run
 

@@ -56,7 +56,7 @@ async def of_level(context: RequestContext) -> Response:
     """Show the next delayed messages of one delay level."""
     text = context.path["level"]
     if not text.isdecimal() or len(text) > 4:
-        raise UsageError(f"delay level {text[:20]!r} is no whole number")
+        raise UsageError(f"delay level {text[:20]!r} is not a whole number")
     clients = context.clients()
     levels = (await clients.admin()).delay_levels
     lines = _added_up([each for each in await levels.all() if each.level == int(text)])
@@ -105,7 +105,7 @@ async def of_topic(context: RequestContext) -> Response:
 async def cancel(context: RequestContext) -> Response:
     handle = context.form.get("recall_handle", "")
     if not handle:
-        raise UsageError("nothing was cancelled: the message has no handle")
+        raise UsageError("nothing was cancelled: the form has no recall handle; open the message's page again")
     message_id = await (await context.clients().delayed()).cancel(handle)
     return context.done(f"Message {message_id} is cancelled: it is not delivered.", context.back("/delayed"))
 

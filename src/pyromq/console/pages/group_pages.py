@@ -119,19 +119,19 @@ class OffsetMove:
 async def preview(clients: ClusterClients, group: str, topic: str, to: str, at: str) -> list[OffsetMove]:
     """Return what a reset would change in each queue, in order of queues. Raises `UsageError` and errors of brokers."""
     if to not in PLACES:
-        raise UsageError(f"to={to[:20]!r}: there is {', '.join(PLACES)}")
+        raise UsageError(f"to={to[:20]!r} is unknown; write {' or '.join(PLACES)}")
     reader = await clients.reader()
     bounds = await reader.bounds([topic])
     committed = await reader.committed(bounds, group)
     if to == "time":
         time_ms = moment(at)
         if time_ms is None:
-            raise UsageError("say the time to go on at")
+            raise UsageError("nothing was changed: the time is missing; enter the time from which the group continues")
         found = await asyncio.gather(*(reader.first_since(queue, time_ms, each) for queue, each in bounds.items()))
         places = dict(zip(bounds, found, strict=True))
     elif to == "offset":
         if not at.strip().isdecimal() or len(at.strip()) > 18:
-            raise UsageError(f"{at[:30]!r} is no offset: write a whole number, it is for every queue")
+            raise UsageError(f"{at[:30]!r} is not an offset; write one whole number, which applies to every queue")
         offset = int(at)
         places = {queue: min(max(offset, least), most) for queue, (least, most) in bounds.items()}
     else:
@@ -151,11 +151,12 @@ async def reset(context: RequestContext) -> Response:
     if await _is_online(admin, name):
         if to == "offset":
             raise UsageError(
-                f"nothing was changed: members of {name} are online, and would not notice; stop them, or choose a time"
+                f"nothing was changed: members of {name} are online, and would not use the new offsets; "
+                "stop the members, or choose a time"
             )
         time_ms = {"begin": 0, "end": None}.get(to, moment(at))
         offsets = await admin.reset_offset(name, topic, time_ms)
-        how = "its members were told"
+        how = "its members were notified"
     else:
         for move in moves:
             await admin.commit_offset(name, move.queue, move.then)

@@ -87,10 +87,10 @@ async def export(context: RequestContext) -> Response:
     """Send all matches of a search as a file, up to a limit of messages."""
     form = context.query.get("format", "jsonl")
     if form not in ("jsonl", "csv"):
-        raise UsageError(f"format={form[:20]!r}: there is jsonl and csv")
+        raise UsageError(f"format={form[:20]!r} is unknown; write jsonl or csv")
     query = replace(Query.of(context.query), limit=MOST_EXPORTED)
     if not query.topic and not query.text:
-        raise UsageError("name a topic, or what to look for")
+        raise UsageError("the search is empty: name a topic, or a text to search for")
     lines = Projection(json_line if form == "jsonl" else csv_line, len)
     seconds = 10 * context.console.config.search_seconds
     with context.console.metrics.searching():
@@ -110,7 +110,7 @@ async def tail(context: RequestContext) -> Response:
     """Send new messages of a topic as server-sent events. Each event is a table row."""
     query = Query.of(context.query)
     if not query.topic:
-        raise UsageError("name the topic to follow")
+        raise UsageError("the topic is missing: name the topic to follow")
     reader = await context.clients().reader()
     ends = {queue: most for queue, (_, most) in (await reader.bounds([query.topic])).items()}
     if _tails.locked():

@@ -86,13 +86,13 @@ def message_of(fields: Mapping[str, str]) -> Message:
     """Return the message that a form describes. Raises `UsageError` and `IllegalMessage`."""
     how = fields.get("form", "text")
     if how not in FORMS:
-        raise UsageError(f"form={how[:20]!r}: a body is written as {' or '.join(FORMS)}")
+        raise UsageError(f"form={how[:20]!r} is unknown; write a body as {' or '.join(FORMS)}")
     properties = {}
     for line in fields.get("properties", "").splitlines():
         if line.strip():
             name, sign, value = line.partition("=")
             if not sign:
-                raise UsageError(f"property {line[:60]!r}: write name=value")
+                raise UsageError(f"property {line[:60]!r} is not of the form name=value")
             properties[name.strip()] = value
     return Message(
         fields.get("topic", "").strip(),

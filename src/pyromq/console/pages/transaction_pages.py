@@ -73,7 +73,7 @@ async def transaction(context: RequestContext) -> Response:
 async def decide(context: RequestContext) -> Response:
     wanted = {"commit": Decision.COMMIT, "rollback": Decision.ROLLBACK}.get(context.form.get("decision", ""))
     if wanted is None:
-        raise UsageError("nothing was decided: say commit or rollback")
+        raise UsageError("nothing was decided: choose commit or rollback")
     client = await context.clients().half_messages()
     half = await _find(context, client)
     await client.decide(half, wanted)
@@ -134,13 +134,13 @@ async def decide_batch(context: RequestContext) -> Response:
     """
     name, decision = context.form.get("name", ""), context.form.get("decision", "")
     if decision not in ("commit", "rollback"):
-        raise UsageError("nothing was decided: say commit or rollback")
+        raise UsageError("nothing was decided: choose commit or rollback")
     clients = context.clients()
     found = await _find_batch(clients, name)
     if context.form.get("seen") != str(found.messages):
         raise UsageError(
-            f"nothing was decided: brokers hold {counted(found.messages, 'message')} of {name!r} by now, not those that"
-            " the page had shown; somebody is still sending. Look again"
+            f"nothing was decided: brokers now hold {counted(found.messages, 'message')} of {name!r}, other ones than"
+            " the page showed, because a program is still sending; load the page again"
         )
     ticked = {value for field, value in context.form.items() if field.startswith("token")}
     winners = [each for each in found.attempts if each.token in ticked]
@@ -152,7 +152,9 @@ async def decide_batch(context: RequestContext) -> Response:
 async def _find_batch(clients: ClusterClients, name: str) -> UndecidedBatchView:
     held = await (await clients.batches()).undecided(name) if name else []
     if not held:
-        raise QueryNotFound(f"no undecided batch is called {name[:60]!r}: it is decided, timed out, or unknown")
+        raise QueryNotFound(
+            f"batch transaction {name[:60]!r} is not undecided: it is decided, has timed out, or is unknown"
+        )
     return _joined(held)[0]
 
 
@@ -172,13 +174,13 @@ def _joined(held: Sequence[UndecidedAttempts]) -> list[UndecidedBatchView]:
 
 async def _commit(batches: AsyncBatchTransactions, found: UndecidedBatchView, winners: list[AttemptResult]) -> str:
     if not winners:
-        raise UsageError("nothing was decided: tick the attempts that count, or roll back")
+        raise UsageError("nothing was decided: select the attempts to commit, or roll back")
     outcome = await batches.commit(found.transaction, winners)
     what = f"Batch transaction {found.transaction}"
     messages = counted(outcome.messages, "message")
     if outcome.by_this:
         return f"{what} is committed: consumers see its {messages}."
-    return f"{what} had been decided before, for {messages}: that counts, and every broker knows it now."
+    return f"{what} was decided before, with {messages}: that decision holds, and now every broker has it."
 
 
 async def _roll_back(batches: AsyncBatchTransactions, found: UndecidedBatchView) -> str:
@@ -187,12 +189,12 @@ async def _roll_back(batches: AsyncBatchTransactions, found: UndecidedBatchView)
     """
     if await batches.lookup(found.transaction) is not None:
         raise BatchDecided(
-            f"batch transaction {found.transaction!r} is decided at broker {found.ledger}, and brokers that were not"
-            " told yet still hold it: a commit of any attempt finishes that"
+            f"batch transaction {found.transaction!r} is decided at broker {found.ledger}, and other brokers do"
+            " not have the decision yet: commit any attempt to send them the decision"
         )
     await batches.rollback(found.transaction, found.attempts)
     messages = counted(found.messages, "message")
-    return f"Batch transaction {found.transaction} is rolled back: nobody will see its {messages}."
+    return f"Batch transaction {found.transaction} is rolled back: consumers do not see its {messages}."
 
 
 ROUTES = [

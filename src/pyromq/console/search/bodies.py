@@ -132,5 +132,5 @@ def encoded(text: str, form: str) -> bytes:
         try:
             return bytes.fromhex(text)
         except ValueError as error:
-            raise UsageError(f"the body is no hex: {error}") from error
+            raise UsageError(f"the body is not hexadecimal: {error}") from error
     return text.replace("\r\n", "\n").encode()  # browsers send CR LF in text fields

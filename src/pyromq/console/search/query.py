@@ -33,10 +33,10 @@ class Query:
         """Return the query that the fields of an address describe. Raises `UsageError`."""
         by = query.get("by") or "any"
         if by not in WAYS:
-            raise UsageError(f"by={by[:40]!r}: there is {', '.join(WAYS)}")
+            raise UsageError(f"by={by[:40]!r} is unknown; write {' or '.join(WAYS)}")
         text = query.get("q", "").strip()
         if len(text) > MOST_TEXT:
-            raise UsageError(f"the text has {len(text)} characters, at most {MOST_TEXT} are looked for")
+            raise UsageError(f"the text has {len(text)} characters; the limit of a search is {MOST_TEXT}")
         limit = query.get("limit", "")
         return cls(
             topic=query.get("topic", "").strip(),
@@ -63,5 +63,5 @@ def moment(text: str) -> int | None:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{text[:60]!r} is no time: write 2026-11-22T17:00, or ms since 1970") from None
+        raise UsageError(f"{text[:60]!r} is not a time: write 2026-11-22T17:00, or ms since 1970") from None
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)

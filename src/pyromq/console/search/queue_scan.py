@@ -294,7 +294,7 @@ def narrowed(bounds: dict[MessageQueue, Bounds], before: str) -> dict[MessageQue
     for each in before.split(","):
         parts = each.rsplit(":", 3)
         if len(parts) != 4 or not all(each.isdecimal() and len(each) < 20 for each in parts[2:]):
-            raise UsageError(f"before={before[:60]!r} is not where a page ended")
+            raise UsageError(f"before={before[:60]!r} is not the end of a page; start the search again")
         queue = MessageQueue(parts[0], parts[1], int(parts[2]))
         if queue in bounds:
             least, most = bounds[queue]

@@ -32,7 +32,7 @@ class SavedSearches:
         name = name.strip()
         if not name or len(name) > MOST_NAME or len(query) > MOST_QUERY:
             raise UsageError(
-                f"a search needs a name of at most {MOST_NAME} characters, and {MOST_QUERY} at most itself"
+                f"a saved search has a name of 1 to {MOST_NAME} characters, and at most {MOST_QUERY} characters itself"
             )
         own = {**self._by_account.get(account, {}), name: query}
         if len(own) > MOST_SEARCHES:

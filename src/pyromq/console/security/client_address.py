@@ -18,7 +18,7 @@ def check_networks(texts: Sequence[str]) -> None:
         try:
             ip_network(text)
         except ValueError as error:
-            raise UsageError(f"proxy {text[:60]!r} is no address or network: {error}") from error
+            raise UsageError(f"proxy {text[:60]!r} is not an address or a network: {error}") from error
 
 
 def client_address(connection: HTTPConnection, proxies: Sequence[str]) -> str:

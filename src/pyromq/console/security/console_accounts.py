@@ -38,7 +38,7 @@ class Role(IntEnum):
         try:
             return cls[text.upper()]
         except KeyError:
-            raise UsageError(f"{text!r} is no role; there is {', '.join(each.text for each in cls)}") from None
+            raise UsageError(f"role {text!r} is unknown; write {' or '.join(each.text for each in cls)}") from None
 
 
 class ConsoleAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +114,9 @@ class ConsoleAccounts:
         if known is None and (role is None or not password):
             raise UsageError(f"account {name} is new: it needs a role and a password")
         if password and not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
-            raise UsageError(f"a password has {LEAST_PASSWORD} characters at least, and {MOST_PASSWORD} at most")
+            raise UsageError(
+                f"the password has {len(password)} characters; {LEAST_PASSWORD} to {MOST_PASSWORD} are allowed"
+            )
         rank = Role.of(role) if role is not None else Role.of(known.role if known else "")
         access_key = (known.access_key if known else None) if access_key is None else access_key or None
         secret_key = (known.secret_key if known else None) if secret_key is None else secret_key or None
@@ -158,4 +160,4 @@ class ConsoleAccounts:
 
 def _check_name(name: str) -> None:
     if not name or len(name) > 64 or not all(each.isalnum() or each in "._-@" for each in name):
-        raise UsageError(f"{name[:80]!r} is no name for an account: letters, digits and . _ - @, at most 64")
+        raise UsageError(f"account name {name[:80]!r} is illegal; use letters, digits and . _ - @, at most 64")

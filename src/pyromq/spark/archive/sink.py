@@ -53,7 +53,7 @@ class ArchiveSink(DataSource):
         if form not in FORMATS:
             raise UsageError(f"option format is {form!r}; write {' or '.join(FORMATS)}")
         if missing := [name for name in NEEDED if name not in schema.names]:
-            raise UsageError(f"an archive needs column {missing[0]}; there are {', '.join(schema.names)}")
+            raise UsageError(f"an archive needs column {missing[0]}; the DataFrame has {', '.join(schema.names)}")
         writer = ArchiveWriter(given["path"], form, to_arrow_schema(schema, timezone="UTC"))
         writer.checkpoint = self.options.get("checkpointlocation")
         writer.query_name = self.options.get("queryname")

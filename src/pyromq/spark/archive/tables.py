@@ -102,7 +102,7 @@ def write_files(
 def _parts(rows: pa.RecordBatch) -> Iterator[tuple[str, str, pa.RecordBatch]]:
     """Yield topic, day and rows for each topic and day of column storeTimestamp. Most batches have one of each."""
     if missing := [name for name in NEEDED if name not in rows.schema.names]:
-        raise UsageError(f"an archive needs column {missing[0]}")
+        raise UsageError(f"an archive needs column {missing[0]}; select it in the query")
     if not rows.num_rows:
         return
     times, topics = rows.column("storeTimestamp"), rows.column("topic")
@@ -199,7 +199,7 @@ def open_table(location: str, form: str) -> ParquetTable | DeltaTable:
     if form == "parquet":
         return ParquetTable(open_root(location))
     if form != "delta":
-        raise UsageError(f"archive format {form!r} is none of {', '.join(FORMATS)}")
+        raise UsageError(f"archive format {form!r} is unknown; write {' or '.join(FORMATS)}")
     return DeltaTable(location)
 
 
@@ -238,7 +238,9 @@ class ParquetTable:
         try:
             return msgspec.json.decode(self._root.read(name), type=Page)
         except msgspec.MsgspecError as error:
-            raise StoreCorrupt(f"{self._root.at(name)} is not a page of an archive's book: {error}") from error
+            raise StoreCorrupt(
+                f"{self._root.at(name)} is damaged, and is no list of an archive's committed batches: {error}"
+            ) from error
 
     def _write_page(self, page: Page) -> None:
         name = _page_name(page.query, page.batch)

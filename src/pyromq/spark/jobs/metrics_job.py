@@ -79,12 +79,13 @@ def check_newer(checkpoint: str, folder: str) -> None:
         done = max(open_root(folder).numbers("_spark_metadata"), default=-1)
         planned = max(StreamCheckpoint(checkpoint).batches(PLANNED), default=-1)
     except (OSError, UsageError) as error:
-        logger.warning("whether checkpoint %s belongs to %s is not checked: %s", checkpoint, folder, error)
+        logger.warning("cannot check whether checkpoint %s belongs to folder %s: %s", checkpoint, folder, error)
         return
     if done > planned:
         raise UsageError(
-            f"folder {folder} has windows to batch {done}, and checkpoint {checkpoint} is older: its newest batch is"
-            f" {planned if planned >= 0 else 'none'}. Give another folder, or put the newest checkpoint back"
+            f"folder {folder} has the windows of batches up to {done}, and the newest batch of checkpoint "
+            f"{checkpoint} is {planned if planned >= 0 else 'none'}; "
+            "give another folder, or restore the newest checkpoint"
         )
 
 

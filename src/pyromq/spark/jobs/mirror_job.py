@@ -46,7 +46,7 @@ def run(settings: Mirror, tell: Tell) -> Summary:
     """
     topics = [topic.strip() for topic in settings.stream.topics.split(",")]
     if settings.to_topic and len(topics) > 1:
-        raise UsageError("setting to_topic is for one topic; several keep their names")
+        raise UsageError(f"setting to_topic names one topic, and {len(topics)} topics are mirrored; leave to_topic out")
     if settings.cluster == settings.to_cluster:
         raise UsageError(f"settings cluster and to_cluster are both {settings.cluster!r}; give them different names")
     spark = open_session(settings.session)

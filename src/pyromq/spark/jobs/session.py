@@ -117,7 +117,7 @@ def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:
     """
     is_delta = holds_delta(location)
     if form == "delta" and is_delta is False:
-        raise UsageError(f"there is no archive in Delta at {location}")
+        raise UsageError(f"there is no Delta archive at {location}; correct the setting archive, or the format")
     # A file in the folder may be deleted from the table, or left by a failed attempt.
     if form == "parquet" and is_delta:
         raise UsageError(f"the archive at {location} is a Delta table; give --format delta")
@@ -127,7 +127,7 @@ def read_archive(spark: SparkSession, location: str, form: str) -> DataFrame:
     try:
         return spark.read.parquet(location)
     except AnalysisException as error:
-        raise UsageError(f"there is no archive at {location}") from error
+        raise UsageError(f"there is no archive at {location}; correct the setting archive") from error
 
 
 def _delta_files(location: str) -> list[str]:

@@ -180,9 +180,9 @@ class Audit:
     def __post_init__(self) -> None:
         _run_checks(self)
         if bool(self.archive) == bool(self.mirror):
-            raise UsageError("give setting archive or setting mirror, one of them")
+            raise UsageError("give exactly one of the settings archive and mirror")
         if self.mirror and not self.source_namesrv:
-            raise UsageError("setting mirror needs source_namesrv, where the topic was mirrored from")
+            raise UsageError("setting mirror needs setting source_namesrv: the name servers of the mirrored cluster")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class Metrics:
     def __post_init__(self) -> None:
         _run_checks(self)
         if len([place for place in (self.to_topic, self.to, self.to_prometheus) if place]) != 1:
-            raise UsageError("give one of the settings to_topic, to and to_prometheus")
+            raise UsageError("give exactly one of the settings to_topic, to and to_prometheus")
         if self.mode not in ("append", "update") or (self.to and self.mode == "update"):
             raise UsageError(f"setting mode is {self.mode!r}; write append, or update unless the windows go to Parquet")
 

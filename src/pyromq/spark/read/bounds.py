@@ -131,7 +131,7 @@ class ReadBounds:
         self.check_registered({queue.broker_name for queue in new}, "option assign names it")
         existing = self._topic_bounds(sorted({queue.topic for queue in self._options.assign}), known)
         if missing := [queue for queue in new if queue not in existing]:
-            raise UsageError(f"option assign names {queue_name(missing[0])}, which does not exist")
+            raise UsageError(f"option assign names {queue_name(missing[0])}, which does not exist; correct the option")
         return {queue: existing[queue] for queue in sorted(self._options.assign) if queue in existing}
 
     def _topic_bounds(self, topics: Iterable[str], known: Collection[MessageQueue]) -> dict[MessageQueue, Bounds]:
@@ -209,7 +209,9 @@ class ReadBounds:
         for queue in table:
             if queue not in bounds:
                 self.check_registered([queue.broker_name], f"option {name} names it")
-                raise UsageError(f"option {name} names {queue_name(queue)}, which is not read here")
+                raise UsageError(
+                    f"option {name} names {queue_name(queue)}, which this query does not read; leave the queue out"
+                )
 
     def _given(self, table: OffsetTable, bounds: Mapping[MessageQueue, Bounds], *, name: str) -> Positions:
         """Return the offset of each queue from the table of option `name`.

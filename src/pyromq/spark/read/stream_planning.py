@@ -201,7 +201,9 @@ class StreamPlanning:
         if waited_for and (self._ends_here or not bounds):
             topic, broker = waited_for[0]
             self._queues.check_registered([broker], f"topic {topic} was read from it before")
-            raise Unavailable(f"broker {broker} does not permit reading topic {topic} now, which was read before")
+            raise Unavailable(
+                f"topic {topic} at broker {broker} is not readable any more; restore its permission to read"
+            )
         for topic, broker in sorted(away - self._away):
             state = (
                 "is retired; its unread messages are skipped"

@@ -119,17 +119,19 @@ def _decide(options: SinkOptions, reports: Sequence[TaskReport]) -> None:
     # If a task found that the write was committed before, this commit only completes the earlier one.
     whole = not any(report.skipped for report in reports)
     if whole and not any(result.messages for result in results):
-        logger.info("%s: there are no rows, and nothing is decided", write)
+        logger.info("%s has no rows, so no transaction is committed", write)
         return
     content = None if stream is None else stream.content(options.checkpoint, options.query_name)
     client = with_retries(options, lambda: sink_client(options), planned=True)
     outcome = client.commit(write, results if whole else [], content=content)
-    logger.info("%s: %d messages count, %s", write, outcome.messages, "now" if outcome.by_this else "as before")
+    logger.info(
+        "%s is committed with %d messages%s", write, outcome.messages, "" if outcome.by_this else " (before this run)"
+    )
     if outcome.tokens != {result.token for result in results}:
         if whole and (content is None or content != outcome.content):
             raise BatchDecided(
-                f"{write} was decided for another writer while this one sent its rows, none of which counts. Run it"
-                " again: the decided write is then compared with its rows"
+                f"{write} was decided for another writer while this one sent its rows; none of these rows becomes"
+                " visible. Run the write again: then its rows are compared with the decided write"
             )
         rows = None if options.too_large == DROP else sum(report.given for report in reports)
         check_repeated(DecidedWrite(write, outcome.content, outcome.messages), content=content, rows=rows)
@@ -148,8 +150,8 @@ def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome:
     while (found := with_retries(options, partial(client.lookup, write))) is not None and not found.visible:
         if time.monotonic() >= give_up:
             raise Unavailable(
-                f"{write}: its {outcome.messages} messages are stored and count, but are not all visible yet; brokers "
-                "will show them, so do not write them again under another name"
+                f"{write}: its {outcome.messages} messages are committed, but not all are visible yet; the brokers "
+                "will make them visible, so do not write them again under another name"
             )
         time.sleep(pause)
         pause = min(2 * pause, LAST_LOOK_SECONDS)

@@ -190,7 +190,7 @@ def test_what_a_group_cannot_do_is_refused_with_the_usage(cli):
     refused = cli("consume", "t", "--group", "g", "--until", "now")
     assert (refused.code, "--until and --queue cannot be combined with --group" in refused.err) == (2, True)
     refused = cli("consume", "t", "--group", "g", "--from", "7")
-    assert (refused.code, "`pyromq offset set` sets an offset" in refused.err) == (2, True)
+    assert (refused.code, "`pyromq offset set`" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize("start", ["end", "2030-01-01"])

@@ -148,7 +148,9 @@ def _as_member(start: Start, until: int | None, queue_ids: tuple[int, ...]) -> C
     if until is not None or queue_ids:
         raise click.UsageError("--until and --queue cannot be combined with --group, whose members share the queues")
     if start.offset:
-        raise click.UsageError("--group starts at the beginning, the end or a time; `pyromq offset set` sets an offset")
+        raise click.UsageError(
+            "--from with an offset is not for --group; `pyromq offset set` sets the offsets of a group"
+        )
     policy = ConsumeFrom.TIME if start.time_ms else ConsumeFrom.LAST if start == END else ConsumeFrom.FIRST
     return ConsumerConfig(
         consume_from=policy, consume_from_ms=start.time_ms or 0, auto_commit_seconds=MEMBER_COMMIT_SECONDS

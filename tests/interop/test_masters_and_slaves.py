@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from tests.interop.peers.clients import JavaClient, OurClient
 from tests.interop.peers.java import Driver
-from tests.interop.peers.pairs import FILE_BYTES, Pair, log_files, until
+from tests.interop.peers.pairs import FILE_BYTES, Pair, ask_broker, log_files, until
 from tests.interop.peers.samples import samples
 
 from pyromq import Decision, Message, TransactionProducer
+from pyromq.remoting.headers import UpdateConsumerOffset
 
 pytestmark = pytest.mark.interop
 short = pytest.mark.interop_short
@@ -59,6 +60,10 @@ def test_a_pair_has_equal_log_files_and_confirms_sends(pair: Pair, home: Path) -
         time.sleep(8)  # the delays end, and the third half message is checked
     pair.wait_until_equal()
     assert len(log_files(pair.slave_store)) > 3
+    for group, offset in (("one", 3), ("two", 5)):
+        commit = UpdateConsumerOffset(consumer_group=group, topic=TOPIC, queue_id=0, commit_offset=offset)
+        ask_broker(pair.master.broker, commit)
+    until(lambda: not pair.unlike_tables(), lambda: f"tables differ: {pair.unlike_tables()}")
     pair.stop_slave()
     assert statuses(pair) == {"SLAVE_NOT_AVAILABLE"}
     client.send("async", filling)

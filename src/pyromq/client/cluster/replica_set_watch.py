@@ -51,8 +51,10 @@ class ReplicaSetWatch:
             self._cluster.tasks.start(self._cluster.heartbeat(), name=f"heartbeat to {present}")
         for address in {former, self._cluster.sending_address(former)}:
             if self._cluster.running and (channel := self._cluster.open_channel(address)) is not None:
-                self._cluster.tasks.start(self._cut_later(channel), name=f"leave former master {address}")
+                work = self._cut_later(channel, broker_name, former)
+                self._cluster.tasks.start(work, name=f"leave former master {address}")
 
-    async def _cut_later(self, channel: Channel) -> None:
+    async def _cut_later(self, channel: Channel, broker_name: str, former: str) -> None:
         await self._clock.sleep(FORMER_SECONDS)
-        channel.cut()
+        if self._cluster.routes.present_master(broker_name) != former:
+            channel.cut()

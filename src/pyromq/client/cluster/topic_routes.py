@@ -165,6 +165,10 @@ class Routes:
         self._spread(broker_name, moved)
         self._note_masters(moved, named=broker_name)
 
+    def present_master(self, broker_name: str) -> str | None:
+        """Return the latest master's address of a broker name; None if no known route has had one."""
+        return self._present.get(broker_name)
+
     def believed(self, broker: BrokerAddresses) -> dict[int, str]:
         """Return the addresses, by broker id, to use for a broker name in a name server's answer."""
         return self._masters.believed(broker.broker_name, dict(broker.addresses), broker.epoch)[0]

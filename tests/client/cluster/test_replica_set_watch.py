@@ -1,0 +1,68 @@
+"""Connections to former masters are closed soon; those to a master that was doubted for a moment are not."""
+
+import asyncio
+
+import pytest
+from tests.client.replica_set import NAME, replica_set
+from tests.waiting import until
+
+from pyromq.client.cluster import replica_set_watch
+from pyromq.client.producer.async_producer import AsyncProducer
+from pyromq.message import Message
+
+
+@pytest.fixture
+async def replicas(tmp_path, monkeypatch):
+    monkeypatch.setattr(replica_set_watch, "FORMER_SECONDS", 0.1)
+    async with replica_set(tmp_path) as replicas:
+        yield replicas
+
+
+@pytest.fixture
+async def masters(replicas):
+    """Two brokers, the first of them registered as the master."""
+    addresses = [await replicas.start(), await replicas.start()]
+    await replicas.register(addresses[0], epoch=1)
+    return addresses
+
+
+async def test_the_connection_to_a_former_master_is_closed_soon(replicas, masters):
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        await producer.send(Message("orders", b"1"))
+        channel = producer._cluster.open_channel(masters[0])
+        await replicas.register(masters[1], epoch=2)
+        await producer._cluster.refresh("orders")
+        assert not channel.closed
+        await until(lambda: channel.closed)
+
+
+async def test_the_connection_to_a_master_that_two_replicas_argued_about_stays(replicas, masters):
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        await producer.send(Message("orders", b"1"))
+        channel = producer._cluster.open_channel(masters[0])
+        for named in (masters[1], masters[0]):
+            producer._cluster.routes.redirect(NAME, named)
+        await asyncio.sleep(0.3)
+        assert not channel.closed
+
+
+async def test_a_new_master_hears_of_the_producer_at_once(replicas, masters):
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        await producer.send(Message("orders", b"1"))
+        await replicas.register(masters[1], epoch=2)
+        await producer._cluster.refresh("orders")
+        await until(lambda: producer._cluster.open_channel(masters[1]) is not None)
+
+
+async def test_routes_of_plain_brokers_are_not_asked_for_more_often(replicas, monkeypatch):
+    monkeypatch.setattr(replica_set_watch, "REFRESH_SECONDS", 0.0)
+    await replicas.register(await replicas.start(), epoch=None)
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        await producer.send(Message("orders", b"1"))
+        await producer._cluster._set_watch.look()
+        assert producer._cluster.route_age("orders") == float("inf")
+    await replicas.register(replicas.brokers[0].address, epoch=1)
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        await producer.send(Message("orders", b"1"))
+        await producer._cluster._set_watch.look()
+        assert producer._cluster.route_age("orders") < 60

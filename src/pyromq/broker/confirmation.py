@@ -71,11 +71,12 @@ _REPLICA_TIMEOUT = _Shortfall(ResponseCode.FLUSH_SLAVE_TIMEOUT)
 class Confirmation:
     """Holds replies until their records are confirmed. `is_needed` is False if replies are sent without waiting.
 
+    `flushes` is True with SYNC_FLUSH: only records on disk are confirmed.
     `parked` holds the replies to compiled sends; None without compiled parts. `len` counts all waiting replies.
     """
 
     def __init__(self, store: MessageStore, clock: Clock, limits: BrokerLimits = DEFAULT_LIMITS) -> None:
-        self.is_needed = self._flushes = store.config.flush is FlushMode.SYNC
+        self.is_needed = self.flushes = store.config.flush is FlushMode.SYNC
         self._store = store
         self._clock = clock
         self._limits = limits
@@ -127,6 +128,9 @@ class Confirmation:
         if end > self._replicated_to:
             self._replicated_to = end
             self._advance()
+            if self.flushes and not self._store.is_confirmed:  # readers wait for the disk
+                run_soon = soon_in_this_loop()
+                self.wait(self._store.max_log_offset).add_done_callback(lambda _: run_soon(self._advance))
 
     def step_down(self, reason: str) -> None:
         """Answer all replies that wait for replicas with code 14 and the reason, and refuse sends in the same way.
@@ -142,7 +146,7 @@ class Confirmation:
             self.parked.fail(NO_LIMIT, -inf, partial(_unconfirmed_frame, shortfall))
 
     def _switch(self) -> None:
-        self.is_needed = self._flushes or self._rule is not None or bool(self._stepped_down)
+        self.is_needed = self.flushes or self._rule is not None or bool(self._stepped_down)
         if self.parked is not None:
             self.parked.is_on = self.is_needed
             self.parked.holds_all = self._holds_all
@@ -154,7 +158,7 @@ class Confirmation:
     @property
     def _safe_end(self) -> int:
         """Log offset up to which the log is flushed, if it must be, and replicated, if it must be."""
-        return min(self._store.flushed_to, self._replicated_to) if self._flushes else self._replicated_to
+        return min(self._store.flushed_to, self._replicated_to) if self.flushes else self._replicated_to
 
     def _advance(self) -> None:
         """Release what is confirmed now. Runs in the event loop after a flush, and when replicas have more."""
@@ -228,7 +232,7 @@ class Confirmation:
             return
         self._waiting.add(answered)
         end = self._store.max_log_offset
-        flushed = self.wait(end) if self._flushes else _done(True)
+        flushed = self.wait(end) if self.flushes else _done(True)
         if self._rule is None:
             flushed.add_done_callback(partial(self._confirm, reply, answered, None))
         else:
@@ -288,7 +292,7 @@ class Confirmation:
                 self._replica_waits.popleft().outcome.set_result(_REPLICA_TIMEOUT)
             if self.parked and self.parked.first_offset > self._replicated_to:
                 self.parked.fail(-1, since, partial(_unconfirmed_frame, _REPLICA_TIMEOUT))
-        if self.parked and self._flushes:
+        if self.parked and self.flushes:
             self._fail_parked(-1, now - self._store.config.sync_flush_timeout_ms / 1000)
 
     # -- replies of the compiled path
@@ -297,7 +301,7 @@ class Confirmation:
         """Request what the parked replies wait for. Called after a turn with new replies."""
         if self._rule is not None:
             self._rule.wake()
-        if self._flushes:
+        if self.flushes:
             self._flush_parked()
         elif self.parked and self.parked.first_offset <= self._replicated_to:
             soon_in_this_loop()(self._advance)

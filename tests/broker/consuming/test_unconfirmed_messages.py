@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import pytest
 from tests.broker.headers import batch_header, pull_header, send_header
+from tests.broker.transactions.transactions import COMMIT
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.confirmation import ReplicaRule
+from pyromq.names import HALF_TOPIC
 from pyromq.record import BatchMember, decode_all, encode_batch
 from pyromq.remoting.headers import (
     ConsumeDirectly,
+    EndTransaction,
     MaxOffset,
     OffsetResponse,
     PullMessageResponse,
@@ -211,3 +214,32 @@ async def test_progress_of_delay_levels_is_saved_once_the_deliveries_are_confirm
     assert save is not None
     save()
     assert levels._saved.offsets == {1: 1}
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+async def test_a_broker_that_stops_saves_only_progress_whose_log_is_confirmed(config, clock, caller_to, is_confirmed):
+    def progress():
+        """What is saved: of delay level 1, of scheduled messages, of half messages."""
+        levels = broker.delay_levels._saved.offsets.get(1, 0)
+        halves = broker.offsets.find("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0)
+        return levels, broker.timers.index._files.saved.moved, halves
+
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders")
+        broker.store.bound_reads()
+        due = clock.now_ms() + 3_600_000
+        for properties in ("DELAY\x011", f"TIMER_DELIVER_MS\x01{due}", "TRAN_MSG\x01true\x02PGROUP\x01p"):
+            sent = await caller.send("orders", b"x", properties=properties)
+        end_it = EndTransaction(
+            producer_group="p",
+            half_queue_offset=sent.queue_offset,
+            log_offset=int(sent.message_id[-16:], 16),
+            decision=COMMIT,
+            message_id="x",
+        )
+        await caller.ask(end_it)
+        await clock.advance(2)
+        if is_confirmed:
+            broker.store.confirm(broker.store.max_log_offset + 10_000)
+    assert progress() == ((1, 1, 1) if is_confirmed else (0, 0, None))

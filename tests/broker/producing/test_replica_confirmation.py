@@ -263,6 +263,34 @@ class TestSyncFlush:
         assert (await peer.reply(1)).code == 11
 
     @BOTH_WAYS
+    async def test_a_master_that_steps_down_does_not_wait_for_its_disk(self, broker, confirmation, connect, properties):
+        confirmation.require_replicas(ReplicaRule())
+        peer = await connect()
+        peer.send(1, properties=properties)
+        await peer.seen()
+        confirmation.step_down("not the master: 127.0.0.2:10911")
+        assert (await peer.reply(1)).code == 14
+
+    @BOTH_WAYS
+    @pytest.mark.parametrize("disk_first", [True, False])
+    async def test_consumers_read_what_disk_and_replicas_have(
+        self, broker, confirmation, connect, properties, disk_first
+    ):
+        broker.store.bound_reads()
+        confirmation.require_replicas(ReplicaRule())
+        peer = await connect()
+        peer.send(1, properties=properties)
+        await peer.seen()
+        for each in (True, False):
+            assert broker.store.confirmed_end < end(broker)
+            if each is disk_first:
+                broker.store.flush_due()
+            else:
+                confirmation.replicated(end(broker))
+            await peer.seen()
+        assert broker.store.confirmed_end == end(broker)
+
+    @BOTH_WAYS
     async def test_a_disk_that_stands_still_refuses_sends_while_replicas_confirm(
         self, broker, confirmation, connect, clock, properties
     ):

@@ -113,13 +113,13 @@ class Load:
         """The number of confirmed sends so far."""
         return sum(each.outcome is Outcome.CONFIRMED for each in self.history.of(Sent))
 
-    async def settle(self) -> None:
+    async def settle(self, *, seconds: float = SETTLE_SECONDS) -> None:
         """Wait until each group has got all that was confirmed, then write where everything is.
 
         What is missing after a long time, the judge finds.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_SECONDS):
+            async with asyncio.timeout(seconds):
                 while self._undelivered():
                     await asyncio.sleep(0.2)
         await asyncio.sleep(1.0)  # for what should not come

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 import pytest
-from tests.failover.judge import judge
+from tests.failover.judge import What, judge
 from tests.failover.load import GROUPS, Load
 from tests.failover.machines import Machines
 
@@ -26,3 +27,18 @@ async def test_a_broker_alone_loses_nothing_when_it_is_killed(tmp_path):
     print(verdict)
     assert not verdict.faults, str(verdict)
     assert verdict.confirmed > 200
+
+
+@pytest.mark.slow
+async def test_a_broker_that_comes_back_with_an_empty_folder_is_found_out(tmp_path):
+    async with Machines(tmp_path, replicas=1, members=0) as machines, Load(machines.namesrv, machines.history) as load:
+        await machines.until(lambda: load.confirmed > 100)
+        await load.stop_sending()
+        await machines.replicas[0].kill()
+        for each in (tmp_path / "b1").iterdir():
+            if each.name != "config":  # topics are there again, messages are not
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+        await machines.heal()
+        await load.settle(seconds=0.1)
+    found = {fault.what for fault in judge(machines.history, GROUPS).faults}
+    assert {What.LOST, What.GONE} <= found

@@ -25,6 +25,13 @@ BINARY = bytes(range(256))
 PATIENCE = 30.0
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Give etcd more time than on a machine that is its own: a test that needs silence says so."""
+    monkeypatch.setattr(etcd, "TRY_SECONDS", 10.0)
+    monkeypatch.setattr(etcd, "SECOND_SECONDS", 5.0)
+
+
 @pytest.fixture(scope="module")
 def one_member(tmp_path_factory):
     need_etcd()
@@ -165,7 +172,8 @@ async def test_without_an_endpoint_reads_are_errors_and_a_swap_is_unknown(key):
     await registry.close()
 
 
-async def test_a_server_that_never_answers_costs_one_try(key):
+async def test_a_server_that_never_answers_costs_one_try(key, monkeypatch):
+    monkeypatch.setattr(etcd, "TRY_SECONDS", 0.5)
     async with serving(silence) as url:
         registry = etcd.EtcdRegistry((url,))
         started = time.monotonic()
@@ -194,7 +202,8 @@ async def serving(handler):
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
-    await asyncio.wait(connections)
+    if connections:
+        await asyncio.wait(connections)
 
 
 async def silence(reader, writer):
@@ -266,8 +275,7 @@ async def use(registry, key):
 
 
 @pytest.mark.slow
-async def test_an_account_is_used_and_its_token_renewed(with_accounts, key, monkeypatch):
-    monkeypatch.setattr(etcd, "TRY_SECONDS", 10.0)
+async def test_an_account_is_used_and_its_token_renewed(with_accounts, key):
     registry = etcd.EtcdRegistry(with_accounts.urls, user="broker", password="secret")
     await use(registry, key)
     member = with_accounts.members[0]
@@ -289,8 +297,7 @@ async def test_an_account_is_used_and_its_token_renewed(with_accounts, key, monk
     await registry.close()
 
 
-async def test_a_wrong_password_and_a_missing_one_are_refused_by_name(with_accounts, key, monkeypatch):
-    monkeypatch.setattr(etcd, "TRY_SECONDS", 10.0)
+async def test_a_wrong_password_and_a_missing_one_are_refused_by_name(with_accounts, key):
     wrong = etcd.EtcdRegistry(with_accounts.urls, user="broker", password="guess")
     for ask in (wrong.read(key), wrong.swap(key, 0, b"1"), wrong.lease(3), news_of(wrong, key, 1, 1)):
         with pytest.raises(
@@ -305,7 +312,7 @@ async def test_a_wrong_password_and_a_missing_one_are_refused_by_name(with_accou
     await none.close()
 
 
-async def test_an_account_is_no_trouble_where_etcd_asks_for_none(one_member, key, monkeypatch):
+async def test_an_account_is_no_trouble_where_etcd_asks_for_none(one_member, key):
     registry = etcd.EtcdRegistry(one_member.urls, user="broker", password="secret")
     await use(registry, key)
     await registry.close()
@@ -314,9 +321,8 @@ async def test_an_account_is_no_trouble_where_etcd_asks_for_none(one_member, key
 @pytest.mark.slow
 # anyio leaves the socket of a TLS handshake that the server broke off to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_tls_with_certificates_of_both_sides(tmp_path, key, monkeypatch):
+async def test_tls_with_certificates_of_both_sides(tmp_path, key):
     need_etcd()
-    monkeypatch.setattr(etcd, "TRY_SECONDS", 10.0)
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     server, client = authority.issue("server"), authority.issue("client")
     files = {"cert_file": server[0], "key_file": server[1], "trusted_ca_file": authority.file}
@@ -355,3 +361,35 @@ def test_without_httpx_the_error_has_the_command_that_installs_it():
     assert re.search(
         r"UsageError: replica sets need the package httpx; .* -m pip install .*(httpx|failover)", ended.stderr
     )
+
+
+async def test_a_second_endpoint_is_asked_when_the_first_is_silent_and_comes_first_afterwards(
+    one_member, key, monkeypatch
+):
+    monkeypatch.setattr(etcd, "SECOND_SECONDS", 0.05)
+    async with serving(silence) as silent:
+        registry = etcd.EtcdRegistry((silent, *one_member.urls))
+        started = time.monotonic()
+        assert await registry.read(key) == ABSENT
+        assert isinstance(await registry.swap(key, 0, b"1"), int)
+        assert time.monotonic() - started < 10.0  # not one try at the silent endpoint was waited for
+        await registry.close()
+
+
+async def test_a_swap_is_sent_once(key):
+    requests = []
+
+    async def count(reader, writer):
+        requests.append(await reader.readuntil(b"\r\n\r\n"))  # and closes: the swap may have happened
+
+    async with serving(count) as one, serving(count) as other:
+        registry = etcd.EtcdRegistry((one, other))
+        assert isinstance(await registry.swap(key, 0, b"1"), Unknown)
+        assert len(requests) == 1
+        await registry.close()
+
+
+async def test_an_endpoint_that_refuses_the_connection_has_not_done_the_swap_so_the_next_is_asked(one_member, key):
+    registry = etcd.EtcdRegistry((f"http://127.0.0.1:{free_port()}", *one_member.urls))
+    assert isinstance(await registry.swap(key, 0, b"1"), int)
+    await registry.close()

@@ -236,7 +236,7 @@ class EtcdRegistry:
 
     async def _post_once(self, endpoint: str, path: str, body: dict[str, Any]) -> tuple[_Answer, float]:
         headers = await self._authorization(endpoint)
-        async with self._one_try(endpoint):
+        async with self._one_try(endpoint, TRY_SECONDS):
             sent = time.clock_gettime(time.CLOCK_BOOTTIME)
             content = msgspec.json.encode(body)
             response = await self._client().post(f"{endpoint}/v3/{path}", content=content, headers=headers)
@@ -246,7 +246,7 @@ class EtcdRegistry:
         if self._account is None:
             return {}
         if not self._token:
-            async with self._one_try(endpoint):
+            async with self._one_try(endpoint, TRY_SECONDS):
                 content = msgspec.json.encode(self._account)
                 response = await self._client().post(f"{endpoint}/v3/auth/authenticate", content=content)
                 try:
@@ -261,7 +261,7 @@ class EtcdRegistry:
         content = msgspec.json.encode({"create_request": create})
         headers = await self._authorization(endpoint) | _WATCH_HEADERS
         request = self._client().build_request("POST", f"{endpoint}/v3/watch", content=content, headers=headers)
-        async with self._one_try(endpoint):
+        async with self._one_try(endpoint, TRY_SECONDS):
             response = await self._client().send(request, stream=True)
         try:
             lines = response.aiter_lines()  # the gateway cuts answers anywhere, but ends each with a new line
@@ -295,7 +295,7 @@ class EtcdRegistry:
             return result
 
     @asynccontextmanager
-    async def _one_try(self, endpoint: str, seconds: float = TRY_SECONDS) -> AsyncGenerator[None]:
+    async def _one_try(self, endpoint: str, seconds: float) -> AsyncGenerator[None]:
         """Limit the time of one try. Raises `_Failed` for all that goes wrong in between."""
         try:
             async with asyncio.timeout(seconds):
@@ -303,7 +303,7 @@ class EtcdRegistry:
         except TimeoutError as error:
             self._failed(endpoint)
             raise _Failed(f"{endpoint} was silent for {seconds} s") from error
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, OSError) as error:  # `OSError`: httpx lets alerts of TLS through
             self._failed(endpoint)
             is_unsent = isinstance(error, httpx.ConnectError)
             text = f"{endpoint}: {_reason(error)}"

@@ -162,14 +162,18 @@ def built_in(state: SharedState) -> BrokerModule:
 
 def delay_levels(state: SharedState) -> BrokerModule:
     levels, role = state.delay_levels, state.role
+
+    @wraps(levels.deliver)
+    def act() -> float | None:
+        return levels.deliver() if role.is_master else levels.keep_up()
+
     return BrokerModule(
-        master_only=True,
-        load=levels.load,
-        lead=levels.load,
-        steps=[Step(levels.deliver, levels.alarm)],
-        unsaved=lambda: levels.unsaved() if role.is_master else None,  # a follower saves copies of the master's offsets
+        load=levels.load if role.is_master else levels.load_to_follow,
+        lead=levels.lead,
+        steps=[Step(act, levels.alarm)],
+        unsaved=levels.unsaved,
         log_needed_from=lambda: levels.log_needed_from,
-        persist=lambda: levels.persist() if role.is_master else None,
+        persist=levels.persist,
     )
 
 

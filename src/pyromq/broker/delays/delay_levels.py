@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -38,6 +39,7 @@ LOOKED_AHEAD = 200  # limit of consecutive undeliverable messages that recovery 
 _MARK = f"{Property.REAL_TOPIC}{NAME_VALUE}".encode()
 
 CONSUMER = "SCHEDULE_CONSUMER"  # group under which statistics count delivered messages
+SEARCHED_RECORDS = 500  # limit of log records that a follower searches at once: blocks for about half a millisecond
 BATCH_MESSAGES = 100  # limit of messages delivered by one write, which blocks the event loop for about 2 ms
 BATCH_BYTES = 1 << 20  # limit of the bodies delivered by one write
 LONGEST_WAIT = 1.0  # longest wait (seconds) before the clock is read again, since the clock may be set
@@ -95,6 +97,7 @@ class DelayLevels:
         self._turn = 0  # index of the level to check next; levels take turns, so that a full one blocks no other
         self._saved = DelayOffsetTable()
         self._flushed = FlushedProgress[DelayOffsetTable](store)
+        self._search: DeliverySearch | None = None  # None unless this broker follows another one's log
 
     def load(self) -> None:
         """Read the offsets of the levels from disk, and find in the log the messages delivered since the last save.
@@ -111,6 +114,58 @@ class DelayLevels:
         log_end = stored.log_end or 0
         self._saved = DelayOffsetTable(self.offsets(), log_end if log_end <= self._store.max_log_offset else 0)
         self._find_delivered()
+
+    # -- at a follower: the master delivers
+
+    def load_to_follow(self) -> None:
+        """Read the offsets as `load` does, at a broker that follows the log of another one, the master.
+
+        `keep_up` then finds in the log what the master has delivered, until `lead` is called.
+        """
+        self.load()
+        self._search = self._search_from(self._store.max_log_offset)
+
+    def _search_from(self, log_offset: int) -> DeliverySearch:
+        return DeliverySearch(self._store, {level.queue_id: level.offset for level in self._levels}, log_offset)
+
+    def keep_up(self) -> float:
+        """Find the messages that the master has delivered, for a slice; return the seconds until the next call."""
+        if self._search is None or self._search.advance(SEARCHED_RECORDS):
+            self._note_found()
+            return LONGEST_WAIT
+        return 0.0
+
+    def _note_found(self) -> None:
+        if self._search is not None:
+            for queue_id, offset in self._search.found().items():
+                self._levels[queue_id].offset = max(offset, self._levels[queue_id].offset)
+
+    def adopt(self, table: DelayOffsetTable) -> None:
+        """Use a copy of the master's offsets. The log here must have all that the master had delivered at that time.
+
+        `log_end` of the table is a log offset at which the master's log ended before that time. Copies of a Java master
+        are needed: its log does not show the level of a delivered message. Does nothing unless this broker follows.
+        """
+        if self._search is None:
+            return
+        self._note_found()
+        is_news = False
+        for level in self._levels:
+            begin, end = self._bounds(level)
+            offset = min(max(table.offsets.get(level.queue_id + 1, 0), begin), end)
+            if offset > level.offset:
+                level.offset, is_news = offset, True
+        if is_news:
+            self._search = self._search_from(table.log_end or 0)
+
+    def lead(self) -> None:
+        """Find the last messages that the former master has delivered. This broker delivers the others."""
+        if self._search is not None:
+            self._search.advance()
+            self._note_found()
+            self._search = None
+
+    # -- delivering
 
     def _level(self, queue_id: int, delay_ms: int) -> _Level:
         return _Level(queue_id, delay_ms, Fetching(self._cold_reads, self.alarm))
@@ -131,18 +186,6 @@ class DelayLevels:
     def offsets(self) -> dict[int, int]:
         """Return for each delay level the queue offset of the next message to deliver, as in request 45 and on disk."""
         return {level.queue_id + 1: level.offset for level in self._levels if level.offset}
-
-    def adopt(self, table: DelayOffsetTable) -> None:
-        """Save a copy of the master's offsets. The log here must have all that the master had delivered at that time.
-
-        `log_end` of the table is a log offset at which the master's log ended before that time. Blocks. `load` must be
-        called before messages are delivered. Raises `StoreNotWritable`.
-        """
-        if table.offsets != self._saved.offsets:
-            self._save(table)
-            for level in self._levels:
-                begin, end = self._bounds(level)
-                level.offset = min(max(table.offsets.get(level.queue_id + 1, 0), begin), end)
 
     def divert(self, message: StoredMessage, properties: Mapping[str, str]) -> bool:
         """Turn a message with a delay level into a message of the schedule topic, before the append. Return False for
@@ -331,7 +374,8 @@ class DelayLevels:
         return partial(self._save, ready)
 
     def _progress(self) -> DelayOffsetTable:
-        return DelayOffsetTable(self.offsets(), self._store.max_log_offset)
+        reached = self._store.max_log_offset if self._search is None else self._search.reached
+        return DelayOffsetTable(self.offsets(), reached)
 
     def _is_news(self, progress: DelayOffsetTable) -> bool:
         """Return whether `progress` differs from the saved progress, or shortens the log that recovery must read."""
@@ -411,15 +455,39 @@ def delivered_since(store: MessageStore, noted: Mapping[int, int], log_offset: i
 
     `noted` holds those offsets, for non-empty levels, as of the moment when the log ended at `log_offset`.
     """
-    pending = {queue_id: _Pending(store, queue_id, offset) for queue_id, offset in noted.items()}
-    if pending:
-        for at, record in store.records_from(max(log_offset, store.min_log_offset)):
+    search = DeliverySearch(store, noted, log_offset)
+    if noted:
+        search.advance()
+    return search.found()
+
+
+class DeliverySearch:
+    """Finds the messages of the schedule topic that the log shows delivered, piece by piece as the log grows.
+
+    `noted` holds the queue offset of the next message to deliver for each queue id of the schedule topic, as of the
+    moment when the log ended at `log_offset`. Deliveries before log offset `reached` are found.
+    """
+
+    def __init__(self, store: MessageStore, noted: Mapping[int, int], log_offset: int) -> None:
+        self.reached = max(log_offset, store.min_log_offset)
+        self._store = store
+        self._pending = {queue_id: _Pending(store, queue_id, offset) for queue_id, offset in noted.items()}
+
+    def advance(self, most: int | None = None) -> bool:
+        """Search the next `most` records, None for all; return True if the log's end is reached."""
+        count = 0
+        for count, (at, record) in enumerate(islice(self._store.records_from(self.reached), most), 1):
             try:
                 if _may_be_copy(record):
-                    _take(pending, decode(record))
+                    _take(self._pending, decode(record))
             except StoreCorrupt as error:
                 logger.warning("the record at log offset %d is damaged: %s", at, error)
-    return {queue_id: each.offset for queue_id, each in pending.items()}
+            self.reached = at + len(record)
+        return most is None or count < most
+
+    def found(self) -> dict[int, int]:
+        """Return for each queue id the queue offset of the next message to deliver, as the log shows."""
+        return {queue_id: each.offset for queue_id, each in self._pending.items()}
 
 
 def level_of_copy(message: StoredMessage) -> int | None:

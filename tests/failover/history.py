@@ -84,10 +84,11 @@ class Stored(Line, frozen=True):
 
 
 class Accident(Line, frozen=True):
-    """Something was done to a process or to a link."""
+    """Something was done to a process or to a link. `what` is the same for all accidents of one kind."""
 
     what: str
     at: float
+    whom: str = ""
 
 
 AnyLine = Sent | Seen | Began | Stored | Accident

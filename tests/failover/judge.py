@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate, pairwise
 from pathlib import Path
+from statistics import median
 
-from tests.failover.history import Began, History, Kind, Outcome, Seen, Sent, Stored
+from tests.failover.history import Accident, Began, History, Kind, Outcome, Seen, Sent, Stored
 
 INFINITE = float("inf")
 Place = tuple[str, int, int]  # topic, queue, queue offset
@@ -56,6 +57,8 @@ class Verdict:
     masters: int = 0
     repeats: Counter[str] = field(default_factory=Counter)  # by group
     longest_pause: float = 0.0  # time between two confirmations, in seconds
+    # For each kind of accident: the longest time without a confirmation after each one, until the next accident.
+    pauses: dict[str, list[float]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         repeats = ", ".join(f"{group} {count}" for group, count in sorted(self.repeats.items())) or "none"
@@ -65,6 +68,10 @@ class Verdict:
         )
         found = Counter(fault.what.value for fault in self.faults)
         counts = [f"  {count} x {what}" for what, count in found.items()]
+        for what, seconds in sorted(self.pauses.items()):
+            text += (
+                f"\n  {what}: {len(seconds)} times, pause median {median(seconds):.2f} s, at most {max(seconds):.2f} s"
+            )
         return "\n".join([text, *counts, *(f"    {fault}" for fault in self.faults[:20])])
 
 
@@ -89,7 +96,18 @@ def judge(history: History, groups: tuple[str, ...] = ()) -> Verdict:
         repeats[group] += count - 1
     times = sorted(each.answered_at for each in confirmed)
     pause = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
-    return Verdict(faults, len(sends), len(confirmed), len(begun), +repeats, pause)
+    pauses = _pauses(times, history.of(Accident))
+    return Verdict(faults, len(sends), len(confirmed), len(begun), +repeats, pause, pauses)
+
+
+def _pauses(times: list[float], accidents: list[Accident]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    ends = [each.at for each in accidents[1:]] + times[-1:]
+    for accident, end in zip(accidents, ends, strict=bool(times)):
+        within = times[bisect_right(times, accident.at) : bisect_right(times, end)]
+        pause = max((later - earlier for earlier, later in pairwise([accident.at, *within, end])), default=0.0)
+        found.setdefault(accident.what, []).append(pause)
+    return found
 
 
 def _place(each: Sent) -> Place | None:

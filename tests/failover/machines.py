@@ -165,9 +165,9 @@ class Machines:
     def followers(self) -> list[Server]:
         return [replica for replica in self.replicas if replica is not self.master]
 
-    def note(self, what: str) -> None:
+    def note(self, what: str, whom: str = "") -> None:
         """Write an accident into the history."""
-        self.history.write(Accident(what, time.monotonic()))
+        self.history.write(Accident(what, time.monotonic(), whom))
 
     async def heal(self) -> None:
         """Undo all accidents: nothing is cut, all processes run."""

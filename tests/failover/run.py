@@ -154,7 +154,7 @@ class Accidents:
 
     async def _isolate(self, server: Server) -> None:
         assert self._machines.links is not None
-        self._machines.note(f"isolate {server.name}")
+        self._note("isolate", server)
         self._machines.links.isolate(server.name)
         await self._until_healed()
 
@@ -163,7 +163,7 @@ class Accidents:
         assert self._machines.links is not None
         is_both = self._chance.random() < 0.5
         for sender, receiver in ways:
-            self._machines.note(f"cut {sender} {'<>' if is_both else '>'} {receiver}")
+            self._machines.note("cut", f"{sender} {'<>' if is_both else '>'} {receiver}")
             self._machines.links.cut(sender, receiver)
             if is_both:
                 self._machines.links.cut(receiver, sender)
@@ -178,7 +178,11 @@ class Accidents:
         await asyncio.sleep(self._chance.uniform(*seconds))
 
     def _note(self, what: str, process: Server | Member) -> None:
-        self._machines.note(f"{what} {process.name}")
+        if isinstance(process, Server):
+            role = "master" if process is self._machines.master else "follower"
+        else:
+            role = "member of etcd"
+        self._machines.note(f"{what} {role}", process.name)
 
 
 async def run(
@@ -198,10 +202,12 @@ async def run(
     try:
         async with machines, Load(machines.namesrv, machines.history, seed=seed) as load:
             accidents = Accidents(machines, chance)
+            groups = [name for name in accidents.possible if not only or name in only]
+            if not groups:
+                raise ValueError(f"no such accidents: {only}; there are {tuple(accidents.possible)}")
             await _recovered(machines, load)
             for number in range(1, count + 1):
-                group = chance.choice([name for name in accidents.possible if not only or name in only])
-                accident = chance.choice(accidents.possible[group])
+                accident = chance.choice(accidents.possible[chance.choice(groups)])
                 started = time.monotonic()
                 await accident()
                 await _recovered(machines, load)

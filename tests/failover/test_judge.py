@@ -51,7 +51,7 @@ def made():
         *confirmed("a0", 0, at=1.0),
         *confirmed("a1", 1, at=1.0),
         *confirmed("late", 2, at=2.0),
-        Accident("kill A", 2.5),
+        Accident("kill master", 2.5, "A"),
         Sent("unanswered", Kind.PLAIN, 2.4, 5.0),
         Sent("stored unanswered", Kind.PLAIN, 2.4, 5.0),
         Stored("t", 0, 3, "stored unanswered"),
@@ -72,7 +72,14 @@ def test_a_good_history_has_no_faults_and_says_what_it_saw(made):
     assert (verdict.sent, verdict.confirmed, verdict.masters) == (10, 7, 2)
     assert verdict.repeats == {"g": 1}
     assert verdict.longest_pause == pytest.approx(2.0)
+    assert verdict.pauses == {"kill master": [pytest.approx(1.6)]}
     assert "7 confirmed, 2 masters, longest pause 2.00 s, repeated deliveries: g 1; 0 faults" in str(verdict)
+    assert "kill master: 1 times, pause median 1.60 s, at most 1.60 s" in str(verdict)
+
+
+def test_a_history_without_a_confirmation_has_no_faults():
+    verdict = judge(History([Accident("kill master", 1.0)]), GROUPS)
+    assert (verdict.faults, verdict.confirmed, verdict.longest_pause) == ([], 0, 0.0)
 
 
 def test_a_confirmed_message_that_is_nowhere_is_lost(made):

@@ -16,7 +16,7 @@ async def test_a_broker_alone_loses_nothing_when_it_is_killed(tmp_path):
     async with Machines(tmp_path, replicas=1, members=0) as machines, Load(machines.namesrv, machines.history) as load:
         await machines.until(lambda: load.confirmed > 100)
         await machines.replicas[0].kill()
-        machines.note("kill b1")
+        machines.note("kill", "b1")
         await asyncio.sleep(0.5)
         await machines.heal()
         count = load.confirmed

@@ -68,7 +68,9 @@ def test_where_queues_begin_and_end(options, ranges):
 )
 @pytest.mark.parametrize("table", ['{"y":{"b":{"0":0}}}', '{"x":{"b":{"2":0}}}'])
 def test_a_queue_that_is_not_read_is_named(name, table):
-    with pytest.raises(UsageError, match=f"option {name} names queue . of topic . at ., which this query does not read"):
+    with pytest.raises(
+        UsageError, match=f"option {name} names queue . of topic . at ., which this query does not read"
+    ):
         planned(**{name: table})
 
 

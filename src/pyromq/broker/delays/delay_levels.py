@@ -476,7 +476,7 @@ class DeliverySearch:
     def advance(self, most: int | None = None) -> bool:
         """Search the next `most` records, None for all; return True if the log's end is reached."""
         count = 0
-        for count, (at, record) in enumerate(islice(self._store.records_from(self.reached), most), 1):
+        for count, (at, record) in enumerate(islice(self._store.records_from(self.reached), most), 1):  # noqa: B007 - used behind it
             try:
                 if _may_be_copy(record):
                     _take(self._pending, decode(record))

@@ -56,10 +56,11 @@ def test_logs_are_equal_byte_for_byte_and_queues_too(tmp_path: Path, most: int, 
 def test_records_are_seen_once_they_are_whole(tmp_path: Path) -> None:
     clock = StoppedClock()
     with opened(tmp_path / "m", clock) as master, opened(tmp_path / "f") as follower:
-        arrived: list[tuple[int, int, int]] = []
+        arrived: list[tuple[int, int]] = []
         followed: list[int] = []
         follower.listen(
-            lambda stored, code: arrived.append((stored.queue_offset, stored.store_ms, code)), lambda *_: None
+            lambda stored, code: arrived.append((stored.log_offset, code)),
+            lambda topic, queue_id, arrivals: arrived.extend(arrivals()),
         )
         follower.follow("inner", lambda stored: followed.append(stored.log_offset))
         clock.ms += 5_000
@@ -71,7 +72,10 @@ def test_records_are_seen_once_they_are_whole(tmp_path: Path) -> None:
         assert follower.views(0, 99) == b""
         follower.append_bytes(first.size - 1, data[first.size - 1 : first.size + 3])
         assert (follower.max_log_offset, follower.written_end) == (first.size, first.size + 3)
-        assert arrived == [(0, NOON_MS + 5_000, 2598919)]
+        assert arrived == [(0, 2598919)]
+        stored = follower.message_at(0)
+        assert stored is not None
+        assert stored.store_ms == NOON_MS + 5_000
         follower.append_bytes(first.size + 3, data[first.size + 3 :])
         assert followed == [second.log_offset]
         assert follower.max_log_offset == len(data)

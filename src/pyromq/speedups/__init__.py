@@ -17,6 +17,7 @@ UNITS = (
     "decoding",
     "records",
     "batches",
+    "intake",
     "requests",
     "fast_path",
     "timed",

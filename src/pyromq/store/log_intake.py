@@ -6,15 +6,25 @@ byte for byte. This module knows no connections.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyromq import speedups
 from pyromq.errors import StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage
+from pyromq.names import SCHEDULE_TOPIC
 from pyromq.record import BLANK_MAGIC, BLANK_SIZE, FIXED_SIZE, MAGIC, Buffer, decode, unpack_size_and_magic
+from pyromq.store.batch_appends import BatchListener
 from pyromq.store.disk import complaint
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
 from pyromq.store.queue.queue_table import QueueTable, is_folder_name
 from pyromq.store.queue_dispatcher import UNQUEUED, QueueDispatcher
+
+if TYPE_CHECKING or speedups.is_active:
+    from pyromq.speedups.intake import RecordIntake
 
 logger = logger_of(__name__)
 
@@ -24,12 +34,19 @@ _MOST_LOST = 1 << 20
 
 
 class LogIntake:
-    """Appends the bytes of a master's log to one store. Only the store's thread may use this object."""
+    """Appends the bytes of a master's log to one store. Only the store's thread may use this object.
+
+    `came_together(topic, queue id, arrivals)` is called for messages that compiled code has entered into one queue.
+    """
 
     def __init__(self, log: CommitLog, queues: QueueTable, dispatcher: QueueDispatcher) -> None:
+        self.came_together: BatchListener | None = None
         self._log = log
         self._queues = queues
         self._dispatcher = dispatcher
+        self._ordinary: RecordIntake | None = None
+        if speedups.is_active:
+            self._ordinary = RecordIntake(queues.by_topic, dispatcher.followers, SCHEDULE_TOPIC)
 
     def append(self, offset: int, data: Buffer) -> None:
         """Append bytes that begin at log offset `offset`, and dispatch the records that are whole now.
@@ -39,7 +56,8 @@ class LogIntake:
         """
         try:
             self._log.receive(offset, data)
-            self._enter_whole()
+            while self._enter_ordinary() and self._enter_next():
+                pass
         except OSError as error:
             self._log.drop_incomplete()
             raise StoreNotWritable(
@@ -49,21 +67,35 @@ class LogIntake:
             self._log.drop_incomplete()
             raise
 
-    def _enter_whole(self) -> None:
+    def _enter_ordinary(self) -> bool:
+        """Enter records with compiled code up to the first unusual record. Return True."""
         log = self._log
-        while (memory := log.memory) is not None and log.written_end - log.end >= BLANK_SIZE:
-            position = log.end - log.base
-            size, magic = unpack_size_and_magic(memory, position)
-            left = log.files.segment_bytes - position
-            is_blank = magic == BLANK_MAGIC and size == left
-            if not is_blank and not (magic == MAGIC and FIXED_SIZE <= size <= left - BLANK_SIZE):
-                raise self._refused(f"no record begins there, but {bytes(memory[position : position + 8]).hex()}")
-            if log.written_end - log.end < size:
-                return
-            if is_blank:
-                log.complete(size, 0)
-            else:
-                self._enter(memory, position, size)
+        if self._ordinary is not None and log.memory is not None:
+            before = self._ordinary.take(log, log.written_end, log.base + log.files.segment_bytes)
+            for queue, start in before.items():
+                if self.came_together is not None and start < queue.max_offset:
+                    assert isinstance(queue, ConsumeQueue)
+                    self.came_together(queue.topic, queue.queue_id, partial(_arrivals, queue, start, queue.max_offset))
+        return True
+
+    def _enter_next(self) -> bool:
+        """Enter the record at the log's end. Return False if no whole record is there."""
+        log = self._log
+        if (memory := log.memory) is None or log.written_end - log.end < BLANK_SIZE:
+            return False
+        position = log.end - log.base
+        size, magic = unpack_size_and_magic(memory, position)
+        left = log.files.segment_bytes - position
+        is_blank = magic == BLANK_MAGIC and size == left
+        if not is_blank and not (magic == MAGIC and FIXED_SIZE <= size <= left - BLANK_SIZE):
+            raise self._refused(f"no record begins there, but {bytes(memory[position : position + 8]).hex()}")
+        if log.written_end - log.end < size:
+            return False
+        if is_blank:
+            log.complete(size, 0)
+        else:
+            self._enter(memory, position, size)
+        return True
 
     def _enter(self, memory: memoryview, position: int, size: int) -> None:
         try:
@@ -125,3 +157,10 @@ class LogIntake:
         if not queue.max_offset and self._log.min_offset > 0:
             return message.queue_offset
         return _MOST_LOST + (message.log_offset - queue.covered_to) // FIXED_SIZE
+
+
+def _arrivals(queue: ConsumeQueue, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield log offset and tags code of the messages from queue offset `first` up to, not including, `end`."""
+    for offset in range(first, end):
+        if (entry := queue.find(offset)) is not None:
+            yield entry.log_offset, entry.tags_code

@@ -103,7 +103,8 @@ class MessageStore:
         self.read = self.reading.read
         self.search_by_time = self.reading.search_by_time
         self.batch_appends = BatchAppends(self._log, self._queues, clock)
-        self.append_bytes = LogIntake(self._log, self._queues, self._dispatcher).append
+        self._intake = LogIntake(self._log, self._queues, self._dispatcher)
+        self.append_bytes = self._intake.append
         self._loading = worker(disk, "load-log-end")
         self._clock = clock
         self._unconfirmed: deque[tuple[int, Callable[[], object]]] = deque()  # log offsets, and what waits for them
@@ -254,11 +255,11 @@ class MessageStore:
     def listen(self, arrived: Callable[[StoredMessage, int], None], came_together: BatchListener) -> None:
         """Register two listeners. `arrived(message, tags_code)` is called after each append of a message.
 
-        `came_together(topic, queue id, arrivals)` is called after each compiled append of a batch. Compiled sends call
-        neither listener.
+        `came_together(topic, queue id, arrivals)` is called after each compiled append of a batch or of a master's
+        bytes. Compiled sends call neither listener.
         """
         self._dispatcher.on_append = arrived
-        self.batch_appends.on_append = came_together
+        self.batch_appends.on_append = self._intake.came_together = came_together
 
     def follow(self, topic: str, apply: Callable[[StoredMessage], None]) -> None:
         """Call `apply` with each record appended to an internal topic, before the append returns.

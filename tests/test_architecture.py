@@ -79,7 +79,7 @@ PLACES: dict[str, set[str]] = {
     },
     # `message`: the bytes of an address, no connection; the console's server is uvicorn, on a port of ours.
     # `ha_service` writes memory views of the log to its sockets: transports would copy them.
-    "socket": {"net", "message", "broker.replication.ha_service", "console.console_server",
+    "socket": {"net", "message", "broker.replication.ha.ha_service", "console.console_server",
                "console.browser_connections"},
     "ssl": {"net"},
     "mmap": {"store"},

@@ -19,7 +19,7 @@ from pyromq import errors
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.limits import BrokerLimits
 from pyromq.broker.replication.failover_config import FailoverConfig
-from pyromq.broker.replication.ha_config import HaConfig
+from pyromq.broker.replication.ha.ha_config import HaConfig
 from pyromq.console.console_config import ConsoleConfig
 from pyromq.metrics.config import MetricsConfig
 from pyromq.nameserver.name_server_config import NameServerConfig

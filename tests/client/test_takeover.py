@@ -8,7 +8,7 @@ from tests.waiting import until
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig, ConfiguredRole
-from pyromq.broker.replication.ha_config import HaConfig
+from pyromq.broker.replication.ha.ha_config import HaConfig
 from pyromq.broker.role import BrokerRole
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer

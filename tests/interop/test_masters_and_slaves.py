@@ -68,6 +68,8 @@ def test_a_pair_has_equal_log_files_and_confirms_sends(pair: Pair, home: Path) -
     assert statuses(pair) == {"SLAVE_NOT_AVAILABLE"}
     client.send("async", filling)
     pair.start_slave()
+    pair.kill_slave()  # while it takes in what it lacks
+    pair.start_slave()
     wait_until_in_step(pair)
     pair.wait_until_equal()
 

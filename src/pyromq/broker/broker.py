@@ -31,7 +31,8 @@ from pyromq.broker.modules import (
     transactions,
 )
 from pyromq.broker.replication.cut_progress import lower_progress
-from pyromq.broker.replication.ha_modules import following_log, sending_log
+from pyromq.broker.replication.ha.ha_modules import following_log, sending_log
+from pyromq.broker.replication.ha.starting_over import start_over
 from pyromq.broker.replication.slave_tables import SlaveTables
 from pyromq.broker.role import BrokerRole, WriteRefusals
 from pyromq.broker.shared_state import SharedState
@@ -174,6 +175,7 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         try:
+            await start_over(self.config, self._clock, self.store.disk)
             self.store.open()
             lower_progress(self.store, self.config.data)  # a kill may have left a cut of the log unfinished
             for module in self._modules:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyromq.broker.limits import DEFAULT_LIMITS, BrokerLimits
 from pyromq.broker.replication.failover_config import NO_FAILOVER, FailoverConfig
-from pyromq.broker.replication.ha_config import DEFAULT_HA_CONFIG, HaConfig
+from pyromq.broker.replication.ha.ha_config import DEFAULT_HA_CONFIG, HaConfig
 from pyromq.errors import UsageError
 from pyromq.excerpt import excerpt
 from pyromq.names import MAX_TOPIC_LENGTH, REPLY_SUFFIX, check_topic

@@ -92,6 +92,11 @@ class Pair:
         self.slave.stop()
         self.slave = None
 
+    def kill_slave(self) -> None:
+        assert self.slave is not None
+        self.slave.kill()
+        self.slave = None
+
     def suspend_slave(self) -> None:
         assert self.slave is not None
         self.slave.process.send_signal(signal.SIGSTOP)

@@ -5,10 +5,10 @@ import struct
 from dataclasses import replace
 
 import pytest
-from tests.broker.replication.conftest import SEGMENT, fill, sockets
+from tests.broker.replication.ha.conftest import SEGMENT, fill, sockets
 
-from pyromq.broker.replication.ha_client import HaClient, Master, request_address
-from pyromq.broker.replication.ha_config import HaConfig
+from pyromq.broker.replication.ha.ha_client import HaClient, Master, request_address
+from pyromq.broker.replication.ha.ha_config import HaConfig
 from pyromq.message import pack_address
 from pyromq.store.message_store import MessageStore
 

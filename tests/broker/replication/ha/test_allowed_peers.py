@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pyromq.broker.replication.allowed_peers import AllowedPeers
+from pyromq.broker.replication.ha.allowed_peers import AllowedPeers
 
 MASTER, SLAVE, STRANGER = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 from tests.broker.headers import send_header
-from tests.broker.replication.conftest import SEGMENT, sockets
+from tests.broker.replication.ha.conftest import SEGMENT, fill, sockets
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig, ConfiguredRole
-from pyromq.broker.replication.ha_config import HaConfig
+from pyromq.broker.replication.ha.ha_config import HaConfig
 from pyromq.broker.role import BrokerRole
 from pyromq.errors import ResponseCode
 from pyromq.nameserver.name_server import NameServer
@@ -148,3 +148,36 @@ async def test_registered_brokers_of_the_same_name_are_known_by_their_addresses(
         config = config_of(tmp_path, ConfiguredRole.ASYNC_MASTER, namesrv=(name_server.address,))
         async with Broker(config, clock) as broker:
             assert await broker.registering.hosts() == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_slave_left_behind_starts_over_if_told_to(tmp_path, clock, caller_to, told):
+    async with NameServer(NameServerConfig(port=0), clock) as name_server:
+        namesrv = (name_server.address,)
+        async with Broker(
+            config_of(tmp_path / "master", ConfiguredRole.ASYNC_MASTER, namesrv=namesrv), clock
+        ) as master:
+            caller = await caller_to(master)
+            await caller.create_topic("orders")
+            await fill(caller, 10_000)
+            slave_config = config_of(tmp_path / "slave", ConfiguredRole.SLAVE, namesrv=namesrv)
+            async with Broker(slave_config, clock) as slave:
+                await following(clock, master, slave)
+                end = slave.store.max_log_offset
+            await fill(caller, 3 * SEGMENT)
+            await clock.advance(10)
+            assert master.store.retention.expire_now(1)
+            assert master.store.min_log_offset > end
+            config = replace(slave_config, ha=HaConfig(start_over=told))
+            async with Broker(config, clock) as slave:
+                if told:
+                    await following(clock, master, slave)
+                    assert slave.store.min_log_offset > end
+                    kept = b"".join(file.read_bytes() for file in (tmp_path / "slave" / "cut").glob("*.log"))
+                    assert b"x" * 3_000 in kept
+                else:
+                    await clock.advance(10)
+                    await sockets()
+                    assert slave.store.max_log_offset == end
+            async with Broker(config, clock) as slave:  # nothing is lost at later starts
+                assert (slave.store.max_log_offset == master.store.max_log_offset) == told

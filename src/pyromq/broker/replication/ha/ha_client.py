@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple, cast
 
-from pyromq.broker.replication.ha_config import HaConfig
-from pyromq.broker.replication.ha_stream import FrameReader, Piece, encode_report
-from pyromq.broker.replication.log_comparison import LogComparison
+from pyromq.broker.replication.ha.ha_config import HaConfig
+from pyromq.broker.replication.ha.ha_stream import FrameReader, Piece, encode_report
+from pyromq.broker.replication.ha.log_comparison import LogComparison
 from pyromq.clock import Clock
 from pyromq.errors import MQError, StoreError, Unavailable
 from pyromq.logs import logger_of

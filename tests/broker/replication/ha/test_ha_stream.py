@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyromq.broker.replication.ha_stream import (
+from pyromq.broker.replication.ha.ha_stream import (
     FrameReader,
     Piece,
     ReportReader,

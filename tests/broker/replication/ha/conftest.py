@@ -8,8 +8,8 @@ from tests.broker.transactions.transactions import ROUND
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.replication.ha_config import HaConfig
-from pyromq.broker.replication.ha_service import HaService
+from pyromq.broker.replication.ha.ha_config import HaConfig
+from pyromq.broker.replication.ha.ha_service import HaService
 from pyromq.store.store_config import StoreConfig
 from pyromq.testing.fake_clock import settle
 

@@ -55,6 +55,12 @@ class LogComparison:
         async with self._channel(master) as channel:
             await self._check_bounds(channel)
 
+    async def is_behind(self, master: str) -> bool:
+        """Return whether the log here ends before the master's log begins. False for an empty log."""
+        end = self._store.max_log_offset
+        async with self._channel(master) as channel:
+            return 0 < end < (await _bounds(channel)).first
+
     @asynccontextmanager
     async def _channel(self, master: str) -> AsyncIterator[Channel]:
         channel = await connect(master, Dispatcher(), self._clock, connections=self._connections)
@@ -74,13 +80,11 @@ class LogComparison:
 
     async def _check_bounds(self, channel: Channel) -> _Bounds:
         end = self._store.max_log_offset  # before the master is asked: its log may only be longer
-        response = (await channel.call(BrokerState(), timeout=ASK_SECONDS)).check()
-        table = decode_body(KeyValues, response.body, ANSWER).table
-        bounds = _Bounds(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))
+        bounds = await _bounds(channel)
         if end < bounds.first:
             raise StoreError(
                 f"the log here ends at {end}, and the master's begins at {bounds.first}: the master has deleted what"
-                f" lies between. {self._advice}"
+                f" lies between. {self._advice}, or with haStartOver=true"
             )
         if end > bounds.end:
             raise StoreError(
@@ -129,3 +133,9 @@ class LogComparison:
         for _, record in self._store.records_from(max(end - end % size, self._store.min_log_offset)):
             return record
         raise StoreError(f"the log in {self._store.config.root} has no readable record. {self._advice}")
+
+
+async def _bounds(channel: Channel) -> _Bounds:
+    response = (await channel.call(BrokerState(), timeout=ASK_SECONDS)).check()
+    table = decode_body(KeyValues, response.body, ANSWER).table
+    return _Bounds(int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"]))

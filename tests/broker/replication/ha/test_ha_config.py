@@ -1,7 +1,7 @@
 import pytest
 
 from pyromq.broker.config import BrokerConfig, from_java, java_properties, with_properties
-from pyromq.broker.replication.ha_config import HaConfig
+from pyromq.broker.replication.ha.ha_config import HaConfig
 from pyromq.errors import UsageError
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyromq.broker.config import ConfiguredRole
 from pyromq.broker.confirmation import ReplicaRule
 from pyromq.broker.modules import BrokerModule, Step
-from pyromq.broker.replication.allowed_peers import AllowedPeers
-from pyromq.broker.replication.ha_client import HaClient, Master, request_address
-from pyromq.broker.replication.ha_service import HaService
+from pyromq.broker.replication.ha.allowed_peers import AllowedPeers
+from pyromq.broker.replication.ha.ha_client import HaClient, Master, request_address
+from pyromq.broker.replication.ha.ha_service import HaService
 from pyromq.broker.shared_state import SharedState
 
 

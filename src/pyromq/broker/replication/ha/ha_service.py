@@ -12,8 +12,8 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 
-from pyromq.broker.replication.ha_config import HaConfig
-from pyromq.broker.replication.ha_stream import REPORT_BYTES, ReportReader, encode_frame_header
+from pyromq.broker.replication.ha.ha_config import HaConfig
+from pyromq.broker.replication.ha.ha_stream import REPORT_BYTES, ReportReader, encode_frame_header
 from pyromq.clock import Clock
 from pyromq.logs import logger_of
 from pyromq.net.listening import HandingListener, open_port, stop_listening

@@ -71,8 +71,8 @@ _REPLICA_TIMEOUT = _Shortfall(ResponseCode.FLUSH_SLAVE_TIMEOUT)
 class Confirmation:
     """Holds replies until their records are confirmed. `is_needed` is False if replies are sent without waiting.
 
-    `flushes` is True with SYNC_FLUSH: only records on disk are confirmed.
-    `parked` holds the replies to compiled sends; None without compiled parts. `len` counts all waiting replies.
+    `flushes` is True with SYNC_FLUSH: only records on disk are confirmed. `parked` holds the replies to compiled sends;
+    None without compiled parts. `len` counts all waiting replies.
     """
 
     def __init__(self, store: MessageStore, clock: Clock, limits: BrokerLimits = DEFAULT_LIMITS) -> None:
@@ -212,20 +212,32 @@ class Confirmation:
 
     # -- replies of the plain path
 
-    def when_safe(self, reply: Reply, *, wait: bool = True) -> Reply | Future[Reply]:
-        """Return the reply itself, or a future that completes with the reply when the present commit log is confirmed.
+    def when_sent(self, reply: Reply, *, wait: bool) -> Reply | Future[Reply]:
+        """Return the reply to a send, or a future that completes with the reply, as `when_safe` does.
 
-        Without `wait`, only a rule that holds all replies holds this reply. If the log is not confirmed in time, the
-        reply's code is FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE; the request has been carried out
-        nevertheless.
+        Without `wait`, only a rule that holds all replies holds this reply. If the message is stored while there is no
+        replica, the code is SLAVE_NOT_AVAILABLE.
         """
         if not self.is_needed or not (wait or self._holds_all):
+            return reply
+        answered: Future[Reply] = Future()
+        self.complete(reply, answered, is_send=True)
+        return answered
+
+    def when_safe(self, reply: Reply) -> Reply | Future[Reply]:
+        """Return the reply itself, or a future that completes with the reply when the present commit log is confirmed.
+
+        If the log is not confirmed in time, the code is FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT; the request has been
+        carried out nevertheless. If the rule has no replica now, the reply does not wait for one: clients would repeat
+        the request for as long as no replica is there.
+        """
+        if not self.is_needed:
             return reply
         answered: Future[Reply] = Future()
         self.complete(reply, answered)
         return answered
 
-    def complete(self, reply: Reply, answered: Future[Reply]) -> None:
+    def complete(self, reply: Reply, answered: Future[Reply], *, is_send: bool = False) -> None:
         """Complete `answered` with the reply when the present commit log is confirmed, as `when_safe` does."""
         if not self.is_needed:
             answered.set_result(reply)
@@ -236,7 +248,8 @@ class Confirmation:
         if self._rule is None:
             flushed.add_done_callback(partial(self._confirm, reply, answered, None))
         else:
-            self._wait_replicated(end).add_done_callback(partial(self._after_replicas, reply, answered, flushed))
+            replicated = self._wait_replicated(end, _NO_REPLICA if is_send else None)
+            replicated.add_done_callback(partial(self._after_replicas, reply, answered, flushed))
 
     def wait(self, end: int) -> Future[bool]:
         """Return a future that resolves to True once the log before `end` is flushed, to False after the timeout.
@@ -253,12 +266,15 @@ class Confirmation:
     def _note_progress(self, _: Future[bool]) -> None:
         self._last_progress = self._clock.monotonic()
 
-    def _wait_replicated(self, end: int) -> Future[_Shortfall | None]:
-        """Return a future that resolves to None once the required replicas have the log before `end`."""
+    def _wait_replicated(self, end: int, alone: _Shortfall | None) -> Future[_Shortfall | None]:
+        """Return a future that resolves to None once the required replicas have the log before `end`.
+
+        The future resolves to `alone` if there is no replica.
+        """
         if self._stepped_down:
             return _done(_Shortfall(ResponseCode.SERVICE_NOT_AVAILABLE, self._stepped_down))
         if not self._has_replica(end):
-            return _done(_NO_REPLICA)
+            return _done(alone)
         if end <= self._replicated_to:
             return _done(None)
         if not self._replica_waits or self._replica_waits[-1].end != end:

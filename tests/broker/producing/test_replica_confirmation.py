@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 from tests.broker.headers import send_header
+from tests.broker.transactions.transactions import COMMIT
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.confirmation import ReplicaRule
 from pyromq.remoting.command import BINARY, JSON
-from pyromq.remoting.headers import MaxOffset
+from pyromq.remoting.headers import EndTransaction, MaxOffset, SendMessageBack, SendMessageResponse
 from pyromq.store.store_config import FlushMode
 from pyromq.testing import SimulatedDisk
 
@@ -141,6 +142,18 @@ async def test_without_a_replica_messages_are_stored_and_answered_at_once(broker
     peer.send(1, properties=properties)
     reply = await peer.reply(1)
     assert (reply.code, end(broker) > before) == (11, True)
+
+
+async def test_other_requests_are_carried_out_without_a_replica(broker, confirmation, caller_to):
+    confirmation.require_replicas(ReplicaRule(has_replica=lambda log_end: False))
+    caller = await caller_to(broker)
+    half = send_header("TRAN_MSG\x01true\x02PGROUP\x01p", sys_flag=4)
+    sent = (await caller.ask(half, b"x", code=11)).header(SendMessageResponse)
+    log_offset = int(sent.message_id[-16:], 16)
+    decision = {"producer_group": "p", "half_queue_offset": sent.queue_offset, "log_offset": log_offset}
+    await caller.ask(EndTransaction(**decision, decision=COMMIT, message_id="x"))
+    assert broker.store.max_offset("orders", 0) == 2
+    await caller.ask(SendMessageBack(offset=log_offset, group="g", delay_level=1))
 
 
 @BOTH_WAYS

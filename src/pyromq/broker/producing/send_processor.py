@@ -126,7 +126,7 @@ class SendProcessor:
                 trace_on="true",
             )
         )
-        return self._confirmation.when_safe(reply, wait=wait) if self._confirmation.is_needed else reply
+        return self._confirmation.when_sent(reply, wait=wait) if self._confirmation.is_needed else reply
 
     @answers(SendBatchMessage)
     def send_batch(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
@@ -149,7 +149,7 @@ class SendProcessor:
             )
         )
         wait = decode_properties(first_text).get(Property.WAIT, "true").lower() == "true"
-        answered = self._confirmation.when_safe(reply, wait=wait)
+        answered = self._confirmation.when_sent(reply, wait=wait)
         return self._admission.when_saved(header.topic, answered)
 
     def _after_last_retry(

@@ -211,3 +211,35 @@ async def test_a_former_master_that_registers_late_is_not_sent_to(replicas):
         await producer._cluster.refresh_all()
         await producer.send(Message("orders", b"2"))
     assert (replicas.stored(0), replicas.stored(1)) == ([b"1"], [b"2"])
+
+
+async def test_of_two_name_servers_the_one_that_knows_the_new_master_is_believed(replicas, tmp_path):
+    old, new = await replicas.start(), await replicas.start()
+    async with replica_set(tmp_path / "other") as behind:
+        await replicas.register(old, epoch=1)
+        await behind.register(old, epoch=1)
+        namesrv = f"{replicas.namesrv};{behind.namesrv}"
+        async with AsyncProducer("g", namesrv, config=NO_RETRIES) as producer:
+            producer._cluster.name_servers._current = 1  # the one that stays behind
+            await producer.send(Message("orders", b"1"))
+            replicas.kill(0)
+            await replicas.register(new, epoch=2)
+            await producer.send(Message("orders", b"2"), timeout=5.0)
+    assert replicas.stored(1) == [b"2"]
+
+
+async def test_a_name_server_that_knows_no_master_takes_none_away(replicas, tmp_path):
+    master = await replicas.start()
+    async with replica_set(tmp_path / "other") as behind:
+        await replicas.register(master, epoch=2)
+        await behind.register("127.0.0.1:1", epoch=2)
+        await behind.register(master, broker_id=2, epoch=2)
+        await behind.unregister("127.0.0.1:1", epoch=2)
+        namesrv = f"{replicas.namesrv};{behind.namesrv}"
+        async with AsyncProducer("g", namesrv, config=NO_RETRIES) as producer:
+            producer._cluster.name_servers._current = 0
+            await producer.send(Message("orders", b"1"))
+            for _ in range(3):
+                await producer._cluster.refresh("orders")
+                await asyncio.sleep(0.25)
+                assert producer._cluster.routes.find("orders").master("broker-a") == master

@@ -250,6 +250,7 @@ class ClusterClient:
         if self.route_age(topic) < REFRESH_PAUSE:
             return
         self._fetched[topic] = self._clock.monotonic()
+        self._set_watch.compare_soon(topic)
         try:
             await self._fetch(topic)
         except (Unavailable, TopicNotFound) as error:
@@ -508,6 +509,10 @@ class ClusterClient:
         except TopicNotFound:
             self.routes.miss(topic)
             raise
+        self.learn_route(topic, body)
+
+    def learn_route(self, topic: str, body: TopicRoute) -> None:
+        """Store the route in a name server's answer, and tell listeners if it is new."""
         if self.routes.learn(read_route(topic, body)):
             logger.debug("route of %s: %s", topic, body)
             for tell in self.on_route_change:

@@ -136,10 +136,11 @@ class NameServers:
 
     async def ask_reachable(self, header: Header) -> list[Response]:
         """Send a request to all name servers in parallel and return the responses of those that answer."""
-        asked = await asyncio.gather(*(self._response_of(address, header) for address in self.addresses))
+        asked = await asyncio.gather(*(self.response_of(address, header) for address in self.addresses))
         return [response for response in asked if response is not None]
 
-    async def _response_of(self, address: str, header: Header) -> Response | None:
+    async def response_of(self, address: str, header: Header) -> Response | None:
+        """Return the response of one name server; None if it does not answer."""
         with suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(self._timeout):
                 return await (await self._pool.channel(address)).call(header, timeout=self._timeout)

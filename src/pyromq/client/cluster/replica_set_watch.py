@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from pyromq.client.cluster.known_masters import MASTER
+from pyromq.client.cluster.topic_routes import Route
 from pyromq.clock import Clock
+from pyromq.errors import ProtocolError
 from pyromq.logs import logger_of
 from pyromq.net.channel import Channel
+from pyromq.remoting.bodies import BrokerAddresses, TopicRoute
 from pyromq.remoting.codes import RequestCode
+from pyromq.remoting.headers import RouteOfTopic
+from pyromq.remoting.json_quirks import decode_body
 
 if TYPE_CHECKING:
     from pyromq.client.cluster.cluster_client import ClusterClient
@@ -28,12 +34,41 @@ class ReplicaSetWatch:
     def __init__(self, cluster: ClusterClient, clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._compared: set[str] = set()  # topics whose routes are being compared
         cluster.routes.on_master_change.append(self._leave_former)
 
     async def look(self) -> None:
         """Refresh the routes of replica sets whose master is silent, or that are older than `REFRESH_SECONDS`."""
         due = [topic for topic, route in self._cluster.routes.known.items() if route.epochs and self._is_due(topic)]
         await asyncio.gather(*(self._cluster.refresh(topic) for topic in due))
+
+    def compare_soon(self, topic: str) -> None:
+        """Ask all name servers for the route of a topic with replica sets: the usual one may be behind."""
+        route, addresses = self._cluster.routes.find(topic), self._cluster.name_servers.addresses
+        if route is None or not route.epochs or len(addresses) < 2 or topic in self._compared:
+            return
+        self._compared.add(topic)
+        self._cluster.tasks.start(self._compare(topic, list(addresses)), name=f"compare routes of {topic}")
+
+    async def _compare(self, topic: str, addresses: list[str]) -> None:
+        try:
+            await asyncio.gather(*(self._compare_at(address, topic) for address in addresses))
+        finally:
+            self._compared.discard(topic)
+
+    async def _compare_at(self, address: str, topic: str) -> None:
+        """Learn a name server's route if it has a later master, or a master where none is known."""
+        question = RouteOfTopic(topic=self._cluster.names.wrap(topic), standard_json_only=True)
+        response = await self._cluster.name_servers.response_of(address, question)
+        known = self._cluster.routes.find(topic)
+        if response is None or response.code != 0 or known is None:
+            return
+        try:
+            body = decode_body(TopicRoute, response.body)
+            if any(_is_news(known, broker) for broker in body.brokers):
+                self._cluster.learn_route(topic, body)
+        except ProtocolError as error:
+            logger.debug("the route of %s at name server %s is left out: %s", topic, address, error)
 
     def _is_due(self, topic: str) -> bool:
         route = self._cluster.routes.known[topic]
@@ -58,3 +93,10 @@ class ReplicaSetWatch:
         await self._clock.sleep(FORMER_SECONDS)
         if self._cluster.routes.present_master(broker_name) != former:
             channel.cut()
+
+
+def _is_news(known: Route, broker: BrokerAddresses) -> bool:
+    epoch = known.epochs.get(broker.broker_name)
+    if broker.broker_name not in known.epochs or broker.epoch is None or MASTER not in broker.addresses:
+        return False
+    return epoch is None or broker.epoch > epoch or known.master(broker.broker_name) is None

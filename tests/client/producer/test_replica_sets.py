@@ -8,7 +8,7 @@ from tests.client.replica_set import replica_set
 
 from pyromq.client.client_config import ProducerConfig
 from pyromq.client.producer.async_producer import AsyncProducer
-from pyromq.client.producer.batch_stream import AsyncRunProducer
+from pyromq.client.producer.batch_stream import AsyncRunProducer, find_ledger
 from pyromq.client.producer.transaction_producer import AsyncTransactionProducer, Decision
 from pyromq.errors import DeadlineExceeded, NotTheMaster, Unavailable
 from pyromq.message import Message
@@ -243,3 +243,13 @@ async def test_a_name_server_that_knows_no_master_takes_none_away(replicas, tmp_
                 await producer._cluster.refresh("orders")
                 await asyncio.sleep(0.25)
                 assert producer._cluster.routes.find("orders").master("broker-a") == master
+
+
+async def test_a_set_without_master_keeps_the_ledger_of_batch_transactions(replicas):
+    await replicas.register("10.0.0.1:10911", epoch=1)
+    await replicas.register("10.0.0.2:10911", broker_id=2, epoch=1)
+    async with AsyncRunProducer("g", replicas.namesrv) as producer:
+        await replicas.unregister("10.0.0.1:10911", epoch=1)
+        assert await producer.cluster.masters() == {}
+        assert await find_ledger(producer.cluster, None) == "broker-a"
+        assert await find_ledger(producer.cluster, "broker-a") == "broker-a"

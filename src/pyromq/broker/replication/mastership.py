@@ -23,6 +23,7 @@ RETURN_SECONDS = 1.0  # a replica whose connection broke has this long to come b
 STEADY_SECONDS = 10.0  # without lag, before a replica that was removed for its lag is added again
 NEAR_SECONDS = 1.0  # a learner this close behind the master's log is required, and then added
 HAND_OVER_SECONDS = 1.0  # limit of the time in which sends wait for a planned failover
+RECENT_SECONDS = 0.3  # a replica whose last report is older may be stopped, so nothing is handed over to it
 _MARK_SECONDS = 0.1  # between two notes of the log's end
 
 _log = logger_of(__name__)
@@ -180,7 +181,7 @@ class Mastership:
         record = self._view.record
         if record is None or record.epoch != self.epoch or self._view.is_restored:
             return None
-        if (handed := self._handed_over(record)) is not None:
+        if (handed := self._handed_over(now, record)) is not None:
             return handed
         wanted = frozenset(self._wanted(now, record, is_waiting=is_waiting))
         if wanted == frozenset(record.in_sync) and not self._view.has_open_swaps:
@@ -267,11 +268,11 @@ class Mastership:
         """Refuse sends with the disk's error; None: the disk works again."""
         self._disk_error = error
 
-    def _handed_over(self, record: SetRecord) -> SetRecord | None:
+    def _handed_over(self, now: float, record: SetRecord) -> SetRecord | None:
         follower = self._follower(self._target)
         if follower is None or not follower.is_connected or follower.member not in record.in_sync:
             return None
-        if follower.reported < self._log.end:
+        if follower.reported < self._log.end or now - follower.reported_at > RECENT_SECONDS:
             return None
         return msgspec.structs.replace(record, epoch=record.epoch + 1, master=follower.member.number)
 

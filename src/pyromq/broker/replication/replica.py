@@ -423,7 +423,7 @@ class Replica:
     def _cut(self, now: float, hello: Hello, point: CommonPoint) -> Actions:
         """Have the log cut. Confirmed bytes are cut only if the record notes an election with loss behind them."""
         if point.end >= self.log.confirmed_end:
-            return self._end(CutLog(point.end, point.epoch))
+            return self._end(CutLog(point.end, hello.epoch, self.log.confirmed_end))
         record = self.view.record
         if record is None or record.epoch < hello.epoch:
             self._must_join_again = True
@@ -431,7 +431,7 @@ class Replica:
         text = f"the master's log differs from {point.end} on, but up to {self.log.confirmed_end} all was confirmed"
         _log.error("%s", text)
         is_unclean = any(loss.epoch > point.epoch for loss in record.losses)
-        return self._end(CutLog(point.end, point.epoch) if is_unclean else StopReplica(text))
+        return self._end(CutLog(point.end, hello.epoch, 0) if is_unclean else StopReplica(text))
 
     def _new_report(self, now: float, *, is_repeated: bool = False) -> Actions:
         if self.following is None:

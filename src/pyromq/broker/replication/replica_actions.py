@@ -149,13 +149,15 @@ class StepDown:
 
 @dataclass(frozen=True, slots=True)
 class CutLog:
-    """Close the broker, cut the log to `end` and the epoch lines behind `epoch`, and open it with a new `Replica`.
+    """Close the broker, cut the log to `end` to follow the master of `epoch`, and open it with a new `Replica`.
 
-    The cut bytes are kept. This replica object returns no more actions.
+    The cut bytes are kept. Nothing before `confirmed` may be cut: all records that this replica knows to be confirmed,
+    or 0 if the set's record notes that they may be lost. This replica object returns no more actions.
     """
 
     end: int
     epoch: int
+    confirmed: int
 
 
 @dataclass(frozen=True, slots=True)

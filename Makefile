@@ -66,9 +66,9 @@ spark: $(BUILT)  ## all Spark tests, with an archive's driver killed at every po
 crashes: $(BUILT)  ## a broker killed at every write of a random schedule, a log cut at every byte; minutes (CRASH_SEED, CRASH_RUNS)
 	@exec $(PYTEST) --timeout 3600 -rA -m soak tests/crashes tests/recovery
 
-sets: $(BUILT)  ## replica sets through random accidents: N lives (N=1000), or the one of SEED; then faults put in on purpose
-	@exec $(VENV)/bin/python -m tests.simulation.sets.run $(if $(SEED),--seed $(SEED),$(or $(N),1000))
-	@$(if $(SEED),,exec $(VENV)/bin/python -m tests.simulation.sets.run --faults 2000)
+sets: $(BUILT)  ## replica sets through random accidents: N lives (N=1000), or the one of SEED, with real stores for STORES=1; then faults
+	@exec $(VENV)/bin/python -m tests.simulation.sets.run $(if $(STORES),--stores) $(if $(SEED),--seed $(SEED),$(or $(N),1000))
+	@$(if $(SEED)$(STORES),,exec $(VENV)/bin/python -m tests.simulation.sets.run --faults 2000)
 
 crash: $(BUILT)  ## the store on a disk that forgets, fails and stops: N random lives (N=1000), or the one of SEED
 	@exec $(VENV)/bin/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),$(or $(N),1000))

@@ -11,6 +11,7 @@ from pyromq.broker.replication.replica import Replica
 from pyromq.broker.replication.replica_port import ReplicaConfig
 from pyromq.broker.replication.replica_stream import Frame, FrameRequest, Hello, Report
 from pyromq.broker.replication.set_record import Member, ReplicaInfo
+from pyromq.testing.simulated_disk import Killed
 
 from .model_store import Died, ModelEpochs, ModelLog
 from .network import Connection
@@ -20,7 +21,11 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 0.1
 KEEP_SECONDS = 0.7
+PIECES = (5, 24, 400)  # bytes of the log in one frame
 ANSWER_SECONDS = 0.5  # a request to the registry without an answer is given up then
+
+
+KILLED = (Died, Killed)
 
 
 class Machine:
@@ -69,8 +74,12 @@ class Machine:
         if self.process is not None or number not in (-1, self._starts):
             return
         self.is_on = True
-        self.log.reopen()
-        self.epochs.reopen()
+        try:
+            self.open_folder()
+        except KILLED:
+            self.close_folder(in_order=False)
+            self.start_after(0.1)
+            return
         self.life.check_promise(self)
         self.process = Process(self)
         self.process.begin()
@@ -79,27 +88,62 @@ class Machine:
         self._starts += 1
         self.life.time.after(seconds, self.start, self._starts)
 
-    def end(self, *, silent: bool = False) -> None:
+    def end(self, *, silent: bool = False, in_order: bool = False) -> None:
         """End the process, whatever it does. `silent`: no other machine is told by closed connections."""
         process, self.process = self.process, None
         self.paused_until = 0.0
         if process is not None:
             process.close(silent=silent)
+            self.close_folder(in_order=in_order)
 
     def lose_power(self) -> None:
         self.end(silent=True)
         self.is_on = False
-        log = self.log
-        log.cut(self.life.random.randint(log.flushed_end, log.written_end))
-        if not self.life.sync_flush and self.renews_incarnation:
-            self.incarnation = self.life.random.getrandbits(40)
+        self.lose_unflushed()
         self.life.check_listed()
 
     def lose_folder(self) -> None:
         self.lose_power()
-        self.log, self.epochs = ModelLog(), self.epochs_class()
+        self.empty_folder()
         self.highest_promise = 0
+
+    # -- folder
+
+    def open_folder(self) -> None:
+        self.log.reopen()
+        self.epochs.reopen()
+
+    def close_folder(self, *, in_order: bool) -> None:
+        if in_order:
+            self.log.flush()
+
+    def cut_folder(self, action: act.CutLog) -> None:
+        """Cut the log of a process that has ended in order."""
+        self.log.cut(action.end)
+        self.epochs.cut(action.end)
+
+    def lose_unflushed(self) -> None:
+        log = self.log
+        log.cut(self.life.random.randint(log.flushed_end, log.written_end))
+        if not self.life.sync_flush and self.renews_incarnation:
+            self.incarnation = self.life.random.getrandbits(40)
+
+    def empty_folder(self) -> None:
+        self.log, self.epochs = ModelLog(), self.epochs_class()
         self.incarnation = self.life.random.getrandbits(40)
+
+    def replace_log(self) -> None:
+        """Begin an empty log under a new incarnation; the promise stays."""
+        self.log = ModelLog()
+        self.epochs.cut(0)
+        self.incarnation = self.life.random.getrandbits(40)
+
+    def die_at_a_write(self) -> None:
+        self.epochs.dies_in = self.life.random.randint(1, 5)
+
+    def live_on(self) -> None:
+        """Take back `die_at_a_write`."""
+        self.epochs.dies_in = -1
 
     @property
     def member(self) -> Member:
@@ -143,7 +187,16 @@ class Process:
                 self.life.time.after(self.machine.paused_until - self.life.time.now, self._resume)
             self._waiting.append((function, arguments))
         else:
+            self._call(function, arguments)
+
+    def _call(self, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        try:
             function(*arguments)
+        except KILLED:
+            self.life.note(f"{self.machine.number} killed at a write")
+            self.machine.live_on()
+            self.machine.end()
+            self.machine.start_after(self.life.random.choice((0.05, 0.3, 4.0)))
 
     def _resume(self) -> None:
         """Do what came during the pause."""
@@ -154,7 +207,7 @@ class Process:
         waiting, self._waiting = self._waiting, []
         for function, arguments in waiting:
             if self.is_alive:
-                function(*arguments)
+                self._call(function, arguments)
 
     def event(self, name: str, *arguments: object, **named: object) -> None:
         """Give the replica an event, and do what it asks."""
@@ -162,17 +215,11 @@ class Process:
 
     def _do_event(self, name: str, arguments: tuple[object, ...], named: dict[str, object]) -> None:
         machine = self.machine
-        try:
-            actions = getattr(self.replica, name)(machine.clock(), *arguments, **named)
-            machine.highest_promise = max(machine.highest_promise, machine.epochs.promised)
-            for action in actions:
-                if machine.process is self:
-                    DO[type(action)](self, action)
-        except Died:
-            self.life.note(f"{machine.number} killed while writing epochs")
-            machine.epochs.dies_in = -1
-            machine.end()
-            machine.start_after(self.life.random.choice((0.05, 0.3, 4.0)))
+        actions = getattr(self.replica, name)(machine.clock(), *arguments, **named)
+        machine.highest_promise = max(machine.highest_promise, machine.epochs.promised)
+        for action in actions:
+            if machine.process is self:
+                DO[type(action)](self, action)
 
     def begin(self) -> None:
         self._tick()
@@ -185,17 +232,23 @@ class Process:
         time.after(TICK_SECONDS, self._tick)
         if self.machine.paused_until > time.now:
             return
+        self.run(self._work)
+
+    def _work(self) -> None:
         self._ticks += 1
         if self._ticks % 2:
             self._heartbeat()
         random = self.life.random.random()
         self._append()
-        self.event("tick", is_waiting=random < 0.9)
+        self._do_event("tick", (), {"is_waiting": random < 0.9})
+        if not self.is_alive:
+            return
         if random < 0.4:
             self.log.flush()
-        self.event("log_grew")
-        self.pump()
-        self.life.read(self)
+        self._do_event("log_grew", (), {})
+        if self.is_alive:
+            self.pump()
+            self.life.read(self)
 
     def _append(self) -> None:
         refused = self.serve.sends_refused is not None
@@ -221,7 +274,7 @@ class Process:
             if at == end and is_news:
                 self._send_frame(connection, Frame(epoch, end, confirmed, b""))
             while at < end:
-                data = bytes(self.log.data[at : at + self.life.random.choice((5, 24, 400))])
+                data = self.log.piece(at, self.life.random.choice(PIECES))
                 self._send_frame(connection, Frame(epoch, at, confirmed, data))
                 at += len(data)
             feed[2] = at
@@ -385,21 +438,20 @@ class Process:
     def cut_log(self, action: act.CutLog) -> None:
         machine = self.machine
         self.life.note(f"{machine.number} cuts {machine.log.written_end} to {action.end}, epoch {action.epoch}")
-        machine.log.cut(action.end)
-        machine.epochs.cut(action.end)
-        self._reopen()
+        machine.end(in_order=True)
+        machine.cut_folder(action)
+        machine.start_after(self.life.random.choice((0.02, 0.1, 0.5)))
         self.life.check_listed()
 
     def replace_log(self, action: act.ReplaceLog) -> None:
         machine = self.machine
         self.life.note(f"{machine.number} begins anew at {action.first}: {action.reason}")
-        machine.log = ModelLog()
-        machine.epochs.cut(0)
-        machine.incarnation = self.life.random.getrandbits(40)
-        self._reopen()
+        machine.end(in_order=True)
+        machine.replace_log()
+        machine.start_after(self.life.random.choice((0.02, 0.1, 0.5)))
 
     def _reopen(self) -> None:
-        self.machine.end()
+        self.machine.end(in_order=True)
         self.machine.start_after(self.life.random.choice((0.02, 0.1, 0.5)))
 
     def ask_operator(self, action: act.AskOperator) -> None:
@@ -411,8 +463,7 @@ class Process:
 
     def leave(self, action: act.MayLeave) -> None:
         self.life.note(f"{self.machine.number} leaves")
-        self.log.flush()
-        self.machine.end()
+        self.machine.end(in_order=True)
         self.machine.start_after(self.life.random.choice((0.1, 2.0)))
 
     def end_hand_over(self, action: act.HandedOver) -> None:

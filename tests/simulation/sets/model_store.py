@@ -33,6 +33,9 @@ class ModelLog:
     def written_end(self) -> int:
         return len(self.data)
 
+    def piece(self, start: int, most: int) -> bytes:
+        return bytes(self.data[start : start + most])
+
     def append_record(self, number: int) -> None:
         assert len(self.data) == self.end
         self.data += number.to_bytes(RECORD_BYTES, "big")

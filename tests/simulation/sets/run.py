@@ -2,6 +2,7 @@
 
 python -m tests.simulation.sets.run 10000           seeds 0 to 9999
 python -m tests.simulation.sets.run --seed 421      one seed, with what happened in it
+python -m tests.simulation.sets.run --stores 1000   with real message stores on simulated disks
 python -m tests.simulation.sets.run --faults        faults put in on purpose, each until it is found
 """
 
@@ -17,20 +18,23 @@ from concurrent.futures import ProcessPoolExecutor
 
 from .faults import FAULTS, first_found
 from .set_life import SetLife, lives
+from .store_machine import StoreLife
 
 PIECE = 50  # seeds given to a processor at once
 
 
-def all_lives(first: int, count: int) -> Iterator[tuple[list[tuple[int, str]], Counter[str]]]:
+def all_lives(
+    first: int, count: int, life_class: type[SetLife]
+) -> Iterator[tuple[list[tuple[int, str]], Counter[str]]]:
     """Like `lives`, on all processors."""
     pieces = [(at, min(PIECE, first + count - at)) for at in range(first, first + count, PIECE)]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        yield from pool.map(lives, *zip(*pieces, strict=True))
+        yield from pool.map(lives, *zip(*pieces, strict=True), [life_class] * len(pieces))
 
 
-def replay(seed: int) -> None:
+def replay(seed: int, life_class: type[SetLife]) -> None:
     """Run one seed and tell its story; raises what it raises."""
-    life = SetLife(seed)
+    life = life_class(seed)
     try:
         life.run()
     finally:
@@ -53,8 +57,8 @@ def _search_fault(number: int, seeds: int) -> tuple[int, str] | None:
     return first_found(FAULTS[number], 0, seeds)
 
 
-def command(seed: int) -> str:
-    return f"make sets SEED={seed}"
+def command(seed: int, life_class: type[SetLife] = SetLife) -> str:
+    return f"make sets SEED={seed}" + (" STORES=1" if life_class is StoreLife else "")
 
 
 def main() -> int:
@@ -63,20 +67,22 @@ def main() -> int:
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--seed", type=int)
     options.add_argument("--faults", action="store_true")
+    options.add_argument("--stores", action="store_true")
     chosen = options.parse_args()
     if chosen.faults:
         return search_faults(chosen.count)
+    life_class = StoreLife if chosen.stores else SetLife
     if chosen.seed is not None:
-        replay(chosen.seed)
+        replay(chosen.seed, life_class)
         return 0
     started = told = time.monotonic()
     failures = 0
     total: Counter[str] = Counter()
-    for failed, happened in all_lives(chosen.first, chosen.count):
+    for failed, happened in all_lives(chosen.first, chosen.count, life_class):
         total += happened
         for seed, error in failed:
             failures += 1
-            print(f"seed {seed}: {error}\n    replay it: {command(seed)}", flush=True)
+            print(f"seed {seed}: {error}\n    replay it: {command(seed, life_class)}", flush=True)
         if time.monotonic() - told > 10:
             told = time.monotonic()
             print(f"{total['lives']} of {chosen.count} lives, {told - started:.0f} s", flush=True)

@@ -187,6 +187,8 @@ class Replica:
 
     def disconnected(self, now: float, link: Link) -> Actions:
         """Note that a link broke, or that `Dial` failed without a refusal."""
+        if link.number == self.config.member.number:
+            return []  # a process with a copy of this folder; its hello was refused
         peer = self.peers[link.number]
         if not link.is_ours:
             peer.has_their_link = False

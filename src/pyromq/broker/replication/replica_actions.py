@@ -164,7 +164,7 @@ class CutLog:
 class ReplaceLog:
     """Close the broker, keep its log aside, begin an empty one at `first` under a new incarnation, and open it anew.
 
-    This replica object returns no more actions.
+    The promise stays. This replica object returns no more actions.
     """
 
     first: int

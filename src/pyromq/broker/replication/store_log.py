@@ -1,0 +1,57 @@
+"""A broker's message store as the log that a `Replica` works with."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from pyromq.broker.replication.replica_stream import RecordMark
+from pyromq.record import store_ms_of
+from pyromq.store.message_store import MessageStore
+from pyromq.store.queue.consume_queue import FILLER_SIZE
+
+
+class StoreLog:
+    """The log of an open store, as `ReplicaLog` describes it. Confirms nothing by itself: reads are bounded at once."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        store.bound_reads()
+        self.append_bytes = store.append_bytes
+        self.confirm = store.confirm
+        self.drop_incomplete = store.drop_incomplete
+
+    @property
+    def first(self) -> int:
+        return self._store.min_log_offset
+
+    @property
+    def end(self) -> int:
+        return self._store.max_log_offset
+
+    @property
+    def written_end(self) -> int:
+        return self._store.written_end
+
+    @property
+    def flushed_end(self) -> int:
+        return self._store.flushed_to
+
+    @property
+    def confirmed_end(self) -> int:
+        return self._store.confirmed_end
+
+    def last_mark(self) -> RecordMark | None:
+        """Return the mark of the last record that is in a queue; None without one."""
+        store = self._store
+        last = -1
+        for topic in store.topics():
+            for queue_id in store.queue_ids(topic):
+                end = store.next_offset(topic, queue_id)
+                for entry in store.entries(topic, queue_id, end - 1, 1):
+                    if entry.size != FILLER_SIZE:
+                        last = max(last, entry.log_offset)
+        return self.mark_at(last)
+
+    def mark_at(self, offset: int) -> RecordMark | None:
+        record = self._store.record_at(offset)
+        return None if record is None else RecordMark(offset, crc32(record), store_ms_of(record))

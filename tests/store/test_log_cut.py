@@ -124,6 +124,20 @@ def test_epochs_that_are_cut_are_forgotten(tmp_path: Path) -> None:
     assert file.promised == 3
 
 
+def test_a_folder_that_was_a_replica_opens_as_a_single_broker(tmp_path: Path) -> None:
+    sent = stored(tmp_path, 20)
+    file = EpochFile(tmp_path)
+    file.load()
+    file.begin(3, 0)
+    cut_store(tmp_path, sent[10].log_offset).close()
+    with opened(tmp_path) as store:
+        fill(store, 5, first=50)
+    assert StoreCheck(StoreConfig(tmp_path, **SMALL)).run().findings == []  # type: ignore[arg-type]
+    file.load()
+    assert (file.promised, file.lines) == (3, [(3, 0)])
+    assert len(kept_files(tmp_path, LOCAL_DISK)) == 1
+
+
 def test_nothing_is_appended_before_the_cut_is_finished(tmp_path: Path) -> None:
     sent = stored(tmp_path, 20)
     store = small_store(tmp_path)

@@ -13,16 +13,23 @@ from pyromq.message import StoredMessage, SysFlag
 from pyromq.record import encode
 from pyromq.slow_work import run_blocking
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
+from pyromq.testing.simulated_disk import Killed, SimulatedDisk
 
-from .making import NOON_MS, TOPIC, StoppedClock, bodies, crashed_copy, fill, message, opened
+from .making import ADDRESS, NOON_MS, SMALL, TOPIC, StoppedClock, bodies, crashed_copy, fill, message, opened
 
 SEGMENT = 4096
 
 
-def pump(master: MessageStore, follower: MessageStore, *, most: int = 1 << 20, seed: int | None = None) -> None:
+def pump(
+    master: MessageStore, follower: MessageStore, *, most: int = 1 << 20, seed: int | None = None, frames: int = 1 << 30
+) -> None:
     """Copy what the follower lacks of the master's log, in frames of up to `most` bytes."""
     sizes = random.Random(seed)
-    while view := master.views(follower.written_end, most if seed is None else sizes.randint(1, most)):
+    for _ in range(frames):
+        view = master.views(follower.written_end, most if seed is None else sizes.randint(1, most))
+        if not view:
+            return
         follower.append_bytes(follower.written_end, view)
 
 
@@ -246,3 +253,73 @@ def test_an_illegal_topic_stays_in_the_log_and_enters_no_queue(tmp_path: Path) -
         follower.append_bytes(0, encode(stray))
         assert follower.max_log_offset == stray.size
         assert follower.topics() == []
+
+
+ROOT = Path("/data")
+
+
+def on_disk(disk: SimulatedDisk) -> MessageStore:
+    return MessageStore(StoreConfig(ROOT, **SMALL), StoppedClock(), store_address=ADDRESS, disk=disk)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_follower_killed_at_any_write_has_a_part_of_its_masters_log_and_goes_on(tmp_path: Path, power: bool) -> None:
+    chance, kills = random.Random(power), 0
+    with opened(tmp_path / "m") as master:
+        sent = fill(master, 60)
+        master.delete_topic(TOPIC).result(5)
+        sent += fill(master, 20, first=60)
+        whole = b"".join(bytes(master.views(at, SEGMENT)) for at in range(0, master.max_log_offset, SEGMENT))
+        ends = {0, *range(SEGMENT, len(whole), SEGMENT), *(each.log_offset + each.size for each in sent)}
+        while True:
+            kills += 1
+            disk = SimulatedDisk(seed=kills)
+            disk.kill_at = 7 * kills
+            try:
+                follower = on_disk(disk)
+                follower.open()
+                while follower.written_end < len(whole):
+                    pump(master, follower, most=500, seed=kills, frames=3)
+                    follower.flush_due()
+                follower.close()
+                break
+            except Killed:
+                disk = disk.after_power_cut(chance) if power else disk.after_kill()
+            again = on_disk(disk)
+            again.open()
+            assert again.written_end == again.max_log_offset
+            assert again.max_log_offset in ends
+            copied = b"".join(bytes(again.views(at, SEGMENT)) for at in range(0, again.max_log_offset, SEGMENT))
+            assert copied == whole[: len(copied)]
+            pump(master, again)
+            assert state(again) == state(master)
+            again.close()
+    assert kills > 20
+
+
+def test_a_full_disk_refuses_bytes_and_later_takes_them(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    full: set[str] = set()
+
+    def refuse(kind: str, path: Path) -> int | None:
+        if any(name in str(path) for name in full) and kind in ("allocate", "populate", "resize", "make_ready"):
+            raise OSError(28, "No space left on device")
+        return None
+
+    disk.refuse = refuse
+    with opened(tmp_path / "m") as master:
+        sent = fill(master, 100)
+        follower = on_disk(disk)
+        follower.open()
+        pump(master, follower, frames=1, most=sent[3].log_offset)
+        for folder in ("consumequeue", "commitlog"):
+            full.add(folder)
+            with pytest.raises(StoreNotWritable, match="No space left on device; make room on that disk"):
+                pump(master, follower)
+            full.clear()
+            assert follower.written_end == follower.max_log_offset
+            pump(master, follower, frames=1, most=700)
+        pump(master, follower)
+        assert state(follower) == state(master)
+        assert disk.written_without_room() is None
+        follower.close()

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.broker.folders import moved_to
 from tests.broker.timers import cancel, timed
 
 from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
 from pyromq.broker.replication.cut_progress import lower_progress
-from pyromq.message import Property
+from pyromq.broker.shared_state import SharedState
+from pyromq.message import Property, StoredMessage
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pyromq.remoting.headers import UpdateConsumerOffset
 from pyromq.store.log_cut import LogCut
 from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
 from pyromq.testing import FakeClock
+from pyromq.testing.simulated_disk import Killed, SimulatedDisk
 
 COMMIT = 8
 HOUR = 3600
@@ -111,6 +117,72 @@ async def test_after_any_cut_each_waiting_message_comes_once(lived, tmp_path, pa
         assert came - halves == waiting(log[:number]), f"cut before record {number}"
         assert all(body in done and count == 1 for body, count in halves.items())
         shutil.rmtree(left.data)
+
+
+class Life:
+    """A broker's store with its delay levels and offsets, on a simulated disk."""
+
+    def __init__(self, disk, cut=None, *, now_ms=1_700_000_000_000):
+        config = BrokerConfig(Path("/data"), port=0, store=StoreConfig(Path("/data"), segment_bytes=1 << 16))
+        self.clock = FakeClock(now_ms)
+        state = SharedState(config, self.clock, disk)
+        self.store, self.levels, self.offsets = state.store, state.delay_levels, state.offsets
+        self.store.open(cut)
+        lower_progress(self.store, config.data)
+        self.offsets.load()
+        self.levels.load()
+
+    def delay(self, body):
+        message = StoredMessage("orders", body, "DELAY\x011")
+        assert self.levels.divert(message, message.properties)
+        self.store.append(message)
+        return message
+
+    def deliver(self):
+        self.clock.jump(2.0)
+        while self.levels.deliver() == 0.0:
+            pass
+
+    def stop(self):
+        self.store.close()
+        self.levels.persist()
+        self.offsets.persist()
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_kill_at_any_write_of_a_cut_leaves_no_progress_ahead_of_the_log(power):
+    disk = SimulatedDisk()
+    life = Life(disk)
+    for number in range(6):
+        life.delay(b"%d" % number)
+        if number != 3:
+            life.deliver()
+    last = life.delay(b"6")
+    life.deliver()
+    life.offsets.commit("g", "orders", 0, 7)
+    life.stop()
+    entry = life.store.entries("orders", 0, 3, 1)[0]  # 0, 1 and 2 are delivered before, and all wait before it
+    kills, chance = 0, random.Random(1)
+    while True:
+        kills += 1
+        left = disk.after_kill()
+        left.kill_at = left.operations + kills
+        try:
+            Life(left, LogCut(entry.log_offset, 5)).stop()
+            break
+        except Killed:
+            left = left.after_power_cut(chance) if power else left.after_kill()
+        life = Life(left, now_ms=1_700_000_100_000)
+        if life.store.max_log_offset > last.log_offset:
+            life.stop()
+            continue  # killed before the wish was on disk
+        assert life.store.max_log_offset == entry.log_offset
+        assert life.offsets.find("g", "orders", 0) == 3
+        life.deliver()
+        bodies = [life.store.message("orders", 0, offset).body for offset in range(life.store.max_offset("orders", 0))]
+        assert bodies == [b"0", b"1", b"2", b"3", b"4"]
+        life.stop()
+    assert kills > 40
 
 
 async def test_progress_that_no_cut_message_made_stays(lived, tmp_path):

@@ -151,6 +151,28 @@ def test_an_empty_follower_begins_where_a_file_of_its_master_begins(tmp_path: Pa
         assert again.min_offset(TOPIC, 0) == begins
 
 
+@pytest.mark.parametrize("count", [3, 8])  # in the middle of a queue's file, and at its end
+def test_queues_whose_messages_all_expired_go_on_at_the_same_offset_on_a_follower(tmp_path: Path, count: int) -> None:
+    with opened(tmp_path / "m") as master, opened(tmp_path / "f") as follower:
+        for number in range(count):
+            master.append(message(number, topic="old"))
+        fill(master, 60)
+        master.retention.expire_now(age_ms=-1)
+        begin = master.min_log_offset
+        assert begin > 0
+        assert master.expired_ends() == {"old": {0: count}}
+        follower.begin_queues(master.expired_ends())
+        follower.append_bytes(begin, master.views(begin, SEGMENT))
+        pump(master, follower)
+        assert follower.next_offset("old", 0) == count
+    with opened(tmp_path / "f") as again:
+        assert again.next_offset("old", 0) == count
+        again.append(late := message(9, topic="old"))
+        assert late.queue_offset == count
+        again.begin_queues({"old": {0: 99}})  # it has messages
+        assert bodies(again, topic="old") == [b"body 9"]
+
+
 def test_a_topic_that_was_deleted_and_made_again_begins_again_at_0(tmp_path: Path) -> None:
     with opened(tmp_path / "m") as master, opened(tmp_path / "f") as follower:
         fill(master, 40, queues=2)

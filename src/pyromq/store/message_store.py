@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -454,6 +454,30 @@ class MessageStore:
         """
         queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.max_offset
+
+    def expired_ends(self) -> dict[str, dict[int, int]]:
+        """Return the next queue offset, by topic and queue id, of each queue of which the log has no message any more.
+
+        A follower that begins with this log's first byte cannot find these offsets in the log.
+        """
+        ends: dict[str, dict[int, int]] = {}
+        for queue in self._queues:
+            if queue.max_offset and queue.covered_to <= self._log.min_offset:
+                ends.setdefault(queue.topic, {})[queue.queue_id] = queue.max_offset
+        return ends
+
+    def begin_queues(self, ends: Mapping[str, Mapping[int, int]]) -> None:
+        """Let queues without messages begin at the `expired_ends` of a master.
+
+        Otherwise their next messages would get queue offsets below those that consumers know. Raises
+        `StoreNotWritable`.
+        """
+        for topic, queues in ends.items():
+            for queue_id, end in queues.items():
+                queue = self._queues.make(topic, queue_id)
+                if not queue.max_offset and end > 0:
+                    queue.begin_at(end, 0)
+                    queue.reserve(end)
 
     def unconfirmed_entries(self, topic: str, queue_id: int, most: int) -> list[QueueEntry]:
         """Return the first entries of a queue, up to `most`, whose messages clients may not read yet."""

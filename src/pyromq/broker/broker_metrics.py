@@ -120,6 +120,14 @@ FLUSH_BEHIND = Family(
     _STORAGE,
     "bytes",
 )
+SLAVE_BEHIND = Family(
+    "pyromq_slave_behind_bytes",
+    _GAUGE,
+    "Bytes of the commit log that a slave has not reported as stored, by slave.",
+    ("slave",),
+    "bytes",
+)
+FOLLOWS = Family("pyromq_slave_follows", _GAUGE, "1 if this slave follows its master, 0 if not. Only at slaves.")
 INDEX_BEHIND = Family(
     "rocketmq_storage_dispatch_behind_bytes",
     _GAUGE,
@@ -197,6 +205,12 @@ class BrokerMetrics:
         exposition.add(REGISTERED, common, len(state.registering.registered))
         exposition.add(FAILED_PUTS, common, state.statistics.failed_puts)
         exposition.add(EMPTY_PULLS, common, state.statistics.get_misses)
+        if state.ha_service is not None:
+            for address, reported in state.ha_service.slaves:
+                behind = state.store.max_log_offset - reported
+                exposition.add(SLAVE_BEHIND, f"{common},{label_text(slave=address)}", behind)
+        if state.ha_client is not None:
+            exposition.add(FOLLOWS, common, int(state.ha_client.connection is not None))
 
     async def _tell_store(self, exposition: Exposition) -> None:
         store, common = self._state.store, self._common

@@ -24,6 +24,8 @@ from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.name_server_registration import NameServerRegistration
 from pyromq.broker.put_message import PutMessage
+from pyromq.broker.replication.ha.ha_client import HaClient
+from pyromq.broker.replication.ha.ha_service import HaService
 from pyromq.broker.role import BrokerRole, configured_role
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
@@ -97,6 +99,8 @@ class SharedState:
             clock=clock,
             queue_for=topics.queue_for,
         )
+        self.ha_service: HaService | None = None  # set by `ha_modules` in a broker that serves slaves
+        self.ha_client: HaClient | None = None  # set by `ha_modules` in a slave
         self.half_messages = HalfMessages(
             store, put_message, topics=topics, offsets=self.offsets, clock=clock, most=limits.half_messages
         )

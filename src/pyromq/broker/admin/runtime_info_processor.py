@@ -58,6 +58,7 @@ class RuntimeInfoProcessor:
         self._delay_levels = state.delay_levels
         self._refusals = state.refusals
         self._permissions = state.permissions
+        self._state = state
         self._clock = state.clock
 
     @answers(BrokerState)
@@ -69,6 +70,11 @@ class RuntimeInfoProcessor:
         table |= {f"pyromqRefused.{reason}": str(count) for reason, count in self._refusals.counts.items()}
         if self._permissions.fault is not None:
             table["pyromqPermissionsFault"] = self._permissions.fault
+        if (client := self._state.ha_client) is not None and client.fault:
+            table["pyromqFollowFault"] = client.fault
+        if (service := self._state.ha_service) is not None:
+            slaves = (f"{address} {self._store.max_log_offset - reported}" for address, reported in service.slaves)
+            table["pyromqSlavesBehind"] = "; ".join(slaves)
         return Reply(body=encode_body(KeyValues(table=dict(sorted(table.items())))))
 
     @answers(BrokerStatistics)

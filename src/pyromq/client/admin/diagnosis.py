@@ -222,6 +222,9 @@ async def _check_broker(cluster: ClusterClient, name: str, address: str, *, cloc
     if fault := figures.get("pyromqPermissionsFault"):
         advice = "correct that file: the broker reloads it; until then the previous permissions apply"
         return Finding(name, False, f"answers at {address}, but its files of accounts are broken: {fault}", advice)
+    if fault := figures.get("pyromqFollowFault"):
+        advice = "do what the text says; until then this slave gets no further messages"
+        return Finding(name, False, f"answers at {address}, but does not follow its master: {fault}", advice)
     hot_path = figures.get("pyromqHotPath")
     text = f"answers at {address}" + (f"; hot path: {hot_path}" if hot_path else "")
     if folder := figures.get("pyromqOpenDataFolder"):

@@ -12,8 +12,11 @@ from pyromq.broker.config import BrokerConfig, ConfiguredRole
 from pyromq.broker.replication.ha.ha_config import HaConfig
 from pyromq.broker.role import BrokerRole
 from pyromq.errors import ResponseCode
+from pyromq.metrics.exposition import Exposition
 from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
+from pyromq.remoting.headers import BrokerState
+from pyromq.slow_work import run_blocking
 from pyromq.store.store_config import StoreConfig
 
 WAIT_FALSE = "WAIT\x01false"
@@ -181,3 +184,29 @@ async def test_a_slave_left_behind_starts_over_if_told_to(tmp_path, clock, calle
                     assert slave.store.max_log_offset == end
             async with Broker(config, clock) as slave:  # nothing is lost at later starts
                 assert (slave.store.max_log_offset == master.store.max_log_offset) == told
+
+
+async def test_figures_tell_how_far_slaves_are_and_why_one_does_not_follow(
+    sync_master, orders, slave_of, clock, caller_to
+):
+    await orders.channel.call(send_header(WAIT_FALSE, topic="orders"), b"first", timeout=30)
+    slave = await slave_of(sync_master)
+    await following(clock, sync_master, slave)
+    await clock.advance(0.1)
+    figures = (await orders.body(BrokerState())).table
+    assert figures["pyromqSlavesBehind"].endswith(" 0")
+    assert "pyromq_slave_behind_bytes{" in text_of(sync_master)
+    at_slave = await caller_to(slave)
+    assert "pyromqFollowFault" not in (await at_slave.body(BrokerState())).table
+    slave.role.follow("127.0.0.1:1", "127.0.0.1:1")
+    await until(clock, lambda: slave._state.ha_client.fault)
+    assert "127.0.0.1:1" in (await at_slave.body(BrokerState())).table["pyromqFollowFault"]
+    assert "pyromq_slave_follows{" in text_of(slave)
+    assert text_of(slave).rpartition("pyromq_slave_follows{")[2].splitlines()[0].endswith(" 0")
+    assert "pyromq_slave_behind_bytes" not in text_of(sync_master)  # the slave has left
+
+
+def text_of(broker):
+    exposition = Exposition(10_000)
+    run_blocking(broker.metrics().tell(exposition))
+    return "".join(line for lines in exposition._lines.values() for line in lines)

@@ -180,6 +180,8 @@ class HaClient:
             looking.cancel()
             ended.cancel()
             connection.end(None)
+            if self.connection is connection:
+                self.connection = None
         if connection.error is not None:
             raise connection.error
         logger.info("master %s has closed the HA connection", master.ha_address)

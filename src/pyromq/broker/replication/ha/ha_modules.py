@@ -21,7 +21,7 @@ def sending_log(state: SharedState) -> BrokerModule:
     if not config.serves_slaves:
         return BrokerModule()
     peers = AllowedPeers(config.ha.allowed_peers, state.clock, host=config.host, registered=state.registering.hosts)
-    service = HaService(
+    service = state.ha_service = HaService(
         state.store,
         state.clock,
         config.ha,
@@ -60,7 +60,7 @@ def following_log(state: SharedState) -> BrokerModule:
     config, role = state.config, state.role
     if config.role is not ConfiguredRole.SLAVE:
         return BrokerModule()
-    client = HaClient(state.store, state.clock, config.ha, connections=config.connections)
+    client = state.ha_client = HaClient(state.store, state.clock, config.ha, connections=config.connections)
 
     def obey() -> None:
         """Follow the master that is known now. A slave that loses sight of its master keeps the connection."""

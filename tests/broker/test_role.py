@@ -5,7 +5,8 @@ from tests.broker.headers import batch_header, pull_header, send_header
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.role import BrokerRole
-from pyromq.errors import UsageError
+from pyromq.errors import StoreNotWritable, UsageError
+from pyromq.message import StoredMessage
 from pyromq.record import decode_all
 from pyromq.remoting.bodies import GroupConfig, encode_body
 from pyromq.remoting.header import request_headers
@@ -54,10 +55,12 @@ WRITES = {
         send_header(),
         batch_header(),
         SendMessageBack(group="c", offset=0, delay_level=0),
-        RecallMessage(producer_group="p", topic="orders", recall_handle="x"),
         FindBatch(transaction="x"),
     ],
-    11: [EndTransaction(producer_group="p", half_queue_offset=0, log_offset=0, decision=8, message_id="x")],
+    11: [
+        RecallMessage(producer_group="p", topic="orders", recall_handle="x"),
+        EndTransaction(producer_group="p", half_queue_offset=0, log_offset=0, decision=8, message_id="x"),
+    ],
     1: [
         CreateTopic(topic="t", read_queues=1, write_queues=1, permission=6),
         DeleteTopic(topic="orders"),
@@ -138,6 +141,22 @@ async def test_a_promoted_follower_takes_writes_under_a_new_version_of_its_topic
     assert follower.topics.version.counter == before.counter + 1
     with pytest.raises(UsageError, match="the master already"):
         await follower.promote()
+
+
+async def test_no_part_of_a_follower_can_append(follower):
+    with pytest.raises(StoreNotWritable, match="only what its master sends"):
+        follower.store.append(StoredMessage("orders", b"x", ""))
+
+
+async def test_offsets_behind_the_end_of_a_queue_are_lowered_by_a_promotion(follower):
+    follower.offsets.commit("c", "orders", 0, 9)
+    follower.offsets.commit("c", "orders", 1, 9)
+    follower.offsets.commit("d", "orders", 0, 1)
+
+    await follower.promote()
+
+    found = [follower.offsets.find(*at) for at in (("c", "orders", 0), ("c", "orders", 1), ("d", "orders", 0))]
+    assert found == [1, 0, 1]
 
 
 async def test_a_master_that_steps_down_refuses_the_next_send(config, clock, caller_to):

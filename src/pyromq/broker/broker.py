@@ -207,6 +207,7 @@ class Broker:
             raise UsageError(f"broker {self.config.name} is the master already; only a follower can be promoted")
         began = self._clock.monotonic()
         masters = [module for module in self._modules if module.master_only]
+        self.store.refuse_own("")
         for module in self._modules:
             module.lead()
         for module in masters:
@@ -220,7 +221,10 @@ class Broker:
         logger.info("broker %s is the master now, epoch %d, after %.3f s", self.config.name, epoch, seconds)
 
     def _obey_role(self) -> None:
-        self._dispatcher.override(None if self.role.is_master else self._write_refusals)
+        is_master = self.role.is_master
+        self._dispatcher.override(None if is_master else self._write_refusals)
+        # No part of a follower may append: its log would differ from the master's.
+        self.store.refuse_own("" if is_master else "a follower stores only what its master sends")
 
     def cut_connections(self) -> None:
         """Break all connections, as a crash of the broker does. For tests of clients."""

@@ -130,7 +130,13 @@ def consumer_offsets(state: SharedState) -> BrokerModule:
     other modules.
     """
     offsets = state.offsets
-    return BrokerModule(load=offsets.load, unsaved=offsets.unsaved, close=offsets.persist, persist=offsets.persist)
+    return BrokerModule(
+        load=offsets.load,
+        lead=partial(offsets.lower, state.store.next_offset),
+        unsaved=offsets.unsaved,
+        close=offsets.persist,
+        persist=offsets.persist,
+    )
 
 
 def consumer_groups(state: SharedState) -> BrokerModule:

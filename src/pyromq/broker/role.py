@@ -120,13 +120,13 @@ class WriteRefusals:
         self._role = role
 
     @answers(
-        *(SendMessage, SendBatchMessage, SendMessageBack, SendReplyMessage, RecallMessage),
+        *(SendMessage, SendBatchMessage, SendMessageBack, SendReplyMessage),
         *(ResumeHalfMessage, SendHalfRun, CommitBatch, RollBackBatch, FindBatch),
     )
     def refuse(self, header: Header, call: Call) -> Reply:
         raise self._role.not_the_master()
 
-    @answers(EndTransaction)
+    @answers(EndTransaction, RecallMessage)
     def refuse_decision(self, header: Header, call: Call) -> Reply:
         raise NotTheMaster(self._role.master_address, ResponseCode.SLAVE_NOT_AVAILABLE)
 

@@ -355,6 +355,10 @@ class MessageStore:
         """Log offset after the last byte of the log. `append_bytes` may have left an incomplete record at the end."""
         return self._log.written_end
 
+    def refuse_own(self, reason: str) -> None:
+        """Refuse appends, but not `append_bytes`, with `reason` as the text of their error; "" ends that."""
+        self._log.refuse_own(reason)
+
     def drop_incomplete(self) -> None:
         """Remove the bytes of an incomplete record that `append_bytes` left at the log's end."""
         self._log.drop_incomplete()

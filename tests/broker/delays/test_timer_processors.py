@@ -81,9 +81,7 @@ async def test_cancels_of_others_are_refused(orders, clock):
     await cancel(orders, known.encode())
 
 
-@pytest.mark.parametrize(
-    ("settings", "code"), [({"recall": False}, 16), ({"broker_id": 1}, 11), ({"permission": 4}, 14)]
-)
+@pytest.mark.parametrize(("settings", "code"), [({"recall": False}, 16), ({"permission": 4}, 14)])
 async def test_brokers_that_do_not_cancel(orders, broker, clock, settings, code):
     handle = (await timed(orders, clock, 5, key="K1")).recall_handle
     for name, value in settings.items():

@@ -161,6 +161,18 @@ class ConsumerOffsets:
             self._enter(destination, topic, dict(queues))
             self._dirty = True
 
+    def lower(self, end_of: Callable[[str, int], int]) -> None:
+        """Lower offsets behind the end of their queue to that end, which `end_of(topic, queue id)` returns.
+
+        A new master's queues may be shorter than the former master's. New messages must not be skipped.
+        """
+        for key, queues in self._table.items():
+            topic = key.partition(_AT)[0]
+            for queue_id, offset in queues.items():
+                if offset > (end := end_of(topic, queue_id)):
+                    queues[queue_id] = end
+                    self._dirty = True
+
     def lowest_except(self, topic: str, groups: set[str]) -> dict[int, int]:
         """Return for each queue id of a topic the lowest offset of all groups except `groups`."""
         lowest: dict[int, int] = {}

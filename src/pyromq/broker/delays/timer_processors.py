@@ -12,7 +12,7 @@ from zlib import crc32
 from pyromq.broker.delays.timer_scheduler import TimerScheduler
 from pyromq.broker.shared_state import SharedState
 from pyromq.clock import Clock
-from pyromq.errors import NoPermission, RecallRefused, ResponseCode, ServiceNotAvailable, StoreCorrupt, TopicNotFound
+from pyromq.errors import NoPermission, RecallRefused, ServiceNotAvailable, StoreCorrupt, TopicNotFound
 from pyromq.logs import logger_of
 from pyromq.message import Property
 from pyromq.net.slow_replies import in_pieces
@@ -62,8 +62,6 @@ class RecallMessageProcessor:
         config = self._config
         if not config.recall:
             raise NoPermission("recall failed, operation is forbidden (broker setting recallMessageEnable)")
-        if config.broker_id:
-            raise ServiceNotAvailable("recall failed, this broker is no master", ResponseCode.SLAVE_NOT_AVAILABLE)
         if not config.permission & Permission.WRITE:
             raise ServiceNotAvailable("recall failed, broker service not available: it is not writable")
         if self._topics.find(header.topic) is None:

@@ -96,6 +96,7 @@ class CommitLog(LogTail):
         self.max_record_bytes = min(max_record_bytes, segment_bytes - BLANK_SIZE)
         self._refusal = "the store is not open"
         self._suspension = ""
+        self._own_refusal = ""
         self._preallocation = Preallocation(self.files, disk)
         self.memory = None
         self.base = 0
@@ -176,13 +177,18 @@ class CommitLog(LogTail):
             self._suspension = reason
             self.limit = _NO_APPENDS  # the next append calls `ensure_capacity`, which sets the limit or refuses
 
+    def refuse_own(self, reason: str) -> None:
+        """Refuse appends, but not the bytes of another log, with `reason` as the text of their error; "" ends that."""
+        self._own_refusal = reason
+        self.limit = _NO_APPENDS
+
     def ensure_capacity(self, size: int) -> None:
         """Allocate `size` bytes at the log's end, in a new segment if the bytes do not fit into the current segment.
 
         Raises `StoreNotWritable`, and `MessageRefused` if `size` exceeds the limit of a record.
         """
-        if self.refusal:
-            raise StoreNotWritable(self.refusal)
+        if refusal := self.refusal or self._own_refusal:
+            raise StoreNotWritable(refusal)
         self.drop_incomplete()
         limit = min(self.max_record_bytes, self.files.segment_bytes - BLANK_SIZE)
         if size > limit:

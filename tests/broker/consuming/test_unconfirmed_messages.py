@@ -176,6 +176,31 @@ async def test_pulls_by_sql_and_by_tags_end_at_the_same_message(broker, caller):
         assert (bodies(found), position(found)) == ([b"0", b"1"], (0, 2, 2))
 
 
+async def test_pulls_end_at_the_same_message_whatever_file_of_the_queue_has_it(config, clock, caller_to):
+    config = replace(config, store=replace(config.store, consume_queue_entries=8))
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders")
+        broker.store.bound_reads()
+        ends = []
+        for number in range(20):
+            await caller.send("orders", b"%d" % number, queue_id=number % 2, properties=SENT)
+            ends.append(broker.store.max_log_offset)
+        for number, end in enumerate(ends):
+            for confirmed, count in ((end - 1, number), (end, number + 1)):
+                broker.store.confirm(confirmed)
+                for queue_id, seen in ((0, (count + 1) // 2), (1, count // 2)):
+                    for begin in {0, max(seen - 1, 0)}:
+                        fields = {"queue_id": queue_id, "queue_offset": begin, "sys_flag": 4}
+                        found = await caller.channel.call(pull_header(**fields), timeout=30)
+                        assert found.header(PullMessageResponse).max_offset == seen
+                        if seen:
+                            read_to = min(seen, begin + 8 - begin % 8)
+                            assert position(found) == (0, read_to, seen)
+                            wanted = [b"%d" % (2 * place + queue_id) for place in range(begin, read_to)]
+                            assert bodies(found) == wanted
+
+
 async def test_offsets_end_with_the_confirmed_messages(broker, caller, clock):
     await store(caller, b"1")
     assert await offset(caller, MaxOffset(topic="orders", queue_id=0)) == 1

@@ -4,9 +4,11 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from tests.broker.batches.test_batch_transaction_processor import Batches
 from tests.broker.timers import timed
 from tests.broker.transactions.transactions import COMMIT
 
+from pyromq.broker.batches import batch_publishing
 from pyromq.broker.broker import Broker
 from pyromq.broker.replication.slave_tables import SlaveTables
 from pyromq.broker.role import BrokerRole
@@ -270,3 +272,29 @@ async def test_an_undecided_half_message_is_checked_at_the_new_master(pair, orde
     await at_follower.answer(header, COMMIT)
     assert pair.count() == 1
     assert pair.follower.store.max_offset(HALF_TOPIC, 0) > 1  # the check has made a copy
+
+
+# -- batch transactions
+
+
+@pytest.mark.parametrize("shipped", [0, 3, 4, 5, 8])
+async def test_a_batch_that_was_cut_while_it_became_visible_is_completed_once(
+    pair, orders, caller_to, monkeypatch, shipped
+):
+    monkeypatch.setattr(batch_publishing, "SLICE", 4)
+    monkeypatch.setattr(batch_publishing, "MADE_SLICE", 4)
+    at_master = Batches(orders, pair.clock)
+    bodies = [str(number) for number in range(9)]
+    await at_master.run(bodies)
+    await at_master.commit({"a": 9})
+    await pass_time(pair.clock, 1)
+    ends = [entry.log_offset for entry in pair.master.store.entries("orders", 1, 0, 9)]
+    assert len(ends) == 9
+    pair.ship(to=ends[shipped])
+    await pair.copy_tables()
+
+    await pair.follower.promote()
+    await pass_time(pair.clock, 1)
+
+    at_new = Batches(await caller_to(pair.follower), pair.clock)
+    assert await at_new.visible() == bodies

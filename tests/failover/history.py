@@ -40,7 +40,7 @@ class Line(msgspec.Struct, frozen=True, tag=True):
 class Sent(Line, frozen=True):
     """A send has ended. Queue and offset are None if the message has its place in the topic only later.
 
-    `once`: the producer made one attempt at most, so one copy at most can be stored.
+    `once`: one attempt at most may have been stored, so one copy at most may be there.
     """
 
     body: str

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 
-from tests.failover.history import Accident, Began, History, Kind, Outcome, Seen, Sent, Stored
+from tests.failover.history import Accident, Began, History, Outcome, Seen, Sent, Stored
 
 INFINITE = float("inf")
 Place = tuple[str, int, int]  # topic, queue, queue offset
@@ -204,7 +204,7 @@ def _wrongly_there(sends: list[Sent], stored: dict[Place, str]) -> Iterator[Faul
             yield Fault(What.INVENTED, f"{body!r} at {found}")
         elif send.outcome is Outcome.ROLLED_BACK:
             yield Fault(What.ROLLED_BACK, f"{body!r} at {found}")
-        elif len(found) > 1 and (send.once or send.kind is Kind.TRANSACTION):
+        elif len(found) > 1 and send.once:
             yield Fault(What.DOUBLED, f"{body!r} ({send.kind.value}) at {sorted(found)}")
 
 

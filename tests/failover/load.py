@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -17,22 +18,34 @@ from pyromq import (
     AsyncProducer,
     AsyncPullConsumer,
     AsyncTransactionProducer,
+    ConnectionConfig,
     ConsumeFrom,
     ConsumerConfig,
     Decision,
     Message,
     MQError,
     ProducerConfig,
+    RemotingOutcome,
+    RemotingRequest,
     SendResult,
     SendStatus,
     StoredMessage,
 )
+from pyromq.errors import ResponseCode
 from pyromq.message_id import parse_offset_id
+from pyromq.remoting.codes import RequestCode
 
 TOPICS = tuple(kind.value for kind in Kind)
 GROUPS = ("push", "orderly", "pull")
 QUEUES, BATCH = 4, 5
 SETTLE_SECONDS = 90.0  # until the last delayed message and the last check of a transaction have come
+# Of answers to sends that are stored, though perhaps not flushed or replicated in time.
+_STORED_CODES = (
+    ResponseCode.SUCCESS,
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
 # A send ends with its outcome unknown after this time; as long as a set may be without a master.
 PRODUCER = ProducerConfig(timeout=10.0)
 CONSUMER = ConsumerConfig(
@@ -52,6 +65,7 @@ class Load:
         self._chance = random.Random(seed)
         self._pause = pause_seconds
         self._numbers = dict.fromkeys(Kind, 0)
+        self._attempts = _Attempts()
         self._decisions: dict[str, Decision] = {}
         self._stack = AsyncExitStack()
         self._senders: list[asyncio.Task[None]] = []
@@ -84,15 +98,16 @@ class Load:
             puller.subscribe(topic)
         self._in_background(self._pull(await enter(puller)))
         producer = await enter(AsyncProducer("p", self._namesrv, config=PRODUCER))
-        once = await enter(AsyncProducer("once", self._namesrv, config=replace(PRODUCER, retries=0)))
+        counted = replace(PRODUCER, connections=ConnectionConfig(hooks=(self._attempts,)))
+        delaying = await enter(AsyncProducer("delays", self._namesrv, config=counted))
         transactional = await enter(
-            AsyncTransactionProducer("transactions", self._namesrv, check=self._check, config=PRODUCER)
+            AsyncTransactionProducer("transactions", self._namesrv, check=self._check, config=counted)
         )
         sends: list[Callable[[], Awaitable[None]]] = [
             lambda: self._send_plain(producer),
             lambda: self._send_keyed(producer),
             lambda: self._send_batch(producer),
-            lambda: self._send_delayed(once),
+            lambda: self._send_delayed(delaying),
             lambda: self._send_in_transaction(transactional),
         ]
         self._senders = [asyncio.create_task(self._repeat(send)) for send in sends for _ in range(2)]
@@ -131,7 +146,7 @@ class Load:
                     while offset < end:
                         result = await scanner.pull(queue, offset, 512)
                         for message in result.messages:
-                            body = message.body.decode()
+                            body = _body_of(message)
                             self.history.write(Stored(topic, queue.queue_id, message.queue_offset, body))
                         assert result.next_offset > offset, f"no progress at {offset} of {end} in {queue}"
                         offset = result.next_offset
@@ -162,27 +177,30 @@ class Load:
 
     def _body(self, kind: Kind) -> str:
         self._numbers[kind] += 1
-        return f"{kind.value} {self._numbers[kind]}" + " " * self._chance.choice([0, 0, 100, 3_000])
+        return f"{kind.value} {self._numbers[kind]}"
+
+    def _message(self, kind: Kind, body: str, **more: object) -> Message:
+        return Message(kind.value, body.encode() + b" " * self._chance.choice([0, 0, 100, 3_000]), **more)
 
     async def _send_plain(self, producer: AsyncProducer) -> None:
         body = self._body(Kind.PLAIN)
-        await self._note(Kind.PLAIN, [body], lambda: producer.send(_message(Kind.PLAIN, body)))
+        await self._note(Kind.PLAIN, [body], lambda: producer.send(self._message(Kind.PLAIN, body)))
 
     async def _send_keyed(self, producer: AsyncProducer) -> None:
         body = self._body(Kind.KEYED)
         key = f"k{self._chance.randrange(20)}"
-        await self._note(Kind.KEYED, [body], lambda: producer.send(_message(Kind.KEYED, body), ordering_key=key))
+        await self._note(Kind.KEYED, [body], lambda: producer.send(self._message(Kind.KEYED, body), ordering_key=key))
 
     async def _send_batch(self, producer: AsyncProducer) -> None:
         bodies = [self._body(Kind.BATCH) for _ in range(BATCH)]
-        batch = [_message(Kind.BATCH, body) for body in bodies]
+        batch = [self._message(Kind.BATCH, body) for body in bodies]
         await self._note(Kind.BATCH, bodies, lambda: producer.send_batch(batch))
 
     async def _send_delayed(self, producer: AsyncProducer) -> None:
         body = self._body(Kind.DELAYED)
         delay = {"delay_level": 1} if self._chance.random() < 0.5 else {"delay": self._chance.uniform(1.0, 5.0)}
-        message = _message(Kind.DELAYED, body, **delay)
-        await self._note(Kind.DELAYED, [body], lambda: producer.send(message), placed=False, once=True)
+        message = self._message(Kind.DELAYED, body, **delay)
+        await self._note(Kind.DELAYED, [body], lambda: producer.send(message), placed=False)
 
     async def _send_in_transaction(self, producer: AsyncTransactionProducer) -> None:
         body = self._body(Kind.TRANSACTION)
@@ -191,7 +209,7 @@ class Load:
         told = decision if self._chance.random() < 0.9 else Decision.UNKNOWN  # then the broker has to ask
 
         async def send() -> SendResult:
-            message = _message(Kind.TRANSACTION, body)
+            message = self._message(Kind.TRANSACTION, body)
             return (await producer.send_in_transaction(message, lambda _: told)).sent
 
         await self._note(Kind.TRANSACTION, [body], send, placed=False, is_rolled_back=decision is Decision.ROLLBACK)
@@ -203,7 +221,6 @@ class Load:
         send: Callable[[], Awaitable[SendResult]],
         *,
         placed: bool = True,
-        once: bool = False,
         is_rolled_back: bool = False,
     ) -> None:
         """Send, and write the outcome for each message into the history."""
@@ -228,13 +245,13 @@ class Load:
                     Outcome.ROLLED_BACK if is_rolled_back else outcome,
                     kind.value,
                     broker,
-                    once=once,
+                    once=not placed and self._attempts.counts[body] == 1,
                     **place,
                 )
             )
 
     def _check(self, message: StoredMessage) -> Decision:
-        return self._decisions[message.body.decode()]
+        return self._decisions[_body_of(message)]
 
     def _noting(self, group: str) -> Callable[[list[StoredMessage]], Awaitable[None]]:
         async def note(messages: list[StoredMessage]) -> None:
@@ -254,9 +271,24 @@ class Load:
                 self._see("pull", message)
 
     def _see(self, group: str, message: StoredMessage) -> None:
-        body, now = message.body.decode(), time.monotonic()
+        body, now = _body_of(message), time.monotonic()
         self.history.write(Seen(group, message.topic, message.queue_id, message.queue_offset, body, now))
 
 
-def _message(kind: Kind, body: str, **more: object) -> Message:
-    return Message(kind.value, body.encode(), **more)
+class _Attempts:
+    """Counts for each body the attempts to send it that may have stored it: a refused one did not."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def before_request(self, request: RemotingRequest) -> None:
+        pass
+
+    def after_response(self, request: RemotingRequest, outcome: RemotingOutcome) -> None:
+        is_send = request.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2)
+        if is_send and outcome.code in (None, *_STORED_CODES):
+            self.counts[request.body.decode().rstrip()] += 1
+
+
+def _body_of(message: StoredMessage) -> str:
+    return message.body.decode().rstrip()

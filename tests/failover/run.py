@@ -1,6 +1,6 @@
 """`make failover`: a replica set as processes on a real etcd, under load, with N accidents by chance.
 
-    python -m tests.failover.run 100 [--seed S] [--replicas 3] [--members 3] [--only kill,stop] [--keep FOLDER]
+    python -m tests.failover.run 100 [--seed S] [--replicas 3] [--members 3] [--only kill,stop_master] [--keep FOLDER]
 
 Afterwards everything is healed, and the history is judged. A history with faults is kept in a file.
 """
@@ -49,6 +49,16 @@ class Accidents:
                 *(self.isolate_master, self.isolate_follower, self.cut_one_way, self.cut_other_way),
                 *(self.cut_master_from_etcd, self.cut_master_from_all_but_clients),
             ]
+        return found
+
+    def chosen(self, only: tuple[str, ...]) -> list[list[Callable[[], Awaitable[None]]]]:
+        """Return the accidents of these groups, or of these names, by group; all if `only` is empty."""
+        found = []
+        for name, accidents in self.possible.items():
+            if wanted := [each for each in accidents if not only or {name, each.__name__} & set(only)]:
+                found.append(wanted)
+        if not found:
+            raise ValueError(f"no such accidents: {only}; there are {self.possible}")
         return found
 
     async def kill_master(self) -> None:
@@ -196,18 +206,19 @@ async def run(
     cuttable: bool = False,
     **settings: object,
 ) -> Verdict:
-    """Let so many accidents happen to a set under load, heal everything, and judge. `only`: groups of accidents."""
+    """Let so many accidents happen to a set under load, heal everything, and judge.
+
+    `only`: groups or names of accidents.
+    """
     chance = random.Random(seed)
     machines = Machines(folder, replicas=replicas, members=members, cuttable=cuttable, **settings)
     try:
         async with machines, Load(machines.namesrv, machines.history, seed=seed) as load:
             accidents = Accidents(machines, chance)
-            groups = [name for name in accidents.possible if not only or name in only]
-            if not groups:
-                raise ValueError(f"no such accidents: {only}; there are {tuple(accidents.possible)}")
+            wanted = accidents.chosen(only)
             await _recovered(machines, load)
             for number in range(1, count + 1):
-                accident = chance.choice(accidents.possible[chance.choice(groups)])
+                accident = chance.choice(chance.choice(wanted))
                 started = time.monotonic()
                 await accident()
                 await _recovered(machines, load)

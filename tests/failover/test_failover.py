@@ -15,7 +15,7 @@ MOST_SECONDS = 20.0  # without confirmations; an idle machine needs less than on
 @pytest.mark.slow
 async def test_a_killed_master_loses_nothing(tmp_path: Path) -> None:
     need_etcd()
-    verdict = await run(tmp_path, 1, 1, replicas=2, members=1, only=("kill",))
+    verdict = await run(tmp_path, 1, 1, replicas=2, members=1, only=("kill_master",))
     print(verdict)
     assert not verdict.faults, str(verdict)
     assert verdict.confirmed > 100

@@ -59,7 +59,7 @@ def made():
         *confirmed("b4", 4, at=4.0, broker=B),
         *confirmed("b5", 5, at=5.0, broker=B),
         *confirmed("delayed", None, at=5.0, broker=B, kind=Kind.DELAYED, once=True),
-        *confirmed("transaction", None, at=5.0, broker=B, kind=Kind.TRANSACTION),
+        *confirmed("transaction", None, at=5.0, broker=B, kind=Kind.TRANSACTION, once=True),
         Sent("rolled", Kind.TRANSACTION, 5.0, 5.1, Outcome.ROLLED_BACK),
         Seen("g", "t", 0, 1, "a1", 9.0),  # again
     ]
@@ -165,6 +165,12 @@ def test_a_master_that_confirms_between_two_epochs_of_its_own_is_found(made):
 def test_a_message_that_was_sent_once_and_comes_out_twice(made, body):
     made.add(Stored("t", 0, 30, body))
     assert made.faults() == {What.DOUBLED}
+
+
+def test_a_message_that_was_sent_again_may_come_out_twice(made):
+    made.change(Sent, "delayed", once=False)
+    made.add(Stored("t", 0, 30, "delayed"))
+    assert made.faults() == set()
 
 
 def test_a_rolled_back_message_that_is_visible(made):

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 
 import pytest
+from tests.failover.history import Kind, Sent
 from tests.failover.judge import What, judge
 from tests.failover.load import GROUPS, Load
 from tests.failover.machines import Machines
@@ -27,6 +28,8 @@ async def test_a_broker_alone_loses_nothing_when_it_is_killed(tmp_path):
     print(verdict)
     assert not verdict.faults, str(verdict)
     assert verdict.confirmed > 200
+    once = {each.kind for each in machines.history.of(Sent) if each.once}
+    assert once == {Kind.DELAYED, Kind.TRANSACTION}  # of these it is known that they were sent once
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ from pyromq.net.server import Server
 from pyromq.net.tasks import Alarm, Tasks, call_soon
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.log_cut import LogCut
 
 if TYPE_CHECKING:
     from pyromq.broker.broker_metrics import BrokerMetrics
@@ -120,15 +121,21 @@ class Broker:
         *,
         disk: Disk = LOCAL_DISK,
         role: BrokerRole | None = None,
+        cut: LogCut | None = None,
     ) -> None:
-        """Make a broker with this role; None: the role that the configuration names."""
+        """Make a broker with this role; None: the role that the configuration names.
+
+        With `cut`, the start of the broker cuts the end off the log.
+        """
         state = SharedState(config, clock or SystemClock(), disk, call_soon, role=role)
         self.config, self.store, self.statistics = state.config, state.store, state.statistics
         self.topics, self.groups, self.offsets = state.topics, state.groups, state.offsets
         self.connections, self.registering = state.connections, state.registering
         self.delay_levels, self.timers = state.delay_levels, state.timers
         self.half_messages, self.batches = state.half_messages, state.batches
+        self.confirmation, self.cold_reads = state.confirmation, state.cold_reads
         self._state = state
+        self._cut = cut
         self.role = state.role
         self._write_refusals = WriteRefusals(state.role)
         self._clock = state.clock
@@ -176,8 +183,8 @@ class Broker:
     async def __aenter__(self) -> Self:
         try:
             await start_over(self.config, self._clock, self.store.disk)
-            self.store.open()
-            lower_progress(self.store, self.config.data)  # a kill may have left a cut of the log unfinished
+            self.store.open(self._cut)
+            lower_progress(self.store, self.config.data)  # a kill may have left a cut of the log unfinished, too
             for module in self._modules:
                 module.load()
             await self._listen()

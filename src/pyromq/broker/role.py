@@ -39,7 +39,7 @@ class BrokerRole:
 
     A broker with `number` 0 can only be a master. Another broker is registered under its number unless it is the
     master. `epoch` counts the masters of a replica set; 0 outside of replica sets. `listen` adds functions that are
-    called after each change.
+    called after each change. A replica of a set gets its `number` before it is registered.
     """
 
     def __init__(self, number: int = MASTER, *, is_master: bool | None = None, epoch: int = 0) -> None:
@@ -48,13 +48,13 @@ class BrokerRole:
         self.master_address: str | None = None  # address of the other broker that is master; None: this one, or unknown
         self.ha_address: str | None = None  # address at which the master sends its log to slaves; None: unknown
         self.log_needed_from = 0  # log offset from which on the master keeps its log: a slave keeps its own log, too
-        self._number = number
+        self.number = number
         self._listeners: list[Callable[[], None]] = []
 
     @property
     def broker_id(self) -> int:
         """The id under which the broker is registered now: 0 for a master."""
-        return MASTER if self.is_master else self._number
+        return MASTER if self.is_master else self.number
 
     def listen(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
@@ -70,7 +70,7 @@ class BrokerRole:
 
         Raises `ValueError` for a broker with number 0.
         """
-        if self._number == MASTER:
+        if self.number == MASTER:
             raise ValueError("a broker with number 0 can only be a master")
         self.is_master, self.epoch = False, max(epoch, self.epoch)
         self.master_address, self.ha_address = master_address, None

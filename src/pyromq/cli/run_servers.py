@@ -92,14 +92,35 @@ async def serve_name_server(config: NameServerConfig, metrics: MetricsConfig | N
 
 
 async def serve_broker(config: BrokerConfig, metrics: MetricsConfig | None) -> None:
-    """Run a broker only."""
+    """Run a broker only; with etcd, as a replica of a set."""
     async with AsyncExitStack() as stack:
+        if config.failover.etcd:
+            await _serve_replica(stack, config, metrics)
+            return
         broker = await _start(stack, Broker(config), option="--broker-port")
         _show_broker(broker)
         await _start_metrics(stack, metrics, broker)
         _show_security(config.host, config.tls, permissions=config.permissions)
         click.echo(f"name servers {'; '.join(config.namesrv)}")
         await _until_stopped()
+
+
+async def _serve_replica(stack: AsyncExitStack, config: BrokerConfig, metrics: MetricsConfig | None) -> None:
+    from pyromq.broker.replication.etcd import EtcdRegistry  # imported late: only replicas need httpx
+    from pyromq.broker.replication.replica_server import ReplicaServer
+
+    failover = config.failover
+    registry = EtcdRegistry(
+        failover.etcd, user=failover.etcd_user, password=failover.etcd_password, tls=failover.etcd_tls
+    )
+    stack.push_async_callback(registry.close)
+    server = await _start(stack, ReplicaServer(config, registry), option="--broker-port")
+    _show_broker(server.broker)
+    await _start_metrics(stack, metrics, server)
+    _show_security(config.host, config.tls, permissions=config.permissions)
+    click.echo(f"name servers {'; '.join(config.namesrv)}")
+    click.echo(f"replica      {server.number} of the set {config.name}, replication at {server.ha_address}")
+    await _until_stopped(server.failed)
 
 
 @asynccontextmanager
@@ -181,7 +202,8 @@ def _join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _until_stopped() -> None:
+async def _until_stopped(failed: asyncio.Future[None] | None = None) -> None:
+    """Print that the servers are ready, and wait for SIGINT or SIGTERM. Raises the error of `failed`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -192,7 +214,11 @@ async def _until_stopped() -> None:
     gc.set_threshold(10_000, 5, 20)  # collecting 10,000 young objects blocks the event loop for a millisecond
     click.echo(f"ready in {_process_age() * 1000:.0f} ms")
     sys.stdout.flush()
+    if failed is not None:
+        failed.add_done_callback(lambda _: stop.set())
     await stop.wait()
+    if failed is not None and failed.done():
+        failed.result()
     for number in (signal.SIGINT, signal.SIGTERM):  # a second signal has its default effect and ends the process
         loop.remove_signal_handler(number)
     if sys.stderr.isatty():

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyromq.testing.cluster import Cluster as Cluster
     from pyromq.testing.fake_clock import FakeClock as FakeClock
     from pyromq.testing.link import Link as Link
+    from pyromq.testing.memory_registry import MemoryRegistry as MemoryRegistry
     from pyromq.testing.simulated_disk import SimulatedDisk as SimulatedDisk
 
 _HOME = {
@@ -20,6 +21,7 @@ _HOME = {
     "Cluster": "pyromq.testing.cluster",
     "FakeClock": "pyromq.testing.fake_clock",
     "Link": "pyromq.testing.link",
+    "MemoryRegistry": "pyromq.testing.memory_registry",
     "SimulatedDisk": "pyromq.testing.simulated_disk",
 }
 

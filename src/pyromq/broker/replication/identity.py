@@ -64,6 +64,11 @@ class Identity:
                 )
         self._save(_Content(number, incarnation, flush_async or (crashed and was_async)), before=content)
 
+    def renew(self) -> None:
+        """Give the replica a new incarnation, since its log is emptied. Durable when it returns."""
+        before = _Content(self.number, self.incarnation, self._is_async)
+        self._save(_Content(self.number, self._fresh(), self._is_async), before=before)
+
     def take_number(self, number: int) -> None:
         """Keep the replica's number for ever, durably. Raises `UsageError` if the folder has another number."""
         if self.number not in (None, number):

@@ -60,6 +60,7 @@ class Mastership:
         self._ends: deque[tuple[float, int]] = deque([(now, log.end)])  # the log's end at past times
         self._target: int | None = None  # of a planned failover
         self._target_since = NEVER
+        self._leaves = False  # this master stops after the planned failover
         self._disk_error: str | None = None
         self._served: Serve | None = None
 
@@ -238,8 +239,8 @@ class Mastership:
     def is_handing_over(self) -> bool:
         return self._target is not None
 
-    def hand_over(self, now: float, number: int) -> Actions:
-        """Begin to hand over to a replica that is in sync."""
+    def hand_over(self, now: float, number: int, *, is_leaving: bool = False) -> Actions:
+        """Begin to hand over to a replica that is in sync. A master that is leaving is not in sync afterwards."""
         record = self._view.record
         follower = self._follower(number)
         if record is None or follower is None or follower.member not in record.in_sync:
@@ -247,7 +248,7 @@ class Mastership:
             return [HandedOver(f"replica {number} is not in sync; in sync are {listed}")]
         if not follower.is_connected:
             return [HandedOver(f"replica {number} is not connected to the master")]
-        self._target, self._target_since = number, now
+        self._target, self._target_since, self._leaves = number, now, is_leaving
         return []
 
     def tick_hand_over(self, now: float) -> Actions:
@@ -274,7 +275,8 @@ class Mastership:
             return None
         if follower.reported < self._log.end or now - follower.reported_at > RECENT_SECONDS:
             return None
-        return msgspec.structs.replace(record, epoch=record.epoch + 1, master=follower.member.number)
+        in_sync = tuple(each for each in record.in_sync if not self._leaves or each != self._config.member)
+        return msgspec.structs.replace(record, epoch=record.epoch + 1, master=follower.member.number, in_sync=in_sync)
 
     def _follower(self, number: int | None) -> Follower | None:
         found = [each for each in self._followers.values() if each.member.number == number]

@@ -319,7 +319,9 @@ class Replica:
         self._leaving_since = now
         if self.mastership is not None:
             successor = self.mastership.best_successor()
-            return [MayLeave()] if successor is None else self.hand_over(now, successor)
+            if successor is None:
+                return [MayLeave()]
+            return self.mastership.hand_over(now, successor, is_leaving=True) + self._settle(now)
         actions = self._hello_to_all(is_ours=True)
         return actions or [MayLeave()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from zlib import crc32
 
 from pyromq.broker.replication.replica_stream import RecordMark
@@ -11,26 +12,36 @@ from pyromq.store.queue.consume_queue import FILLER_SIZE
 
 
 class StoreLog:
-    """The log of an open store, as `ReplicaLog` describes it. Confirms nothing by itself: reads are bounded at once."""
+    """The log of an open store, as `ReplicaLog` describes it. Confirms nothing by itself: reads are bounded at once.
 
-    def __init__(self, store: MessageStore) -> None:
+    `confirm` takes the ends that replicas have confirmed; None: they are the store's confirmed end. `begin` is the log
+    offset at which an empty log begins.
+    """
+
+    def __init__(self, store: MessageStore, confirm: Callable[[int], None] | None = None, begin: int = 0) -> None:
         self._store = store
+        self._begin = begin
         store.bound_reads()
         self.append_bytes = store.append_bytes
-        self.confirm = store.confirm
+        self.views = store.views
+        self.confirm = confirm or store.confirm
         self.drop_incomplete = store.drop_incomplete
 
     @property
+    def _is_empty(self) -> bool:
+        return not self._store.written_end
+
+    @property
     def first(self) -> int:
-        return self._store.min_log_offset
+        return self._begin if self._is_empty else self._store.min_log_offset
 
     @property
     def end(self) -> int:
-        return self._store.max_log_offset
+        return self._begin if self._is_empty else self._store.max_log_offset
 
     @property
     def written_end(self) -> int:
-        return self._store.written_end
+        return self._begin if self._is_empty else self._store.written_end
 
     @property
     def flushed_end(self) -> int:

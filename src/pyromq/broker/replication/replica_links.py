@@ -1,0 +1,363 @@
+"""The connections between the replicas of a set: accepts and dials them, and sends the log to followers.
+
+Each replica dials each other replica, so two replicas have two connections. The log flows from the dialled replica to
+the replica that dialled. This module decides nothing: it reports events, and does what `replica_actions` say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol
+
+from pyromq.broker.replication.replica_actions import Feed, Link
+from pyromq.broker.replication.replica_stream import (
+    HEARTBEAT_SECONDS,
+    MAX_FRAME_BYTES,
+    PREAMBLE,
+    Frame,
+    Hello,
+    Message,
+    Refusal,
+    StreamDecoder,
+    encode_message,
+    frame_head,
+)
+from pyromq.errors import ProtocolError, UsageError
+from pyromq.logs import logger_of
+from pyromq.net.listening import listen_failure
+from pyromq.net.tasks import Tasks
+from pyromq.slow_work import NotInMemory, PagesToLoad
+
+logger = logger_of(__name__)
+
+DIAL_SECONDS = 1.0  # longest wait for a connection: a machine that is gone does not answer
+HELLO_SECONDS = 5.0  # longest wait for the hello of an accepted connection
+BUSY_SECONDS = 0.005  # time between two looks for new bytes of the log while messages are being stored
+CATCH_UP_BYTES = 8 << 20  # a follower that lacks more bytes is catching up, at a limited rate
+_JOINED_BYTES = 64 << 10  # limit of log bytes that are copied behind the frame's head, to save a system call
+_BUFFERED_BYTES = 2 << 20  # bytes in a connection's buffer at which frames wait
+
+
+class FedLog(Protocol):
+    """The log that is sent to followers."""
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def confirmed_end(self) -> int: ...
+
+    def views(self, start: int, most: int) -> memoryview: ...
+
+
+class LinkEvents(Protocol):
+    """Takes what happens on the links. All methods are called in the event loop."""
+
+    def link_opened(self, number: int) -> None: ...
+
+    def link_refused(self, number: int) -> None: ...
+
+    def link_lost(self, link: Link) -> None: ...
+
+    def received(self, link: Link, messages: list[Message]) -> None: ...
+
+
+class ReplicaConnection(asyncio.Protocol):
+    """One connection with another replica. `link` is None until an accepted connection has sent its hello."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, links: ReplicaLinks, link: Link | None) -> None:
+        self.link = link
+        self.is_closed = False
+        self.feed: Feed | None = None
+        self.sent_to = 0  # log offset up to which frames were written
+        self.sent_confirmed = 0  # confirmed end that the last frame told
+        self.written_at = 0.0
+        self.is_full = False  # the connection's buffer holds enough
+        self.loading: Future[None] | None = None  # loads pages of the log that are not resident
+        self._links = links
+        self._decoder = StreamDecoder()
+
+    @property
+    def address(self) -> str:
+        host, port = self.transport.get_extra_info("peername")[:2]
+        return f"{host}:{port}"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether frames may be written now."""
+        return not self.is_full and (self.loading is None or self.loading.done())
+
+    def write(self, *pieces: bytes | memoryview) -> None:
+        for piece in pieces:
+            self.transport.write(piece)
+        self.written_at = self._links.now()
+
+    def close(self, reason: str = "") -> None:
+        """Close without an event. What was written is sent first."""
+        if not self.is_closed:
+            self.is_closed = True
+            if reason:
+                self.transport.write(encode_message(Refusal(reason)))
+            self.transport.close()
+
+    # -- called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=_BUFFERED_BYTES)
+        transport.write(PREAMBLE)
+        self._links.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_closed:
+            return
+        try:
+            messages = self._decoder.feed(data)
+        except ProtocolError as error:
+            self._links.broken(self, str(error))
+            return
+        if messages:
+            self._links.received(self, messages)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._links.lost(self)
+
+    def pause_writing(self) -> None:
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        self._links.wake()
+
+
+class ReplicaLinks:
+    """All connections of one replica with the others of its set."""
+
+    def __init__(
+        self,
+        events: LinkEvents,
+        *,
+        now: Callable[[], float],
+        promised: Callable[[], int],
+        load: Callable[[PagesToLoad], Future[None]],
+        catch_up_bytes_per_second: int,
+    ) -> None:
+        self.now = now
+        self.log: FedLog | None = None  # the log that is sent; None while the store is closed
+        self._events = events
+        self._promised = promised
+        self._load = load
+        self._rate = catch_up_bytes_per_second
+        self._allowance = 0.0  # bytes that may be sent now to followers that catch up
+        self._counted_at = 0.0
+        self._tasks = Tasks()
+        self._listener: asyncio.Server | None = None
+        self._unknown: set[ReplicaConnection] = set()  # accepted, without a hello
+        self._connections: dict[Link, ReplicaConnection] = {}
+        self._is_woken = False
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen for other replicas; return the port. Raises `UsageError` if the port cannot be opened."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(lambda: ReplicaConnection(self, None), host, port)
+        except (OSError, OverflowError) as error:
+            raise UsageError(f"{listen_failure(host, port, error)}; replicas use this port (haListenPort)") from error
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        await self._tasks.stop()
+        self.close_all()
+
+    def close_all(self) -> None:
+        """Close all links without events."""
+        for connection in [*self._connections.values(), *self._unknown]:
+            connection.close()
+        self._connections.clear()
+        self._unknown.clear()
+
+    @property
+    def fed(self) -> dict[int, int]:
+        """Number of each follower to which the log is sent, and the log offset up to which it was sent."""
+        return {link.number: each.sent_to for link, each in self._connections.items() if each.feed is not None}
+
+    # -- actions
+
+    def dial(self, number: int, address: str, main_address: str) -> None:
+        """Connect to a replica: `link_opened`, `link_refused` or `link_lost` follows."""
+        self._tasks.start(self._dial(number, address, main_address), name=f"dial replica {number}")
+
+    def send(self, link: Link, message: Message) -> None:
+        """Send a message on a link; a link that is lost meanwhile drops it."""
+        connection = self._connections.get(link)
+        if connection is not None:
+            connection.write(encode_message(message))
+
+    def close(self, link: Link, reason: str) -> None:
+        connection = self._connections.pop(link, None)
+        if connection is not None:
+            connection.close(reason)
+
+    def begin_feed(self, feed: Feed) -> None:
+        connection = self._connections.get(Link(feed.number, False))
+        if connection is not None:
+            connection.feed, connection.sent_to = feed, feed.start
+            self.wake()
+
+    def wake(self) -> None:
+        """Send new bytes of the log in the next turn of the event loop."""
+        if not self._is_woken:
+            self._is_woken = True
+            asyncio.get_running_loop().call_soon(self._feed_all)
+
+    def tick(self) -> None:
+        """Send heartbeats and new bytes, and drop accepted connections that say nothing."""
+        now = self.now()
+        passed, self._counted_at = now - self._counted_at, now
+        self._allowance = min(self._allowance + passed * self._rate, self._rate * 0.1)
+        self._feed_all()
+        for link, connection in self._connections.items():
+            if not link.is_ours and self.log is not None and now - connection.written_at >= HEARTBEAT_SECONDS:
+                self._beat(connection, self.log)
+        for connection in [each for each in self._unknown if now - each.written_at > HELLO_SECONDS]:
+            self.broken(connection, "no hello")
+
+    # -- the log
+
+    def _beat(self, connection: ReplicaConnection, log: FedLog) -> None:
+        epoch = self._promised() if connection.feed is None else connection.feed.epoch
+        connection.write(encode_message(Frame(epoch, log.end, log.confirmed_end, b"")))
+        connection.sent_confirmed = log.confirmed_end
+
+    def _feed_all(self) -> None:
+        self._is_woken = False
+        log = self.log
+        if log is None:
+            return
+        is_busy = False
+        for connection in list(self._connections.values()):
+            if connection.feed is not None:
+                is_busy = self._feed(connection, log) or is_busy
+        if is_busy:
+            asyncio.get_running_loop().call_later(BUSY_SECONDS, self.wake)
+
+    def _feed(self, connection: ReplicaConnection, log: FedLog) -> bool:
+        """Write what a follower lacks, one frame a turn. Return whether anything was written."""
+        feed, start = connection.feed, connection.sent_to
+        assert feed is not None
+        if connection.is_closed or not connection.is_ready:
+            return False
+        lack = log.end - start
+        confirmed = log.confirmed_end
+        if lack <= 0:
+            if confirmed > connection.sent_confirmed:
+                self._beat(connection, log)
+                return True
+            return False
+        most = MAX_FRAME_BYTES
+        if lack > CATCH_UP_BYTES:
+            if self._allowance < 1:
+                return False
+            most = min(most, max(int(self._allowance), _JOINED_BYTES))
+        try:
+            view = log.views(start, most)
+        except NotInMemory as missing:
+            connection.loading = self._load(missing.to_load)
+            connection.loading.add_done_callback(lambda _: self.wake())
+            return False
+        if lack > CATCH_UP_BYTES:
+            self._allowance -= len(view)
+        head = frame_head(Frame(feed.epoch, start, confirmed, b""), len(view))
+        connection.sent_to, connection.sent_confirmed = start + len(view), confirmed
+        if len(view) <= _JOINED_BYTES:
+            connection.write(head + bytes(view))
+        else:
+            connection.write(head, view)
+        if connection.sent_to < log.end:
+            self.wake()
+        return True
+
+    # -- connections
+
+    async def _dial(self, number: int, address: str, main_address: str) -> None:
+        link = Link(number, True)
+        connection = ReplicaConnection(self, link)
+        try:
+            await self._connect(connection, address)
+        except ConnectionRefusedError:
+            if await self._is_refused(main_address):
+                self._events.link_refused(number)
+            else:
+                self._events.link_lost(link)
+        except (OSError, TimeoutError):
+            self._events.link_lost(link)
+
+    async def _connect(self, protocol: asyncio.Protocol, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(DIAL_SECONDS):
+            await loop.create_connection(lambda: protocol, host.strip("[]"), int(port))
+
+    async def _is_refused(self, address: str) -> bool:
+        """Return whether nothing listens at an address, by the word of the machine's kernel."""
+        probe = _Probe()
+        try:
+            await self._connect(probe, address)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        return False
+
+    def opened(self, connection: ReplicaConnection) -> None:
+        connection.written_at = self.now()
+        if connection.link is None:
+            self._unknown.add(connection)
+        else:
+            self._connections[connection.link] = connection
+            self._events.link_opened(connection.link.number)
+
+    def received(self, connection: ReplicaConnection, messages: list[Message]) -> None:
+        link = connection.link
+        if link is None:
+            hello = messages[0]
+            if not isinstance(hello, Hello):
+                self.broken(connection, f"it begins with {type(hello).__name__}, not with a hello")
+                return
+            link = connection.link = Link(hello.number, False)
+            self._unknown.discard(connection)
+            if (earlier := self._connections.get(link)) is not None:
+                earlier.close("the replica has connected again")
+                self._events.link_lost(link)
+            self._connections[link] = connection
+        self._events.received(link, messages)
+
+    def broken(self, connection: ReplicaConnection, reason: str) -> None:
+        """Close a connection whose peer breaks the protocol."""
+        logger.warning("connection of a replica at %s is closed: %s", connection.address, reason)
+        connection.close(reason)
+        self.lost(connection, told=False)
+
+    def lost(self, connection: ReplicaConnection, *, told: bool = True) -> None:
+        """Note that a connection is gone. A connection that was closed here has no event."""
+        self._unknown.discard(connection)
+        link = connection.link
+        if link is not None and self._connections.get(link) is connection:
+            del self._connections[link]
+            if not (told and connection.is_closed):
+                self._events.link_lost(link)
+
+
+class _Probe(asyncio.Protocol):
+    """Connects and closes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()

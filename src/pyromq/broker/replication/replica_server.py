@@ -1,0 +1,498 @@
+"""Runs one replica of a set: a broker that is master, or follows the master, as the set's record in the registry says.
+
+`Replica` decides; this module does what its actions say. The broker's role changes in two ways. A follower becomes
+master in place (`Broker.promote`). A master that steps down, and a log that must be cut, are a restart of the broker in
+this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from pyromq.broker.broker import Broker
+from pyromq.broker.config import BrokerConfig
+from pyromq.broker.confirmation import ReplicaRule
+from pyromq.broker.replication.identity import Identity
+from pyromq.broker.replication.registry import Conflict, Lease, Missed, Registry
+from pyromq.broker.replication.replica import TICK_SECONDS, Replica
+from pyromq.broker.replication.replica_actions import (
+    Action,
+    Actions,
+    AskOperator,
+    BecomeMaster,
+    CloseLink,
+    Confirmed,
+    CutLog,
+    Dial,
+    Feed,
+    FollowMaster,
+    HandedOver,
+    Link,
+    MayLeave,
+    ReadRecord,
+    ReplaceLog,
+    SendHello,
+    SendReport,
+    SendRequest,
+    Serve,
+    StepDown,
+    StopReplica,
+    SwapRecord,
+)
+from pyromq.broker.replication.replica_links import ReplicaLinks
+from pyromq.broker.replication.replica_port import ReplicaConfig
+from pyromq.broker.replication.replica_stream import Frame, FrameRequest, Hello, Message, Refusal, Report
+from pyromq.broker.replication.set_record import Member, ReplicaInfo, SetSettings
+from pyromq.broker.replication.set_registry import ReplicaNumberTaken, SetRegistry
+from pyromq.broker.replication.store_log import StoreLog
+from pyromq.broker.role import BrokerRole
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import LeaseGone, MQError, NotTheMaster, RegistryUnavailable, UsageError
+from pyromq.logs import logger_of
+from pyromq.net.tasks import Tasks
+from pyromq.store.disk import LOCAL_DISK, Disk
+from pyromq.store.epoch_file import EpochFile
+from pyromq.store.log_cut import LogCut
+from pyromq.store.store_config import FlushMode
+
+if TYPE_CHECKING:
+    from pyromq.broker.broker_metrics import BrokerMetrics
+
+logger = logger_of(__name__)
+
+_PAUSE_SECONDS = 0.2  # between attempts while the registry does not answer
+_ENTER_SECONDS = 1.0  # between two notes of the log's end in the registry
+_RENEWALS = 4  # renewals of the lease in its time
+_LEAVE_SECONDS = 2.0  # longest wait for the set at a stop in order
+
+
+def boot_seconds() -> float:
+    """Return seconds of a clock that goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class ReplicaServer:
+    """One replica of a set. An async context manager, which starts `broker` as a follower.
+
+    Entering raises as `Broker` does, `RegistryUnavailable` if no endpoint of the registry answers, and `UsageError` if
+    the folder, the number or the settings do not fit the set. `failed` completes with an error that ends the replica.
+    """
+
+    broker: Broker
+    identity: Identity
+    replica: Replica
+
+    def __init__(
+        self, config: BrokerConfig, registry: Registry, clock: Clock | None = None, *, disk: Disk = LOCAL_DISK
+    ) -> None:
+        self.config = replace(config)
+        self.trouble: str | None = None  # why the set cannot go on alone
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        failover = config.failover
+        self._failover = failover
+        self._registry = registry
+        self._set = SetRegistry(registry, config.cluster, config.name)
+        self._clock = clock or SystemClock()
+        self._disk = disk
+        self.number = 0
+        self._settings = SetSettings(config.store_config.segment_bytes, failover.min_in_sync, failover.unclean_election)
+        self._rule = ReplicaRule(timeout_seconds=config.ha.slave_timeout_ms / 1000, holds_all=True, wake=self._wake)
+        self._lease: Lease | None = None
+        self._infos: dict[int, ReplicaInfo] = {}
+        self._tasks = Tasks()
+        self._calls = Tasks()  # reads and swaps of the present `Replica`
+        self._reports: dict[int, SendReport] = {}
+        self._changing: asyncio.Task[None] | None = None  # a change of the broker's role
+        self._may_leave = asyncio.Event()
+        self._is_stopping = False
+        self._handed_over: asyncio.Future[str | None] | None = None
+        self._links = ReplicaLinks(
+            self,
+            now=boot_seconds,
+            promised=lambda: self.replica.epoch,
+            load=lambda pages: self.broker.cold_reads.load(pages),
+            catch_up_bytes_per_second=failover.catch_up_bytes,
+        )
+        self.ha_address = ""
+
+    # -- life
+
+    async def __aenter__(self) -> Self:
+        try:
+            takes_any_port = self.config.port == 0  # the next port may then be in use
+            await self._set.agree(self._settings)
+            await self._open_broker()
+            ha_port = self.config.ha.port
+            if ha_port is None:
+                ha_port = 0 if takes_any_port else self.config.port + 1
+            host = self.config.advertised_ip
+            port = await self._links.start(self.config.host, ha_port)
+            self.ha_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            await self._enter_set()
+        except BaseException:
+            await self._close()
+            raise
+        for work, name in (
+            (self._keep_lease(), "renew lease"),
+            (self._watch(), "watch the set"),
+            (self._tick(), "replica"),
+        ):
+            self._tasks.start(work, name=name)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_stopping = True
+        if not self.failed.done() and self._changing is None:
+            self._do(self.replica.leave(boot_seconds()))
+            try:
+                await asyncio.wait_for(self._may_leave.wait(), _LEAVE_SECONDS)
+            except TimeoutError:
+                logger.warning("replica %d stops without a word of the set", self.number)
+        await self._close()
+
+    def metrics(self) -> BrokerMetrics:
+        """Return the metrics of the present broker."""
+        return self.broker.metrics()
+
+    async def _close(self) -> None:
+        if self._changing is not None:
+            await asyncio.wait([self._changing])
+        await self._tasks.stop()
+        await self._calls.stop()
+        await self._links.stop()
+        if hasattr(self, "broker"):
+            await self.broker.__aexit__(None, None, None)
+        if self._lease is not None:
+            try:
+                await self._registry.release(self._lease.id)
+            except MQError as error:
+                logger.info("the lease was not released: %s", error)
+
+    # -- the broker
+
+    async def _open_broker(self, cut: LogCut | None = None, begin: int = 0) -> None:
+        """Open the store and the broker as a follower, with a new `Replica`."""
+        config = self.config
+        self.identity = identity = Identity(config.data, self._disk)
+        epochs = EpochFile(config.data, self._disk)
+        epochs.load()
+        role = BrokerRole(self.number or 1, is_master=False, epoch=epochs.promised)
+        broker = Broker(config, self._clock, disk=self._disk, role=role, cut=cut)
+        broker.store.bound_reads()
+        broker.confirmation.require_replicas(self._rule)
+        broker.store.lock()
+        is_async = config.store_config.flush is FlushMode.ASYNC
+        identity.load(crashed=broker.store.crashed, lost_unflushed=broker.store.lost_unflushed, flush_async=is_async)
+        if not self.number:
+            self.number = identity.number or await self._set.claim_number(self._failover.replica_id)
+        identity.take_number(self.number)
+        role.number = self.number
+        self.broker = broker
+        await broker.__aenter__()
+        epochs.load()  # a cut has shortened the file
+        self.config.port = broker.port
+        log = StoreLog(broker.store, broker.confirmation.replicated, begin)
+        self.replica = Replica(
+            ReplicaConfig(
+                config.cluster,
+                config.name,
+                Member(self.number, identity.incarnation),
+                self._settings,
+                sync_flush=not is_async,
+                lease_seconds=self._failover.lease_ms / 1000,
+                lag_seconds=self._failover.lag_ms / 1000,
+                catchup_seconds=self._failover.catch_up_ms / 1000,
+            ),
+            log,
+            epochs,
+            now=boot_seconds(),
+        )
+        self._links.log = log
+        if self._lease is not None:
+            self._do(self.replica.lease_renewed(boot_seconds(), self._lease.sent))
+
+    def _change(self, change: Callable[[], Awaitable[None]], what: str) -> None:
+        """Change the broker's role. Events wait meanwhile: no `Replica` is at work, or the links are idle."""
+        assert self._changing is None
+
+        async def run() -> None:
+            try:
+                await change()
+            except Exception as error:
+                logger.exception("%s failed", what)
+                self._fail(error)
+            finally:
+                self._changing = None
+
+        self._changing = self._tasks.start(run(), name=what)
+
+    async def _reopen(self, cut: LogCut | None = None, *, begin: int | None = None) -> None:
+        """Restart the broker as a follower. `begin`: its log is emptied, and begins there."""
+        self._links.log = None
+        self._links.close_all()
+        await self._calls.stop()
+        await self.broker.__aexit__(None, None, None)
+        if begin is not None:
+            self.identity.renew()
+        await self._open_broker(cut, begin or 0)
+        await self._register()
+
+    async def _promote(self, epoch: int) -> None:
+        await self.broker.promote(epoch)
+        logger.info("replica %d is master of epoch %d", self.number, epoch)
+
+    async def _step_down(self, action: StepDown) -> None:
+        address = self._address_of(action.master)
+        logger.warning("replica %d steps down: %s", self.number, action.reason)
+        self.broker.confirmation.step_down(str(NotTheMaster(address)))
+        self.broker.role.step_down(address)
+        if self._handed_over is not None and not self._handed_over.done():
+            self._handed_over.set_result(None)
+        await asyncio.sleep(0)  # the replies are written
+        if self._is_stopping:
+            self._links.log = None
+            self._may_leave.set()
+        else:
+            await self._reopen()
+
+    def _fail(self, error: Exception) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    # -- what people ask
+
+    async def hand_over(self, number: int) -> None:
+        """Make another replica the master, without loss of time. Raises `UsageError` if that fails."""
+        self._handed_over = asyncio.get_running_loop().create_future()
+        self._do(self.replica.hand_over(boot_seconds(), number))
+        if (reason := await self._handed_over) is not None:
+            raise UsageError(f"the master stays at replica {self.number}: {reason}")
+
+    def accept_loss(self, reason: str) -> None:
+        """Make this replica the master although it may lack confirmed messages."""
+        self._do(self.replica.accept_loss(boot_seconds(), reason))
+
+    # -- actions
+
+    def _do(self, actions: Actions) -> None:
+        for action in actions:
+            self._do_one(action)
+
+    def _do_one(self, action: Action) -> None:
+        links = self._links
+        match action:
+            case SendReport():
+                self._reports[action.number] = action
+            case Confirmed():
+                links.wake()  # followers are told the confirmed end
+            case SendHello(link, hello):
+                links.send(link, hello)
+            case SendRequest(number, request):
+                links.send(Link(number, True), request)
+            case Feed():
+                links.begin_feed(action)
+            case CloseLink(link, reason):
+                links.close(link, reason)
+            case Dial(number):
+                self._dial(number)
+            case ReadRecord(number):
+                self._calls.start(self._read(self.replica, number), name="read the set's record")
+            case SwapRecord():
+                self._calls.start(self._swap(self.replica, action), name="swap the set's record")
+            case Serve():
+                self._rule.refusal = action.sends_refused or ""
+            case FollowMaster(number, epoch):
+                self.broker.role.follow(self._address_of(number), None, epoch)
+                logger.info("replica %d follows replica %d, epoch %d", self.number, number, epoch)
+            case BecomeMaster(epoch, _):
+                self._change(partial(self._promote, epoch), "become master")
+            case StepDown():
+                self._change(partial(self._step_down, action), "step down")
+            case CutLog(end, epoch):
+                logger.warning("the log is cut to %d: replica %d was not the last master", end, self.number)
+                self._change(partial(self._reopen, LogCut(end, epoch)), "cut the log")
+            case ReplaceLog(first, reason):
+                logger.warning("the log is emptied, to begin at %d like the master's: %s", first, reason)
+                cut = LogCut(0, self.replica.epoch)
+                self._change(partial(self._reopen, cut, begin=first), "replace the log")
+            case AskOperator(text):
+                self.trouble = text
+                if text is not None:
+                    logger.error("replica set %s: %s", self.config.name, text)
+            case StopReplica(reason):
+                self._fail(MQError(reason))
+            case HandedOver(reason):
+                if self._is_stopping:
+                    self._may_leave.set()
+                if self._handed_over is not None and not self._handed_over.done():
+                    self._handed_over.set_result(reason)
+            case MayLeave():
+                self._may_leave.set()
+
+    def _send_reports(self) -> None:
+        """Send the newest report of this turn to the master: earlier ones say nothing more."""
+        for number, action in self._reports.items():
+            self._links.send(Link(number, True), action.report)
+        self._reports.clear()
+
+    def _dial(self, number: int) -> None:
+        info = self._infos.get(number)
+        if info is None:
+            asyncio.get_running_loop().call_soon(self.link_lost, Link(number, True))
+        else:
+            self._links.dial(number, info.ha_address, info.address)
+
+    def _address_of(self, number: int | None) -> str | None:
+        info = self._infos.get(number or 0)
+        return None if info is None else info.address
+
+    # -- events of links
+
+    def link_opened(self, number: int) -> None:
+        self._do(self.replica.connected(boot_seconds(), number))
+
+    def link_refused(self, number: int) -> None:
+        self._do(self.replica.refused(boot_seconds(), number))
+
+    def link_lost(self, link: Link) -> None:
+        self._do(self.replica.disconnected(boot_seconds(), link))
+
+    def received(self, link: Link, messages: list[Message]) -> None:
+        replica, now = self.replica, boot_seconds()
+        for message in messages:
+            match message:
+                case Frame():
+                    self._do(replica.frame_received(now, link.number, message))
+                case Report():
+                    self._do(replica.report_received(now, link.number, message))
+                case Hello():
+                    self._do(replica.hello_received(now, link, message))
+                case FrameRequest():
+                    self._do(replica.request_received(now, link.number, message))
+                case Refusal(text):
+                    logger.error("replica %d refuses this replica: %s", link.number, text)
+        self._send_reports()
+
+    def _wake(self) -> None:
+        """Replies wait for replicas: send the log, and confirm what needs no other replica."""
+        self._links.wake()
+        asyncio.get_running_loop().call_soon(self._log_grew)
+
+    def _log_grew(self) -> None:
+        self._do(self.replica.log_grew(boot_seconds()))
+        self._send_reports()
+
+    # -- time
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            if self._changing is None:
+                now = boot_seconds()
+                self._do(self.replica.log_grew(now))
+                self._do(self.replica.tick(now, is_waiting=bool(len(self.broker.confirmation))))
+                self._send_reports()
+            self._links.tick()
+
+    # -- the registry
+
+    async def _read(self, replica: Replica, number: int) -> None:
+        try:
+            reading, _ = await self._set.read()
+        except MQError as error:
+            logger.info("the set's record was not read: %s", error)
+            actions = replica.read_failed(boot_seconds(), number)
+        else:
+            self._infos = reading.replicas
+            actions = replica.record_read(boot_seconds(), number, reading)
+        self._do(actions)
+
+    async def _swap(self, replica: Replica, swap: SwapRecord) -> None:
+        try:
+            answer = await self._set.swap(swap.revision, swap.record)
+        except MQError as error:
+            logger.warning("the set's record was not written: %s", error)
+            self._do(replica.swap_unknown(boot_seconds(), swap.number))
+            return
+        now = boot_seconds()
+        if isinstance(answer, int):
+            self._do(replica.swap_done(now, swap.number, answer))
+        elif isinstance(answer, Conflict):
+            self._do(replica.swap_conflict(now, swap.number))
+        else:
+            self._do(replica.swap_unknown(now, swap.number))
+
+    async def _watch(self) -> None:
+        """Have the record read whenever a key of the set has changed."""
+        while True:
+            try:
+                _, revision = await self._set.read()
+                async for change in self._set.watch(revision):
+                    if isinstance(change, Missed) or change.key.endswith("/state"):
+                        self._do(self.replica.record_changed(boot_seconds()))
+            except MQError as error:
+                logger.info("the set is not watched: %s", error)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _enter_set(self) -> None:
+        """Take a lease and register. A registration of this replica's earlier life may still last for its lease."""
+        until = boot_seconds() + 2 * self._failover.lease_ms / 1000 + 1
+        while True:
+            try:
+                await self._take_lease()
+                return
+            except ReplicaNumberTaken:
+                if boot_seconds() > until:
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _take_lease(self) -> None:
+        self._lease = await self._registry.lease(self._failover.lease_ms / 1000)
+        await self._register()
+        self._do(self.replica.lease_renewed(boot_seconds(), self._lease.sent))
+
+    async def _register(self) -> None:
+        """Write in the registry what this replica is and has."""
+        if self._lease is None:
+            return
+        from pyromq import __version__
+
+        log, lines = self.replica.log, self.replica.epochs.lines
+        info = ReplicaInfo(
+            self.number,
+            self.identity.incarnation,
+            self.broker.address,
+            self.ha_address,
+            __version__,
+            log.end,
+            lines[-1].epoch if lines else 0,
+        )
+        await self._set.register(info, self._lease.id)
+
+    async def _keep_lease(self) -> None:
+        entered = boot_seconds()
+        while True:
+            await asyncio.sleep(self._failover.lease_ms / 1000 / _RENEWALS)
+            assert self._lease is not None
+            try:
+                self._lease = await self._registry.keep(self._lease.id)
+                if not self._lease.seconds:
+                    await self._take_lease()
+                self._do(self.replica.lease_renewed(boot_seconds(), self._lease.sent))
+                if self._changing is None and boot_seconds() - entered >= _ENTER_SECONDS:
+                    entered = boot_seconds()
+                    await self._register()
+            except ReplicaNumberTaken as error:
+                self._fail(error)
+                return
+            except LeaseGone:
+                self._lease = replace(self._lease, seconds=0)
+            except RegistryUnavailable as error:
+                logger.warning("the lease was not renewed: %s", error)
+            except MQError:
+                logger.exception("the lease was not renewed")

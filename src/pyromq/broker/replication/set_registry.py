@@ -1,0 +1,135 @@
+"""The keys of one replica set in the registry: its record, its settings, its replicas and their numbers.
+
+/pyromq/CLUSTER/SET/state        the record; changes decide who is master and who is in sync
+/pyromq/CLUSTER/SET/settings     the settings that are equal on all replicas
+/pyromq/CLUSTER/SET/numbers      the numbers given to replicas, as a JSON list
+/pyromq/CLUSTER/SET/replica/N    a running replica; the key ends with the replica's lease
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+import msgspec
+
+from pyromq.broker.replication.registry import Changed, Conflict, Missed, Registry, Unknown, Versioned
+from pyromq.broker.replication.replica_actions import Reading
+from pyromq.broker.replication.set_record import (
+    MAX_REPLICA_NUMBER,
+    ReplicaInfo,
+    SetRecord,
+    SetSettings,
+    decode_value,
+    encode_value,
+)
+from pyromq.errors import ProtocolError, RegistryUnavailable, UsageError
+
+_PAUSE_SECONDS = 0.2  # between attempts of a swap without an answer
+_ROOT = "/pyromq"
+
+T = TypeVar("T")
+
+
+class SetRegistry:
+    """The registry as one replica set uses it. All methods raise as `Registry` does."""
+
+    def __init__(self, registry: Registry, cluster: str, set_name: str) -> None:
+        self._registry = registry
+        self._prefix = f"{_ROOT}/{cluster}/{set_name}/"
+        self._set_name = set_name
+        self._info_revision = 0  # revision of the last write of `replica/N`
+
+    def watch(self, after: int) -> AsyncIterator[Changed | Missed]:
+        """Yield changes of the set's keys behind the registry's revision `after`. A watch is only news."""
+        return self._registry.watch(self._prefix, after)
+
+    async def read(self) -> tuple[Reading, int]:
+        """Return the record with the replicas that run now, and the registry's revision."""
+        found = await self._registry.read_all(self._prefix)
+        state = found.entries.get(self._key("state"))
+        record = self._decode(SetRecord, "state", state) if state is not None else None
+        replicas = {
+            info.number: info
+            for key, entry in found.entries.items()
+            if key.startswith(self._key("replica/"))
+            and (info := self._decode(ReplicaInfo, key.removeprefix(self._prefix), entry)) is not None
+        }
+        return Reading(record, 0 if state is None else state.revision, replicas), found.revision
+
+    async def swap(self, revision: int, record: SetRecord) -> int | Conflict | Unknown:
+        """Write the record if its key still has this revision. The request is sent once."""
+        return await self._registry.swap(self._key("state"), revision, encode_value(record))
+
+    async def agree(self, settings: SetSettings) -> None:
+        """Note the set's settings if this is its first replica. Raises `UsageError` if they differ from the set's."""
+        while True:
+            found = await self._registry.read(self._key("settings"))
+            noted = self._decode(SetSettings, "settings", found)
+            if noted is not None:
+                break
+            if isinstance(await self._registry.swap(self._key("settings"), 0, encode_value(settings)), int):
+                return
+            await asyncio.sleep(_PAUSE_SECONDS)
+        if (difference := settings.difference(noted)) is not None:
+            raise UsageError(
+                f"the replica set {self._set_name} has other settings: {difference}; start every replica of a set with"
+                " equal settings"
+            )
+
+    async def claim_number(self, wanted: int | None) -> int:
+        """Return the number of a replica with a new folder: `wanted`, or the lowest that no replica of the set had."""
+        key = self._key("numbers")
+        while True:
+            found = await self._registry.read(key)
+            given = set(self._numbers(found))
+            number = wanted or min(set(range(1, MAX_REPLICA_NUMBER + 1)) - given, default=0)
+            if not number:
+                raise UsageError(f"the replica set {self._set_name} has given all numbers up to {MAX_REPLICA_NUMBER}")
+            if number in given:
+                return number
+            answer = await self._registry.swap(key, found.revision, msgspec.json.encode(sorted(given | {number})))
+            if isinstance(answer, int):
+                return number
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def register(self, info: ReplicaInfo, lease: int) -> None:
+        """Write what this replica is, under its lease.
+
+        Raises `UsageError` if another process is registered with this number: a copied folder, or two sets of one name.
+        """
+        key = self._key(f"replica/{info.number}")
+        answer = await self._registry.swap(key, self._info_revision, encode_value(info), lease=lease)
+        if isinstance(answer, int):
+            self._info_revision = answer
+            return
+        if isinstance(answer, Unknown):
+            raise RegistryUnavailable(answer.reason)
+        other = self._decode(ReplicaInfo, f"replica/{info.number}", answer.found)
+        if other is not None and (other.incarnation, other.address) != (info.incarnation, info.address):
+            what = "a copy of this data folder" if other.incarnation == info.incarnation else "another replica"
+            raise ReplicaNumberTaken(
+                f"replica {info.number} of the set {self._set_name} runs at {other.address} already, with {what}: give"
+                " each replica a folder and a replicaId of its own, and each set a brokerName of its own"
+            )
+        self._info_revision = answer.found.revision if answer.found.value is not None else 0
+        await self.register(info, lease)
+
+    def _key(self, name: str) -> str:
+        return self._prefix + name
+
+    def _numbers(self, found: Versioned) -> list[int]:
+        if found.value is None:
+            return []
+        try:
+            return msgspec.json.decode(found.value, type=list[int])
+        except msgspec.DecodeError as error:
+            raise ProtocolError(f"the registry's value of {self._key('numbers')} is no list: {error}") from error
+
+    def _decode(self, kind: type[T], name: str, found: Versioned) -> T | None:
+        return None if found.value is None else decode_value(kind, found.value, self._key(name))
+
+
+class ReplicaNumberTaken(UsageError):
+    """Another process runs as this replica of the set. Its registration ends with its lease."""

@@ -15,7 +15,7 @@ from tests.broker.timers import cancel, timed
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.replication.cut_progress import lower_progress
+from pyromq.broker.replication.cut_progress import cut_log, lower_progress
 from pyromq.broker.shared_state import SharedState
 from pyromq.message import Property, StoredMessage
 from pyromq.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -33,11 +33,10 @@ HOUR = 3600
 def cut(config, end, epoch=5, *, finish=True):
     """Cut the log of a stopped broker's folder, as a replica does that joins another master."""
     store = MessageStore(config.store_config, FakeClock(), store_address=bytes(8))
-    try:
+    if finish:
+        cut_log(store, LogCut(end, epoch), config.data)
+    else:
         store.open(LogCut(end, epoch))
-        if finish:
-            lower_progress(store, config.data)
-    finally:
         store.close()
 
 

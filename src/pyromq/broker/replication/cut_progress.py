@@ -24,7 +24,7 @@ from pyromq.message import Property, StoredMessage
 from pyromq.names import HALF_RUN_TOPIC, HALF_TOPIC, LEDGER_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from pyromq.remoting.bodies import FILE, ConsumerOffsetTable, DelayOffsetTable, decode_body
 from pyromq.store.json_file import JsonFile
-from pyromq.store.log_cut import CutRange
+from pyromq.store.log_cut import CutRange, LogCut
 from pyromq.store.message_store import MessageStore
 from pyromq.store.timers.timer_bucket import HOUR_MS, TimerEntry
 from pyromq.store.timers.timer_files import TimerFiles
@@ -34,6 +34,18 @@ logger = logger_of(__name__)
 T = TypeVar("T")
 
 _NO_OFFSET = 1 << 62
+
+
+def cut_log(store: MessageStore, cut: LogCut, folder: Path) -> None:
+    """Cut the log of a stopped broker with this data folder. `store` is not open before, and is closed afterwards.
+
+    The next start finds log and progress as if the cut records had never come. Raises as `MessageStore.open` does.
+    """
+    try:
+        store.open(cut)
+        lower_progress(store, folder)
+    finally:
+        store.close()
 
 
 def lower_progress(store: MessageStore, folder: Path) -> None:

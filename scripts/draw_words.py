@@ -29,9 +29,28 @@ def docstrings_and_comments() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
                 yield f"{place}:{getattr(node, 'lineno', 1)} {getattr(node, 'name', '(module)')}", text
-        for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT and not token.string.startswith(("# type:", "# noqa", "# fmt:")):
-                yield f"{place}:{token.start[0]}", token.line.strip()
+        yield from ((f"{place}:{line}", text) for line, text in comments(source))
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line number and the text of each comment with its line of code.
+
+    Consecutive lines of comment are one comment, shown with the line of code below it.
+    """
+    lines = source.splitlines()
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    alone: list[int] = []  # line numbers of the comment lines that belong together
+    for token in [*(token for token in tokens if token.type == tokenize.COMMENT), None]:
+        number = 0 if token is None else token.start[0]
+        if alone and number != alone[-1] + 1:
+            yield alone[0], "\n".join(line.strip() for line in lines[alone[0] - 1 : alone[-1] + 1])
+            alone = []
+        if token is None or token.string.startswith(("# type:", "# noqa", "# fmt:")):
+            continue
+        if token.line.lstrip().startswith("#"):
+            alone.append(number)
+        else:
+            yield number, token.line.strip()
 
 
 def sentences() -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """What the declared headers promise: one per code, defaults where Java is lenient, Java's text where it is not."""
 
 import inspect
+from string import ascii_lowercase
 
 import msgspec
 import pytest
@@ -80,7 +81,7 @@ def test_short_send_refuses_a_missing_field_as_java_does(name):
 
 @pytest.mark.parametrize("short", [SendMessageV2, SendBatchMessage, SendReplyMessageV2])
 def test_short_names_carry_the_same_values(short):
-    assert wire_fields(example(short)).keys() == set("abcdefghijklmn")
+    assert wire_fields(example(short)).keys() == set(ascii_lowercase[: len(msgspec.structs.fields(SendMessage))])
     filled = example(short)
     for name in (f.name for f in msgspec.structs.fields(SendMessage)):
         assert getattr(filled, name) == getattr(parse_header(short, wire_fields(filled)), name)

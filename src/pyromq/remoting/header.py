@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from string import ascii_lowercase
 from types import UnionType
 from typing import Any, ClassVar, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -137,25 +138,20 @@ def _read_text(_name: str, value: Any) -> str:
 _READERS: dict[type, Callable[[str, Any], Any]] = {int: _read_int, bool: _read_bool, str: _read_text}
 
 
-def respell(header: type[Header], code: int, name: str, **wire_names: str) -> type[Any]:
-    """Return a subclass of `header` under another request code, whose fields have other wire names and the same
-    attributes.
+def respell(header: type[Header], code: int, name: str, *, letters: bool = False) -> type[Any]:
+    """Return a subclass of `header` under another request code, whose fields have the same attributes.
 
-    `wire_names` maps attributes to wire names; other attributes keep their wire names. Source:
+    With `letters`, the wire names are a, b, c and so on, in the order of declaration. Source:
     SendMessageRequestHeaderV2.
     """
-    fields = [
-        (
-            f.name,
-            f.type,
-            field(name=wire_names.get(f.name, f.encode_name), default=f.default)
-            if f.default is not NODEFAULT
-            else field(name=wire_names.get(f.name, f.encode_name)),
-        )
-        for f in msgspec.structs.fields(header)
+    fields = msgspec.structs.fields(header)
+    names = ascii_lowercase if letters else [f.encode_name for f in fields]
+    declared = [
+        (f.name, f.type, field(name=wire) if f.default is NODEFAULT else field(name=wire, default=f.default))
+        for wire, f in zip(names, fields, strict=False)
     ]
     return msgspec.defstruct(
-        name, fields, bases=(header,), namespace={"code": code}, frozen=True, kw_only=True, module=header.__module__
+        name, declared, bases=(header,), namespace={"code": code}, frozen=True, kw_only=True, module=header.__module__
     )
 
 

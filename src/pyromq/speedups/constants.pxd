@@ -76,7 +76,7 @@ cdef enum:
     SEND_FLAG = 0x7
     SEND_PROPERTIES = 0x8
     SEND_RECONSUME_TIMES = 0x9
-    SEND_BATCH = 0xb
+    SEND_BATCH = 0xc
     PULL_CONSUMER_GROUP = 0x0
     PULL_TOPIC = 0x1
     PULL_QUEUE_ID = 0x2

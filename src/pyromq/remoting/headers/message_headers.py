@@ -33,7 +33,7 @@ class SendRefusal(Header):
 
 
 class _SendHeader(Header):
-    """The fields of every request whose body is a message to send."""
+    """The fields of every request whose body is a message to send, in the order of their one-letter names."""
 
     reply_header = SendMessageResponse
     producer_group: str
@@ -47,8 +47,8 @@ class _SendHeader(Header):
     properties: str | None = None
     reconsume_times: int | None = None
     unit_mode: bool | None = None
-    batch: bool | None = None
     max_reconsume_times: int | None = None
+    batch: bool | None = None
     broker_name: str | None = field(name="bname", default=None)
 
 
@@ -58,25 +58,8 @@ class SendMessage(_SendHeader):
     code = RequestCode.SEND_MESSAGE
 
 
-_SHORT_NAMES = {
-    "producer_group": "a",
-    "topic": "b",
-    "default_topic": "c",
-    "default_topic_queue_count": "d",
-    "queue_id": "e",
-    "sys_flag": "f",
-    "born_ms": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsume_times": "j",
-    "unit_mode": "k",
-    "max_reconsume_times": "l",
-    "batch": "m",
-    "broker_name": "n",
-}
-
-SendMessageV2 = respell(SendMessage, RequestCode.SEND_MESSAGE_V2, "SendMessageV2", **_SHORT_NAMES)
-SendBatchMessage = respell(SendMessage, RequestCode.SEND_BATCH_MESSAGE, "SendBatchMessage", **_SHORT_NAMES)
+SendMessageV2 = respell(SendMessage, RequestCode.SEND_MESSAGE_V2, "SendMessageV2", letters=True)
+SendBatchMessage = respell(SendMessage, RequestCode.SEND_BATCH_MESSAGE, "SendBatchMessage", letters=True)
 
 
 class SendReplyMessage(_SendHeader):
@@ -85,7 +68,7 @@ class SendReplyMessage(_SendHeader):
     code = RequestCode.SEND_REPLY_MESSAGE
 
 
-SendReplyMessageV2 = respell(SendReplyMessage, RequestCode.SEND_REPLY_MESSAGE_V2, "SendReplyMessageV2", **_SHORT_NAMES)
+SendReplyMessageV2 = respell(SendReplyMessage, RequestCode.SEND_REPLY_MESSAGE_V2, "SendReplyMessageV2", letters=True)
 
 
 class PushReplyMessage(Header):

@@ -292,6 +292,13 @@ def test_a_running_set_goes_on_while_its_registry_is_emptied():
     set_.wait(20.0)
     assert set_.elections == 0
     assert set_.confirms_all()
+    assert "no replica joins or leaves the set" in (set_.master().trouble or "")
+
+
+def test_a_master_cannot_hand_over_to_itself():
+    set_ = Scene()
+    set_.hand_over(set_.master().machine)
+    assert "is the master already" in set_.master().handed_over
 
 
 def test_a_planned_failover_takes_no_second():

@@ -16,6 +16,7 @@ from pyromq.store.epoch_file import EpochFile
 
 TURN_SECONDS = 0.1  # a candidate waits this long for each longer one that it knows of
 FIRST_START_SECONDS = 0.5  # an empty registry: time in which the other replicas may turn out to hold more
+RESTORED = "the registry has an older revision of the set's record than before: was it restored from a backup?"
 POWER_CUT = "all replicas that were in sync came back with another incarnation"
 
 
@@ -75,7 +76,7 @@ class Election:
     def _registry_trouble(self) -> str | None:
         record, promised = self._view.record, self._epochs.promised
         if self._view.is_restored:
-            return "the registry has an older revision of the set's record than before: was it restored from a backup?"
+            return RESTORED
         if record is None and (promised or self._others_have_epochs()):
             return f"the registry has no record of the set, but a replica has promised epoch {max(promised, 1)}"
         if record is not None and record.epoch < promised:

@@ -243,6 +243,8 @@ class Mastership:
         """Begin to hand over to a replica that is in sync. A master that is leaving is not in sync afterwards."""
         record = self._view.record
         follower = self._follower(number)
+        if number == self._config.member.number:
+            return [HandedOver(f"replica {number} is the master already")]
         if record is None or follower is None or follower.member not in record.in_sync:
             listed = [member.number for member in record.in_sync] if record else []
             return [HandedOver(f"replica {number} is not in sync; in sync are {listed}")]

@@ -10,7 +10,7 @@ ones. A master confirms what every required replica has reported under its epoch
 
 from __future__ import annotations
 
-from pyromq.broker.replication.election import Election
+from pyromq.broker.replication.election import RESTORED, Election
 from pyromq.broker.replication.joining import (
     MayFollow,
     MustCut,
@@ -69,8 +69,12 @@ _log = logger_of(__name__)
 class Replica:
     """The decisions of one replica, from the opening of its log until it is cut, steps down or stops.
 
-    Each method is one event. It returns what must be done, in order. Once a `StepDown`, `CutLog`, `ReplaceLog` or
+    Each method is one event, and returns what must be done, in order. Once a `StepDown`, `CutLog`, `ReplaceLog` or
     `StopReplica` is returned, every later event returns nothing: a new object is made over the reopened log.
+
+    The process answers every action that asks for an answer, late answers included. It delivers events of one link in
+    the order of the link's bytes, and none once the link is closed. With synchronous flush it has a follower's log
+    flushed as the log grows, and then calls `log_grew`.
     """
 
     def __init__(self, config: ReplicaConfig, log: ReplicaLog, epochs: EpochFile, *, now: float) -> None:
@@ -507,21 +511,20 @@ class Replica:
         if record.losses and record.losses[-1].epoch == record.epoch:
             _log.error("messages behind log offset %d may be lost: %s", self.log.end, record.losses[-1].reason)
         actions: Actions = [BecomeMaster(record.epoch, self.log.end)]
-        if self._trouble is not None:
-            self._trouble = None
-            actions.append(AskOperator(None))
         return actions + self._hello_to_all(is_ours=False) + self._settle(now)
 
     def _settle(self, now: float) -> Actions:
         """Return what follows from anything that has changed: the confirmed end, what is served, what is in trouble."""
-        if self.mastership is not None:
-            confirmed = self.mastership.confirm(now, self._renewed_at)
-            return confirmed + self.mastership.serve(now, self._renewed_at)
+        actions: Actions = []
         trouble = self._election.trouble
-        if trouble == self._trouble:
-            return []
-        self._trouble = trouble
-        return [AskOperator(trouble)]
+        if self.mastership is not None:
+            actions += self.mastership.confirm(now, self._renewed_at)
+            actions += self.mastership.serve(now, self._renewed_at)
+            trouble = f"{RESTORED}; no replica joins or leaves the set" if self.view.is_restored else None
+        if trouble != self._trouble:
+            self._trouble = trouble
+            actions.append(AskOperator(trouble))
+        return actions
 
     def _step_down(self, master: int | None, reason: str) -> Actions:
         return self._end(StepDown(master, reason))

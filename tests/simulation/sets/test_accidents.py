@@ -66,7 +66,7 @@ class Scene(SetLife):
 def test_a_killed_master_is_replaced_without_waiting_for_its_lease():
     set_ = Scene()
     set_.master().machine.end()
-    assert set_.until_elected(1.0) < 0.4
+    assert set_.until_elected(1.0) < 0.3
     assert set_.confirms_all(2.0)
 
 

@@ -26,6 +26,7 @@ class Peer:
     has_their_link: bool = False
     is_dialling: bool = False
     may_dial_at: float = NEVER
+    connected_at: float = NEVER  # our link
     heard_at: float = NEVER  # on the link that we dialled
     heard_as_master_at: float = NEVER
     follows_since: float = NEVER  # when it connected as it is now without being a master

@@ -94,6 +94,7 @@ class Replica:
         self._trouble: str | None = None
         self._leaving_since: float | None = None
         self._disk_failed_at = NEVER
+        self._refusals: set[tuple[int, str]] = set()  # that were logged
         self._must_join_again = False  # the record must be read before it is known whether the log may be cut
         self._operator_wants: str | None = None  # `accept_loss` was called and its swap is not settled
 
@@ -177,7 +178,7 @@ class Replica:
         if self.is_over:
             return []
         peer = self.peers[number]
-        peer.is_dialling, peer.has_our_link, peer.heard_at = False, True, now
+        peer.is_dialling, peer.has_our_link, peer.heard_at, peer.connected_at = False, True, now, now
         peer.refused_at.clear()
         return [self._hello_to(Link(number, True))]
 
@@ -193,18 +194,8 @@ class Replica:
         """Note that a link broke, or that `Dial` failed without a refusal."""
         if link.number == self.config.member.number:
             return []  # a process with a copy of this folder; its hello was refused
-        peer = self.peers[link.number]
-        if not link.is_ours:
-            peer.has_their_link = False
-            if self.mastership is not None:
-                self.mastership.remove_follower(link.number, now)
-            return []
-        peer.may_dial_at = now if peer.has_our_link else now + DIAL_SECONDS
-        peer.is_dialling = peer.has_our_link = False
-        peer.heard_at = NEVER
-        if self.following is not None and self.following[0] == link.number:
-            self.following = None
-        return []
+        self._unlink(now, link)
+        return [] if self.is_over else self._dial(now)
 
     def hello_received(self, now: float, link: Link, hello: Hello) -> Actions:
         """Take a hello. The first one of a link that another replica has dialled also opens that link."""
@@ -212,8 +203,7 @@ class Replica:
             return []
         refusal = self._why_refused(hello)
         if refusal is not None:
-            _log.error("replica %s is refused: %s", hello.number, refusal)
-            return [*self.disconnected(now, link), CloseLink(link, refusal)]
+            return self._refuse(now, link, refusal)
         peer = self.peers[hello.number]
         self._note_hello(now, peer, link, hello)
         actions: Actions = []
@@ -238,7 +228,7 @@ class Replica:
         if request.start > self.log.end or not self._has_mark(request.mark):
             text = f"the log of replica {number} differs from the master's before {request.start}"
             _log.error("%s", text)
-            return [*self.disconnected(now, link), CloseLink(link, text)]
+            return self._close(now, link, text)
         assert peer.hello is not None
         self.mastership.add_follower(peer.member, peer.hello.sync_flush)
         return [Feed(number, request.epoch, request.start)]
@@ -255,7 +245,7 @@ class Replica:
         refusal = self.mastership.report(now, peer.member, report)
         if refusal is not None:
             link = Link(number, False)
-            return [*self.disconnected(now, link), CloseLink(link, refusal)]
+            return self._close(now, link, refusal)
         peer.end = report.written
         actions = self.mastership.confirm(now, self._renewed_at)
         return actions + self._ask_registry(now) if self.mastership.is_handing_over else actions
@@ -287,7 +277,7 @@ class Replica:
             return []
         if frame.data and frame.offset != self.log.written_end:
             text = f"a frame of offset {frame.offset} does not begin at the log's end {self.log.written_end}"
-            return [*self.disconnected(now, Link(number, True)), CloseLink(Link(number, True), text)]
+            return self._close(now, Link(number, True), text)
         try:
             if frame.data:
                 self.log.append_bytes(frame.offset, frame.data)
@@ -359,6 +349,12 @@ class Replica:
             return f"two replicas have the number {hello.number}: one folder was copied, or --replica is wrong"
         return config.settings.difference(hello.settings)
 
+    def _refuse(self, now: float, link: Link, reason: str) -> Actions:
+        if (link.number, reason) not in self._refusals:  # it comes back twice a second
+            self._refusals.add((link.number, reason))
+            _log.error("replica %s is refused: %s", link.number, reason)
+        return self._close(now, link, reason)
+
     def _note_hello(self, now: float, peer: Peer, link: Link, hello: Hello) -> None:
         if link.is_ours:
             peer.heard_at = now
@@ -426,7 +422,7 @@ class Replica:
         if self.following is None:
             return []
         link = Link(self.following[0], True)
-        return [*self.disconnected(now, link), CloseLink(link)]
+        return self._close(now, link)
 
     def _cut(self, now: float, hello: Hello, point: CommonPoint) -> Actions:
         """Have the log cut. Confirmed bytes are cut only if the record notes an election with loss behind them."""
@@ -535,7 +531,27 @@ class Replica:
         self.following = None
         return [action]
 
-    # -- dialling
+    # -- links
+
+    def _close(self, now: float, link: Link, reason: str = "") -> Actions:
+        if link.number != self.config.member.number:  # else a process with a copy of this folder
+            self._unlink(now, link)
+        return [CloseLink(link, reason)]
+
+    def _unlink(self, now: float, link: Link) -> None:
+        """Note that a link is closed. One that had lasted is dialled again at once."""
+        peer = self.peers[link.number]
+        if not link.is_ours:
+            peer.has_their_link = False
+            if self.mastership is not None:
+                self.mastership.remove_follower(link.number, now)
+            return
+        has_lasted = peer.has_our_link and now - peer.connected_at > SILENT_SECONDS
+        peer.may_dial_at = now if has_lasted else now + DIAL_SECONDS
+        peer.is_dialling = peer.has_our_link = False
+        peer.heard_at = NEVER
+        if self.following is not None and self.following[0] == link.number:
+            self.following = None
 
     def _dial(self, now: float) -> Actions:
         """Connect to replicas that are not connected, and cut links on which nothing has come."""
@@ -543,7 +559,7 @@ class Replica:
         for peer in self.peers.all():
             if peer.has_our_link and now - peer.heard_at > SILENT_SECONDS:
                 link = Link(peer.number, True)
-                actions += [*self.disconnected(now, link), CloseLink(link)]
+                actions += self._close(now, link)
             if not peer.has_our_link and not peer.is_dialling and now >= peer.may_dial_at:
                 peer.is_dialling = True
                 actions.append(Dial(peer.number))

@@ -161,9 +161,9 @@ def put_in(fault: Callable[[], Patches]) -> Iterator[None]:
 
 def first_found(fault: Callable[[], Patches], first: int, seeds: int) -> tuple[int, str] | None:
     """Return the first seed that finds a fault, and what it says; None if none of the seeds does."""
-    with put_in(fault):
-        for seed in range(first, first + seeds):
+    for seed in range(first, first + seeds):
+        with put_in(fault):
             failed, _ = lives(seed, 1)
-            if failed:
-                return failed[0]
+        if failed and not lives(seed, 1)[0]:
+            return failed[0]
     return None

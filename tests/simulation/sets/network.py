@@ -60,8 +60,12 @@ class Connection:
 
     def _arrive(self, side: int, deliver: Callable[..., None], arguments: tuple[object, ...]) -> None:
         if self.is_open[1 - side]:
-            process = self.processes[1 - side]
-            process.run(deliver, process, *arguments)
+            self.processes[1 - side].run(self._deliver, side, deliver, arguments)
+
+    def _deliver(self, side: int, deliver: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        """Deliver after a pause of the process, in which it may have closed the connection."""
+        if self.is_open[1 - side]:
+            deliver(self.processes[1 - side], *arguments)
 
     def release(self, side: int) -> None:
         held, self.held[side] = self.held[side], []

@@ -178,6 +178,8 @@ class Replica:
         if self.is_over:
             return []
         peer = self.peers[number]
+        if peer.has_our_link:
+            self._unlink(now, Link(number, True))
         peer.is_dialling, peer.has_our_link, peer.heard_at, peer.connected_at = False, True, now, now
         peer.refused_at.clear()
         return [self._hello_to(Link(number, True))]
@@ -205,6 +207,8 @@ class Replica:
         if refusal is not None:
             return self._refuse(now, link, refusal)
         peer = self.peers[hello.number]
+        if link.is_ours and not peer.has_our_link:
+            return []  # the link was closed meanwhile
         self._note_hello(now, peer, link, hello)
         actions: Actions = []
         if hello.epoch > self.epochs.promised:
@@ -262,9 +266,9 @@ class Replica:
 
     def frame_received(self, now: float, number: int, frame: Frame) -> Actions:
         """Take a frame or a heartbeat of the link that this replica has dialled."""
-        if self.is_over:
-            return []
         peer = self.peers[number]
+        if self.is_over or not peer.has_our_link:
+            return []
         peer.heard_at = now
         if frame.epoch < self.epochs.promised:
             return []

@@ -20,6 +20,7 @@ from statistics import median
 from tests.failover.history import Accident, Began, History, Outcome, Seen, Sent, Stored
 
 INFINITE = float("inf")
+TOGETHER_SECONDS = 1.0  # between accidents that happen together, for example to master and etcd
 Place = tuple[str, int, int]  # topic, queue, queue offset
 
 
@@ -102,8 +103,9 @@ def judge(history: History, groups: tuple[str, ...] = ()) -> Verdict:
 
 def _pauses(times: list[float], accidents: list[Accident]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
-    ends = [each.at for each in accidents[1:]] + times[-1:]
-    for accident, end in zip(accidents, ends, strict=bool(times)):
+    for at, accident in enumerate(accidents):
+        later = (each.at for each in accidents[at + 1 :] if each.at > accident.at + TOGETHER_SECONDS)
+        end = next(later, times[-1] if times else accident.at)
         within = times[bisect_right(times, accident.at) : bisect_right(times, end)]
         pause = max((later - earlier for earlier, later in pairwise([accident.at, *within, end])), default=0.0)
         found.setdefault(accident.what, []).append(pause)

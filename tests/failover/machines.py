@@ -93,6 +93,7 @@ class Machines:
         self, folder: Path, *, replicas: int = 3, members: int = 3, cuttable: bool = False, **settings: object
     ) -> None:
         self.history = History()
+        self._folder = folder
         self.etcd = EtcdCluster(folder / "etcd", members) if members else None
         self.links = Links() if cuttable else None
         port = free_port()
@@ -130,6 +131,7 @@ class Machines:
                 each.group = self.links.add(each.name, each.ports)
         if self.etcd is not None:
             self._stack.enter_context(self.etcd)
+        self._stack.callback(self._save_outputs)
         for server in (self.name_server, *self.replicas):
             self._stack.push_async_callback(server.kill)
         await self.name_server.start()
@@ -168,6 +170,12 @@ class Machines:
     def note(self, what: str, whom: str = "") -> None:
         """Write an accident into the history."""
         self.history.write(Accident(what, time.monotonic(), whom))
+
+    def _save_outputs(self) -> None:
+        """Write what each server printed in all its lives to a file beside its folder."""
+        for server in (self.name_server, *self.replicas):
+            lives = ["".join(output) for output in server.outputs]
+            (self._folder / f"{server.name}.log").write_text("--- started\n".join(["", *lives]))
 
     async def heal(self) -> None:
         """Undo all accidents: nothing is cut, all processes run."""

@@ -134,6 +134,7 @@ def test_a_follower_whose_last_record_differs_is_refused():
 
 def test_a_master_steps_down_for_a_higher_epoch_and_names_its_master():
     one = master(log_of(1))
+    one.connected(0.2, 2)
     [step_down] = one.hello_received(0.2, OURS, msgspec.structs.replace(HELLO, epoch=4, is_master=True))
     assert isinstance(step_down, StepDown)
     assert step_down.master == 2

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyromq.testing.fake_clock import FakeClock as FakeClock
     from pyromq.testing.link import Link as Link
     from pyromq.testing.memory_registry import MemoryRegistry as MemoryRegistry
+    from pyromq.testing.replica_set import ReplicaSet as ReplicaSet
     from pyromq.testing.simulated_disk import SimulatedDisk as SimulatedDisk
 
 _HOME = {
@@ -22,6 +23,7 @@ _HOME = {
     "FakeClock": "pyromq.testing.fake_clock",
     "Link": "pyromq.testing.link",
     "MemoryRegistry": "pyromq.testing.memory_registry",
+    "ReplicaSet": "pyromq.testing.replica_set",
     "SimulatedDisk": "pyromq.testing.simulated_disk",
 }
 

@@ -17,6 +17,7 @@ from pyromq.client.client_config import ConsumerConfig, ProducerConfig
 from pyromq.errors import NotRunning, UsageError
 from pyromq.testing.cluster import Cluster, Config, connected
 from pyromq.testing.link import Link
+from pyromq.testing.replica_set import ReplicaSet
 
 T = TypeVar("T")
 
@@ -53,6 +54,11 @@ class BlockingCluster:
     def broker(self) -> Broker:
         """The first broker of the cluster."""
         return self.cluster.broker
+
+    @property
+    def sets(self) -> list[ReplicaSet]:
+        """The replica sets, one for each broker; empty unless `replicas` was given."""
+        return self.cluster.sets
 
     @property
     def links(self) -> list[Link]:
@@ -113,21 +119,29 @@ class BlockingCluster:
         config = connected(options.pop("config", None) or default, self.cluster.connections)
         return self._stack.enter_context(kind(group, self.namesrv, config=config, **options))
 
-    def stop_broker(self, number: int = 0) -> None:
-        """Stop a broker cleanly; its port and folder stay reserved for `start_broker`."""
-        self.run(self.cluster.stop_broker(number))
+    def stop_broker(self, number: int = 0, replica: int | None = None) -> None:
+        """Stop a broker cleanly; its port and folder stay reserved for `start_broker`. See `Cluster.stop_broker`."""
+        self.run(self.cluster.stop_broker(number, replica))
 
-    def kill_broker(self, number: int = 0) -> None:
+    def kill_broker(self, number: int = 0, replica: int | None = None) -> None:
         """End a broker as SIGKILL would end a process; see `Cluster.kill_broker`."""
-        self.run(self.cluster.kill_broker(number))
+        self.run(self.cluster.kill_broker(number, replica))
 
-    def start_broker(self, number: int = 0) -> Broker:
-        """Start a stopped or killed broker again, on the same port and folder."""
-        return self.run(self.cluster.start_broker(number))
+    def kill_master(self, number: int = 0) -> int:
+        """Kill the master of a replica set, and return its number; see `Cluster.kill_master`."""
+        return self.run(self.cluster.kill_master(number))
 
-    def restart_broker(self, number: int = 0) -> Broker:
-        """Stop a broker cleanly and start it again."""
-        return self.run(self.cluster.restart_broker(number))
+    def until_in_sync(self, number: int = 0) -> None:
+        """Wait until a replica set has a master, and all of its running replicas are in sync."""
+        self.run(self.cluster.until_in_sync(number))
+
+    def start_broker(self, number: int = 0, replica: int | None = None) -> Broker:
+        """Start a stopped or killed broker again, on the same port and folder. See `Cluster.start_broker`."""
+        return self.run(self.cluster.start_broker(number, replica))
+
+    def restart_broker(self, number: int = 0, replica: int | None = None) -> Broker:
+        """Stop a broker cleanly and start it again. See `Cluster.restart_broker`."""
+        return self.run(self.cluster.restart_broker(number, replica))
 
     def _forget_loop(self) -> None:
         self._loop = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -12,19 +11,24 @@ from typing import Any, Self, TypeVar
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
+from pyromq.broker.replication.failover_config import FailoverConfig
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.client_config import ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.clock import Clock
+from pyromq.errors import UsageError
 from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.tls.tls_server import ServerTlsConfig
 from pyromq.store.store_config import StoreConfig
 from pyromq.testing.fake_clock import FakeClock
+from pyromq.testing.killed_folder import keep_as_killed
 from pyromq.testing.link import Link
+from pyromq.testing.memory_registry import MemoryRegistry
+from pyromq.testing.replica_set import ReplicaSet
 
 Config = TypeVar("Config", ProducerConfig, ConsumerConfig)
 
@@ -33,6 +37,7 @@ SEGMENT_BYTES = 4 << 20
 QUEUE_ENTRIES = 3_000
 INDEX_SLOTS = 5_000
 INDEX_ENTRIES = 20_000
+NO_ETCD = ("http://127.0.0.1:1",)  # a replica needs the URL of etcd; this one is never used
 LINK_HOST = "127.0.0.2"  # address of links: a link has its broker's port, and so needs another loopback address
 
 
@@ -47,6 +52,16 @@ class Cluster:
     `BrokerConfig` for every broker. With `data` the folder is kept; otherwise it is temporary. With `linked`, clients
     reach each broker through its link in `links`. `tls` is for the ports of all servers. `connections` is for the
     brokers' connections to the name server, and for the clients made here.
+
+    With `replicas`, each broker is a set of so many replicas (`sets`), which fails over when its master is killed:
+
+        async with Cluster(replicas=3, min_in_sync=2) as cluster:
+            producer = await cluster.producer()
+            await producer.send(Message("orders", b"1"))
+            await cluster.kill_master()
+            await producer.send(Message("orders", b"2"))  # waits for the new master
+
+    `registry` stands for etcd: `cluster.registry.is_away = True` makes it unreachable for all replicas.
     """
 
     def __init__(
@@ -58,11 +73,23 @@ class Cluster:
         linked: bool = False,
         tls: ServerTlsConfig | None = None,
         connections: ConnectionConfig | None = None,
+        replicas: int = 0,
+        min_in_sync: int = 1,
         **settings: Any,
     ) -> None:
+        if replicas and linked:
+            raise UsageError("a cluster has links before brokers, or sets of replicas: leave out linked or replicas")
+        if min_in_sync > max(replicas, 1):
+            raise UsageError(
+                f"min_in_sync is {min_in_sync}, and each set has {replicas} replicas: no send would succeed"
+            )
         self.clock: Any = clock or FakeClock()
-        self.brokers: list[Broker] = []
         self.links: list[Link] = []
+        self.sets: list[ReplicaSet] = []
+        self.registry = MemoryRegistry()
+        self._brokers: list[Broker] = []
+        self._replicas = replicas
+        self._min_in_sync = min_in_sync
         self._count = brokers
         self._data = data
         self._linked = linked
@@ -83,6 +110,11 @@ class Cluster:
         return self._names
 
     @property
+    def brokers(self) -> list[Broker]:
+        """The brokers; of each replica set the master. Raises `UsageError` if a set has no master now."""
+        return [each.broker() for each in self.sets] if self._replicas else self._brokers
+
+    @property
     def broker(self) -> Broker:
         """The first broker of the cluster."""
         return self.brokers[0]
@@ -94,10 +126,10 @@ class Cluster:
             names = NameServerConfig(port=0, tls=self._tls)
             self._names = await self._stack.enter_async_context(NameServer(names, self.clock))
             self._stack.push_async_callback(self._stop_brokers)
-            for number in range(self._count):
-                self.brokers.append(await self._start(number, self._config(number)))
-                if self._linked:
-                    self.links.append(await self._stack.enter_async_context(_link_before(self.brokers[-1].config)))
+            if self._replicas:
+                await self._start_sets()
+            else:
+                await self._start_brokers()
         except BaseException:
             await self._stack.aclose()
             raise
@@ -126,50 +158,91 @@ class Cluster:
         config = connected(options.pop("config", None) or default, self.connections)
         return await self._stack.enter_async_context(kind(group, self.namesrv, config=config, **options))
 
-    async def stop_broker(self, number: int = 0) -> None:
-        """Stop a broker cleanly; its port and folder stay reserved for `start_broker`."""
-        if number in self._running:
-            self._running.discard(number)
-            await self.brokers[number].__aexit__(None, None, None)
+    async def stop_broker(self, number: int = 0, replica: int | None = None) -> None:
+        """Stop a broker cleanly; its port and folder stay reserved for `start_broker`.
 
-    async def kill_broker(self, number: int = 0) -> None:
+        In a replica set this stops one replica, by default the master, which hands over to another replica first.
+        """
+        if self._replicas:
+            await self.sets[number].stop(replica)
+        elif number in self._running:
+            self._running.discard(number)
+            await self._brokers[number].__aexit__(None, None, None)
+
+    async def kill_broker(self, number: int = 0, replica: int | None = None) -> None:
         """End a broker as SIGKILL would end a process: connections break, and the folder stays unchanged.
 
-        As the kernel does, this keeps everything that the process wrote, flushed or not.
+        As the kernel does, this keeps everything that the process wrote, flushed or not. In a replica set this ends one
+        replica, by default the master.
         """
-        broker = self.brokers[number]
-        folder = broker.config.data
-        left = folder.with_name(folder.name + ".killed")
+        if self._replicas:
+            await self.sets[number].kill(replica)
+            return
+        broker = self._brokers[number]
         broker.cut_connections()
-        # Without temporary files, which a thread may be writing.
-        shutil.copytree(folder, left, ignore=shutil.ignore_patterns("*.tmp"))
-        await self.stop_broker(number)
-        shutil.rmtree(folder)
-        left.rename(folder)
+        await keep_as_killed(broker.config.data, lambda: self.stop_broker(number))
 
-    async def start_broker(self, number: int = 0) -> Broker:
-        """Start a stopped or killed broker again, on the same port and folder."""
-        self.brokers[number] = await self._start(number, replace(self.brokers[number].config))
-        return self.brokers[number]
+    async def kill_master(self, number: int = 0) -> int:
+        """Kill the master of a replica set, and return the number of the killed replica.
 
-    async def restart_broker(self, number: int = 0) -> Broker:
-        """Stop a broker cleanly and start it again."""
-        await self.stop_broker(number)
-        return await self.start_broker(number)
+        Another replica becomes master within about a second. Producers wait for the new master; a test that looks at
+        the set itself awaits `until_in_sync`.
+        """
+        return await self.sets[number].kill()
+
+    async def until_in_sync(self, number: int = 0) -> None:
+        """Wait until a replica set has a master, and all of its running replicas are in sync."""
+        await self.sets[number].until_in_sync()
+
+    async def start_broker(self, number: int = 0, replica: int | None = None) -> Broker:
+        """Start a stopped or killed broker again, on the same port and folder.
+
+        In a replica set this starts one replica, by default all that do not run, and returns the master's broker once
+        all running replicas are in sync.
+        """
+        if self._replicas:
+            await self.sets[number].start(replica)
+            await self.sets[number].until_in_sync()
+            return self.sets[number].broker()
+        self._brokers[number] = await self._start(number, replace(self._brokers[number].config))
+        return self._brokers[number]
+
+    async def restart_broker(self, number: int = 0, replica: int | None = None) -> Broker:
+        """Stop a broker cleanly and start it again; in a replica set one replica, by default the master."""
+        if self._replicas:
+            replica = self.sets[number].number_of(replica)
+        await self.stop_broker(number, replica)
+        return await self.start_broker(number, replica)
 
     async def _start(self, number: int, config: BrokerConfig) -> Broker:
         broker = await Broker(config, self.clock).__aenter__()
         self._running.add(number)
         return broker
 
+    async def _start_brokers(self) -> None:
+        for number in range(self._count):
+            self._brokers.append(await self._start(number, self._config(number)))
+            if self._linked:
+                self.links.append(await self._stack.enter_async_context(_link_before(self._brokers[-1].config)))
+
+    async def _start_sets(self) -> None:
+        for number in range(self._count):
+            configs = {each: self._config(number, each) for each in range(1, self._replicas + 1)}
+            self.sets.append(ReplicaSet(configs, self.registry, self.clock))
+            await self.sets[-1].start()
+        for replicas in self.sets:
+            await replicas.until_in_sync()
+
     async def _stop_brokers(self) -> None:
-        for number in range(len(self.brokers)):
+        for replicas in self.sets:
+            await replicas.stop_all()
+        for number in range(len(self._brokers)):
             await self.stop_broker(number)
 
-    def _config(self, number: int) -> BrokerConfig:
+    def _config(self, number: int, replica: int | None = None) -> BrokerConfig:
         assert self._data is not None
         name = f"broker-{chr(ord('a') + number)}"
-        folder = self._data / name
+        folder = self._data / (name if replica is None else f"{name}-{replica}")
         store = StoreConfig(
             folder,
             segment_bytes=SEGMENT_BYTES,
@@ -181,6 +254,8 @@ class Cluster:
         settings |= {"tls": self._tls, "connections": self.connections or PLAIN}
         if self._linked:
             settings["advertised_host"] = LINK_HOST
+        if replica is not None:
+            settings["failover"] = FailoverConfig(NO_ETCD, replica_id=replica, min_in_sync=self._min_in_sync)
         return BrokerConfig(folder, **(settings | self._settings))
 
 

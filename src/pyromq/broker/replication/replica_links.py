@@ -96,6 +96,11 @@ class ReplicaConnection(asyncio.Protocol):
             self.transport.write(piece)
         self.written_at = self._links.now()
 
+    def abort(self) -> None:
+        """Close without an event, as a crash of this process does: unsent bytes are dropped."""
+        self.is_closed = True
+        self.transport.abort()
+
     def close(self, reason: str = "") -> None:
         """Close without an event. What was written is sent first."""
         if not self.is_closed:
@@ -175,6 +180,16 @@ class ReplicaLinks:
             self._listener.close()
         await self._tasks.stop()
         self.close_all()
+
+    def abort(self) -> None:
+        """Break all links and stop listening, as a crash of this process does. Call `stop` afterwards."""
+        self.log = None
+        if self._listener is not None:
+            self._listener.close()
+        for connection in [*self._connections.values(), *self._unknown]:
+            connection.abort()
+        self._connections.clear()
+        self._unknown.clear()
 
     def close_all(self) -> None:
         """Close all links without events."""

@@ -159,7 +159,17 @@ class ReplicaServer:
         """Return the metrics of the present broker."""
         return self.broker.metrics()
 
-    async def _close(self) -> None:
+    def cut_connections(self) -> None:
+        """Break all connections, as a crash of this process does. `abort` must follow. For tests."""
+        self._links.abort()
+        self.broker.cut_connections()
+
+    async def abort(self) -> None:
+        """End without a word to the set: the lease lasts until its time has passed. For tests."""
+        self._is_stopping = True
+        await self._close(release=False)
+
+    async def _close(self, *, release: bool = True) -> None:
         if self._changing is not None:
             await asyncio.wait([self._changing])
         await self._tasks.stop()
@@ -167,7 +177,7 @@ class ReplicaServer:
         await self._links.stop()
         if hasattr(self, "broker"):
             await self.broker.__aexit__(None, None, None)
-        if self._lease is not None:
+        if release and self._lease is not None:
             try:
                 await self._registry.release(self._lease.id)
             except MQError as error:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyromq.client.admin.overviews import GroupOverview as GroupOverview
     from pyromq.client.admin.overviews import TopicOverview as TopicOverview
     from pyromq.client.admin.overviews import TopicRates as TopicRates
+    from pyromq.client.admin.replica_sets import ReplicaSetAnswers as ReplicaSetAnswers
     from pyromq.client.admin.servers import RoundTrip as RoundTrip
     from pyromq.client.blocking.admin import Admin as Admin
     from pyromq.client.blocking.consumers import Consumer as Consumer
@@ -146,6 +147,8 @@ if TYPE_CHECKING:
     from pyromq.remoting.bodies import ProducerClient as ProducerClient
     from pyromq.remoting.bodies import ProducerConnection as ProducerConnection
     from pyromq.remoting.bodies import QueueEntriesBody as QueueEntriesBody
+    from pyromq.remoting.bodies import ReplicaSetStatus as ReplicaSetStatus
+    from pyromq.remoting.bodies import ReplicaState as ReplicaState
     from pyromq.remoting.bodies import TopicConfig as TopicConfig
     from pyromq.remoting.bodies import TopicRoute as TopicRoute
     from pyromq.remoting.command import Response as Response
@@ -174,6 +177,7 @@ _MODULES = {
         "TopicOverview",
         "TopicRates",
     ),
+    "pyromq.client.admin.replica_sets": ("ReplicaSetAnswers",),
     "pyromq.client.admin.servers": ("RoundTrip",),
     "pyromq.client.blocking.admin": ("Admin",),
     "pyromq.client.blocking.consumers": (
@@ -320,6 +324,8 @@ _MODULES = {
         "ProducerClient",
         "ProducerConnection",
         "QueueEntriesBody",
+        "ReplicaSetStatus",
+        "ReplicaState",
         "TopicConfig",
         "TopicRoute",
     ),

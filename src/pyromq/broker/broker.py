@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -122,10 +122,11 @@ class Broker:
         disk: Disk = LOCAL_DISK,
         role: BrokerRole | None = None,
         cut: LogCut | None = None,
+        modules: Sequence[Callable[[SharedState], BrokerModule]] = (),
     ) -> None:
         """Make a broker with this role; None: the role that the configuration names.
 
-        With `cut`, the start of the broker cuts the end off the log.
+        With `cut`, the start of the broker cuts the end off the log. `modules` make further modules of the broker.
         """
         state = SharedState(config, clock or SystemClock(), disk, call_soon, role=role)
         self.config, self.store, self.statistics = state.config, state.store, state.statistics
@@ -139,7 +140,7 @@ class Broker:
         self.role = state.role
         self._write_refusals = WriteRefusals(state.role)
         self._clock = state.clock
-        self._modules = _modules(state)
+        self._modules = [*_modules(state), *(module(state) for module in modules)]
         self._tasks = Tasks()
         self._saving: dict[BrokerModule, asyncio.Future[None]] = {}
         connections = self.config.connections

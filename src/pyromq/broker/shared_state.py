@@ -5,6 +5,7 @@ A table gets the tables that it uses as arguments. A processor takes the tables 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pyromq.broker.admin.query_message_processor import Indexing
@@ -101,6 +102,7 @@ class SharedState:
         )
         self.ha_service: HaService | None = None  # set by `ha_modules` in a broker that serves slaves
         self.ha_client: HaClient | None = None  # set by `ha_modules` in a slave
+        self.more_figures: Callable[[], dict[str, str]] = dict  # a replica's own figures; set by its module
         self.half_messages = HalfMessages(
             store, put_message, topics=topics, offsets=self.offsets, clock=clock, most=limits.half_messages
         )

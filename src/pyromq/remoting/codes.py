@@ -159,6 +159,9 @@ class RequestCode(IntEnum):
     LIST_BATCHES = 100_334
     LIST_TIMERS = 100_370  # ours
     BROKER_FIGURES = 100_380  # ours
+    REPLICA_SET_STATE = 100_390  # ours, like the next two codes
+    HAND_OVER = 100_391
+    ACCEPT_LOSS = 100_392
 
 
 def version_name(version: int) -> str:

@@ -2,90 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from tests.replica_sets import ReplicaSet, replica_set
 
 from pyromq import Message
-from pyromq.broker.config import BrokerConfig
-from pyromq.broker.replication.failover_config import FailoverConfig
-from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import UsageError
-from pyromq.nameserver.name_server import NameServer
-from pyromq.nameserver.name_server_config import NameServerConfig
-from pyromq.store.store_config import StoreConfig
-from pyromq.testing import MemoryRegistry
-
-SECONDS = 10.0
-
-
-class ReplicaSet:
-    """The replicas of one test, by their numbers."""
-
-    def __init__(self, folder: Path, namesrv: str) -> None:
-        self.registry = MemoryRegistry()
-        self.namesrv = namesrv
-        self.servers: dict[int, ReplicaServer] = {}
-        self._folder = folder
-
-    def config(self, number: int, *, segment_bytes: int = 1 << 20, **failover: object) -> BrokerConfig:
-        folder = self._folder / str(number)
-        store = StoreConfig(
-            folder, segment_bytes=segment_bytes, consume_queue_entries=3_000, index_slots=500, index_entries=2_000
-        )
-        settings = {"min_in_sync": 2, "replica_id": number} | failover
-        etcd = ("http://127.0.0.1:1",)  # not used: the registry is in memory
-        return BrokerConfig(
-            folder,
-            name="orders",
-            port=0,
-            namesrv=(self.namesrv,),
-            store=store,
-            failover=FailoverConfig(etcd, **settings),  # type: ignore[arg-type]
-        )
-
-    async def start(self, number: int, **settings: object) -> ReplicaServer:
-        server = ReplicaServer(self.config(number, **settings), self.registry)  # type: ignore[arg-type]
-        self.servers[number] = await server.__aenter__()
-        return server
-
-    async def stop(self, number: int) -> None:
-        await self.servers.pop(number).__aexit__(None, None, None)
-
-    @property
-    def master(self) -> ReplicaServer | None:
-        return next((each for each in self.servers.values() if each.broker.role.is_master), None)
-
-    @property
-    def in_sync(self) -> list[int]:
-        master = self.master
-        record = None if master is None else master.replica.view.record
-        return [] if record is None else [member.number for member in record.in_sync]
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(SECONDS):
-            while not holds():
-                await asyncio.sleep(0.01)
-
-    def log(self, number: int) -> bytes:
-        store = self.servers[number].broker.store
-        files = sorted(store.config.log_folder.iterdir())
-        return b"".join(path.read_bytes() for path in files)[: store.max_log_offset]
 
 
 @pytest.fixture
 async def replicas(tmp_path: Path) -> AsyncIterator[ReplicaSet]:
-    async with NameServer(NameServerConfig(port=0)) as names:
-        found = ReplicaSet(tmp_path, names.address)
-        try:
-            yield found
-        finally:
-            for number in sorted(found.servers):
-                await found.stop(number)
+    async with replica_set(tmp_path) as found:
+        yield found
 
 
 async def sent(producer: AsyncProducer, count: int) -> None:

@@ -26,6 +26,7 @@ from pyromq.remoting.bodies import REQUEST, GroupConfig, decode_body
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.header import Header, request_headers, wire_fields
 from pyromq.remoting.headers import (
+    AcceptLoss,
     CleanQueues,
     CleanTopics,
     CloneGroupOffset,
@@ -34,6 +35,7 @@ from pyromq.remoting.headers import (
     DeleteExpiredLog,
     DeleteGroup,
     DeleteTopic,
+    HandOver,
     ResetOffset,
     ResumeHalfMessage,
     SaveAccount,
@@ -50,6 +52,7 @@ logger = logger_of(__name__)
 
 # Requests that change something. Queries are not logged: monitoring sends them every few seconds.
 AUDITED = (
+    AcceptLoss,
     CleanQueues,
     CleanTopics,
     CloneGroupOffset,
@@ -58,6 +61,7 @@ AUDITED = (
     DeleteExpiredLog,
     DeleteGroup,
     DeleteTopic,
+    HandOver,
     ResetOffset,
     ResumeHalfMessage,
     SaveAccount,

@@ -75,6 +75,7 @@ class RuntimeInfoProcessor:
         if (service := self._state.ha_service) is not None:
             slaves = (f"{address} {self._store.max_log_offset - reported}" for address, reported in service.slaves)
             table["pyromqSlavesBehind"] = "; ".join(slaves)
+        table |= self._state.more_figures()
         return Reply(body=encode_body(KeyValues(table=dict(sorted(table.items())))))
 
     @answers(BrokerStatistics)

@@ -52,6 +52,8 @@ FOR_ADMINISTRATORS = (
     headers.DeleteExpiredLog,
     headers.ResetOffset,
     headers.ResumeHalfMessage,
+    headers.HandOver,
+    headers.AcceptLoss,
 )
 
 # Requests that any account may send. Such requests change nothing and return no content of messages: only names,
@@ -83,6 +85,7 @@ FOR_EVERY_ACCOUNT = (
     headers.MinOffset,
     headers.ProducerConnections,
     headers.QueryConsumerOffset,
+    headers.ReplicaSetState,
     headers.SearchOffset,
     headers.TopicConsumers,
     headers.TopicSettings,

@@ -12,12 +12,15 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import ReplicaRule
 from pyromq.broker.replication.identity import Identity
+from pyromq.broker.replication.operating.replica_metrics import ReplicaMetrics
+from pyromq.broker.replication.operating.replica_set_processor import replica_set
+from pyromq.broker.replication.operating.set_watch import SetWatch
 from pyromq.broker.replication.registry import Conflict, Lease, Missed, Registry
 from pyromq.broker.replication.replica import TICK_SECONDS, Replica
 from pyromq.broker.replication.replica_actions import (
@@ -60,9 +63,6 @@ from pyromq.store.epoch_file import EpochFile
 from pyromq.store.log_cut import LogCut
 from pyromq.store.store_config import FlushMode
 
-if TYPE_CHECKING:
-    from pyromq.broker.broker_metrics import BrokerMetrics
-
 logger = logger_of(__name__)
 
 _PAUSE_SECONDS = 0.2  # between attempts while the registry does not answer
@@ -97,7 +97,9 @@ class ReplicaServer:
         self._failover = failover
         self._registry = registry
         self._set = SetRegistry(registry, config.cluster, config.name)
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
+        self.watch = SetWatch(self.clock)
+        self.swaps = dict.fromkeys(("done", "conflict", "unknown"), 0)  # of the record, by their outcome
         self._disk = disk
         self.number = 0
         self._settings = SetSettings(config.store_config.segment_bytes, failover.min_in_sync, failover.unclean_election)
@@ -155,9 +157,24 @@ class ReplicaServer:
                 logger.warning("replica %d stops without a word of the set", self.number)
         await self._close()
 
-    def metrics(self) -> BrokerMetrics:
-        """Return the metrics of the present broker."""
-        return self.broker.metrics()
+    def metrics(self) -> ReplicaMetrics:
+        """Return the metrics of the set and of the broker, which follow the replica from broker to broker."""
+        return ReplicaMetrics(self, boot_seconds)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the broker runs now. A change of its role may restart it."""
+        return self._links.log is not None
+
+    @property
+    def refusal(self) -> str:
+        """The reason why this replica, as the master, refuses sends; "" if it takes them."""
+        return self._rule.refusal
+
+    def registry_seconds(self, now: float) -> float:
+        """Return the seconds since the registry was last asked successfully."""
+        renewed = self._lease.sent if self._lease is not None else 0.0
+        return max(0.0, now - max(renewed, self.replica.view.read_at))
 
     def cut_connections(self) -> None:
         """Break all connections, as a crash of this process does. `abort` must follow. For tests."""
@@ -192,7 +209,9 @@ class ReplicaServer:
         epochs = EpochFile(config.data, self._disk)
         epochs.load()
         role = BrokerRole(self.number or 1, is_master=False, epoch=epochs.promised)
-        broker = Broker(config, self._clock, disk=self._disk, role=role, cut=cut)
+        broker = Broker(
+            *(config, self.clock), disk=self._disk, role=role, cut=cut, modules=[replica_set(self, boot_seconds)]
+        )
         broker.store.bound_reads()
         broker.confirmation.require_replicas(self._rule)
         broker.store.lock()
@@ -278,13 +297,26 @@ class ReplicaServer:
 
     async def hand_over(self, number: int) -> None:
         """Make another replica the master, without loss of time. Raises `UsageError` if that fails."""
+        if self._handed_over is not None and not self._handed_over.done():
+            raise UsageError("the master hands over already")
         self._handed_over = asyncio.get_running_loop().create_future()
         self._do(self.replica.hand_over(boot_seconds(), number))
         if (reason := await self._handed_over) is not None:
             raise UsageError(f"the master stays at replica {self.number}: {reason}")
 
     def accept_loss(self, reason: str) -> None:
-        """Make this replica the master although it may lack confirmed messages."""
+        """Make this replica the master although it may lack confirmed messages.
+
+        Raises `UsageError` if the set has a master, or if this replica is in sync and needs nobody's word.
+        """
+        replica = self.replica
+        if replica.is_master:
+            raise UsageError(f"replica {self.number} is the master already")
+        if replica.following is not None:
+            raise UsageError(f"replica {replica.following[0]} is the master: hand over without accepting a loss")
+        record = replica.view.record
+        if self.trouble is None and record is not None and record.is_in_sync(replica.config.member):
+            raise UsageError(f"replica {self.number} is in sync: it needs no accepted loss to become the master")
         self._do(self.replica.accept_loss(boot_seconds(), reason))
 
     # -- actions
@@ -406,6 +438,7 @@ class ReplicaServer:
                 now = boot_seconds()
                 self._do(self.replica.log_grew(now))
                 self._do(self.replica.tick(now, is_waiting=bool(len(self.broker.confirmation))))
+                self.watch.look(now, self.replica)
                 self._send_reports()
             self._links.tick()
 
@@ -427,9 +460,12 @@ class ReplicaServer:
             answer = await self._set.swap(swap.revision, swap.record)
         except MQError as error:
             logger.warning("the set's record was not written: %s", error)
+            self.swaps["unknown"] += 1
             self._do(replica.swap_unknown(boot_seconds(), swap.number))
             return
         now = boot_seconds()
+        outcome = "done" if isinstance(answer, int) else "conflict" if isinstance(answer, Conflict) else "unknown"
+        self.swaps[outcome] += 1
         if isinstance(answer, int):
             self._do(replica.swap_done(now, swap.number, answer))
         elif isinstance(answer, Conflict):

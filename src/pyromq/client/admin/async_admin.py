@@ -20,6 +20,7 @@ from pyromq.client.admin.messages.delayed_messages import ClusterDelayLevels
 from pyromq.client.admin.messages.message_life import LifeEvent, life_of
 from pyromq.client.admin.messages.message_search import find_at, find_by_key, find_message
 from pyromq.client.admin.overviews import Overviews
+from pyromq.client.admin.replica_sets import ReplicaSets
 from pyromq.client.admin.servers import ClusterKv, Servers
 from pyromq.client.arguments import checked
 from pyromq.clock import Clock
@@ -73,7 +74,7 @@ class AsyncAdmin(AdminClient):
     `BrokerError` (`TopicNotFound`, `ConsumerNotOnline`, ...) for a refusal by a server.
 
     Further methods are in attributes. `members` sends requests to members of groups, `servers` to single brokers and
-    the name servers. `accounts` manages accounts of brokers with permissions. `overviews` lists all topics or groups,
+    the name servers. `replica_sets` shows replica sets and changes their masters. `accounts` manages accounts of brokers with permissions. `overviews` lists all topics or groups,
     `delay_levels` lists messages in delay levels, and `exports` returns the contents of mqadmin's exports.
     """
 
@@ -97,6 +98,7 @@ class AsyncAdmin(AdminClient):
         self.servers = Servers(self._cluster, self._brokers, clock=clock)
         self.overviews = Overviews(self._brokers, self.servers)
         self.accounts = Accounts(self._brokers)
+        self.replica_sets = ReplicaSets(self._brokers, clock=clock)
         self.delay_levels = ClusterDelayLevels(self._cluster, self._brokers, timeout=timeout)
         self.exports = Exports(self._cluster, self._brokers, self.servers)
 

@@ -9,6 +9,7 @@ from pyromq.client.admin.exports import Exports
 from pyromq.client.admin.members import Members
 from pyromq.client.admin.messages.delayed_messages import ClusterDelayLevels
 from pyromq.client.admin.overviews import Overviews
+from pyromq.client.admin.replica_sets import ReplicaSets
 from pyromq.client.admin.servers import Servers
 from pyromq.client.blocking.blocking_client import Blocking, BlockingClient, BlockingRunner, blocking
 from pyromq.net.connection_config import ConnectionConfig
@@ -35,6 +36,7 @@ class Admin(BlockingClient[AsyncAdmin]):
         super().__init__(client, instance)
         self.members = BlockingMembers(self._runner, client.members)
         self.servers = BlockingServers(self._runner, client.servers)
+        self.replica_sets = BlockingReplicaSets(self._runner, client.replica_sets)
         self.overviews = BlockingOverviews(self._runner, client.overviews)
         self.accounts = BlockingAccounts(self._runner, client.accounts)
         self.delay_levels = BlockingDelayLevels(self._runner, client.delay_levels)
@@ -122,6 +124,14 @@ class BlockingServers(Blocking[Servers]):
     statistic = blocking(Servers.statistic)
     progress = blocking(Servers.progress)
     round_trips = blocking(Servers.round_trips)
+
+
+class BlockingReplicaSets(Blocking[ReplicaSets]):
+    """The object `admin.replica_sets` of a blocking `Admin`; see `ReplicaSets`."""
+
+    state = blocking(ReplicaSets.state)
+    hand_over = blocking(ReplicaSets.hand_over)
+    accept_loss = blocking(ReplicaSets.accept_loss)
 
 
 class BlockingAccounts(Blocking[Accounts]):

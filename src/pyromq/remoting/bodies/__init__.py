@@ -4,6 +4,7 @@ from pyromq.remoting.bodies.body import *  # noqa: F403
 from pyromq.remoting.bodies.client_bodies import *  # noqa: F403
 from pyromq.remoting.bodies.queue_bodies import *  # noqa: F403
 from pyromq.remoting.bodies.registration_bodies import *  # noqa: F403
+from pyromq.remoting.bodies.replica_bodies import *  # noqa: F403
 from pyromq.remoting.bodies.statistics_bodies import *  # noqa: F403
 from pyromq.remoting.bodies.topic_bodies import *  # noqa: F403
 from pyromq.remoting.bodies.transaction_bodies import *  # noqa: F403

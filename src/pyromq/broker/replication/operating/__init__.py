@@ -1,0 +1,1 @@
+"""What administrators see of a replica set and ask of it: state, planned failover, accepted loss, metrics."""

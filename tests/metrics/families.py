@@ -1,12 +1,14 @@
 """Every metric there is, of servers."""
 
 from pyromq.broker import broker_metrics as broker
+from pyromq.broker.replication.operating import replica_metrics
 from pyromq.console import console_metrics as console
 from pyromq.metrics import endpoint, exposition
 from pyromq.nameserver import name_server_metrics
 
 SECTIONS = {
     "Brokers": broker.FAMILIES,
+    "Replicas": replica_metrics.FAMILIES,
     "Name servers": name_server_metrics.FAMILIES,
     "The console": console.FAMILIES,
     "Every server": exposition.FAMILIES,

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from tests.replica_sets import ReplicaSet, replica_set
+from tests.broker.replication.replica_sets import ReplicaSet, replica_set
 
 from pyromq import Message
 from pyromq.client.producer.async_producer import AsyncProducer

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.replica_sets import ReplicaSet, replica_set
+from tests.broker.replication.replica_sets import ReplicaSet, replica_set
 
 from pyromq import AsyncAdmin, Message, UsageError
 from pyromq.client.producer.async_producer import AsyncProducer
@@ -36,7 +36,13 @@ async def test_all_replicas_tell_the_state_of_their_set(three: ReplicaSet) -> No
     assert three.master is not None
     (master,) = found.masters
     assert (found.best, master.number, master.master) == (master, three.master.number, three.master.number)
-    assert (master.epoch, master.record_epoch, master.min_in_sync, master.trouble, master.refusal) == (1, 1, 2, None, "")
+    assert (master.epoch, master.record_epoch, master.min_in_sync, master.trouble, master.refusal) == (
+        1,
+        1,
+        2,
+        None,
+        "",
+    )
     assert {each.number: address for address, each in found.answers.items()} == {
         number: server.broker.address for number, server in three.servers.items()
     }

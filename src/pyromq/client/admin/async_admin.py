@@ -74,8 +74,9 @@ class AsyncAdmin(AdminClient):
     `BrokerError` (`TopicNotFound`, `ConsumerNotOnline`, ...) for a refusal by a server.
 
     Further methods are in attributes. `members` sends requests to members of groups, `servers` to single brokers and
-    the name servers. `replica_sets` shows replica sets and changes their masters. `accounts` manages accounts of brokers with permissions. `overviews` lists all topics or groups,
-    `delay_levels` lists messages in delay levels, and `exports` returns the contents of mqadmin's exports.
+    the name servers. `replica_sets` shows replica sets and changes their masters. `accounts` manages accounts of
+    brokers with permissions. `overviews` lists all topics or groups, `delay_levels` lists messages in delay levels, and
+    `exports` returns the contents of mqadmin's exports.
     """
 
     def __init__(

@@ -138,9 +138,8 @@ class ReplicaSets:
         found = await self.state(name)
         _replica(found, number)
         if found.masters:
-            raise UsageError(
-                f"replica set {name} has a master, replica {found.masters[0].number}: hand over without accepting a loss"
-            )
+            master = found.masters[0].number
+            raise UsageError(f"replica set {name} has a master, replica {master}: hand over without accepting a loss")
         address = found.address_of(number)
         if address is None or address not in found.answers:
             raise Unavailable(f"replica {number} of {name} does not answer: start it first")

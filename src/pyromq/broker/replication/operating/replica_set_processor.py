@@ -73,4 +73,3 @@ class ReplicaSetProcessor:
 
     async def stop(self) -> None:
         await self._tasks.stop()
-

@@ -1,4 +1,4 @@
-"""Remembers what the state of a replica alone does not show: past ends of the log, and when the in-sync list changed."""
+"""Remembers what a replica's present state does not show: past ends of the log, and changes of the in-sync list."""
 
 from __future__ import annotations
 

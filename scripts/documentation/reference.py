@@ -58,7 +58,8 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
          "ConsumerConnection", "ConsumerRunning", "ConsumeStatsList", "DelayedMessage", "DelayLevel",
          "DeleteExpiredLogResponse", "FiguresTable", "Finding", "GroupConfig", "GroupOverview", "GroupState",
          "LifeEvent", "ProducerClient", "ProducerConnection", "QueueEntriesBody", "QueueProgress", "QueueStatus",
-         "ReplicaSetAnswers", "ReplicaSetStatus", "ReplicaState", "Rights", "RoundTrip", "TopicConfig", "TopicOverview", "TopicRates", "TopicRoute", "TrackState"),
+         "ReplicaSetAnswers", "ReplicaSetStatus", "ReplicaState",
+         "Rights", "RoundTrip", "TopicConfig", "TopicOverview", "TopicRates", "TopicRoute", "TrackState"),
     ),
     "hooks": (
         "Hooks and traces",

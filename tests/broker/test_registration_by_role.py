@@ -106,3 +106,15 @@ async def test_a_master_that_steps_down_is_registered_under_its_number_and_never
         await clock.advance(31)
         await until(lambda: addresses(names) == {3: former.address})
     assert addresses(names) == {}
+
+
+async def test_a_role_that_changes_by_the_reply_to_a_registration_is_registered(
+    master_config, slave_config, clock, names, caplog
+):
+    role = BrokerRole(1, is_master=False)
+    async with Broker(master_config, clock) as master:
+        slave = Broker(replace(slave_config, role=None, broker_id=0), clock, role=role)
+        role.number = 3  # as a replica of a set gets its number
+        async with slave:
+            await until(lambda: addresses(names) == {0: master.address, 3: slave.address})
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -342,7 +342,7 @@ class NameServerRegistration:
         name_server.version = version
         self._note_master(name_server, response)
         name_server.registered_at = self._clock.monotonic()
-        first = next(self._known())
+        first = next(self._known(), None)  # None: the connection broke right after the reply
         if response.body and first is name_server:  # only the first name server decides which topics are ordered
             self._topics.order(frozenset(decode_body(KeyValues, response.body, ANSWER).table))
 

@@ -73,3 +73,10 @@ async def test_replicas_of_other_file_sizes_and_taken_numbers_do_not_start(repli
     other.registry = replicas.registry
     with pytest.raises(UsageError, match="replica 1 of the set orders runs at"):
         await other.start(1, lease_ms=2_000)
+
+
+async def test_a_folder_keeps_the_number_of_its_replica(replicas: ReplicaSet) -> None:
+    await replicas.start(1)
+    await replicas.stop(1)
+    with pytest.raises(UsageError, match="is the data folder of replica 1, and replicaId"):
+        await ReplicaServer(replicas.config(1, replica_id=2), replicas.registry).__aenter__()

@@ -47,7 +47,7 @@ def first_step(log: ReplicaLog, epochs: EpochFile, hello: Hello) -> MayFollow | 
         return MustReplace(f"the log is empty at {log.end}, the master's log begins at {hello.first}")
     if not epochs.known(log.end):
         text = f"the folder has a log of {log.end - log.first} bytes that is not of the set {hello.set_name}"
-        return MustStop(f"{text}: a replica joins a set with an empty folder")
+        return MustStop(f"{text}: start this replica with an empty folder, or this broker under another brokerName")
     common = epochs.common_with(hello.lines, (log.end, hello.end))
     if common is None:
         return MustReplace("no epoch in common with the master")

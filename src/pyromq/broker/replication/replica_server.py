@@ -217,8 +217,10 @@ class ReplicaServer:
         broker.store.lock()
         is_async = config.store_config.flush is FlushMode.ASYNC
         identity.load(crashed=broker.store.crashed, lost_unflushed=broker.store.lost_unflushed, flush_async=is_async)
-        if not self.number:
-            self.number = identity.number or await self._set.claim_number(self._failover.replica_id)
+        if not self.number and identity.number is not None:
+            self.number = self._failover.replica_id or identity.number
+        elif not self.number:
+            self.number = await self._set.claim_number(self._failover.replica_id)
         identity.take_number(self.number)
         role.number = self.number
         self.broker = broker

@@ -48,7 +48,7 @@ def test_a_number_is_kept_for_ever() -> None:
     again, _ = started(disk.after_power_cut(random.Random(1)), FlushMode.ASYNC)
     assert again.number == 3
     again.take_number(3)
-    with pytest.raises(UsageError, match="/data is the data folder of replica 3, and replicaId .--replica. is 4"):
+    with pytest.raises(UsageError, match=r"/data is the data folder of replica 3, and replicaId .--replica. is 4"):
         again.take_number(4)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.broker.replication.replica_sets import ReplicaSet, replica_set
 
 from pyromq import Message
+from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import UsageError
 
@@ -80,3 +82,14 @@ async def test_a_folder_keeps_the_number_of_its_replica(replicas: ReplicaSet) ->
     await replicas.stop(1)
     with pytest.raises(UsageError, match="is the data folder of replica 1, and replicaId"):
         await ReplicaServer(replicas.config(1, replica_id=2), replicas.registry).__aenter__()
+
+
+async def test_a_registry_that_is_away_is_logged_once_and_when_it_is_back(
+    replicas: ReplicaSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    await replicas.start(1, lease_ms=2_000)
+    replicas.registry.is_away = True
+    await asyncio.sleep(1.7)  # three renewals
+    replicas.registry.is_away = False
+    await replicas.until(lambda: "the registry answers again" in caplog.text)
+    assert caplog.text.count("the registry has not answered for") == 1

@@ -73,8 +73,8 @@ class Identity:
         """Keep the replica's number for ever, durably. Raises `UsageError` if the folder has another number."""
         if self.number not in (None, number):
             raise UsageError(
-                f"{self._path.parent} is the data folder of replica {self.number}, and replicaId (--replica) is {number}:"
-                f" leave the option out, or give replica {number} a folder of its own"
+                f"{self._path.parent} is the data folder of replica {self.number}, and replicaId (--replica) is"
+                f" {number}: leave the option out, or give replica {number} a folder of its own"
             )
         self._save(
             _Content(number, self.incarnation, self._is_async),

@@ -67,6 +67,7 @@ logger = logger_of(__name__)
 
 _PAUSE_SECONDS = 0.2  # between attempts while the registry does not answer
 _ENTER_SECONDS = 1.0  # between two notes of the log's end in the registry
+_WARN_SECONDS = 60.0  # between two warnings of a registry that does not answer
 _RENEWALS = 4  # renewals of the lease in its time
 _LEAVE_SECONDS = 2.0  # longest wait for the set at a stop in order
 
@@ -105,6 +106,7 @@ class ReplicaServer:
         self._settings = SetSettings(config.store_config.segment_bytes, failover.min_in_sync, failover.unclean_election)
         self._rule = ReplicaRule(timeout_seconds=config.ha.slave_timeout_ms / 1000, holds_all=True, wake=self._wake)
         self._lease: Lease | None = None
+        self._warned_at: float | None = None  # the last warning of a registry that does not answer
         self._infos: dict[int, ReplicaInfo] = {}
         self._tasks = Tasks()
         self._calls = Tasks()  # reads and swaps of the present `Replica`
@@ -532,6 +534,9 @@ class ReplicaServer:
                 if not self._lease.seconds:
                     await self._take_lease()
                 self._do(self.replica.lease_renewed(boot_seconds(), self._lease.sent))
+                if self._warned_at is not None:
+                    self._warned_at = None
+                    logger.warning("the registry answers again")
                 if self._changing is None and boot_seconds() - entered >= _ENTER_SECONDS:
                     entered = boot_seconds()
                     await self._register()
@@ -541,6 +546,13 @@ class ReplicaServer:
             except LeaseGone:
                 self._lease = replace(self._lease, seconds=0)
             except RegistryUnavailable as error:
-                logger.warning("the lease was not renewed: %s", error)
+                self._registry_failed(boot_seconds(), error)
             except MQError:
                 logger.exception("the lease was not renewed")
+
+    def _registry_failed(self, now: float, error: MQError) -> None:
+        """Log that the registry does not answer: at the first failure, and each minute."""
+        if self._warned_at is None or now - self._warned_at >= _WARN_SECONDS:
+            self._warned_at = now
+            text = "the registry has not answered for %.0f s; no replica can join, leave or become master meanwhile: %s"
+            logger.warning(text, self.registry_seconds(now), error)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyromq.client.admin.cluster_groups import GroupState as GroupState
     from pyromq.client.admin.cluster_offsets import QueueProgress as QueueProgress
     from pyromq.client.admin.cluster_topics import QueueStatus as QueueStatus
-    from pyromq.client.admin.diagnosis import Finding as Finding
+    from pyromq.client.admin.finding import Finding as Finding
     from pyromq.client.admin.members import TrackState as TrackState
     from pyromq.client.admin.messages.delayed_messages import DelayedMessage as DelayedMessage
     from pyromq.client.admin.messages.delayed_messages import DelayLevel as DelayLevel
@@ -165,7 +165,7 @@ _MODULES = {
     "pyromq.client.admin.cluster_groups": ("GroupState",),
     "pyromq.client.admin.cluster_offsets": ("QueueProgress",),
     "pyromq.client.admin.cluster_topics": ("QueueStatus",),
-    "pyromq.client.admin.diagnosis": ("Finding",),
+    "pyromq.client.admin.finding": ("Finding",),
     "pyromq.client.admin.members": ("TrackState",),
     "pyromq.client.admin.messages.delayed_messages": (
         "DelayLevel",

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from pyromq import Admin
+from pyromq.cli.commands.replica_commands import failover, replicas
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.client.admin.servers import RoundTrip
@@ -31,6 +32,10 @@ def _not_empty(ctx: click.Context, argument: click.Parameter, text: str) -> str:
 @click.group()
 def cluster() -> None:
     """Show brokers, their state and settings."""
+
+
+cluster.add_command(replicas)
+cluster.add_command(failover)
 
 
 @cluster.command("list")

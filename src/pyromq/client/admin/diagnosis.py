@@ -6,8 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 
+from pyromq.client.admin.admin_client import ClusterBrokers
+from pyromq.client.admin.finding import Finding as Finding
+from pyromq.client.admin.replica_diagnosis import set_findings
+from pyromq.client.admin.replica_sets import ask_set
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.environment import connections_of
+from pyromq.client.cluster.known_masters import MASTER
 from pyromq.client.cluster.name_servers import addresses_of
 from pyromq.client.cluster.topic_routes import read_route
 from pyromq.clock import Clock, SystemClock
@@ -30,20 +35,9 @@ from pyromq.net.tls.certificate_dates import SOON_DAYS, lifetime
 from pyromq.net.tls.failures import speaks_tls
 from pyromq.net.tls.first_bytes import REFUSED
 from pyromq.plural import counted
-from pyromq.remoting.bodies import ClusterTable, KeyValues, TopicRoute, decode_body
+from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, KeyValues, TopicRoute, decode_body
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerClusterInfo, BrokerState, RouteOfTopic
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One check: the checked server or topic (`name`), whether it is in order, the observation, and advice."""
-
-    name: str
-    ok: bool
-    text: str
-    advice: str = ""
-
 
 WITH_TLS = "give the authority of its certificate: --tls-ca FILE (ConnectionConfig.tls), see docs/security.md"
 WITHOUT_TLS = "leave out --tls... options and PYROMQ_TLS... variables, or enable TLS at the server"
@@ -186,22 +180,44 @@ async def _check_brokers(
         advice = f"start one with `pyromq serve broker --namesrv {name_server}`, or correct its namesrvAddr setting"
         yield Finding("brokers", False, "no broker is registered", advice)
     brokers = [
-        (f"broker {broker_name} (id {broker_id})", address)
+        (f"broker {broker_name} (id {broker_id})", address, broker_name)
         for broker_name, broker in sorted(table.brokers.items())
         for broker_id, address in sorted(broker.addresses.items())
     ]
     behind = asking.left
-    for number, (name, address) in enumerate(brokers, 1):
-        asking.whom, asking.left = name, [*(each for each, _ in brokers[number:]), *behind]
-        yield await _check_broker(cluster, name, address, clock=clock)
+    sets: dict[str, None] = {}  # names of replica sets, in order
+    for number, (name, address, broker_name) in enumerate(brokers, 1):
+        asking.whom, asking.left = name, [*(each for each, *_ in brokers[number:]), *behind]
+        figures: dict[str, str] = {}
+        yield await _check_broker(cluster, name, address, figures, clock=clock)
         for certificate in certificates_of(name, cluster.open_channel(address), clock):
             yield certificate
+        if "pyromqReplica" in figures:
+            sets[broker_name] = None
+    for set_name in sets:
+        asking.whom, asking.left = f"replica set {set_name}", behind
+        for finding in await _check_set(cluster, name_server, table.brokers[set_name], clock):
+            yield finding
 
 
-async def _check_broker(cluster: ClusterClient, name: str, address: str, *, clock: Clock) -> Finding:
+async def _check_set(
+    cluster: ClusterClient, name_server: str, registered: BrokerAddresses, clock: Clock
+) -> list[Finding]:
+    name = registered.broker_name
+    try:
+        found = await ask_set(ClusterBrokers(cluster, timeout=TIMEOUT), name, registered, clock)
+    except MQError as error:
+        return [Finding(f"replica set {name}", False, str(error), "look at its brokers")]
+    return set_findings(found, name_server, registered.addresses.get(MASTER))
+
+
+async def _check_broker(
+    cluster: ClusterClient, name: str, address: str, figures: dict[str, str], *, clock: Clock
+) -> Finding:
+    """Return the finding about a broker. The broker's runtime figures are added to `figures`."""
     try:
         response = (await cluster.ask(address, BrokerState(), timeout=TIMEOUT)).check()
-        figures = decode_body(KeyValues, response.body).table
+        figures |= decode_body(KeyValues, response.body).table
     except Unavailable as error:
         if (finding := await explained(name, address, error, clock)) is not None:
             return finding

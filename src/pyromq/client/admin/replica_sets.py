@@ -70,35 +70,7 @@ class ReplicaSets:
         table = (await self._brokers.table()).brokers
         if name not in table:
             raise UsageError(f"replica set {name!r} has no registered broker; registered are {listed(table)}")
-        return await self._state_of(name, table[name])
-
-    async def _state_of(self, name: str, registered: BrokerAddresses) -> ReplicaSetAnswers:
-        """Ask the brokers of one name that a name server knows, and the replicas that these know."""
-        found: dict[str, ReplicaSetStatus] = {}
-        errors: dict[str, MQError] = {}
-        clocks: dict[str, tuple[float, float]] = {}
-        waiting = list(dict.fromkeys(registered.addresses.values()))
-        while waiting:
-            address = waiting.pop(0)
-            began, began_ms = time.perf_counter(), self._clock.now_ms()
-            try:
-                response = await self._brokers.ask(address, ReplicaSetState())
-            except CodeNotSupported:
-                raise UsageError(
-                    f"broker {name!r} at {address} is no replica of a set: its brokers were started without etcd"
-                ) from None
-            except MQError as error:
-                errors[address] = error
-                continue
-            half_ms = 500 * (time.perf_counter() - began)
-            status = found[address] = decode_body(ReplicaSetStatus, response.body)
-            clocks[address] = (status.now_ms - began_ms - half_ms, half_ms)
-            others = {each.address for each in status.replicas if each.address is not None}
-            waiting += sorted(others - found.keys() - errors.keys() - set(waiting))
-        if not found:
-            texts = "; ".join(str(error) for error in errors.values())
-            raise Unavailable(f"no replica of the set {name} answers: {texts or 'none is registered'}")
-        return ReplicaSetAnswers(name, found, errors, clocks)
+        return await ask_set(self._brokers, name, table[name], self._clock)
 
     async def hand_over(self, name: str, number: int) -> float:
         """Make another in-sync replica the master, without loss. Return the seconds until it confirms messages.
@@ -135,14 +107,7 @@ class ReplicaSets:
         Confirmed messages that only other replicas have are lost. The set's record keeps the reason. Raises
         `UsageError` if the set has a master, `Unavailable` if the replica does not answer.
         """
-        found = await self.state(name)
-        _replica(found, number)
-        if found.masters:
-            master = found.masters[0].number
-            raise UsageError(f"replica set {name} has a master, replica {master}: hand over without accepting a loss")
-        address = found.address_of(number)
-        if address is None or address not in found.answers:
-            raise Unavailable(f"replica {number} of {name} does not answer: start it first")
+        address = electable(await self.state(name), number)
         began = time.perf_counter()
         await self._brokers.ask(address, AcceptLoss(reason=reason))
         await self._until_master(name, number, address, serves=lambda _: True)
@@ -168,6 +133,52 @@ class ReplicaSets:
                         return
             await self._clock.sleep(_POLL_SECONDS)
         raise BrokerError(f"replica {number} of {name} is not the master after {FAILOVER_SECONDS:g} s: {last}")
+
+
+async def ask_set(brokers: ClusterBrokers, name: str, registered: BrokerAddresses, clock: Clock) -> ReplicaSetAnswers:
+    """Ask the brokers of one name that a name server knows, and the replicas that these know.
+
+    Raises as `ReplicaSets.state`.
+    """
+    found: dict[str, ReplicaSetStatus] = {}
+    errors: dict[str, MQError] = {}
+    clocks: dict[str, tuple[float, float]] = {}
+    waiting = list(dict.fromkeys(registered.addresses.values()))
+    while waiting:
+        address = waiting.pop(0)
+        began, began_ms = time.perf_counter(), clock.now_ms()
+        try:
+            response = await brokers.ask(address, ReplicaSetState())
+        except CodeNotSupported:
+            raise UsageError(
+                f"broker {name!r} at {address} is no replica of a set: its brokers were started without etcd"
+            ) from None
+        except MQError as error:
+            errors[address] = error
+            continue
+        half_ms = 500 * (time.perf_counter() - began)
+        status = found[address] = decode_body(ReplicaSetStatus, response.body)
+        clocks[address] = (status.now_ms - began_ms - half_ms, half_ms)
+        others = {each.address for each in status.replicas if each.address is not None}
+        waiting += sorted(others - found.keys() - errors.keys() - set(waiting))
+    if not found:
+        texts = "; ".join(str(error) for error in errors.values())
+        raise Unavailable(f"no replica of the set {name} answers: {texts or 'none is registered'}")
+    return ReplicaSetAnswers(name, found, errors, clocks)
+
+
+def electable(found: ReplicaSetAnswers, number: int) -> str:
+    """Return the address of a replica that can be elected with a loss. Raises as `ReplicaSets.accept_loss`."""
+    _replica(found, number)
+    if found.masters:
+        raise UsageError(
+            f"replica set {found.name} has a master, replica {found.masters[0].number}: hand over without accepting a"
+            " loss"
+        )
+    address = found.address_of(number)
+    if address is None or address not in found.answers:
+        raise Unavailable(f"replica {number} of {found.name} does not answer: start it first")
+    return address
 
 
 def _replica(found: ReplicaSetAnswers, number: int) -> ReplicaState:

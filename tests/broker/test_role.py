@@ -194,7 +194,7 @@ READS = {
 
 def test_every_request_is_either_refused_by_followers_or_known_to_append_nothing(config, clock):
     """A new request must be entered here or in `WriteRefusals`."""
-    dispatcher = Broker(config, clock, role=BrokerRole(1))._dispatcher
+    dispatcher = Broker(config, clock, role=BrokerRole(1)).dispatcher
     names = {code: header.__name__ for code, header in request_headers().items()}
     own = {names[code] for code in dispatcher.codes}
     refused = {

@@ -41,8 +41,10 @@ from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, StoreNotWritable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import pack_address
+from pyromq.net.listening import OpenPorts
 from pyromq.net.server import Server
 from pyromq.net.tasks import Alarm, Tasks, call_soon
+from pyromq.remoting.codes import Language
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.log_cut import LogCut
@@ -123,10 +125,12 @@ class Broker:
         role: BrokerRole | None = None,
         cut: LogCut | None = None,
         modules: Sequence[Callable[[SharedState], BrokerModule]] = (),
+        ports: OpenPorts = (),
     ) -> None:
         """Make a broker with this role; None: the role that the configuration names.
 
         With `cut`, the start of the broker cuts the end off the log. `modules` make further modules of the broker.
+        `ports` are those that an earlier broker has left open (`keep_ports`).
         """
         state = SharedState(config, clock or SystemClock(), disk, call_soon, role=role)
         self.config, self.store, self.statistics = state.config, state.store, state.statistics
@@ -138,6 +142,7 @@ class Broker:
         self._state = state
         self._cut = cut
         self.role = state.role
+        self.drain_seconds = DRAIN_SECONDS
         self._write_refusals = WriteRefusals(state.role)
         self._clock = state.clock
         self._modules = [*_modules(state), *(module(state) for module in modules)]
@@ -145,7 +150,7 @@ class Broker:
         self._saving: dict[BrokerModule, asyncio.Future[None]] = {}
         connections = self.config.connections
         hooks = (*connections.hooks, *(hook for module in self._modules for hook in module.hooks))
-        self._dispatcher = Dispatcher(
+        self.dispatcher = Dispatcher(
             *(answerer for module in self._modules for answerer in module.answerers),
             guard=next((module.guard for module in self._modules if module.guard is not None), None),
             refusals=state.refusals,
@@ -154,12 +159,13 @@ class Broker:
         self._obey_role()
         self.role.listen(self._obey_role)
         self._server = Server(
-            self._dispatcher,
+            self.dispatcher,
             self._clock,
             limits=self.config.limits_of_connections,
             host=self.config.host,
             port=self.config.port,
             beside=VIP_CHANNEL if self.config.has_vip_channel else 0,
+            opened=ports,
             connections=replace(connections, hooks=hooks),
             tls=self.config.tls,
             fast_path=[handler for module in self._modules for handler in module.fast_path],
@@ -174,6 +180,11 @@ class Broker:
     def address(self) -> str:
         """The address to which clients connect: `host:port`."""
         return self.config.advertised_address
+
+    @property
+    def serves_other_languages(self) -> bool:
+        """Whether a client in another language than Python is connected: a member of a group."""
+        return any(member.language != Language.PYTHON.name for member in self.connections.members())
 
     def metrics(self) -> BrokerMetrics:
         """Return the metrics of this broker, to be passed to a `MetricsEndpoint`."""
@@ -230,9 +241,15 @@ class Broker:
 
     def _obey_role(self) -> None:
         is_master = self.role.is_master
-        self._dispatcher.override(None if is_master else self._write_refusals)
+        self.dispatcher.override(None if is_master else self._write_refusals)
         # No part of a follower may append: its log would differ from the master's.
         self.store.refuse_own("" if is_master else "a follower stores only what its master sends")
+
+    def keep_ports(self) -> OpenPorts:
+        """Return sockets that keep the ports open when this broker stops. Clients that connect wait for the next broker
+        at these ports.
+        """
+        return self._server.keep_ports()
 
     def cut_connections(self) -> None:
         """Break all connections, as a crash of the broker does. For tests of clients."""
@@ -255,7 +272,7 @@ class Broker:
         self._server.stop_accepting()
         for module in reversed(self._modules):
             await module.stop()
-        await self._server.close(DRAIN_SECONDS)
+        await self._server.close(self.drain_seconds)
         await self._tasks.stop()
         await self.saved()
         self._close()

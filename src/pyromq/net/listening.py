@@ -30,6 +30,7 @@ _LISTEN = "0A"  # state of a listening socket in /proc/net/tcp
 _ACCEPTED_AT_ONCE = 64
 _PAUSE_SECONDS = 1.0  # pause before accepting again if the process has no free descriptor
 _TRIES = 20  # limit of tries to find two free ports at the wanted distance
+OpenPorts = Sequence[socket.socket]  # sockets that listen
 _ACCEPT_TURNS = 3  # turns of the event loop until the protocol of an accepted connection is called
 
 
@@ -115,6 +116,7 @@ async def listen(
     clock: Clock,
     refusals: RejectionLog,
     beside: int = 0,
+    opened: OpenPorts = (),
     tls: ServerContext | None = None,
     fast_path: Sequence[FastHandler] = (),
     busy_poll_us: int = 0,
@@ -122,12 +124,15 @@ async def listen(
 ) -> Listener:
     """Open a port and return its listener, with the compiled reactor if available, otherwise with asyncio's transports.
 
-    `beside` is the distance of a second port for the same protocols; 0: none. `fast_path` answers frequent requests in
+    `beside` is the distance of a second port for the same protocols; 0: none. `opened` are sockets that listen at these
+    ports already. `fast_path` answers frequent requests in
     the reactor; `kept_bytes` limits the incomplete requests that the reactor keeps. Raises `UsageError` that names a
     port that cannot be opened.
     """
     loop = asyncio.get_running_loop()
-    sockets = await _open_both(host, port, beside) if beside else await open_port(host, port)
+    sockets = opened
+    if not opened:
+        sockets = await _open_both(host, port, beside) if beside else await open_port(host, port)
     reactor = None
     if speedups.is_active:
         reactor = Reactor(

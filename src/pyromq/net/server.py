@@ -14,7 +14,7 @@ from pyromq.clock import Clock
 from pyromq.logs import logger_of
 from pyromq.net.connection import Connection, FairScheduler, Shared
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
-from pyromq.net.listening import Listener, all_accepted, listen, stop_listening
+from pyromq.net.listening import Listener, OpenPorts, all_accepted, listen, stop_listening
 from pyromq.net.tasks import Tasks, every
 from pyromq.net.tls.tls_server import ServerContext, ServerTlsConfig, TlsMode
 from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, Budget, ConnectionLimits
@@ -36,7 +36,8 @@ WRITE_SECONDS = 1.0  # longest time for writing the output at the end, to peers 
 class Server:
     """Serves one dispatcher at one address. After `start`, `port` is the port in use, also if port 0 was given.
 
-    `beside` is the distance of a second port; connections of both ports count together. `fast_path` answers frequent
+    `beside` is the distance of a second port; connections of both ports count together. `opened` are the sockets of an
+    earlier server at these ports (`keep_ports`). `fast_path` answers frequent
     requests as the dispatcher would. The fast path is not used with hooks, or with a guard that is not compiled.
     """
 
@@ -48,6 +49,7 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 0,
         beside: int = 0,
+        opened: OpenPorts = (),
         connections: ConnectionConfig = PLAIN,
         limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS,
         tls: ServerTlsConfig | None = None,
@@ -57,6 +59,7 @@ class Server:
         self.host = host
         self.port = port
         self._beside = beside
+        self._listening_sockets = opened
         self.sessions: set[RemotingSession] = set()
         self._dispatcher = dispatcher
         self._clock = clock
@@ -91,6 +94,7 @@ class Server:
             tls=context,
             refusals=self._refusals,
             beside=self._beside,
+            opened=self._listening_sockets,
             fast_path=() if self._config.hooks or not self._dispatcher.allows_fast_path else self._fast_path,
             busy_poll_us=self._busy_poll_us,
             kept_bytes=self._limits.received_bytes // KEPT_SHARE,
@@ -98,6 +102,10 @@ class Server:
         self.port = self._listener.sockets[0].getsockname()[1]
         self._tasks.start(every(10.0, self._close_idle, self._clock), name="close idle connections")
         self._tasks.start(every(0.5, self._expire_calls, self._clock), name="expire calls")
+
+    def keep_ports(self) -> OpenPorts:
+        """Return sockets that keep the ports open when this server stops, so that clients wait for the next server."""
+        return () if self._listener is None else [each.dup() for each in self._listener.sockets]
 
     def stop_accepting(self) -> None:
         """Stop accepting connections; open connections stay."""

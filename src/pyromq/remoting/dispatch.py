@@ -127,6 +127,10 @@ def _at_once(work: SlowReply, call: Call) -> Outcome:
     return run_blocking(work)
 
 
+def _answer_here(call: Call) -> None:
+    """Divert no request."""
+
+
 class Dispatcher:
     """The answering method of each request code, for one server or client, collected from the marked methods of
     objects.
@@ -150,6 +154,7 @@ class Dispatcher:
         for answerer in answerers:
             _collect(answerer, self._table)
         self._own = self._table
+        self._divert: Callable[[Call], Outcome | None] = _answer_here
 
     @property
     def allows_fast_path(self) -> bool:
@@ -166,6 +171,14 @@ class Dispatcher:
         self._table = dict(self._own)
         if answerer is not None:
             _collect(answerer, self._table, replace=True)
+
+    def divert(self, divert: Callable[[Call], Outcome | None] | None) -> None:
+        """Let a function answer requests before the marked methods do, once the guard has permitted them.
+
+        The function returns None for requests that it leaves to the marked methods. None instead of a function ends
+        that.
+        """
+        self._divert = divert or _answer_here
 
     def dispatch(self, call: Call) -> Outcome:
         """Return the reply to a request, or a future for the reply. Never raises.
@@ -199,7 +212,7 @@ class Dispatcher:
     def _answer(self, answer: Answer, call: Call) -> Outcome | SlowReply:
         if self._guard is not None and (error := self._guard.judge(call)) is not None:
             return self.refused(error, call)  # returned, not raised: error and traceback would refer to each other
-        return answer(call.header, call)
+        return self._divert(call) or answer(call.header, call)
 
     async def _answer_when_loaded(self, to_load: PagesToLoad, answer: Answer, call: Call) -> Outcome:
         answered = await when_loaded(to_load, partial(self._answer, answer, call))

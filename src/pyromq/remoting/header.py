@@ -48,6 +48,17 @@ class Header(msgspec.Struct, **_DECLARATION):
     reply_body: ClassVar[type[Any] | None] = None
 
 
+class RawFields(Header):
+    """The fields of a request or response that is passed on as it was received, whatever its declared header is."""
+
+    number: int  # the code of the request or response
+    texts: dict[str, str]  # by wire name
+
+    @property
+    def code(self) -> int:  # type: ignore[override]  # of one command, not of a class
+        return self.number
+
+
 H = TypeVar("H", bound=Header)
 
 
@@ -84,6 +95,8 @@ def _kind(annotation: Any) -> type:
 
 def wire_fields(header: Header) -> dict[str, str]:
     """Return the fields of a header as texts by wire name. Fields that are None are omitted."""
+    if isinstance(header, RawFields):
+        return header.texts
     fields = {}
     for attribute, wire_name, kind, _, _ in wire_layout(type(header)):
         value = getattr(header, attribute)
@@ -157,7 +170,8 @@ def respell(header: type[Header], code: int, name: str, *, letters: bool = False
 
 def request_headers() -> dict[int, type[Header]]:
     """Return the class of every declared request header by request code."""
-    return {int(header.code): header for header in _subclasses(Header) if header.code >= 0}
+    declared = (header for header in _subclasses(Header) if header is not RawFields)
+    return {int(header.code): header for header in declared if header.code >= 0}
 
 
 def _subclasses(header: type[Header]) -> Iterator[type[Header]]:

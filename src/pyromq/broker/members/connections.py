@@ -126,6 +126,13 @@ class Connections:
             (consumers.subscriptions, topic, consumers.subscriptions[topic]),
         ]
 
+    def members(self) -> Iterator[GroupMember]:
+        """Yield each member of each group, consumers and producers."""
+        for group in self._consumers.values():
+            yield from group.by_session.values()
+        for producers in self._producers.values():
+            yield from producers.values()
+
     def consumer_groups(self) -> Iterator[ConsumerGroup]:
         return iter(self._consumers.values())
 

@@ -63,6 +63,9 @@ class FailoverConfig:
     lag_ms: int = setting(3_000, "replicaLagMillis", range=(100, _MAX_MS), change=_NEXT)
     # Time that a replica may be behind while nothing waits for it, before it leaves the set. RocketMQ 5's name.
     catch_up_ms: int = setting(15_000, "haMaxTimeSlaveNotCatchup", range=(100, _MAX_MS), change=_NEXT)
+    # Time for which a master that is stopped in order, and has clients of other languages, passes on their requests to
+    # the new master. RocketMQ's clients look for routes every 30 s. 0: it stops at once. Not in RocketMQ.
+    pass_on_ms: int = setting(31_000, "passOnMillis", range=(0, _MAX_MS), change=_NEXT)
     # Whether a replica that was not in sync may become master if no other is left. Confirmed messages may then be lost.
     # RocketMQ 5's name.
     unclean_election: bool = setting(False, "enableElectUncleanMaster")

@@ -24,6 +24,7 @@ STEADY_SECONDS = 10.0  # without lag, before a replica that was removed for its 
 NEAR_SECONDS = 1.0  # a learner this close behind the master's log is required, and then added
 HAND_OVER_SECONDS = 1.0  # limit of the time in which sends wait for a planned failover
 RECENT_SECONDS = 0.3  # a replica whose last report is older may be stopped, so nothing is handed over to it
+_ANSWER_SECONDS = 0.5  # of a planned failover, for the confirmation of what was stored before
 _MARK_SECONDS = 0.1  # between two notes of the log's end
 
 _log = logger_of(__name__)
@@ -277,7 +278,13 @@ class Mastership:
             return None
         if follower.reported < self._log.end or now - follower.reported_at > RECENT_SECONDS:
             return None
-        in_sync = tuple(each for each in record.in_sync if not self._leaves or each != self._config.member)
+        # Sends that wait are answered here: once the new master is named they would be refused, and sent again.
+        if self._log.confirmed_end < self._log.end and now - self._target_since < _ANSWER_SECONDS:
+            return None
+        # This master opens its broker again: nothing should wait for it, if enough others are in sync.
+        others = tuple(each for each in record.in_sync if each != self._config.member)
+        is_free = self._leaves or len(others) >= max(2, self._config.settings.min_in_sync)
+        in_sync = others if is_free else record.in_sync
         return msgspec.structs.replace(record, epoch=record.epoch + 1, master=follower.member.number, in_sync=in_sync)
 
     def _follower(self, number: int | None) -> Follower | None:

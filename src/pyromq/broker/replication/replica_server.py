@@ -17,6 +17,7 @@ from typing import Self
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import ReplicaRule
+from pyromq.broker.replication.handover.passing_on import PassingOn
 from pyromq.broker.replication.identity import Identity
 from pyromq.broker.replication.operating.replica_metrics import ReplicaMetrics
 from pyromq.broker.replication.operating.replica_set_processor import replica_set
@@ -57,6 +58,7 @@ from pyromq.broker.role import BrokerRole
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import LeaseGone, MQError, NotTheMaster, RegistryUnavailable, UsageError
 from pyromq.logs import logger_of
+from pyromq.net.listening import OpenPorts
 from pyromq.net.tasks import Tasks
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.epoch_file import EpochFile
@@ -123,6 +125,7 @@ class ReplicaServer:
             catch_up_bytes_per_second=failover.catch_up_bytes,
         )
         self.ha_address = ""
+        self._passing = PassingOn(config.connections, self.clock)
 
     # -- life
 
@@ -150,6 +153,7 @@ class ReplicaServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._move_clients()
         self._is_stopping = True
         if not self.failed.done() and self._changing is None:
             self._do(self.replica.leave(boot_seconds()))
@@ -194,6 +198,7 @@ class ReplicaServer:
         await self._tasks.stop()
         await self._calls.stop()
         await self._links.stop()
+        await self._passing.stop()
         if hasattr(self, "broker"):
             await self.broker.__aexit__(None, None, None)
         if release and self._lease is not None:
@@ -204,16 +209,15 @@ class ReplicaServer:
 
     # -- the broker
 
-    async def _open_broker(self, cut: LogCut | None = None, begin: int = 0) -> None:
+    async def _open_broker(self, cut: LogCut | None = None, begin: int = 0, ports: OpenPorts = ()) -> None:
         """Open the store and the broker as a follower, with a new `Replica`."""
         config = self.config
         self.identity = identity = Identity(config.data, self._disk)
         epochs = EpochFile(config.data, self._disk)
         epochs.load()
         role = BrokerRole(self.number or 1, is_master=False, epoch=epochs.promised)
-        broker = Broker(
-            *(config, self.clock), disk=self._disk, role=role, cut=cut, modules=[replica_set(self, boot_seconds)]
-        )
+        more = [replica_set(self, boot_seconds)]
+        broker = Broker(config, self.clock, disk=self._disk, role=role, cut=cut, modules=more, ports=ports)
         broker.store.bound_reads()
         broker.confirmation.require_replicas(self._rule)
         broker.store.lock()
@@ -226,6 +230,8 @@ class ReplicaServer:
         identity.take_number(self.number)
         role.number = self.number
         self.broker = broker
+        self._passing.dispatcher = broker.dispatcher
+        broker.dispatcher.divert(self._passing.divert)
         await broker.__aenter__()
         epochs.load()  # a cut has shortened the file
         self.config.port = broker.port
@@ -269,14 +275,17 @@ class ReplicaServer:
         self._links.log = None
         self._links.close_all()
         await self._calls.stop()
+        ports = self.broker.keep_ports()
+        self.broker.drain_seconds = 0.0  # what waits here is passed on later: its clients connect again, and repeat it
         await self.broker.__aexit__(None, None, None)
         if begin is not None:
             self.identity.renew()
-        await self._open_broker(cut, begin or 0)
+        await self._open_broker(cut, begin or 0, ports)
         await self._register()
 
     async def _promote(self, epoch: int) -> None:
         await self.broker.promote(epoch)
+        self._passing.pass_to(None)
         logger.info("replica %d is master of epoch %d", self.number, epoch)
 
     async def _step_down(self, action: StepDown) -> None:
@@ -284,6 +293,7 @@ class ReplicaServer:
         logger.warning("replica %d steps down: %s", self.number, action.reason)
         self.broker.confirmation.step_down(str(NotTheMaster(address)))
         self.broker.role.step_down(address)
+        self._passing.step_down()
         if self._handed_over is not None and not self._handed_over.done():
             self._handed_over.set_result(None)
         await asyncio.sleep(0)  # the replies are written
@@ -292,6 +302,7 @@ class ReplicaServer:
             self._may_leave.set()
         else:
             await self._reopen()
+            self._passing.pass_to(address)
 
     def _fail(self, error: Exception) -> None:
         if not self.failed.done():
@@ -307,6 +318,25 @@ class ReplicaServer:
         self._do(self.replica.hand_over(boot_seconds(), number))
         if (reason := await self._handed_over) is not None:
             raise UsageError(f"the master stays at replica {self.number}: {reason}")
+
+    async def _move_clients(self) -> None:
+        """Before a stop: hand over, and pass on what clients of other languages ask for until they know the master.
+
+        Such clients look for routes every 30 s. Without such clients this does nothing.
+        """
+        if self.replica.mastership is None or self._failover.pass_on_ms == 0 or not self.broker.serves_other_languages:
+            return
+        number = self.replica.mastership.best_successor()
+        if number is None:
+            return
+        try:
+            await self.hand_over(number)
+        except UsageError as error:
+            logger.warning("%s", error)
+            return
+        seconds = self._failover.pass_on_ms / 1000
+        logger.info("replica %d stops in %g s: by then all clients know the new master", self.number, seconds)
+        await asyncio.wait([self.failed], timeout=seconds)
 
     def accept_loss(self, reason: str) -> None:
         """Make this replica the master although it may lack confirmed messages.
@@ -352,8 +382,11 @@ class ReplicaServer:
                 self._calls.start(self._swap(self.replica, action), name="swap the set's record")
             case Serve():
                 self._rule.refusal = action.sends_refused or ""
+                self._serve()
             case FollowMaster(number, epoch):
-                self.broker.role.follow(self._address_of(number), None, epoch)
+                address = self._address_of(number)
+                self.broker.role.follow(address, None, epoch)
+                self._passing.pass_to(address)
                 logger.info("replica %d follows replica %d, epoch %d", self.number, number, epoch)
             case BecomeMaster(epoch, _):
                 self._change(partial(self._promote, epoch), "become master")
@@ -379,6 +412,14 @@ class ReplicaServer:
                     self._handed_over.set_result(reason)
             case MayLeave():
                 self._may_leave.set()
+
+    def _serve(self) -> None:
+        """Let writes wait while this master hands over."""
+        mastership = self.replica.mastership
+        if mastership is not None and mastership.is_handing_over:
+            self._passing.hold()
+        elif mastership is not None:
+            self._passing.pass_to(None)
 
     def _send_reports(self) -> None:
         """Send the newest report of this turn to the master: earlier ones say nothing more."""

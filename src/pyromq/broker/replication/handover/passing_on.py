@@ -1,0 +1,282 @@
+"""Holds requests while a master hands over, and passes on to the new master what reaches a replica instead.
+
+Clients of RocketMQ look for routes every 30 s only, so they send to the former master for that long. Clients of ours
+are told the master's address and move at once. A request that was passed on has the language PYTHON, so it is never
+passed on twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+
+from pyromq.clock import Clock
+from pyromq.errors import BrokerError, MQError, NotTheMaster, ResponseCode, SystemBusy
+from pyromq.logs import logger_of
+from pyromq.net.channel import Channel, connect
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.tasks import Tasks, soon_in_this_loop
+from pyromq.remoting.codes import ONE_WAY, Language
+from pyromq.remoting.command import Call, Reply, Response
+from pyromq.remoting.dispatch import Dispatcher, Later, Outcome, refusal
+from pyromq.remoting.header import RawFields, wire_fields
+from pyromq.remoting.headers import (
+    CommitBatch,
+    EndTransaction,
+    LockQueues,
+    QueryConsumerOffset,
+    ResumeHalfMessage,
+    RollBackBatch,
+    SendBatchMessage,
+    SendHalfRun,
+    SendMessage,
+    SendMessageBack,
+    SendReplyMessage,
+    UnlockQueues,
+    UpdateConsumerOffset,
+)
+from pyromq.remoting.headers.message_headers import SendMessageV2
+
+logger = logger_of(__name__)
+
+WAIT_SECONDS = 1.0  # longest wait of a request until the new master is at work
+ANSWER_SECONDS = 30.0  # longest wait for the new master's reply: the client gives up earlier
+MOST_WAITING = 10_000  # limit of requests that wait, as of sends that wait for confirmation
+MOST_WAITING_BYTES = 64 << 20
+_PAUSE_SECONDS = 0.02  # between two questions whether the new master is at work
+
+# Only a master answers these. While it hands over they wait, whoever sends them.
+_WRITES = {
+    int(header.code)
+    for header in (
+        *(SendMessage, SendMessageV2, SendBatchMessage, SendMessageBack, SendReplyMessage, EndTransaction),
+        *(ResumeHalfMessage, SendHalfRun, CommitBatch, RollBackBatch),
+    )
+}
+# Passed on to the master, with what only masters know of groups.
+_PASSED = {
+    int(header.code)
+    for header in (
+        *(SendMessage, SendMessageV2, SendBatchMessage, SendMessageBack, EndTransaction),
+        *(QueryConsumerOffset, UpdateConsumerOffset, LockQueues, UnlockQueues),
+    )
+}
+_NOT_YET = {ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SLAVE_NOT_AVAILABLE}  # how a follower refuses writes
+
+
+class _Waiting(msgspec.Struct, gc=False, eq=False):
+    call: Call
+    answered: Later
+    since: float
+
+
+class PassingOn:
+    """The requests that wait for another master at one replica, in the order in which they arrived.
+
+    `divert` takes requests out of the way of `dispatcher`, which answers those that need not wait any more. Requests of
+    one connection reach the new master in their order.
+    """
+
+    def __init__(self, connections: ConnectionConfig, clock: Clock) -> None:
+        self.dispatcher: Dispatcher | None = None  # that of the present broker
+        self._connections = replace(connections, signer=None, hooks=())  # requests are passed on as they were signed
+        self._clock = clock
+        self._is_holding = False
+        self._is_over = False  # the master that held writes has stepped down
+        self._master: str | None = None  # address of the new master
+        self._is_at_work = False  # whether the new master has taken a write
+        self._queue: deque[_Waiting] = deque()
+        self._bytes = 0  # of the bodies in the queue
+        self._channel: Channel | None = None
+        self._tasks = Tasks()
+        self._passing: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def divert(self, call: Call) -> Outcome | None:
+        """Return the future of the reply to a request that waits or is passed on; None for any other request.
+
+        Raises `SystemBusy` if too many requests wait.
+        """
+        is_ours = call.language == Language.PYTHON.name
+        if self._is_holding:
+            return self._enter(call) if call.code in _WRITES and not (is_ours and self._is_over) else None
+        if self._master is None or call.code not in _PASSED or is_ours:
+            return None
+        return self._enter(call)
+
+    def hold(self) -> None:
+        """Let writes wait until `pass_to` or `stop`: the master hands over."""
+        self._is_holding = True
+
+    def step_down(self) -> None:
+        """Let writes of other languages wait on until `pass_to`: the broker opens again. It answers the others."""
+        self._is_holding = self._is_over = True
+        waiting, self._queue = self._queue, deque()
+        for each in waiting:
+            if each.call.language == Language.PYTHON.name:
+                self._bytes -= len(each.call.body)
+                self._answer_here(each)
+            else:
+                self._queue.append(each)
+
+    def pass_to(self, master: str | None) -> None:
+        """Pass on to this master what clients of other languages ask for; None: no other replica is the master.
+
+        The broker answers what waits and is not passed on.
+        """
+        if master != self._master:
+            self._master, self._is_at_work = master, False
+            self._drop_channel()
+        waiting, self._queue, self._bytes = self._queue, deque(), 0
+        self._is_holding = self._is_over = False
+        for each in waiting:
+            if master is None or each.call.language == Language.PYTHON.name or each.call.code not in _PASSED:
+                self._answer_here(each)
+            else:
+                self._append(each)
+
+    async def stop(self) -> None:
+        """Let the broker answer what waits, and close the connection to the master."""
+        channel = self._channel
+        self.pass_to(None)
+        await self._tasks.stop()
+        if channel is not None:
+            await channel.close()
+
+    # -- waiting
+
+    def _enter(self, call: Call) -> Later:
+        if len(self._queue) >= MOST_WAITING or self._bytes + len(call.body) > MOST_WAITING_BYTES:
+            raise SystemBusy("[OVERLOAD]too many requests wait for the new master")
+        waiting = _Waiting(call, Later(), self._clock.monotonic())
+        self._append(waiting)
+        return waiting.answered
+
+    def _append(self, waiting: _Waiting) -> None:
+        self._queue.append(waiting)
+        self._bytes += len(waiting.call.body)
+        if self._passing is None and not self._is_holding:
+            self._passing = self._tasks.start(self._pass_all(), name="pass requests on")
+
+    def _take(self) -> _Waiting:
+        waiting = self._queue.popleft()
+        self._bytes -= len(waiting.call.body)
+        return waiting
+
+    def _answer_here(self, waiting: _Waiting) -> None:
+        assert self.dispatcher is not None
+        outcome = self.dispatcher.dispatch(waiting.call)
+        if isinstance(outcome, Reply):
+            waiting.answered.set_result(outcome)
+        elif isinstance(outcome, Later):
+            outcome.add_done_callback(partial(_complete, waiting.answered))
+        else:  # the future may complete in another thread
+            run_soon = soon_in_this_loop()
+            outcome.add_done_callback(lambda done: run_soon(partial(_complete, waiting.answered, done)))
+
+    # -- passing on
+
+    async def _pass_all(self) -> None:
+        try:
+            while self._queue and self._master is not None:
+                await self._pass_first(self._master)
+        finally:
+            self._passing = None
+
+    async def _pass_first(self, master: str) -> None:
+        """Pass on the first request, or wait a little if the master is not at work yet."""
+        first = self._queue[0]
+        if first.call.peer.closed:  # its client has given up, and sends the request again
+            self._take().answered.set_result(Reply())
+            return
+        try:
+            channel = await self._open(master)
+            if self._is_at_work:
+                await channel.writable(first.call.code, ANSWER_SECONDS)
+                if self._is_first(first, master):
+                    self._send(channel, self._take())
+                return
+            response: Response | MQError = await self._ask(channel, first.call)
+        except MQError as error:
+            response = error
+        if not self._is_first(first, master):
+            return
+        is_refused = self._is_refused(response, first.call.code)
+        if is_refused and self._clock.monotonic() - first.since < WAIT_SECONDS:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            return
+        self._finish(self._take(), response)
+        self._is_at_work = first.call.code in _WRITES and not is_refused
+
+    def _is_first(self, waiting: _Waiting, master: str) -> bool:
+        """Whether nothing has changed while the pass waited."""
+        return master == self._master and bool(self._queue) and self._queue[0] is waiting
+
+    async def _open(self, master: str) -> Channel:
+        if self._channel is None or self._channel.closed:
+            self._channel = await connect(master, Dispatcher(), self._clock, connections=self._connections)
+            logger.info("requests of clients are passed on to the master %s", master)
+        return self._channel
+
+    async def _ask(self, channel: Channel, call: Call) -> Response:
+        header = _as_received(call)
+        if call.flag & ONE_WAY:
+            channel.notify(header, call.body)
+            return Response(0, 0)
+        return await channel.call(header, call.body, timeout=ANSWER_SECONDS)
+
+    def _send(self, channel: Channel, waiting: _Waiting) -> None:
+        call = waiting.call
+        header = _as_received(call)
+        if call.flag & ONE_WAY:
+            channel.notify(header, call.body)
+            waiting.answered.set_result(Reply())
+            return
+        channel.ask(header, call.body, timeout=ANSWER_SECONDS, answered=partial(self._finish, waiting))
+
+    @staticmethod
+    def _is_refused(response: Response | MQError, code: int) -> bool:
+        """Whether the other replica has not taken a request, because it is not the master or cannot be reached."""
+        return isinstance(response, MQError) or (code in _WRITES and response.code in _NOT_YET)
+
+    def _finish(self, waiting: _Waiting, response: Response | MQError) -> None:
+        if isinstance(response, MQError):
+            logger.info("request %d was not passed on: %s", waiting.call.code, response)
+            self._is_at_work = False
+            error: BrokerError = NotTheMaster(self._master)
+            if waiting.call.code == EndTransaction.code:
+                error = NotTheMaster(self._master, ResponseCode.SLAVE_NOT_AVAILABLE)
+            waiting.answered.set_result(refusal(error))
+            return
+        header = RawFields(response.code, response.fields)
+        waiting.answered.set_result(Reply(header, response.body, response.code, response.remark))
+
+    def _drop_channel(self) -> None:
+        """Close the connection once the requests on it are answered, or after a time."""
+        if self._channel is not None:
+            self._tasks.start(_close_later(self._channel), name="close the connection to a former master")
+            self._channel = None
+
+
+def _as_received(call: Call) -> RawFields:
+    """Return the fields of a request as they were received: a signature covers them."""
+    assert call.header is not None
+    return RawFields(call.code, call.fields if call.fields is not None else wire_fields(call.header))
+
+
+def _complete(answered: Later, done: Future[Reply] | Later) -> None:
+    answered.set_result(done.exception() or done.result())
+
+
+async def _close_later(channel: Channel) -> None:
+    """Close a connection once what was asked on it is answered; calls end at the latest after their time-out."""
+    while channel.session.waiting and not channel.closed:
+        await asyncio.sleep(_PAUSE_SECONDS)
+    await channel.close()

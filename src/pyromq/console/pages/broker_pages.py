@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from pyromq.client.admin.async_admin import AsyncAdmin
+from pyromq.client.admin.finding import Finding
+from pyromq.client.admin.replica_diagnosis import set_findings
+from pyromq.client.admin.replica_sets import ReplicaSetAnswers
 from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.cluster.cluster_snapshot import MASTER, BrokerView, RuntimeFigures
 from pyromq.console.security.console_accounts import Role
@@ -50,8 +53,51 @@ async def broker(context: RequestContext) -> Response:
             sort="-messages",
             text=lambda each: each.name,
         )
+    is_set = any(each.line is not None and "pyromqReplica" in each.line.runtime for each in replicas)
     return context.show(
-        "broker.html", broker=found, line=line, replicas=replicas, table=table, figures=figures, page="state"
+        "broker.html",
+        broker=found,
+        line=line,
+        replicas=replicas,
+        table=table,
+        figures=figures,
+        replica_set=await _replica_set(context, admin, found) if is_set else None,
+        page="state",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSetView:
+    """What the page shows of a replica set: all answers and what is wrong, or the error of the requests."""
+
+    answers: ReplicaSetAnswers | None
+    findings: list[Finding]
+    error: str = ""
+
+
+async def _replica_set(context: RequestContext, admin: AsyncAdmin, broker: BrokerView) -> ReplicaSetView:
+    try:
+        async with asyncio.timeout(REPLICA_SECONDS):
+            answers = await admin.replica_sets.state(broker.name)
+    except TimeoutError:
+        return ReplicaSetView(None, [], f"its replicas do not answer within {REPLICA_SECONDS:g} s")
+    except MQError as error:
+        return ReplicaSetView(None, [], str(error))
+    findings = set_findings(answers, context.console.namesrv, broker.address)
+    return ReplicaSetView(answers, [each for each in findings if not each.ok or each.advice])
+
+
+async def fail_over(context: RequestContext) -> Response:
+    """Make another replica the master, if the master is still the replica that was shown as the master."""
+    name, number = context.path["name"], context.whole("number", least=1)
+    before = context.whole("master", least=1)
+    sets = (await context.clients().admin()).replica_sets
+    master = (await sets.state(name)).best.master
+    if master != before:
+        raise UsageError(f"nothing was changed: the master is now replica {master}, and no longer replica {before}")
+    seconds = await sets.hand_over(name, number)
+    return context.done(
+        f"Replica {number} is the master of {name} now, after {seconds:.3f} s.", address("brokers", name)
     )
 
 
@@ -175,6 +221,7 @@ async def brokers(context: RequestContext) -> Response:
 
 ROUTES = [
     view("/brokers/{name}", broker),
+    change("/brokers/{name}/failover", fail_over, needs=Role.ADMIN, what="planned failover"),
     view("/brokers/{name}/settings", settings),
     view("/brokers/{name}/change", change_form, needs=Role.ADMIN),
     change("/brokers/{name}/change", save, needs=Role.ADMIN, what="change setting"),

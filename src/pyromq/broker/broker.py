@@ -47,7 +47,6 @@ from pyromq.net.tasks import Alarm, Tasks, call_soon
 from pyromq.remoting.codes import Language
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.store.disk import LOCAL_DISK, Disk
-from pyromq.store.log_cut import LogCut
 
 if TYPE_CHECKING:
     from pyromq.broker.broker_metrics import BrokerMetrics
@@ -123,14 +122,13 @@ class Broker:
         *,
         disk: Disk = LOCAL_DISK,
         role: BrokerRole | None = None,
-        cut: LogCut | None = None,
         modules: Sequence[Callable[[SharedState], BrokerModule]] = (),
         ports: OpenPorts = (),
     ) -> None:
         """Make a broker with this role; None: the role that the configuration names.
 
-        With `cut`, the start of the broker cuts the end off the log. `modules` make further modules of the broker.
-        `ports` are those that an earlier broker has left open (`keep_ports`).
+        `modules` make further modules of the broker. `ports` are those that an earlier broker has left open
+        (`keep_ports`).
         """
         state = SharedState(config, clock or SystemClock(), disk, call_soon, role=role)
         self.config, self.store, self.statistics = state.config, state.store, state.statistics
@@ -140,7 +138,6 @@ class Broker:
         self.half_messages, self.batches = state.half_messages, state.batches
         self.confirmation, self.cold_reads = state.confirmation, state.cold_reads
         self._state = state
-        self._cut = cut
         self.role = state.role
         self.drain_seconds = DRAIN_SECONDS
         self._write_refusals = WriteRefusals(state.role)
@@ -195,8 +192,8 @@ class Broker:
     async def __aenter__(self) -> Self:
         try:
             await start_over(self.config, self._clock, self.store.disk)
-            self.store.open(self._cut)
-            lower_progress(self.store, self.config.data)  # a kill may have left a cut of the log unfinished, too
+            self.store.open()
+            lower_progress(self.store, self.config.data)  # a kill may have left a cut of the log unfinished
             for module in self._modules:
                 module.load()
             await self._listen()

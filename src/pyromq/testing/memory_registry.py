@@ -75,7 +75,8 @@ class MemoryRegistry:
             at = len(self._changes)
             news = self._news
             try:
-                await asyncio.wait_for(news.wait(), _LOOK_SECONDS)
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await news.wait()
             except TimeoutError:
                 self._end_leases()
 

@@ -12,7 +12,7 @@ from pyromq.broker.replication.failover_config import FailoverConfig
 from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
-from pyromq.store.store_config import StoreConfig
+from pyromq.store.store_config import FlushMode, StoreConfig
 from pyromq.testing import MemoryRegistry
 
 SECONDS = 10.0
@@ -27,11 +27,12 @@ class ReplicaSet:
         self.servers: dict[int, ReplicaServer] = {}
         self._folder = folder
 
-    def config(self, number: int, *, segment_bytes: int = 1 << 20, **failover: object) -> BrokerConfig:
+    def config(
+        self, number: int, *, segment_bytes: int = 1 << 20, flush: FlushMode = FlushMode.ASYNC, **failover: object
+    ) -> BrokerConfig:
         folder = self._folder / str(number)
-        store = StoreConfig(
-            folder, segment_bytes=segment_bytes, consume_queue_entries=3_000, index_slots=500, index_entries=2_000
-        )
+        small = {"consume_queue_entries": 3_000, "index_slots": 500, "index_entries": 2_000}
+        store = StoreConfig(folder, segment_bytes=segment_bytes, flush=flush, **small)
         settings = {"min_in_sync": 2, "replica_id": number} | failover
         etcd = ("http://127.0.0.1:1",)  # not used: the registry is in memory
         return BrokerConfig(
@@ -39,6 +40,7 @@ class ReplicaSet:
             name="orders",
             port=0,
             namesrv=(self.namesrv,),
+            offsets_interval_ms=100,
             store=store,
             failover=FailoverConfig(etcd, **settings),  # type: ignore[arg-type]
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import randbytes
 
 import pytest
 from tests.broker.replication.replica_sets import ReplicaSet, replica_set
@@ -14,6 +16,7 @@ from pyromq import Message
 from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import UsageError
+from pyromq.store.store_config import FlushMode
 
 
 @pytest.fixture
@@ -93,3 +96,35 @@ async def test_a_registry_that_is_away_is_logged_once_and_when_it_is_back(
     replicas.registry.is_away = False
     await replicas.until(lambda: "the registry answers again" in caplog.text)
     assert caplog.text.count("the registry has not answered for") == 1
+
+
+async def test_under_sync_flush_replicas_report_what_is_flushed(replicas: ReplicaSet) -> None:
+    for number in (1, 2):
+        await replicas.start(number, flush=FlushMode.SYNC)
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        await sent(producer, 20)
+        for server in replicas.servers.values():
+            assert server.broker.store.flushed_to == server.broker.store.max_log_offset
+
+
+async def test_a_new_replica_begins_where_the_master_s_log_begins(replicas: ReplicaSet) -> None:
+    first = await replicas.start(1, min_in_sync=1)
+    await replicas.until(lambda: replicas.master is first)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        for _ in range(5):
+            await producer.send_batch([Message("orders", randbytes(500_000)), Message("orders", randbytes(400_000))])
+        await producer.send(Message("orders", b"later", deliver_at=later))
+        for _ in range(3):
+            await producer.send_batch([Message("orders", randbytes(500_000)), Message("orders", randbytes(400_000))])
+        store = first.broker.store
+        await replicas.until(lambda: store.retention.expire_now(age_ms=0) > 0)
+        begin = store.min_log_offset
+        assert 0 < begin < store.max_log_offset - (3 << 20), "the log is kept from the scheduled message on"
+        second = await replicas.start(2, min_in_sync=1)
+        await replicas.until(lambda: replicas.in_sync == [1, 2])
+        await sent(producer, 5)
+    assert second.broker.store.min_log_offset == begin
+    assert second.broker.timers.index.pending == {"orders": 1}
+    await replicas.until(lambda: second.broker.store.max_log_offset == store.max_log_offset)

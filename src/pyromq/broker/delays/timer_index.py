@@ -122,12 +122,16 @@ class TimerIndex:
     due times that the scheduler has not read.
     """
 
-    def __init__(self, store: MessageStore, folder: Path) -> None:
+    def __init__(self, store: MessageStore, folder: Path, *, copies: bool = True) -> None:
+        """Make the index. Without `copies` records stay in the log only, so retention must keep them there: a new
+        replica of a set gets only the log.
+        """
         self.near = -1
         self.unread: set[int] = set()
         self.intake = TimerIntake()  # newly appended messages that are not filed yet
         self._followed = TimerIntake()  # messages read from the timer topic, not filed yet
         self._store = store
+        self._copies = copies
         self._files = TimerFiles(folder, self._from_log, disk=store.disk)
         self.buckets = self._files.buckets  # hour, counted from 1970 -> bucket
         self.moved = 0  # queue offset of the next message of the timer topic to file
@@ -525,7 +529,9 @@ class TimerIndex:
         """Return whether records must be copied now: few messages arrive, or uncopied records keep much of the log."""
         came, self._moved_before = self.moved - self._moved_before, self.moved
         needed = self._files.needed_from
-        return needed is not None and (came <= QUIET or self._store.confirmed_end - needed > COPY_BYTES)
+        return (
+            self._copies and needed is not None and (came <= QUIET or self._store.confirmed_end - needed > COPY_BYTES)
+        )
 
     def persist(self) -> None:
         """Save all scheduled messages and a checkpoint to the timer files, if the log is confirmed.

@@ -121,7 +121,7 @@ class TimerScheduler:
     ) -> None:
         self.alarm = Alarm(clock)
         self._queue_for = queue_for
-        self.index = TimerIndex(store, folder)
+        self.index = TimerIndex(store, folder, copies=not config.failover.etcd)
         self.intake = self.index.intake
         self._put_message = put_message
         self._config = config

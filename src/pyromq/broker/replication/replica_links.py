@@ -203,6 +203,9 @@ class ReplicaLinks:
         """Number of each follower to which the log is sent, and the log offset up to which it was sent."""
         return {link.number: each.sent_to for link, each in self._connections.items() if each.feed is not None}
 
+    def is_open(self, link: Link) -> bool:
+        return link in self._connections
+
     # -- actions
 
     def dial(self, number: int, address: str, main_address: str) -> None:

@@ -17,6 +17,7 @@ from typing import Self
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.confirmation import ReplicaRule
+from pyromq.broker.replication.cut_progress import cut_log
 from pyromq.broker.replication.handover.passing_on import PassingOn
 from pyromq.broker.replication.identity import Identity
 from pyromq.broker.replication.operating.replica_metrics import ReplicaMetrics
@@ -58,11 +59,13 @@ from pyromq.broker.role import BrokerRole
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import LeaseGone, MQError, NotTheMaster, RegistryUnavailable, UsageError
 from pyromq.logs import logger_of
+from pyromq.message import pack_address
 from pyromq.net.listening import OpenPorts
-from pyromq.net.tasks import Tasks
+from pyromq.net.tasks import Tasks, soon_in_this_loop
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.epoch_file import EpochFile
 from pyromq.store.log_cut import LogCut
+from pyromq.store.message_store import MessageStore
 from pyromq.store.store_config import FlushMode
 
 logger = logger_of(__name__)
@@ -116,6 +119,9 @@ class ReplicaServer:
         self._changing: asyncio.Task[None] | None = None  # a change of the broker's role
         self._may_leave = asyncio.Event()
         self._is_stopping = False
+        self._flushes = config.store_config.flush is FlushMode.SYNC
+        self._flushing = False
+        self._disk_error = ""
         self._handed_over: asyncio.Future[str | None] | None = None
         self._links = ReplicaLinks(
             self,
@@ -158,7 +164,8 @@ class ReplicaServer:
         if not self.failed.done() and self._changing is None:
             self._do(self.replica.leave(boot_seconds()))
             try:
-                await asyncio.wait_for(self._may_leave.wait(), _LEAVE_SECONDS)
+                async with asyncio.timeout(_LEAVE_SECONDS):
+                    await self._may_leave.wait()
             except TimeoutError:
                 logger.warning("replica %d stops without a word of the set", self.number)
         await self._close()
@@ -209,20 +216,21 @@ class ReplicaServer:
 
     # -- the broker
 
-    async def _open_broker(self, cut: LogCut | None = None, begin: int = 0, ports: OpenPorts = ()) -> None:
-        """Open the store and the broker as a follower, with a new `Replica`."""
+    async def _open_broker(self, begin: int = 0, ports: OpenPorts = ()) -> None:
+        """Open the store and the broker as a follower, with a new `Replica`. An empty log begins at `begin`."""
         config = self.config
         self.identity = identity = Identity(config.data, self._disk)
         epochs = EpochFile(config.data, self._disk)
         epochs.load()
         role = BrokerRole(self.number or 1, is_master=False, epoch=epochs.promised)
         more = [replica_set(self, boot_seconds)]
-        broker = Broker(config, self.clock, disk=self._disk, role=role, cut=cut, modules=more, ports=ports)
+        broker = Broker(config, self.clock, disk=self._disk, role=role, modules=more, ports=ports)
         broker.store.bound_reads()
         broker.confirmation.require_replicas(self._rule)
         broker.store.lock()
-        is_async = config.store_config.flush is FlushMode.ASYNC
-        identity.load(crashed=broker.store.crashed, lost_unflushed=broker.store.lost_unflushed, flush_async=is_async)
+        identity.load(
+            crashed=broker.store.crashed, lost_unflushed=broker.store.lost_unflushed, flush_async=not self._flushes
+        )
         if not self.number and identity.number is not None:
             self.number = self._failover.replica_id or identity.number
         elif not self.number:
@@ -233,7 +241,6 @@ class ReplicaServer:
         self._passing.dispatcher = broker.dispatcher
         broker.dispatcher.divert(self._passing.divert)
         await broker.__aenter__()
-        epochs.load()  # a cut has shortened the file
         self.config.port = broker.port
         log = StoreLog(broker.store, broker.confirmation.replicated, begin)
         self.replica = Replica(
@@ -242,7 +249,7 @@ class ReplicaServer:
                 config.name,
                 Member(self.number, identity.incarnation),
                 self._settings,
-                sync_flush=not is_async,
+                sync_flush=self._flushes,
                 lease_seconds=self._failover.lease_ms / 1000,
                 lag_seconds=self._failover.lag_ms / 1000,
                 catchup_seconds=self._failover.catch_up_ms / 1000,
@@ -280,7 +287,11 @@ class ReplicaServer:
         await self.broker.__aexit__(None, None, None)
         if begin is not None:
             self.identity.renew()
-        await self._open_broker(cut, begin or 0, ports)
+        if cut is not None:
+            address = pack_address("127.0.0.1", 0)
+            store = MessageStore(self.config.store_config, self.clock, store_address=address, disk=self._disk)
+            await asyncio.to_thread(cut_log, store, cut, self.config.data)
+        await self._open_broker(begin or 0, ports)
         await self._register()
 
     async def _promote(self, epoch: int) -> None:
@@ -392,9 +403,9 @@ class ReplicaServer:
                 self._change(partial(self._promote, epoch), "become master")
             case StepDown():
                 self._change(partial(self._step_down, action), "step down")
-            case CutLog(end, epoch):
+            case CutLog(end, epoch, confirmed):
                 logger.warning("the log is cut to %d: replica %d was not the last master", end, self.number)
-                self._change(partial(self._reopen, LogCut(end, epoch)), "cut the log")
+                self._change(partial(self._reopen, LogCut(end, epoch, confirmed)), "cut the log")
             case ReplaceLog(first, reason):
                 logger.warning("the log is emptied, to begin at %d like the master's: %s", first, reason)
                 cut = LogCut(0, self.replica.epoch)
@@ -450,10 +461,13 @@ class ReplicaServer:
         self._do(self.replica.disconnected(boot_seconds(), link))
 
     def received(self, link: Link, messages: list[Message]) -> None:
-        replica, now = self.replica, boot_seconds()
+        replica, now, has_frames = self.replica, boot_seconds(), False
         for message in messages:
+            if not self._links.is_open(link):  # an earlier message has closed the link
+                break
             match message:
                 case Frame():
+                    has_frames = has_frames or bool(message.data)
                     self._do(replica.frame_received(now, link.number, message))
                 case Report():
                     self._do(replica.report_received(now, link.number, message))
@@ -463,12 +477,35 @@ class ReplicaServer:
                     self._do(replica.request_received(now, link.number, message))
                 case Refusal(text):
                     logger.error("replica %d refuses this replica: %s", link.number, text)
+        if has_frames and self._flushes:
+            self._flush()
         self._send_reports()
+
+    def _flush(self) -> None:
+        """Flush the log, then confirm or report what is flushed. One flush at a time: the next begins when it ends."""
+        store = self.broker.store
+        if self._flushing or store.flushed_to >= store.max_log_offset:
+            return
+        self._flushing = True
+        run_soon = soon_in_this_loop()
+
+        def flushed(is_done: bool) -> None:
+            self._flushing = False
+            self._log_grew()
+            if is_done and self._changing is None:
+                self._flush()
+
+        store.wait_flushed(store.max_log_offset).add_done_callback(
+            lambda done: run_soon(partial(flushed, done.result()))
+        )
 
     def _wake(self) -> None:
         """Replies wait for replicas: send the log, and confirm what needs no other replica."""
         self._links.wake()
-        asyncio.get_running_loop().call_soon(self._log_grew)
+        if self._flushes:
+            self._flush()
+        else:
+            asyncio.get_running_loop().call_soon(self._log_grew)
 
     def _log_grew(self) -> None:
         self._do(self.replica.log_grew(boot_seconds()))
@@ -481,11 +518,19 @@ class ReplicaServer:
             await asyncio.sleep(TICK_SECONDS)
             if self._changing is None:
                 now = boot_seconds()
+                self._look_at_disk(now)
                 self._do(self.replica.log_grew(now))
                 self._do(self.replica.tick(now, is_waiting=bool(len(self.broker.confirmation))))
                 self.watch.look(now, self.replica)
                 self._send_reports()
             self._links.tick()
+
+    def _look_at_disk(self, now: float) -> None:
+        """Tell the replica when the disk of a master takes no more bytes, and when it does again."""
+        error = self.broker.store.refusal if self.broker.role.is_master else ""
+        if bool(error) != bool(self._disk_error):
+            self._do(self.replica.disk_failed(now, error) if error else self.replica.disk_works(now))
+        self._disk_error = error
 
     # -- the registry
 
@@ -537,7 +582,7 @@ class ReplicaServer:
             try:
                 await self._take_lease()
                 return
-            except ReplicaNumberTaken:
+            except (ReplicaNumberTaken, RegistryUnavailable, LeaseGone):
                 if boot_seconds() > until:
                     raise
             await asyncio.sleep(_PAUSE_SECONDS)

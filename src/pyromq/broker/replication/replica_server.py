@@ -23,7 +23,7 @@ from pyromq.broker.replication.identity import Identity
 from pyromq.broker.replication.operating.replica_metrics import ReplicaMetrics
 from pyromq.broker.replication.operating.replica_set_processor import replica_set
 from pyromq.broker.replication.operating.set_watch import SetWatch
-from pyromq.broker.replication.registry import Conflict, Lease, Missed, Registry
+from pyromq.broker.replication.registry import Conflict, Missed, Registry
 from pyromq.broker.replication.replica import TICK_SECONDS, Replica
 from pyromq.broker.replication.replica_actions import (
     Action,
@@ -52,12 +52,13 @@ from pyromq.broker.replication.replica_actions import (
 from pyromq.broker.replication.replica_links import ReplicaLinks
 from pyromq.broker.replication.replica_port import ReplicaConfig
 from pyromq.broker.replication.replica_stream import Frame, FrameRequest, Hello, Message, Refusal, Report
+from pyromq.broker.replication.set_lease import SetLease
 from pyromq.broker.replication.set_record import Member, ReplicaInfo, SetSettings
 from pyromq.broker.replication.set_registry import ReplicaNumberTaken, SetRegistry
 from pyromq.broker.replication.store_log import StoreLog
 from pyromq.broker.role import BrokerRole
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import LeaseGone, MQError, NotTheMaster, RegistryUnavailable, UsageError
+from pyromq.errors import MQError, NotTheMaster, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import pack_address
 from pyromq.net.listening import OpenPorts
@@ -71,9 +72,6 @@ from pyromq.store.store_config import FlushMode
 logger = logger_of(__name__)
 
 _PAUSE_SECONDS = 0.2  # between attempts while the registry does not answer
-_ENTER_SECONDS = 1.0  # between two notes of the log's end in the registry
-_WARN_SECONDS = 60.0  # between two warnings of a registry that does not answer
-_RENEWALS = 4  # renewals of the lease in its time
 _LEAVE_SECONDS = 2.0  # longest wait for the set at a stop in order
 
 
@@ -101,8 +99,13 @@ class ReplicaServer:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         failover = config.failover
         self._failover = failover
-        self._registry = registry
         self._set = SetRegistry(registry, config.cluster, config.name)
+        self._lease = SetLease(
+            *(registry, self._set, failover.lease_ms / 1000),
+            now=boot_seconds,
+            info=self._info,
+            renewed=self._lease_renewed,
+        )
         self.clock = clock or SystemClock()
         self.watch = SetWatch(self.clock)
         self.swaps = dict.fromkeys(("done", "conflict", "unknown"), 0)  # of the record, by their outcome
@@ -110,8 +113,6 @@ class ReplicaServer:
         self.number = 0
         self._settings = SetSettings(config.store_config.segment_bytes, failover.min_in_sync, failover.unclean_election)
         self._rule = ReplicaRule(timeout_seconds=config.ha.slave_timeout_ms / 1000, holds_all=True, wake=self._wake)
-        self._lease: Lease | None = None
-        self._warned_at: float | None = None  # the last warning of a registry that does not answer
         self._infos: dict[int, ReplicaInfo] = {}
         self._tasks = Tasks()
         self._calls = Tasks()  # reads and swaps of the present `Replica`
@@ -146,7 +147,7 @@ class ReplicaServer:
             host = self.config.advertised_ip
             port = await self._links.start(self.config.host, ha_port)
             self.ha_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            await self._enter_set()
+            await self._lease.enter()
         except BaseException:
             await self._close()
             raise
@@ -186,8 +187,7 @@ class ReplicaServer:
 
     def registry_seconds(self, now: float) -> float:
         """Return the seconds since the registry was last asked successfully."""
-        renewed = self._lease.sent if self._lease is not None else 0.0
-        return max(0.0, now - max(renewed, self.replica.view.read_at))
+        return max(0.0, now - max(self._lease.sent or 0.0, self.replica.view.read_at))
 
     def cut_connections(self) -> None:
         """Break all connections, as a crash of this process does. `abort` must follow. For tests."""
@@ -208,11 +208,8 @@ class ReplicaServer:
         await self._passing.stop()
         if hasattr(self, "broker"):
             await self.broker.__aexit__(None, None, None)
-        if release and self._lease is not None:
-            try:
-                await self._registry.release(self._lease.id)
-            except MQError as error:
-                logger.info("the lease was not released: %s", error)
+        if release:
+            await self._lease.release()
 
     # -- the broker
 
@@ -259,8 +256,8 @@ class ReplicaServer:
             now=boot_seconds(),
         )
         self._links.log = log
-        if self._lease is not None:
-            self._do(self.replica.lease_renewed(boot_seconds(), self._lease.sent))
+        if self._lease.sent is not None:
+            self._lease_renewed(self._lease.sent)
 
     def _change(self, change: Callable[[], Awaitable[None]], what: str) -> None:
         """Change the broker's role. Events wait meanwhile: no `Replica` is at work, or the links are idle."""
@@ -292,7 +289,7 @@ class ReplicaServer:
             store = MessageStore(self.config.store_config, self.clock, store_address=address, disk=self._disk)
             await asyncio.to_thread(cut_log, store, cut, self.config.data)
         await self._open_broker(begin or 0, ports)
-        await self._register()
+        await self._lease.register()
 
     async def _promote(self, epoch: int) -> None:
         await self.broker.promote(epoch)
@@ -575,31 +572,17 @@ class ReplicaServer:
                 logger.info("the set is not watched: %s", error)
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _enter_set(self) -> None:
-        """Take a lease and register. A registration of this replica's earlier life may still last for its lease."""
-        until = boot_seconds() + 2 * self._failover.lease_ms / 1000 + 1
-        while True:
-            try:
-                await self._take_lease()
-                return
-            except (ReplicaNumberTaken, RegistryUnavailable, LeaseGone):
-                if boot_seconds() > until:
-                    raise
-            await asyncio.sleep(_PAUSE_SECONDS)
+    def _lease_renewed(self, sent: float) -> None:
+        self._do(self.replica.lease_renewed(boot_seconds(), sent))
 
-    async def _take_lease(self) -> None:
-        self._lease = await self._registry.lease(self._failover.lease_ms / 1000)
-        await self._register()
-        self._do(self.replica.lease_renewed(boot_seconds(), self._lease.sent))
-
-    async def _register(self) -> None:
-        """Write in the registry what this replica is and has."""
-        if self._lease is None:
-            return
+    def _info(self) -> ReplicaInfo | None:
+        """Return what the registry shows of this replica; None while the broker's role changes."""
+        if not self.is_open:
+            return None
         from pyromq import __version__
 
         log, lines = self.replica.log, self.replica.epochs.lines
-        info = ReplicaInfo(
+        return ReplicaInfo(
             self.number,
             self.identity.incarnation,
             self.broker.address,
@@ -608,37 +591,9 @@ class ReplicaServer:
             log.end,
             lines[-1].epoch if lines else 0,
         )
-        await self._set.register(info, self._lease.id)
 
     async def _keep_lease(self) -> None:
-        entered = boot_seconds()
-        while True:
-            await asyncio.sleep(self._failover.lease_ms / 1000 / _RENEWALS)
-            assert self._lease is not None
-            try:
-                self._lease = await self._registry.keep(self._lease.id)
-                if not self._lease.seconds:
-                    await self._take_lease()
-                self._do(self.replica.lease_renewed(boot_seconds(), self._lease.sent))
-                if self._warned_at is not None:
-                    self._warned_at = None
-                    logger.warning("the registry answers again")
-                if self._changing is None and boot_seconds() - entered >= _ENTER_SECONDS:
-                    entered = boot_seconds()
-                    await self._register()
-            except ReplicaNumberTaken as error:
-                self._fail(error)
-                return
-            except LeaseGone:
-                self._lease = replace(self._lease, seconds=0)
-            except RegistryUnavailable as error:
-                self._registry_failed(boot_seconds(), error)
-            except MQError:
-                logger.exception("the lease was not renewed")
-
-    def _registry_failed(self, now: float, error: MQError) -> None:
-        """Log that the registry does not answer: at the first failure, and each minute."""
-        if self._warned_at is None or now - self._warned_at >= _WARN_SECONDS:
-            self._warned_at = now
-            text = "the registry has not answered for %.0f s; no replica can join, leave or become master meanwhile: %s"
-            logger.warning(text, self.registry_seconds(now), error)
+        try:
+            await self._lease.keep()
+        except ReplicaNumberTaken as error:
+            self._fail(error)

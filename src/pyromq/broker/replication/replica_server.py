@@ -23,7 +23,8 @@ from pyromq.broker.replication.identity import Identity
 from pyromq.broker.replication.operating.replica_metrics import ReplicaMetrics
 from pyromq.broker.replication.operating.replica_set_processor import replica_set
 from pyromq.broker.replication.operating.set_watch import SetWatch
-from pyromq.broker.replication.registry import Conflict, Missed, Registry
+from pyromq.broker.replication.record_access import RecordAccess
+from pyromq.broker.replication.registry import Registry
 from pyromq.broker.replication.replica import TICK_SECONDS, Replica
 from pyromq.broker.replication.replica_actions import (
     Action,
@@ -71,7 +72,6 @@ from pyromq.store.store_config import FlushMode
 
 logger = logger_of(__name__)
 
-_PAUSE_SECONDS = 0.2  # between attempts while the registry does not answer
 _LEAVE_SECONDS = 2.0  # longest wait for the set at a stop in order
 
 
@@ -100,6 +100,7 @@ class ReplicaServer:
         failover = config.failover
         self._failover = failover
         self._set = SetRegistry(registry, config.cluster, config.name)
+        self.record = RecordAccess(self._set, now=boot_seconds, do=self._do)
         self._lease = SetLease(
             *(registry, self._set, failover.lease_ms / 1000),
             now=boot_seconds,
@@ -108,14 +109,11 @@ class ReplicaServer:
         )
         self.clock = clock or SystemClock()
         self.watch = SetWatch(self.clock)
-        self.swaps = dict.fromkeys(("done", "conflict", "unknown"), 0)  # of the record, by their outcome
         self._disk = disk
         self.number = 0
         self._settings = SetSettings(config.store_config.segment_bytes, failover.min_in_sync, failover.unclean_election)
         self._rule = ReplicaRule(timeout_seconds=config.ha.slave_timeout_ms / 1000, holds_all=True, wake=self._wake)
-        self._infos: dict[int, ReplicaInfo] = {}
         self._tasks = Tasks()
-        self._calls = Tasks()  # reads and swaps of the present `Replica`
         self._reports: dict[int, SendReport] = {}
         self._changing: asyncio.Task[None] | None = None  # a change of the broker's role
         self._may_leave = asyncio.Event()
@@ -153,7 +151,7 @@ class ReplicaServer:
             raise
         for work, name in (
             (self._keep_lease(), "renew lease"),
-            (self._watch(), "watch the set"),
+            (self.record.watch(self._record_changed), "watch the set"),
             (self._tick(), "replica"),
         ):
             self._tasks.start(work, name=name)
@@ -203,7 +201,7 @@ class ReplicaServer:
         if self._changing is not None:
             await asyncio.wait([self._changing])
         await self._tasks.stop()
-        await self._calls.stop()
+        await self.record.stop()
         await self._links.stop()
         await self._passing.stop()
         if hasattr(self, "broker"):
@@ -278,7 +276,7 @@ class ReplicaServer:
         """Restart the broker as a follower. `begin`: its log is emptied, and begins there."""
         self._links.log = None
         self._links.close_all()
-        await self._calls.stop()
+        await self.record.stop()
         ports = self.broker.keep_ports()
         self.broker.drain_seconds = 0.0  # what waits here is passed on later: its clients connect again, and repeat it
         await self.broker.__aexit__(None, None, None)
@@ -384,10 +382,8 @@ class ReplicaServer:
                 links.close(link, reason)
             case Dial(number):
                 self._dial(number)
-            case ReadRecord(number):
-                self._calls.start(self._read(self.replica, number), name="read the set's record")
-            case SwapRecord():
-                self._calls.start(self._swap(self.replica, action), name="swap the set's record")
+            case ReadRecord() | SwapRecord():
+                self.record.begin(self.replica, action)
             case Serve():
                 self._rule.refusal = action.sends_refused or ""
                 self._serve()
@@ -436,14 +432,14 @@ class ReplicaServer:
         self._reports.clear()
 
     def _dial(self, number: int) -> None:
-        info = self._infos.get(number)
+        info = self.record.infos.get(number)
         if info is None:
             asyncio.get_running_loop().call_soon(self.link_lost, Link(number, True))
         else:
             self._links.dial(number, info.ha_address, info.address)
 
     def _address_of(self, number: int | None) -> str | None:
-        info = self._infos.get(number or 0)
+        info = self.record.infos.get(number or 0)
         return None if info is None else info.address
 
     # -- events of links
@@ -531,46 +527,8 @@ class ReplicaServer:
 
     # -- the registry
 
-    async def _read(self, replica: Replica, number: int) -> None:
-        try:
-            reading, _ = await self._set.read()
-        except MQError as error:
-            logger.info("the set's record was not read: %s", error)
-            actions = replica.read_failed(boot_seconds(), number)
-        else:
-            self._infos = reading.replicas
-            actions = replica.record_read(boot_seconds(), number, reading)
-        self._do(actions)
-
-    async def _swap(self, replica: Replica, swap: SwapRecord) -> None:
-        try:
-            answer = await self._set.swap(swap.revision, swap.record)
-        except MQError as error:
-            logger.warning("the set's record was not written: %s", error)
-            self.swaps["unknown"] += 1
-            self._do(replica.swap_unknown(boot_seconds(), swap.number))
-            return
-        now = boot_seconds()
-        outcome = "done" if isinstance(answer, int) else "conflict" if isinstance(answer, Conflict) else "unknown"
-        self.swaps[outcome] += 1
-        if isinstance(answer, int):
-            self._do(replica.swap_done(now, swap.number, answer))
-        elif isinstance(answer, Conflict):
-            self._do(replica.swap_conflict(now, swap.number))
-        else:
-            self._do(replica.swap_unknown(now, swap.number))
-
-    async def _watch(self) -> None:
-        """Have the record read whenever a key of the set has changed."""
-        while True:
-            try:
-                _, revision = await self._set.read()
-                async for change in self._set.watch(revision):
-                    if isinstance(change, Missed) or change.key.endswith("/state"):
-                        self._do(self.replica.record_changed(boot_seconds()))
-            except MQError as error:
-                logger.info("the set is not watched: %s", error)
-            await asyncio.sleep(_PAUSE_SECONDS)
+    def _record_changed(self) -> None:
+        self._do(self.replica.record_changed(boot_seconds()))
 
     def _lease_renewed(self, sent: float) -> None:
         self._do(self.replica.lease_renewed(boot_seconds(), sent))

@@ -102,5 +102,5 @@ class ReplicaMetrics:
             if each.lag_bytes is not None and each.lag_seconds is not None:
                 exposition.add(LAG_BYTES, labels, each.lag_bytes)
                 exposition.add(LAG_SECONDS, labels, each.lag_seconds)
-        for outcome, count in self._server.swaps.items():
+        for outcome, count in self._server.record.swaps.items():
             exposition.add(SWAPS, f"{common},{label_text(outcome=outcome)}", count)

@@ -1,0 +1,84 @@
+"""Reads and swaps the record of a set for a `Replica`, and watches the set's keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pyromq.broker.replication.registry import Conflict, Missed
+from pyromq.broker.replication.replica import Replica
+from pyromq.broker.replication.replica_actions import Actions, ReadRecord, SwapRecord
+from pyromq.broker.replication.set_record import ReplicaInfo
+from pyromq.broker.replication.set_registry import SetRegistry
+from pyromq.errors import MQError
+from pyromq.logs import logger_of
+from pyromq.net.tasks import Tasks
+
+logger = logger_of(__name__)
+
+_PAUSE_SECONDS = 0.2  # between two watches
+
+
+class RecordAccess:
+    """The calls that bring a replica the set's record. `do` does the actions that follow from their answers.
+
+    `infos` are the replicas that run, as last read. `swaps` counts swaps by their outcome.
+    """
+
+    def __init__(self, keys: SetRegistry, *, now: Callable[[], float], do: Callable[[Actions], None]) -> None:
+        self.infos: dict[int, ReplicaInfo] = {}
+        self.swaps = dict.fromkeys(("done", "conflict", "unknown"), 0)
+        self._keys = keys
+        self._now = now
+        self._do = do
+        self._calls = Tasks()
+
+    def begin(self, replica: Replica, action: ReadRecord | SwapRecord) -> None:
+        """Begin a read or a swap for a replica."""
+        call = self._read(replica, action) if isinstance(action, ReadRecord) else self._swap(replica, action)
+        self._calls.start(call, name="read or swap the set's record")
+
+    async def stop(self) -> None:
+        """Give up the calls that have no answer."""
+        await self._calls.stop()
+
+    async def _read(self, replica: Replica, action: ReadRecord) -> None:
+        try:
+            reading, _ = await self._keys.read()
+        except MQError as error:
+            logger.info("the set's record was not read: %s", error)
+            actions = replica.read_failed(self._now(), action.number)
+        else:
+            self.infos = reading.replicas
+            actions = replica.record_read(self._now(), action.number, reading)
+        self._do(actions)
+
+    async def _swap(self, replica: Replica, swap: SwapRecord) -> None:
+        try:
+            answer = await self._keys.swap(swap.revision, swap.record)
+        except MQError as error:
+            logger.warning("the set's record was not written: %s", error)
+            answer = None
+        now = self._now()
+        if isinstance(answer, int):
+            self.swaps["done"] += 1
+            actions = replica.swap_done(now, swap.number, answer)
+        elif isinstance(answer, Conflict):
+            self.swaps["conflict"] += 1
+            actions = replica.swap_conflict(now, swap.number)
+        else:
+            self.swaps["unknown"] += 1
+            actions = replica.swap_unknown(now, swap.number)
+        self._do(actions)
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever the record may have changed, until cancelled."""
+        while True:
+            try:
+                _, revision = await self._keys.read()
+                async for change in self._keys.watch(revision):
+                    if isinstance(change, Missed) or change.key.endswith("/state"):
+                        changed()
+            except MQError as error:
+                logger.info("the set is not watched: %s", error)
+            await asyncio.sleep(_PAUSE_SECONDS)

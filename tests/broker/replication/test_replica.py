@@ -215,3 +215,33 @@ def test_reading_the_same_revision_does_not_close_a_swap():
     second = view.swap(both)
     view.swap_done(second.number, 6)
     assert not view.has_open_swaps
+
+
+def swaps(actions: list[object]) -> list[SwapRecord]:
+    return [action for action in actions if isinstance(action, SwapRecord)]
+
+
+def test_an_accepted_loss_elects_at_once_a_replica_that_is_not_in_sync():
+    one = replica(promised=3, lines=((3, 0),))
+    read(one, 0.1, SetRecord(3, 2, (OTHER,)))
+    [swap] = swaps(one.accept_loss(0.2, "a fire"))
+    assert (swap.record.epoch, swap.record.master, swap.record.losses[-1].reason) == (4, 1, "a fire")
+
+
+def test_an_accepted_loss_is_not_made_good_once_another_replica_was_elected():
+    one = replica(promised=3, lines=((3, 0),))
+    read(one, 0.1, SetRecord(3, 2, (OTHER,)))
+    [swap] = swaps(one.accept_loss(0.2, "a fire"))
+    [ask] = one.swap_conflict(0.3, swap.number)
+    actions = list(one.record_read(0.3, ask.number, Reading(SetRecord(4, 3, (Member(3, 33),)), 6, {})))
+    actions += [action for tick in range(7, 90) for action in one.tick(tick / 10)]
+    assert swaps(actions) == []
+
+
+def test_an_accepted_loss_is_forgotten_if_the_registry_does_not_answer_in_time():
+    one = replica(promised=3, lines=((3, 0),))
+    read(one, 0.1, SetRecord(3, 2, (OTHER,)))
+    [swap] = swaps(one.accept_loss(0.2, "a fire"))
+    [ask] = one.swap_unknown(0.7, swap.number)
+    late = list(one.record_read(10.3, ask.number, Reading(SetRecord(3, 2, (OTHER,)), 5, {})))
+    assert swaps(late + [action for tick in range(104, 200) for action in one.tick(tick / 10)]) == []

@@ -70,6 +70,11 @@ def test_too_few_in_sync_replicas_are_told() -> None:
     assert not ok and text == "1 replica in sync, minInSyncReplicas is 2: sends are refused"
 
 
+def test_trouble_is_told_although_there_is_a_master() -> None:
+    ok, text, advice = only(answers(status(1, trouble="the registry went back"), status(2), status(3)))
+    assert (ok, text) == (False, "the registry went back") and "before the next failover" in advice
+
+
 @pytest.mark.parametrize(
     ("changed", "text"),
     [

@@ -6,6 +6,8 @@ without reports of the replicas that were in sync.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
 from pyromq.broker.replication.peers import SILENT_SECONDS, Peers, standing
@@ -17,7 +19,22 @@ from pyromq.store.epoch_file import EpochFile
 TURN_SECONDS = 0.1  # a candidate waits this long for each longer one that it knows of
 FIRST_START_SECONDS = 0.5  # an empty registry: time in which the other replicas may turn out to hold more
 RESTORED = "the registry has an older revision of the set's record than before: was it restored from a backup?"
+ACCEPTED_SECONDS = 10.0  # for which an operator's word holds; whoever gave it looks at the result
 POWER_CUT = "all replicas that were in sync came back with another incarnation"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorsWord:
+    """An operator's word that this replica shall become master of the set as it was then."""
+
+    reason: str
+    until: float
+    record: SetRecord | None
+
+    def holds(self, now: float, record: SetRecord | None) -> bool:
+        """Whether the word is recent, and no other replica has been elected since."""
+        then = self.record.epoch if self.record is not None else 0
+        return now <= self.until and then == (record.epoch if record is not None else 0)
 
 
 class Election:

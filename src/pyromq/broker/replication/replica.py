@@ -10,7 +10,7 @@ ones. A master confirms what every required replica has reported under its epoch
 
 from __future__ import annotations
 
-from pyromq.broker.replication.election import RESTORED, Election
+from pyromq.broker.replication.election import ACCEPTED_SECONDS, RESTORED, Election, OperatorsWord
 from pyromq.broker.replication.joining import (
     MayFollow,
     MustCut,
@@ -96,7 +96,7 @@ class Replica:
         self._disk_failed_at = NEVER
         self._refusals: set[tuple[int, str]] = set()  # that were logged
         self._must_join_again = False  # the record must be read before it is known whether the log may be cut
-        self._operator_wants: str | None = None  # `accept_loss` was called and its swap is not settled
+        self._accepted: OperatorsWord | None = None  # `accept_loss` was called and its swap is not settled
 
     # -- what others look at
 
@@ -304,9 +304,13 @@ class Replica:
         return self.mastership.hand_over(now, number) + self._settle(now)
 
     def accept_loss(self, now: float, reason: str) -> Actions:
-        """Elect this replica although it is not in sync, by an operator's word. The record notes that for ever."""
+        """Elect this replica although it is not in sync, by an operator's word. The record notes that for ever.
+
+        The word holds for `ACCEPTED_SECONDS`, and only until another master is found: a later election would lose
+        messages that the operator did not give up.
+        """
         if not self.is_over and self.mastership is None:
-            self._operator_wants = reason
+            self._accepted = OperatorsWord(reason, now + ACCEPTED_SECONDS, self.view.record)
             return self._ask_registry(now)
         return []
 
@@ -483,8 +487,10 @@ class Replica:
             return None
         if self.mastership is not None:
             return self.mastership.next_record(now, is_waiting=is_waiting)
-        if self._operator_wants is not None:
-            return self._election.unclean_record(self._operator_wants)
+        if self._accepted is not None:
+            if self.following is None and self._accepted.holds(now, self.view.record):
+                return self._election.unclean_record(self._accepted.reason)
+            self._accepted = None
         return self._election.next_record(now)
 
     def _record_learnt(self, now: float) -> Actions:
@@ -503,7 +509,7 @@ class Replica:
 
     def _become_master(self, now: float, record: SetRecord) -> Actions:
         self.following = None
-        self._operator_wants = None
+        self._accepted = None
         self.log.drop_incomplete()
         self.epochs.promise(record.epoch)
         self.epochs.begin(record.epoch, self.log.end, log_begin=self.log.first)

@@ -90,6 +90,8 @@ def _in_sync(found: ReplicaSetAnswers) -> Iterator[tuple[str, str]]:
         )
     elif best.is_master and best.refusal:
         yield f"the master refuses sends: {best.refusal}", "see the master's log"
+    if best.is_master and best.trouble:
+        yield best.trouble, "the set confirms messages, but it needs an administrator before the next failover"
 
 
 def _behind(found: ReplicaSetAnswers) -> Iterator[tuple[str, str]]:

@@ -33,6 +33,12 @@ TABLES = {
     "servers": Table(
         "sends, pulls, waits and costs of the server beside C, Java and plain Python", "end_to_end.py", "--rounds 2"
     ),
+    "replication": Table(
+        "sets of two beside a broker alone; the log's stream; catching up (needs etcd)",
+        "replication.py",
+        "--rounds 1 --seconds 1 --mb 300",
+        in_all=False,
+    ),
     "filters": Table("records judged by SQL92 expressions", "filters.py", "--rounds 2"),
     "delays": Table(
         "sends with a time of delivery beside plain ones; lateness",

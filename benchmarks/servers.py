@@ -63,7 +63,7 @@ def c_server(program: str) -> Start:
         with folder_for_now() as folder:
             port = free_port()
             command = [*pinned(SERVER_CORE), program, str(port), str(folder)]
-            with _process(command, {"CLSZ": str(C_LOG_BYTES)}) as process:
+            with process_of(command, {"CLSZ": str(C_LOG_BYTES)}) as process:
                 yield Server(port, process.pid, _wait_for_port(process, port))
 
     return start
@@ -93,8 +93,8 @@ def our_server(
             *("--namesrv-port", str(namesrv_port), "--broker-port", str(port)),
             *arguments,
         ]
-        with _process(command, environment, stop=signal.SIGTERM if data else signal.SIGKILL) as process:
-            ready = _wait_for_line(process, "ready in")
+        with process_of(command, environment, stop=signal.SIGTERM if data else signal.SIGKILL) as process:
+            ready = wait_for_line(process, "ready in")
             yield Server(port, process.pid, ready, f"127.0.0.1:{namesrv_port}")
 
 
@@ -123,14 +123,14 @@ def java_broker(jars: Path, *placement: str, settings: Mapping[str, object] | No
             _furnish(home)
             namesrv_port = free_port()
             namesrv = _java(home, jars, "namesrv", f"listenPort={namesrv_port}\n")
-            with _process(namesrv) as process:
-                _wait_for_line(process, "boot success")
-                port = _port_for_java()
+            with process_of(namesrv) as process:
+                wait_for_line(process, "boot success")
+                port = port_with_neighbours()
                 lines = _java_settings(home, port, namesrv_port)
                 lines += "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
                 broker = [*placement, *_java(home, jars, "broker", lines)]
-                with _process(broker) as process:
-                    ready = _wait_for_line(process, "boot success")
+                with process_of(broker) as process:
+                    ready = wait_for_line(process, "boot success")
                     yield Server(port, process.pid, ready, f"127.0.0.1:{namesrv_port}")
 
     return start
@@ -187,14 +187,14 @@ def pinned(core: int) -> list[str]:
     return ["taskset", "-c", str(core)]
 
 
-def _port_for_java() -> int:
-    """A port below those that clients get, whose neighbours -2 and +1 are free too: the broker listens on all three."""
+def port_with_neighbours() -> int:
+    """A port below those that clients get, whose neighbours -2 and +1 are free too: brokers may listen on all three."""
     for port in random.sample(range(15_000, 30_000), 100):
         with contextlib.suppress(OSError), contextlib.ExitStack() as listeners:
             for each in (port - 2, port, port + 1):
                 listeners.enter_context(socket.create_server(("127.0.0.1", each)))
             return port
-    raise SystemExit("found no free ports for the genuine broker")
+    raise SystemExit("found no three free ports for a broker")
 
 
 def free_port() -> int:
@@ -212,12 +212,22 @@ def folder_for_now() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _process(
-    command: Sequence[str], environment: Mapping[str, str] | None = None, *, stop: signal.Signals = signal.SIGKILL
+def process_of(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    stop: signal.Signals = signal.SIGKILL,
+    quiet: bool = False,
 ) -> Iterator[subprocess.Popen[str]]:
     """Run a program, `environment` added to ours. One whose folder goes is killed: it would flush what nobody reads,
-    beside whatever is measured next."""
-    process = subprocess.Popen(command, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, text=True)
+    beside whatever is measured next. `quiet`: what it says on stderr is dropped."""
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else None,
+        text=True,
+    )
     try:
         yield process
     finally:
@@ -231,7 +241,7 @@ def _process(
             process.stdout.close()
 
 
-def _wait_for_line(process: subprocess.Popen[str], text: str) -> float:
+def wait_for_line(process: subprocess.Popen[str], text: str) -> float:
     started = time.monotonic()
     for line in process.stdout or ():
         if text in line:

@@ -313,14 +313,18 @@ class Confirmation:
 
     # -- replies of the compiled path
 
-    def _confirm_parked(self) -> None:
-        """Request what the parked replies wait for. Called after a turn with new replies."""
+    def _confirm_parked(self) -> bool:
+        """Request what the parked replies wait for. Called after a turn with new replies.
+
+        Return True if the event loop has work now: it must not go on waiting for other events.
+        """
         if self._rule is not None:
             self._rule.wake()
         if self.flushes:
             self._flush_parked()
         elif self.parked and self.parked.first_offset <= self._replicated_to:
             soon_in_this_loop()(self._advance)
+        return self._rule is not None
 
     def _flush_parked(self) -> None:
         """Request a flush for the parked replies, unless one is pending."""

@@ -45,6 +45,6 @@ cdef class ParkedReplies:
     cdef object _monotonic, _free_room, _confirm
     cdef bint begin(self) except -1
     cdef int park(self, Channel channel, Py_ssize_t size, int64_t log_offset) except -1
-    cdef int end_turn(self) except -1
+    cdef bint end_turn(self) except -1
     cdef int _take_first(self, list released, change) except -1
     cdef int _push(self, list released) except -1

@@ -14,7 +14,7 @@ class ParkedReplies:
         *,
         monotonic: Callable[[], float],
         free_room: Callable[[], int],
-        confirm: Callable[[], None],
+        confirm: Callable[[], bool],
     ) -> None: ...
     def __len__(self) -> int: ...
     @property

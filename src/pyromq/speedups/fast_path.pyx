@@ -57,9 +57,9 @@ cdef class ParkedReplies:
     """Replies of all connections that are sent once the log is confirmed up to their log offsets.
 
     The log offsets ascend. At most `capacity` replies are parked; `free_room()` returns how many more may be parked
-    now. `confirm()` is called at the end of a turn with new replies. Each reply must later be sent by `release` or
-    `fail`, which run in the event loop. While `is_on` is False, replies are sent at once. With `holds_all`, replies
-    whose sender does not wait are parked too.
+    now. `confirm()` is called at the end of a turn with new replies, and returns True if it has given the event loop
+    work. Each reply must later be sent by `release` or `fail`, which run in the event loop. While `is_on` is False,
+    replies are sent at once. With `holds_all`, replies whose sender does not wait are parked too.
     """
 
     def __cinit__(self, int capacity, *, monotonic, free_room, confirm):
@@ -120,11 +120,12 @@ cdef class ParkedReplies:
         self._has_new = True
         return 0
 
-    cdef int end_turn(self) except -1:
+    cdef bint end_turn(self) except -1:
+        """End a turn. Return True if the event loop has work now."""
         if self._has_new:
             self._has_new = False
-            self._confirm()
-        return 0
+            return self._confirm()
+        return False
 
     def release(self, int64_t log_offset):
         """Send the replies to requests whose records end at or before `log_offset`."""

@@ -638,6 +638,9 @@ cdef class Reactor:
             count = 0
         for handler in self._handlers:
             handler.end_turn()
+            if handler.has_stirred:
+                handler.has_stirred = False
+                self._has_stirred = True
         return 0
 
     cdef int _serve_behind(self) except -1:

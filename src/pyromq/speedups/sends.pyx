@@ -117,7 +117,7 @@ cdef class Sends(FastHandler):
         return PyDict_Size(self._busy) == 0 and PyBytes_GET_SIZE(self._store_address) == IPV4_BYTES
 
     cdef bint end_turn(self) except -1:
-        self._unconfirmed.end_turn()
+        self.has_stirred = self._unconfirmed.end_turn() or self.has_stirred
         return True
 
     cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from tests.broker.transactions.transactions import COMMIT
 
 from pyromq.broker.broker import Broker
 from pyromq.broker.confirmation import ReplicaRule
+from pyromq.net.listening import new_serving_loop
 from pyromq.remoting.command import BINARY, JSON
 from pyromq.remoting.headers import EndTransaction, MaxOffset, SendMessageBack, SendMessageResponse
 from pyromq.store.store_config import FlushMode
@@ -315,3 +317,27 @@ class TestSyncFlush:
         await clock.advance(1.5)
         peer.send(2, properties=properties)
         assert (await peer.reply(2)).remark.startswith("[REJECTREQUEST]")
+
+
+@BOTH_WAYS
+def test_a_loop_that_serves_sends_the_log_at_once(config, clock, properties):
+    async def main():
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+        async with Broker(config, clock, disk=SimulatedDisk()) as broker, connecting(broker) as connect:
+            peer = await connect(JSON)
+            peer.send(1)
+            await peer.reply(1)
+            confirmation = broker._state.confirmation
+            confirmation.require_replicas(ReplicaRule(wake=lambda: loop.call_soon(woken.set)))
+            for opaque in range(2, 5):
+                woken.clear()
+                peer.send(opaque, properties=properties)
+                async with asyncio.timeout(5):  # nothing else happens meanwhile that would end the loop's wait
+                    await woken.wait()
+                confirmation.replicated(end(broker))
+                await peer.reply(opaque)
+            confirmation.require_replicas(None)
+
+    with asyncio.Runner(loop_factory=new_serving_loop) as runner:
+        runner.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyromq.broker.replication.failover_config import NO_FAILOVER
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import MQError
+from pyromq.testing import MemoryRegistry
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
 
@@ -49,6 +51,14 @@ async def consume(namesrv: str, count: int) -> list[int]:
     return sorted(found)
 
 
+async def offsets_are_copied(replicas: ReplicaSet) -> None:
+    """Wait until all replicas have the offsets of the master's group."""
+    assert replicas.master is not None
+    committed = replicas.master.broker.offsets.of_topic("readers", "numbers")
+    brokers = [each.broker for each in replicas.servers.values()]
+    await replicas.until(lambda: all(each.offsets.of_topic("readers", "numbers") == committed for each in brokers))
+
+
 async def test_a_broker_alone_becomes_the_first_master_of_a_set(replicas: ReplicaSet) -> None:
     async with alone(replicas) as broker:
         await send(replicas.namesrv, 0, 30)
@@ -63,9 +73,7 @@ async def test_a_broker_alone_becomes_the_first_master_of_a_set(replicas: Replic
         await replicas.start(number, min_in_sync=1)
     await replicas.until(lambda: replicas.in_sync == [1, 2, 3])
     assert replicas.log(1) == replicas.log(2) == replicas.log(3)
-    committed = first.broker.offsets.of_topic("readers", "numbers")
-    followers = [replicas.servers[number].broker for number in (2, 3)]
-    await replicas.until(lambda: all(each.offsets.of_topic("readers", "numbers") == committed for each in followers))
+    await offsets_are_copied(replicas)
     await replicas.stop(1)
     assert await consume(replicas.namesrv, 30) == list(range(30, 60))
 
@@ -88,7 +96,7 @@ async def test_a_log_that_comes_after_an_empty_first_replica_is_refused_unchange
         assert await consume(replicas.namesrv, 5) == list(range(5))
 
 
-async def test_the_last_replica_of_a_set_goes_on_as_a_broker_alone(replicas: ReplicaSet) -> None:
+async def test_the_last_replica_of_a_set_goes_on_as_a_broker_alone_and_begins_another_set(replicas: ReplicaSet) -> None:
     for number in (1, 2):
         await replicas.start(number)
     await replicas.until(lambda: replicas.in_sync == [1, 2])
@@ -98,3 +106,15 @@ async def test_the_last_replica_of_a_set_goes_on_as_a_broker_alone(replicas: Rep
     async with alone(replicas):
         await send(replicas.namesrv, 10, 20)
         assert await consume(replicas.namesrv, 20) == list(range(20))
+    replicas.registry = MemoryRegistry()  # the set's keys are deleted
+    for name in ("epochs", "replica"):
+        (replicas.config(1).data / name).unlink()
+    shutil.rmtree(replicas.config(2).data)
+    for number in (1, 2):
+        await replicas.start(number)
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    await send(replicas.namesrv, 20, 30)
+    assert replicas.log(1) == replicas.log(2)
+    await offsets_are_copied(replicas)
+    await replicas.stop(1)
+    assert await consume(replicas.namesrv, 10) == list(range(20, 30))

@@ -55,6 +55,7 @@ logger = logger_of(__name__)
 
 VIP_CHANNEL = -2  # difference of the second port to the broker's port. Source: RocketMQ 4.9.8, BrokerController
 DRAIN_SECONDS = 2.0  # longest wait for running requests when the broker stops
+SHORT_DRAIN_SECONDS = 0.2  # the same if another broker follows at its ports: clients wait for that one
 STORE_TICK_SECONDS = 0.25  # time between two searches for replies whose wait timed out
 
 
@@ -139,7 +140,7 @@ class Broker:
         self.confirmation, self.cold_reads = state.confirmation, state.cold_reads
         self._state = state
         self.role = state.role
-        self.drain_seconds = DRAIN_SECONDS
+        self._ports_are_kept = False
         self._write_refusals = WriteRefusals(state.role)
         self._clock = state.clock
         self._modules = [*_modules(state), *(module(state) for module in modules)]
@@ -243,9 +244,11 @@ class Broker:
         self.store.refuse_own("" if is_master else "a follower stores only what its master sends")
 
     def keep_ports(self) -> OpenPorts:
-        """Return sockets that keep the ports open when this broker stops. Clients that connect wait for the next broker
-        at these ports.
+        """Return sockets that keep the ports open when this broker stops, which must be soon.
+
+        Clients connect again at once, wait for the next broker at these ports, and repeat there what got no reply.
         """
+        self._ports_are_kept = True
         return self._server.keep_ports()
 
     def cut_connections(self) -> None:
@@ -269,7 +272,10 @@ class Broker:
         self._server.stop_accepting()
         for module in reversed(self._modules):
             await module.stop()
-        await self._server.close(self.drain_seconds)
+        if self._ports_are_kept:
+            await self._server.close(SHORT_DRAIN_SECONDS, reset=True)
+        else:
+            await self._server.close(DRAIN_SECONDS)
         await self._tasks.stop()
         await self.saved()
         self._close()

@@ -29,6 +29,7 @@ logger = logger_of(__name__)
 
 IDLE_SECONDS = 120.0  # time after which a connection without traffic is closed, as in RocketMQ
 KEPT_SHARE = 4  # the compiled reactor may keep 1/4 of `received_bytes`, besides the bytes that connections charge
+RESET_SECONDS = 0.02  # between the last replies and a reset, which discards what is not sent yet
 _OTHER_DESCRIPTORS = 64  # least number of descriptors reserved for files of the store
 WRITE_SECONDS = 1.0  # longest time for writing the output at the end, to peers that may not read
 
@@ -112,9 +113,10 @@ class Server:
         if self._listener is not None:
             stop_listening(self._listener)
 
-    async def close(self, drain_seconds: float = 2.0) -> None:
+    async def close(self, drain_seconds: float = 2.0, *, reset: bool = False) -> None:
         """Stop accepting, wait `drain_seconds` for requests in flight, then close every connection.
 
+        With `reset` the peers learn at once that requests without a reply are lost. Then they repeat these requests.
         Bytes that a peer does not read within 1 s are lost. Afterwards no request is answered or retried.
         """
         self.stop_accepting()
@@ -122,7 +124,11 @@ class Server:
         await _poll(lambda: not any(each.owes_replies for each in self._connections), drain_seconds)
         await self._tasks.stop()
         for connection in list(self._connections):
-            connection.finish()
+            connection.flush()
+        if reset:
+            await asyncio.sleep(RESET_SECONDS)
+        for connection in list(self._connections):
+            connection.reset() if reset else connection.finish()
         await _poll(lambda: not self._connections, WRITE_SECONDS)
         if self._connections:
             self.cut()

@@ -278,7 +278,6 @@ class ReplicaServer:
         self._links.close_all()
         await self.record.stop()
         ports = self.broker.keep_ports()
-        self.broker.drain_seconds = 0.0  # what waits here is passed on later: its clients connect again, and repeat it
         await self.broker.__aexit__(None, None, None)
         if begin is not None:
             self.identity.renew()
@@ -299,7 +298,7 @@ class ReplicaServer:
         logger.warning("replica %d steps down: %s", self.number, action.reason)
         self.broker.confirmation.step_down(str(NotTheMaster(address)))
         self.broker.role.step_down(address)
-        self._passing.step_down()
+        self._passing.pass_to(address)
         if self._handed_over is not None and not self._handed_over.done():
             self._handed_over.set_result(None)
         await asyncio.sleep(0)  # the replies are written
@@ -308,7 +307,6 @@ class ReplicaServer:
             self._may_leave.set()
         else:
             await self._reopen()
-            self._passing.pass_to(address)
 
     def _fail(self, error: Exception) -> None:
         if not self.failed.done():

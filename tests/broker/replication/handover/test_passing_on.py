@@ -60,7 +60,10 @@ class OtherClient:
             answers: dict[int, Response] = {}
             splitter = FrameSplitter()
             while len(answers) < len(headers):
-                data = await reader.read(1 << 16)
+                try:
+                    data = await reader.read(1 << 16)
+                except ConnectionResetError:
+                    data = b""
                 if not data:
                     break
                 for frame in splitter.split(data):

@@ -87,7 +87,6 @@ class PassingOn:
         self._connections = replace(connections, signer=None, hooks=())  # requests are passed on as they were signed
         self._clock = clock
         self._is_holding = False
-        self._is_over = False  # the master that held writes has stepped down
         self._master: str | None = None  # address of the new master
         self._is_at_work = False  # whether the new master has taken a write
         self._queue: deque[_Waiting] = deque()
@@ -104,27 +103,15 @@ class PassingOn:
 
         Raises `SystemBusy` if too many requests wait.
         """
-        is_ours = call.language == Language.PYTHON.name
         if self._is_holding:
-            return self._enter(call) if call.code in _WRITES and not (is_ours and self._is_over) else None
-        if self._master is None or call.code not in _PASSED or is_ours:
+            return self._enter(call) if call.code in _WRITES else None
+        if self._master is None or call.code not in _PASSED or call.language == Language.PYTHON.name:
             return None
         return self._enter(call)
 
     def hold(self) -> None:
         """Let writes wait until `pass_to` or `stop`: the master hands over."""
         self._is_holding = True
-
-    def step_down(self) -> None:
-        """Let writes of other languages wait on until `pass_to`: the broker opens again. It answers the others."""
-        self._is_holding = self._is_over = True
-        waiting, self._queue = self._queue, deque()
-        for each in waiting:
-            if each.call.language == Language.PYTHON.name:
-                self._bytes -= len(each.call.body)
-                self._answer_here(each)
-            else:
-                self._queue.append(each)
 
     def pass_to(self, master: str | None) -> None:
         """Pass on to this master what clients of other languages ask for; None: no other replica is the master.
@@ -135,7 +122,7 @@ class PassingOn:
             self._master, self._is_at_work = master, False
             self._drop_channel()
         waiting, self._queue, self._bytes = self._queue, deque(), 0
-        self._is_holding = self._is_over = False
+        self._is_holding = False
         for each in waiting:
             if master is None or each.call.language == Language.PYTHON.name or each.call.code not in _PASSED:
                 self._answer_here(each)

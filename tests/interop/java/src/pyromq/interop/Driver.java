@@ -23,6 +23,9 @@ public final class Driver {
             case "send": // WAY GROUP
                 Sending.run(nameServers, rest[0], rest[1]);
                 break;
+            case "load": // TOPIC GROUP SECONDS
+                Loading.run(nameServers, rest[0], rest[1], Integer.parseInt(rest[2]));
+                break;
             case "transact": // GROUP SECONDS
                 Transacting.run(nameServers, rest[0], Integer.parseInt(rest[1]));
                 break;

@@ -44,11 +44,15 @@ final class Lines {
         return new AclClientRPCHook(new SessionCredentials(accessKey, System.getProperty("secretKey")));
     }
 
-    /** Goes to the name servers, in the namespace that the system property says, if any. */
+    /** Goes to the name servers, in the namespace and as often as the system properties say, if they do. */
     static void reach(ClientConfig client, String nameServers) {
         client.setNamesrvAddr(nameServers);
         if (System.getProperty("namespace") != null) {
             client.setNamespace(System.getProperty("namespace"));
+        }
+        Integer interval = Integer.getInteger("pollNameServerInterval");
+        if (interval != null) {
+            client.setPollNameServerInterval(interval);
         }
     }
 

@@ -256,12 +256,12 @@ class BrokerConfig:
     @property
     def has_vip_channel(self) -> bool:
         """Whether the broker listens on `port` - 2 too. Java slaves ask for their master's topics there."""
-        return self.vip_channel or self.role is not None
+        return self.vip_channel or self.serves_slaves
 
     @property
     def serves_slaves(self) -> bool:
         """Whether the broker sends its log to slaves when it is the master. A slave may become the master."""
-        return self.role is not None
+        return self.role is not None or self.failover.slave_port is not None
 
     @property
     def permissions_folder(self) -> Path:

@@ -66,6 +66,9 @@ class FailoverConfig:
     # Time for which a master that is stopped in order, and has clients of other languages, passes on their requests to
     # the new master. RocketMQ's clients look for routes every 30 s. 0: it stops at once. Not in RocketMQ.
     pass_on_ms: int = setting(31_000, "passOnMillis", range=(0, _MAX_MS), change=_NEXT)
+    # Port at which the set's master sends its log to slaves of RocketMQ 4.9; None: it has no slaves. They ask the
+    # name servers for this port. Not in RocketMQ.
+    slave_port: int | None = setting(None, "failoverSlavePort", change=_NEXT, read=parse_number)
     # Whether a replica that was not in sync may become master if no other is left. Confirmed messages may then be lost.
     # RocketMQ 5's name.
     unclean_election: bool = setting(False, "enableElectUncleanMaster")
@@ -83,6 +86,8 @@ class FailoverConfig:
         if self.replica_id is not None and not 1 <= self.replica_id <= MAX_REPLICA_NUMBER:
             raise UsageError(f"{_called('replica_id')} is {self.replica_id}; it must be 1 to {MAX_REPLICA_NUMBER}")
         check_ranges(self)
+        if self.slave_port is not None and not 0 <= self.slave_port <= 65535:
+            raise UsageError(f"{_called('slave_port')} is {self.slave_port}; it must be 0 to 65535")
         if self.lag_ms > self.catch_up_ms:
             raise UsageError(
                 f"{_called('lag_ms')} is {self.lag_ms}; it must not be above {_called('catch_up_ms')}, "

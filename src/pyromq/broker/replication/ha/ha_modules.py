@@ -11,21 +11,27 @@ from pyromq.broker.replication.ha.ha_service import HaService
 from pyromq.broker.shared_state import SharedState
 
 
+def _ignored(end: int) -> None:
+    """Take a slave's report that confirms nothing."""
+
+
 def sending_log(state: SharedState) -> BrokerModule:
     """Return the module that sends the log to slaves while the broker is the master; an empty module for a broker
     without slaves.
 
-    With SYNC_MASTER, replies to sends wait until one slave has the messages.
+    With SYNC_MASTER, replies to sends wait until one slave has the messages. Slaves of a replica set are sent confirmed
+    messages only, since slaves of RocketMQ 4.9 cannot cut their logs. Nothing waits for them.
     """
     config = state.config
     if not config.serves_slaves:
         return BrokerModule()
+    is_set = bool(config.failover.etcd)
     peers = AllowedPeers(config.ha.allowed_peers, state.clock, host=config.host, registered=state.registering.hosts)
     service = state.ha_service = HaService(
         state.store,
         state.clock,
         config.ha,
-        replicated=state.confirmation.replicated,
+        replicated=_ignored if is_set else state.confirmation.replicated,
         allows=peers.allows,
         fetch=state.cold_reads.fetch,
     )
@@ -38,7 +44,7 @@ def sending_log(state: SharedState) -> BrokerModule:
             state.confirmation.require_replicas(rule)
 
     async def start() -> None:
-        port = config.ha.port
+        port = config.failover.slave_port if is_set else config.ha.port
         if port is None:
             port = 0 if takes_any_port else config.port + 1
         await service.start(config.host, port)

@@ -67,7 +67,16 @@ class SetLease:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def register(self) -> None:
-        """Write in the registry what this replica is and has now. Does nothing before `enter`, and without an info."""
+        """Write in the registry what this replica is and has now. Does nothing before `enter`, and without an info.
+
+        A registration that fails is repeated by `keep`. Raises `ReplicaNumberTaken`.
+        """
+        try:
+            await self._write()
+        except (LeaseGone, RegistryUnavailable) as error:
+            logger.info("the replica was not registered: %s", error)
+
+    async def _write(self) -> None:
         info = self._info()
         if self._lease is not None and info is not None:
             await self._keys.register(info, self._lease.id)
@@ -88,7 +97,7 @@ class SetLease:
                     logger.warning("the registry answers again")
                 if self._now() - entered >= _ENTER_SECONDS:
                     entered = self._now()
-                    await self.register()
+                    await self._write()
             except ReplicaNumberTaken:
                 raise
             except LeaseGone:
@@ -108,7 +117,7 @@ class SetLease:
 
     async def _take(self) -> None:
         self._lease = await self._registry.lease(self._seconds)
-        await self.register()
+        await self._write()
         self._renewed(self._lease.sent)
 
     def _warn(self, now: float, error: MQError) -> None:

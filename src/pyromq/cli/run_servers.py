@@ -43,6 +43,8 @@ def run(serving: Coroutine[Any, Any, None], log_level: str) -> None:
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    if log_level != "debug":
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # httpx notes every request to etcd: four a second
     _raise_file_limit()
     speedups.keep_memory()
     with asyncio.Runner(loop_factory=new_serving_loop) as runner:

@@ -128,3 +128,12 @@ async def test_a_new_replica_begins_where_the_master_s_log_begins(replicas: Repl
     assert second.broker.store.min_log_offset == begin
     assert second.broker.timers.index.pending == {"orders": 1}
     await replicas.until(lambda: second.broker.store.max_log_offset == store.max_log_offset)
+
+
+async def test_a_replica_waits_at_its_start_for_the_registry(replicas: ReplicaSet) -> None:
+    replicas.registry.is_away = True
+    starting = asyncio.create_task(replicas.start(1))
+    await asyncio.sleep(0.3)
+    assert not starting.done()
+    replicas.registry.is_away = False
+    assert (await starting).number == 1

@@ -82,6 +82,7 @@ def test_a_loss_is_accepted_only_after_a_question_that_names_it(cli, served_with
     lost = served.do(lose_all_in_sync())
     shown = cli("cluster", "replicas", "broker-a")
     assert shown.code == 1
+    assert "master         -\n" in shown.out
     assert f"trouble: no master; in sync last: replica {lost} (end " in shown.err
 
     command = ["cluster", "failover", "broker-a", "--to", str(follower), "--accept-loss"]

@@ -109,14 +109,11 @@ def test_clocks_apart_by_more_than_half_a_second_and_the_uncertainty_are_named(a
 def test_without_a_master_it_is_said_who_was_in_sync_last() -> None:
     states = [replica(1, is_connected=False, end=None, lag_bytes=None), replica(2), replica(3)]
     followers = [
-        status(each, replicas=states, in_sync=[InSyncReplica(1, 10), InSyncReplica(2, 25)], trouble="nobody is left")
-        for each in (2, 3)
+        status(each, replicas=states, in_sync=[InSyncReplica(1, 10)], trouble="nobody is left") for each in (2, 3)
     ]
     ok, text, advice = only(answers(*followers), master=None)
     assert not ok
-    assert text == (
-        "has no master; in sync last: replica 1 (end unknown, does not answer), replica 2 (end 100); nobody is left"
-    )
+    assert text == ("has no master; in sync last: replica 1 (end unknown, does not answer); nobody is left")
     assert "`pyromq cluster failover orders --to N --accept-loss`" in advice
 
 

@@ -59,7 +59,7 @@ from pyromq.broker.replication.set_registry import ReplicaNumberTaken, SetRegist
 from pyromq.broker.replication.store_log import StoreLog
 from pyromq.broker.role import BrokerRole
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import MQError, NotTheMaster, UsageError
+from pyromq.errors import MQError, NotTheMaster, RegistryUnavailable, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import pack_address
 from pyromq.net.listening import OpenPorts
@@ -72,6 +72,8 @@ from pyromq.store.store_config import FlushMode
 
 logger = logger_of(__name__)
 
+_START_SECONDS = 10.0  # longest wait for the registry at the start
+_RETRY_SECONDS = 0.2  # between two attempts of the start
 _LEAVE_SECONDS = 2.0  # longest wait for the set at a stop in order
 
 
@@ -83,8 +85,9 @@ def boot_seconds() -> float:
 class ReplicaServer:
     """One replica of a set. An async context manager, which starts `broker` as a follower.
 
-    Entering raises as `Broker` does, `RegistryUnavailable` if no endpoint of the registry answers, and `UsageError` if
-    the folder, the number or the settings do not fit the set. `failed` completes with an error that ends the replica.
+    Entering raises as `Broker` does, `RegistryUnavailable` if no endpoint of the registry answers within 10 s, and
+    `UsageError` if the folder, the number or the settings do not fit the set. `failed` completes with an error that
+    ends the replica.
     """
 
     broker: Broker
@@ -137,7 +140,7 @@ class ReplicaServer:
     async def __aenter__(self) -> Self:
         try:
             takes_any_port = self.config.port == 0  # the next port may then be in use
-            await self._set.agree(self._settings)
+            await self._agree()
             await self._open_broker()
             ha_port = self.config.ha.port
             if ha_port is None:
@@ -196,6 +199,19 @@ class ReplicaServer:
         """End without a word to the set: the lease lasts until its time has passed. For tests."""
         self._is_stopping = True
         await self._close(release=False)
+
+    async def _agree(self) -> None:
+        """Compare the settings with the set's. After a power cut the registry may need more time than the brokers."""
+        until = boot_seconds() + _START_SECONDS
+        while True:
+            try:
+                await self._set.agree(self._settings)
+                return
+            except RegistryUnavailable as error:
+                if boot_seconds() > until:
+                    raise
+                logger.warning("replica of %s waits for the registry: %s", self.config.name, error)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _close(self, *, release: bool = True) -> None:
         if self._changing is not None:

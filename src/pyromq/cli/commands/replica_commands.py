@@ -14,7 +14,7 @@ from pyromq.client.admin.replica_diagnosis import last_in_sync
 from pyromq.client.admin.replica_sets import ReplicaSetAnswers, electable
 from pyromq.clock import local_time
 from pyromq.excerpt import escaped
-from pyromq.remoting.bodies import AcceptedLoss, ReplicaSetStatus, ReplicaState
+from pyromq.remoting.bodies import AcceptedLoss, ReplicaState
 
 _MOST_NUMBER = 255
 _DEFAULT_REASON = "pyromq cluster failover --accept-loss"
@@ -35,10 +35,10 @@ def replicas(set_name: str, namesrv: str, output: str) -> int:
     troubles = _troubles(found)
     rows = [_row(each) for each in found.replicas]
     if output == "json":
-        record = {**_summary(status), "losses": [_loss(each) for each in status.losses]}
+        record = {**_summary(found), "losses": [_loss(each) for each in status.losses]}
         click.echo(as_json({**record, "replicas": rows, "troubles": troubles}, indent=2))
     else:
-        show_record(_summary(status), output)
+        show_record(_summary(found), output)
         click.echo()
         show_rows(rows, output)
         for loss in status.losses:
@@ -78,10 +78,11 @@ def failover(set_name: str, number: int, accept_loss: bool, reason: str, yes: bo
         click.echo(f"it takes no messages yet: {escaped(status.refusal)}", err=True)
 
 
-def _summary(status: ReplicaSetStatus) -> dict[str, Any]:
+def _summary(found: ReplicaSetAnswers) -> dict[str, Any]:
+    status = found.best
     return {
         "set": status.set_name,
-        "master": status.master,
+        "master": status.number if status.is_master else None,
         "epoch": status.record_epoch,
         "in_sync": [each.number for each in status.in_sync],
         "min_in_sync": status.min_in_sync,
@@ -95,7 +96,7 @@ def _summary(status: ReplicaSetStatus) -> dict[str, Any]:
 def _row(replica: ReplicaState) -> dict[str, Any]:
     return {
         "replica": replica.number,
-        "role": "master" if replica.is_master else "follower",
+        "role": None if not replica.is_connected else "master" if replica.is_master else "follower",
         "address": replica.address,
         "connected": replica.is_connected,
         "in_sync": replica.is_in_sync,

@@ -82,15 +82,17 @@ def _etcd(found: ReplicaSetAnswers) -> Iterator[tuple[str, str]]:
 
 def _in_sync(found: ReplicaSetAnswers) -> Iterator[tuple[str, str]]:
     best = found.best
+    if not found.masters:
+        return
     if len(best.in_sync) < best.min_in_sync:
         yield (
             f"{counted(len(best.in_sync), 'replica')} in sync, minInSyncReplicas is {best.min_in_sync}: sends are"
             " refused",
             "start the other replicas, or look in their logs for the reason why they do not follow",
         )
-    elif best.is_master and best.refusal:
+    elif best.refusal:
         yield f"the master refuses sends: {best.refusal}", "see the master's log"
-    if best.is_master and best.trouble:
+    if best.trouble:
         yield best.trouble, "the set confirms messages, but it needs an administrator before the next failover"
 
 

@@ -25,6 +25,7 @@ from pyromq import speedups
 from pyromq.broker.broker import VIP_CHANNEL, Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.errors import UsageError
+from pyromq.logs import logger_of
 from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.listening import new_serving_loop
@@ -44,7 +45,7 @@ def run(serving: Coroutine[Any, Any, None], log_level: str) -> None:
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     if log_level != "debug":
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # httpx notes every request to etcd: four a second
+        logger_of("httpx").setLevel(logging.WARNING)  # httpx notes every request to etcd: four a second
     _raise_file_limit()
     speedups.keep_memory()
     with asyncio.Runner(loop_factory=new_serving_loop) as runner:

@@ -22,6 +22,7 @@ from pyromq.broker.modules import (
     consumer_offsets,
     consuming,
     delay_levels,
+    deleted_topics,
     members,
     periodic,
     permissions,
@@ -30,11 +31,13 @@ from pyromq.broker.modules import (
     topics,
     transactions,
 )
+from pyromq.broker.replicated_table import ReplicatedTable
 from pyromq.broker.replication.cut_progress import lower_progress
 from pyromq.broker.replication.ha.ha_modules import following_log, sending_log
 from pyromq.broker.replication.ha.starting_over import start_over
-from pyromq.broker.replication.slave_tables import SlaveTables
-from pyromq.broker.role import BrokerRole, WriteRefusals
+from pyromq.broker.replication.slave_tables import copying_tables
+from pyromq.broker.replication.tables.broker_tables import replicated_tables
+from pyromq.broker.role import BrokerRole, SetRefusals, WriteRefusals
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.statistics import SAMPLE_SECONDS
 from pyromq.clock import Clock, SystemClock
@@ -61,11 +64,11 @@ STORE_TICK_SECONDS = 0.25  # time between two searches for replies whose wait ti
 
 def _modules(state: SharedState) -> list[BrokerModule]:
     """Return the modules of a broker in the order of loading. Modules are saved and stopped in reverse order."""
-    slave_tables = SlaveTables(state)
     modules = [
         consumer_offsets(state),
         consumer_groups(state),
         topics(state),
+        deleted_topics(state),
         delay_levels(state),
         transactions(state),
         batch_transactions(state),
@@ -100,7 +103,7 @@ def _modules(state: SharedState) -> list[BrokerModule]:
         BrokerModule(answerers=[expiring], steps=[Step(expiring.step, expiring.alarm)]),
         sending_log(state),
         following_log(state),
-        BrokerModule(start=slave_tables.start, stop=slave_tables.stop),
+        copying_tables(state),
         BrokerModule(start=state.registering.start, stop=state.registering.stop),
     ]
 
@@ -137,13 +140,19 @@ class Broker:
         self.connections, self.registering = state.connections, state.registering
         self.delay_levels, self.timers = state.delay_levels, state.timers
         self.half_messages, self.batches = state.half_messages, state.batches
+        self.queue_locks = state.queue_locks
         self.confirmation, self.cold_reads = state.confirmation, state.cold_reads
+        self.permissions = state.permissions
         self._state = state
         self.role = state.role
         self._ports_are_kept = False
-        self._write_refusals = WriteRefusals(state.role)
+        self._refusals: list[object] = [WriteRefusals(state.role)]
+        self.replicated_tables: list[ReplicatedTable] = []  # tables that follow the log in a replica set
         self._clock = state.clock
         self._modules = [*_modules(state), *(module(state) for module in modules)]
+        if config.failover.etcd:
+            self._refusals.append(SetRefusals(state.role))
+            self.replicated_tables = replicated_tables(state)
         self._tasks = Tasks()
         self._saving: dict[BrokerModule, asyncio.Future[None]] = {}
         connections = self.config.connections
@@ -239,7 +248,7 @@ class Broker:
 
     def _obey_role(self) -> None:
         is_master = self.role.is_master
-        self.dispatcher.override(None if is_master else self._write_refusals)
+        self.dispatcher.override(*(() if is_master else self._refusals))
         # No part of a follower may append: its log would differ from the master's.
         self.store.refuse_own("" if is_master else "a follower stores only what its master sends")
 

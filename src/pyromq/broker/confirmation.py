@@ -25,6 +25,7 @@ from pyromq.remoting.command import Reply, with_code
 from pyromq.store.log.commit_log import NO_LIMIT
 from pyromq.store.message_store import MessageStore
 from pyromq.store.store_config import FlushMode
+from pyromq.store.table_file import complete_when_saved
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.fast_path import ParkedReplies
@@ -48,6 +49,9 @@ class ReplicaRule:
     refusal: str = ""
     has_replica: Callable[[int], bool] = lambda end: True
     wake: Callable[[], object] = lambda: None
+    # Returns a future that completes when the required replicas have all changed tables on disk; None: no replica gets
+    # tables.
+    when_stored: Callable[[], Future[None]] | None = None
 
 
 class _Shortfall(NamedTuple):
@@ -168,6 +172,30 @@ class Confirmation:
             self._replica_waits.popleft().outcome.set_result(None)
         if self.parked:
             self.parked.release(self._safe_end)
+
+    # -- tables
+
+    def when_kept(self, saved: Future[None]) -> Future[None]:
+        """Return a future that completes when a changed table is on disk here and at all required replicas.
+
+        `saved` completes when the table is on disk here. Errors of either are the future's error.
+        """
+        if self._rule is None or (when_stored := self._rule.when_stored) is None:
+            return saved
+        kept: Future[None] = Future()
+        run_soon = soon_in_this_loop()
+
+        def ask_replicas() -> None:
+            complete_when_saved(when_stored(), None, kept)
+
+        def on_disk(saved: Future[None]) -> None:
+            if (error := saved.exception()) is not None:
+                kept.set_exception(error)
+            else:
+                run_soon(ask_replicas)
+
+        saved.add_done_callback(on_disk)
+        return kept
 
     # -- before storing
 

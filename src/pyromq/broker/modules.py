@@ -61,6 +61,7 @@ logger = logger_of(__name__)
 
 EXPIRE_CLIENTS_SECONDS = 10.0  # time between two searches for clients without heartbeats
 EXPIRE_LOCKS_SECONDS = 60.0  # time between two searches for expired locks of orderly consumers
+DELETED_TOPICS_SECONDS = 0.2  # time between two looks of a follower for deletions that its log has reached
 EXPIRE_PULLS_SECONDS = 0.25  # time between two searches for expired long polls: longest delay of their replies
 
 Save = Callable[[], None]
@@ -151,6 +152,21 @@ def consumer_groups(state: SharedState) -> BrokerModule:
 
 def topics(state: SharedState) -> BrokerModule:
     return BrokerModule(load=state.topics.load, close=state.topics.close)
+
+
+def deleted_topics(state: SharedState) -> BrokerModule:
+    """Return the module that remembers deleted topics for replicas; an empty module for a broker outside of sets."""
+    deleted, role = state.deleted_topics, state.role
+    if deleted is None:
+        return BrokerModule()
+
+    def apply() -> None:
+        if not role.is_master:
+            deleted.apply()
+
+    return BrokerModule(
+        load=deleted.load, lead=deleted.lead, steps=[periodic(DELETED_TOPICS_SECONDS, apply)], close=deleted.close
+    )
 
 
 def built_in(state: SharedState) -> BrokerModule:
@@ -273,7 +289,7 @@ def members(state: SharedState) -> BrokerModule:
 
 
 def administration(state: SharedState) -> BrokerModule:
-    settings = SettingsProcessor(state)
+    settings = state.changed_settings = SettingsProcessor(state)
     return BrokerModule(
         answerers=[
             settings,
@@ -296,10 +312,10 @@ def permissions(state: SharedState) -> BrokerModule:
         return BrokerModule()
     in_force = state.permissions
     folder = AclFolder(config.permissions_folder)
-    watch = AclWatch(folder, in_force, worker(state.store.disk, "permissions"))
+    watch = state.accounts = AclWatch(folder, in_force, worker(state.store.disk, "permissions"))
     rules = Rules(partial(topic_at, state.store), config.cluster + REPLY_SUFFIX, state.batches.undecided)
     return BrokerModule(
-        answerers=[AccountProcessor(in_force, watch, folder, config=config, clock=state.clock)],
+        answerers=[AccountProcessor(state, watch, folder)],
         guard=PermissionGuard(in_force, rules, state.refusals),
         load=watch.load,
         steps=[periodic(LOOK_SECONDS, watch.look)],

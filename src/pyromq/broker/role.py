@@ -16,19 +16,25 @@ from pyromq.remoting.headers import (
     CleanTopics,
     CommitBatch,
     CreateTopic,
+    DeleteAccount,
     DeleteGroup,
     DeleteTopic,
     EndTransaction,
     FindBatch,
+    LockQueues,
     RecallMessage,
     ResumeHalfMessage,
     RollBackBatch,
+    SaveAccount,
+    SaveBrokerSettings,
     SaveGroup,
+    SaveWhiteList,
     SendBatchMessage,
     SendHalfRun,
     SendMessage,
     SendMessageBack,
     SendReplyMessage,
+    UnlockQueues,
 )
 
 MASTER = 0  # broker id of a master
@@ -133,3 +139,17 @@ class WriteRefusals:
     @answers(CreateTopic, DeleteTopic, CleanTopics, SaveGroup, DeleteGroup)
     def refuse_change(self, header: Header, call: Call) -> Reply:
         raise BrokerError(f"topics and groups change at the master only; {self._role.not_the_master()}")
+
+
+class SetRefusals:
+    """Refuses what a follower of a replica set leaves to the master, although a slave of RocketMQ answers it.
+
+    Locks, settings and accounts are copied from the master: a change at a follower would be lost.
+    """
+
+    def __init__(self, role: BrokerRole) -> None:
+        self._role = role
+
+    @answers(LockQueues, UnlockQueues, SaveBrokerSettings, SaveAccount, DeleteAccount, SaveWhiteList)
+    def refuse_at_follower(self, header: Header, call: Call) -> Reply:
+        raise self._role.not_the_master()

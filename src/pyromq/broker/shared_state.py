@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pyromq.broker.admin.query_message_processor import Indexing
-from pyromq.broker.admin.settings_processor import load_changes
+from pyromq.broker.admin.settings_processor import SettingsProcessor, load_changes
 from pyromq.broker.admission import Admission
 from pyromq.broker.batches.batch_coordinator import BatchCoordinator
 from pyromq.broker.cold_reads import ColdReads
@@ -27,6 +27,7 @@ from pyromq.broker.name_server_registration import NameServerRegistration
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.replication.ha.ha_client import HaClient
 from pyromq.broker.replication.ha.ha_service import HaService
+from pyromq.broker.replication.tables.deleted_topics import DeletedTopics
 from pyromq.broker.role import BrokerRole, configured_role
 from pyromq.broker.statistics import Statistics
 from pyromq.broker.topics import Topics
@@ -34,7 +35,7 @@ from pyromq.broker.transactions.half_messages import HalfMessages
 from pyromq.clock import Clock
 from pyromq.message import pack_address
 from pyromq.net.slow_replies import SlowReplies
-from pyromq.permissions.permissions import Permissions
+from pyromq.permissions.permissions import AclWatch, Permissions
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.store.disk import Disk
 from pyromq.store.json_file import JsonFile
@@ -69,6 +70,9 @@ class SharedState:
         )
         groups_file = JsonFile(folder / "subscriptionGroup.json", disk)
         self.groups = ConsumerGroups(config, groups_file, clock, run_soon, role=self.role)
+        self.deleted_topics: DeletedTopics | None = None  # None outside of replica sets
+        if config.failover.etcd:
+            self.deleted_topics = DeletedTopics(store, JsonFile(folder / "deletedTopics.json", disk), run_soon)
         self.offsets = ConsumerOffsets(JsonFile(folder / "consumerOffset.json", disk), most=limits.offsets)
         self.refusals = RejectionLog(clock)
         self.permissions = Permissions()
@@ -100,6 +104,8 @@ class SharedState:
             clock=clock,
             queue_for=topics.queue_for,
         )
+        self.changed_settings: SettingsProcessor | None = None  # set by `modules.administration`
+        self.accounts: AclWatch | None = None  # set by `modules.permissions`; None if permissions are off
         self.ha_service: HaService | None = None  # set by `ha_modules` in a broker that serves slaves
         self.ha_client: HaClient | None = None  # set by `ha_modules` in a slave
         self.more_figures: Callable[[], dict[str, str]] = dict  # a replica's own figures; set by its module

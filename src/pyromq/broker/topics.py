@@ -38,7 +38,7 @@ from pyromq.remoting.bodies import FILE, DataVersion, TopicConfig, TopicConfigTa
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.dispatch import Peer
 from pyromq.store.json_file import JsonFile
-from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
+from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted, has_failed
 
 logger = logger_of(__name__)
 
@@ -77,6 +77,7 @@ class Topics:
         self._config = config
         self._file = file
         self._saving = TableFile(file, _encoded, run_soon)
+        self._adopted: Future[None] | None = None  # the save of the last copy of a master's table
         self.unsaved: dict[str, Future[None]] = {}
         self._clock = clock
         # Counts auto-created topics of each connection.
@@ -274,20 +275,21 @@ class Topics:
         if changed:
             self.touch()
 
-    def adopt(self, table: TopicConfigTable) -> None:
-        """Replace the whole table by a copy of the master's, with its data version, and save it.
+    def adopt(self, table: TopicConfigTable) -> Future[None] | None:
+        """Replace the whole table by a copy of the master's, with its data version.
 
-        Does nothing if the version is the same.
+        The returned future completes when the copy is on disk. Return None if this version is on disk already.
         """
-        if table.data_version == self.version:
-            return
+        if table.data_version == self.version and (self._adopted is None or not has_failed(self._adopted)):
+            return self._adopted
         self._table.clear()
         self._table.update(table.topics)
         self._of_groups = set(filter(_is_of_group, self._table))
         self._changes += 1
         self.version = table.data_version
-        saved = self._saving.save(self.table, order=self._changes)
+        saved = self._adopted = self._saving.save(self.table, order=self._changes)
         saved.add_done_callback(partial(self._note_saved, "copied from the master"))
+        return saved
 
     def touch(self) -> None:
         """Give the table a new data version and save it.

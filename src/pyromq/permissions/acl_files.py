@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from pyromq.errors import StoreNotWritable, UsageError
+from pyromq.excerpt import excerpt
 from pyromq.names import retry_topic
 from pyromq.permissions.account import DENY, RIGHTS, SHORTEST, Account
 from pyromq.permissions.address_patterns import AddressPattern, parse_pattern
@@ -234,6 +235,14 @@ class AclFolder:
     def holds(self, path: Path) -> bool:
         """Return whether `path` is one of the ACL files in this folder."""
         return path in set(self._paths())
+
+    def path_of(self, name: str) -> Path:
+        """Return the path of an ACL file named relative to the folder. Raises `UsageError` for any other file."""
+        path = Path(name)
+        is_below = path.parts[:1] == ("acl",) and ".." not in path.parts and path.suffix in (".yml", ".yaml")
+        if name != self.default_file.name and not is_below:
+            raise UsageError(f"{excerpt(name)!r} is no ACL file: write plain_acl.yml or acl/NAME.yml")
+        return self.folder / path
 
     def write(self, path: Path, raw: Raw) -> None:
         """Replace an ACL file atomically; the file keeps its mode. Raises `StoreNotWritable`."""

@@ -11,10 +11,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from pyromq.errors import MQError
 from pyromq.logs import logger_of
 from pyromq.permissions.account import Account, Need
-from pyromq.permissions.acl_files import AclFile, AclFolder, Stamps
+from pyromq.permissions.acl_files import AclFile, AclFolder, Raw, Stamps
 from pyromq.permissions.address_patterns import Address, AddressPattern
 from pyromq.store.worker import Worker
 
@@ -143,6 +145,37 @@ class AclWatch:
 
         return self._thread.submit(edit_and_take)
 
+    # -- replicas of a set
+
+    @property
+    def version(self) -> int:
+        return self._permissions.in_force.version
+
+    def encode(self) -> bytes:
+        """Return the content of all files in force, for `adopt`."""
+        folder = self._folder.folder
+        files = self._permissions.in_force.files
+        return msgspec.json.encode({str(path.relative_to(folder)): file.raw for path, file in files.items()})
+
+    def adopt(self, data: bytes) -> Future[None]:
+        """Replace all files by the master's, and put them in force; the future completes then, or fails.
+
+        A file with the same content stays as it is. Raises `UsageError` for a file that is no ACL file.
+        """
+        wanted = {
+            self._folder.path_of(name): raw for name, raw in msgspec.json.decode(data, type=dict[str, Raw]).items()
+        }
+
+        def replace_all() -> None:
+            present = self._permissions.in_force.files
+            for path in self._folder.stamps().keys() - wanted.keys():
+                path.unlink(missing_ok=True)
+            for path, raw in wanted.items():
+                if path not in present or not path.exists() or not _is_equal(present[path].raw, raw):
+                    self._folder.write(path, raw)
+
+        return self.change(replace_all)
+
     def close(self) -> None:
         """Block until the watching thread has ended."""
         self._thread.shutdown()
@@ -164,3 +197,8 @@ class AclWatch:
         reading = self._folder.read()
         self._read = self._seen = reading.stamps
         self._permissions.take(reading.files)
+
+
+def _is_equal(one: Raw, other: Raw) -> bool:
+    """Return whether two files have the same content. JSON has no times: they were made texts."""
+    return msgspec.json.encode(one) == msgspec.json.encode(other)

@@ -166,10 +166,10 @@ class Dispatcher:
         """The codes of the requests that are answered."""
         return frozenset(self._table)
 
-    def override(self, answerer: object | None) -> None:
-        """Let the marked methods of another object answer their requests from now on; None ends that."""
+    def override(self, *answerers: object) -> None:
+        """Let the marked methods of these objects answer their requests from now on, and of no earlier ones."""
         self._table = dict(self._own)
-        if answerer is not None:
+        for answerer in answerers:
             _collect(answerer, self._table, replace=True)
 
     def divert(self, divert: Callable[[Call], Outcome | None] | None) -> None:

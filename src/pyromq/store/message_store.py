@@ -441,6 +441,17 @@ class MessageStore:
         self._queues.delete(topic)
         return self._flusher.note_deletion()
 
+    def drop_entries(self, topic: str, log_offset: int) -> bool:
+        """Drop the entries of a topic's queues that end before a log offset: the topic was deleted there.
+
+        Return whether there were any. Blocks while the ends file is saved. Raises `OSError`.
+        """
+        obsolete = [queue for queue in self._by_topic.get(topic, {}).values() if 0 < queue.covered_to <= log_offset]
+        for queue in obsolete:
+            assert isinstance(queue, ConsumeQueue)
+            self._queues.begin_again(queue, 0)
+        return bool(obsolete)
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of a queue's first message; 0 for an unknown queue."""
         queue = self._queues.find(topic, queue_id)

@@ -65,6 +65,8 @@ class Retention:
         sync_entries: Callable[[], None] = lambda: None,
     ) -> None:
         self.needs: list[Callable[[], int]] = []
+        # Log offset before which the master has deleted its log. A replica deletes whole files up to it at any age.
+        self.expired_to = 0
         self.measure = measured
         self._log = log
         self._queues = queues
@@ -190,7 +192,8 @@ class Retention:
         count = 0
         for segment in self._candidates:
             end = segment.base + segment.size
-            if end > keep_from or not (self._is_forced or count < too_many or self._is_older(end, age_ms)):
+            is_due = end <= self.expired_to or self._is_forced or count < too_many or self._is_older(end, age_ms)
+            if end > keep_from or not is_due:
                 break
             count += 1
         return count

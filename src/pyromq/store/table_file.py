@@ -141,6 +141,11 @@ def give_way() -> None:
     time.sleep(0)
 
 
+def has_failed(saved: Future[None]) -> bool:
+    """Return whether a save is over and has failed."""
+    return saved.done() and saved.exception() is not None
+
+
 def when_saved(saved: Future[None], reply: R | Future[R]) -> Future[R]:
     """Return a future that resolves to `reply` once the table is saved; an error of the save is the future's error.
 

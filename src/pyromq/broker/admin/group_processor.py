@@ -47,6 +47,7 @@ class GroupProcessor:
         self._offsets = state.offsets
         self._delay_levels = state.delay_levels
         self._statistics = state.statistics
+        self._when_kept = state.confirmation.when_kept
 
     @answers(SaveGroup)
     def save_group(self, header: SaveGroup, call: Call) -> Future[Reply]:
@@ -55,7 +56,7 @@ class GroupProcessor:
             raise BrokerError(f"group[{group.name}]: retryQueueNums is {group.retry_queues}; the limit is {MAX_QUEUES}")
         saved = self._groups.put(group)
         logger.info("group %s saved by %s", group.name, call.peer.address)
-        return when_saved(saved, Reply())
+        return when_saved(self._when_kept(saved), Reply())
 
     @answers(DeleteGroup)
     def delete_group(self, header: DeleteGroup, call: Call) -> Reply | Future[Reply]:
@@ -68,7 +69,7 @@ class GroupProcessor:
         self._statistics.forget_group(header.group)
         if header.remove_offsets:
             self._offsets.remove_group(header.group)
-        return Reply() if saved is None else when_saved(saved, Reply())
+        return Reply() if saved is None else when_saved(self._when_kept(saved), Reply())
 
     @answers(AllGroups)
     async def groups(self, header: AllGroups, call: Call) -> Reply:

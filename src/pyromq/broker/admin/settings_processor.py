@@ -26,7 +26,7 @@ from pyromq.remoting.headers import BrokerSettings, BrokerSettingsResponse, Save
 from pyromq.remoting.properties import parse_properties, write_properties
 from pyromq.server_settings import Change
 from pyromq.store.json_file import JsonFile
-from pyromq.store.table_file import TableFile, when_saved
+from pyromq.store.table_file import TableFile, has_failed, when_saved
 
 if TYPE_CHECKING:
     from pyromq.broker.shared_state import SharedState
@@ -56,18 +56,22 @@ class SettingsProcessor:
 
     def __init__(self, state: SharedState) -> None:
         self._config = state.config
+        self._file = state.settings
         self._unkept: dict[str, str] = {}  # changes that may not be on disk yet
+        self._is_all = False  # whether the file must have nothing but `_unkept`: they are all changes of a master
         self._kept: Future[None] | None = None  # completes when `_unkept` is on disk
+        self._saves = 0
         self._next_start: dict[str, str] = {}  # changes that take effect at the next start
         self._saving = TableFile(state.settings, partial(_merged, state.settings))
         self._topics = state.topics
+        self._confirmation = state.confirmation
         self._announce_all = state.registering.announce_all
         self._clock = state.clock
-        self._version = DataVersion(timestamp=state.clock.now_ms(), counter=0)
+        self.version = DataVersion(timestamp=state.clock.now_ms(), counter=0)
 
     @answers(BrokerSettings)
     def settings(self, header: BrokerSettings, call: Call) -> Reply:
-        version = msgspec.json.encode({"counter": self._version.counter, "timestamp": self._version.timestamp})
+        version = msgspec.json.encode({"counter": self.version.counter, "timestamp": self.version.timestamp})
         # TLS of the connections to name servers.
         uses_tls = "true" if self._config.connections.tls is not None else "false"
         role = {"brokerRole": ConfiguredRole.ASYNC_MASTER.name}  # upstream's default
@@ -91,13 +95,44 @@ class SettingsProcessor:
             raise BrokerError(str(error)) from error
         self._config.change(wanted)
         self._note_next_start(changes, java_properties(wanted))
-        self._version = DataVersion(timestamp=self._clock.now_ms(), counter=self._version.counter + 1)
+        self.version = DataVersion(timestamp=self._clock.now_ms(), counter=self.version.counter + 1)
         kept = self._keep(changes)
         logger.info("settings changed by %s: %s", call.peer.address, ", ".join(f"{k}={v}" for k, v in changes.items()))
         if self._config.permission != before:
             self._topics.touch()
             self._announce_all()
-        return when_saved(kept, Reply())
+        return when_saved(self._confirmation.when_kept(kept), Reply())
+
+    # -- replicas of a set
+
+    def encode(self) -> bytes:
+        """Return all changes that were made by requests, with their version, for `adopt`."""
+        return msgspec.json.encode(_CopiedSettings(self.version.timestamp, self.version.counter, self._all_changes()))
+
+    def _all_changes(self) -> dict[str, str]:
+        return self._unkept if self._is_all else _kept(self._file) | self._unkept
+
+    def adopt(self, data: bytes) -> Future[None] | None:
+        """Replace the changes by the master's, and let those take effect that can.
+
+        The future completes when they are on disk; None: they are already. Raises `msgspec.DecodeError`.
+        """
+        copied = msgspec.json.decode(data, type=_CopiedSettings)
+        self.version = DataVersion(timestamp=copied.timestamp, counter=copied.counter)
+        if copied.changes == self._all_changes() and (self._kept is None or not has_failed(self._kept)):
+            return self._kept
+        changes = {name: text for name, text in copied.changes.items() if name in SETTINGS and name not in _NEVER}
+        before = self._config.permission
+        try:
+            wanted = with_properties(self._config, changes)
+        except UsageError as error:
+            logger.error("the settings of the master do not fit here and take no effect: %s", error)  # noqa: TRY400
+        else:
+            self._config.change(wanted)
+            self._note_next_start(changes, java_properties(wanted))
+            if self._config.permission != before:
+                self._announce_all()
+        return self._keep(copied.changes, is_all=True)
 
     def _note_next_start(self, changes: Iterable[str], wanted: dict[str, str]) -> None:
         now = java_properties(self._config)
@@ -106,11 +141,12 @@ class SettingsProcessor:
             if wanted.get(name) != now.get(name):
                 self._next_start[name] = wanted.get(name, "")
 
-    def _keep(self, changes: dict[str, str]) -> Future[None]:
-        if self._kept is not None and self._kept.done() and self._kept.exception() is None:
-            self._unkept = {}
+    def _keep(self, changes: dict[str, str], *, is_all: bool = False) -> Future[None]:
+        if is_all or (self._kept is not None and self._kept.done() and self._kept.exception() is None):
+            self._unkept, self._is_all = {}, is_all
         self._unkept = self._unkept | changes
-        self._kept = self._saving.save(lambda: self._unkept, order=self._version.counter)
+        self._saves += 1
+        self._kept = self._saving.save(lambda: (self._unkept, self._is_all), order=self._saves)
         return self._kept
 
     def close(self) -> None:
@@ -118,9 +154,19 @@ class SettingsProcessor:
         self._saving.close()
 
 
-def _merged(file: JsonFile, changes: dict[str, str]) -> bytes:
-    """Return the new content of the file of settings: its present settings and these changes."""
-    return (_HEADING + write_properties(dict(sorted((_kept(file) | changes).items())))).encode()
+class _CopiedSettings(msgspec.Struct, frozen=True):
+    """All changes of a master's settings, and their version."""
+
+    timestamp: int
+    counter: int
+    changes: dict[str, str]
+
+
+def _merged(file: JsonFile, saved: tuple[dict[str, str], bool]) -> bytes:
+    """Return the new content of the file of settings: its present settings and these changes; or only these."""
+    changes, is_all = saved
+    present = {} if is_all else _kept(file)
+    return (_HEADING + write_properties(dict(sorted((present | changes).items())))).encode()
 
 
 def _kept(file: JsonFile) -> dict[str, str]:

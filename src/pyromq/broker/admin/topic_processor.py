@@ -42,6 +42,8 @@ class TopicProcessor:
         self._config = state.config
         self._statistics = state.statistics
         self._announce = state.registering.announce
+        self._deleted = state.deleted_topics
+        self._when_kept = state.confirmation.when_kept
 
     @answers(CreateTopic)
     def create_topic(self, header: CreateTopic, call: Call) -> Future[Reply]:
@@ -63,7 +65,7 @@ class TopicProcessor:
             sys_flag=header.sys_flag or 0,
             order=known is not None and known.order,
         )
-        saved = self._topics.put(topic)
+        saved = self._when_kept(self._topics.put(topic))
         logger.info("topic %s %s by %s", topic.name, "changed" if known else "created", call.peer.address)
         answered: Future[Reply] = Future()
 
@@ -94,6 +96,8 @@ class TopicProcessor:
         try:
             if saved is not None:
                 await completed(saved)
+            # The replicas know of the deletion before a queue is deleted. Otherwise the topic may come back.
+            await self._note_deletion(name)
             if known is not None:
                 self._connections.begin_again(name, self._queues(known))
             noted = self._store.delete_topic(name)
@@ -103,6 +107,10 @@ class TopicProcessor:
             if known is not None:
                 self._topics.leaving.discard(name)
         return Reply()
+
+    async def _note_deletion(self, name: str) -> None:
+        if self._deleted is not None:
+            await completed(self._when_kept(self._deleted.note(name)))
 
     def _queues(self, topic: TopicConfig) -> list[MessageQueue]:
         count = max(topic.read_queues, topic.write_queues)
@@ -132,6 +140,7 @@ class TopicProcessor:
         """Delete the queues of topics that no longer exist; queues of system topics stay."""
         for name in self._store.topics():
             if self._topics.find(name) is None and not self._topics.is_system(name):
+                await self._note_deletion(name)
                 await completed(self._store.delete_topic(name))
         return Reply()
 

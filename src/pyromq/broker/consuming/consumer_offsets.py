@@ -13,6 +13,7 @@ from itertools import islice
 import msgspec
 
 from pyromq.broker.limits import DEFAULT_LIMITS
+from pyromq.broker.replicated_table import ChangedKeys
 from pyromq.errors import LimitReached
 from pyromq.names import SYSTEM_GROUP_PREFIX
 from pyromq.remoting.bodies import ConsumerOffsetTable, decode_body
@@ -38,6 +39,7 @@ class ConsumerOffsets:
         self._topics: dict[str, dict[str, None]] = {}
         self._dirty = False
         self._saved = 0
+        self.changed: ChangedKeys | None = None  # counts changes for the replicas of a set; None outside of sets
 
     def load(self) -> None:
         """Read the table from disk; a missing file is an empty table. Raises `StoreCorrupt` naming the file."""
@@ -108,6 +110,8 @@ class ConsumerOffsets:
                 queues = self._enter(group, topic, {})
         self._dirty = True
         queues[queue_id] = offset
+        if self.changed is not None:
+            self.changed.note(topic + _AT + group)
         return True
 
     def _has_room(self, group: str) -> bool:
@@ -159,7 +163,7 @@ class ConsumerOffsets:
                 raise self.too_many(destination)
             self._remove(destination, topic)
             self._enter(destination, topic, dict(queues))
-            self._dirty = True
+            self._note(topic + _AT + destination)
 
     def lower(self, end_of: Callable[[str, int], int]) -> None:
         """Lower offsets behind the end of their queue to that end, which `end_of(topic, queue id)` returns.
@@ -171,7 +175,7 @@ class ConsumerOffsets:
             for queue_id, offset in queues.items():
                 if offset > (end := end_of(topic, queue_id)):
                     queues[queue_id] = end
-                    self._dirty = True
+                    self._note(key)
 
     def lowest_except(self, topic: str, groups: set[str]) -> dict[int, int]:
         """Return for each queue id of a topic the lowest offset of all groups except `groups`."""
@@ -180,6 +184,42 @@ class ConsumerOffsets:
             for queue_id, offset in self._table[topic + _AT + group].items():
                 lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
         return lowest
+
+    # -- replicas of a set
+
+    def encode_changed(self, since: int | None) -> bytes:
+        """Return the offsets of clients' groups that have changed since a version of `changed`, for `adopt`.
+
+        None: all offsets.
+        """
+        keys = self.keys() if since is None or self.changed is None else self.changed.since(since)
+        offsets = {key: self.queues_at(key) for key in keys if not _is_internal(key)}
+        return msgspec.json.encode(_ChangedOffsets(offsets, since is None))
+
+    def adopt(self, data: bytes, end_of: Callable[[str, int], int]) -> None:
+        """Enter changed offsets of a master. An offset behind the queue's end, `end_of(topic, queue id)`, is lowered.
+
+        The progress of internal groups stays: it comes from the log here. Raises `msgspec.DecodeError`.
+        """
+        changes = msgspec.json.decode(data, type=_ChangedOffsets)
+        stale = [key for key in self._table if key not in changes.offsets and not _is_internal(key)]
+        for key in stale if changes.is_all else ():
+            self._replace(key, {})
+        for key, queues in changes.offsets.items():
+            topic = key.partition(_AT)[0]
+            self._replace(key, {queue_id: min(offset, end_of(topic, queue_id)) for queue_id, offset in queues.items()})
+
+    def _replace(self, key: str, queues: dict[int, int]) -> None:
+        topic, _, group = key.partition(_AT)
+        self._remove(group, topic)
+        if queues:
+            self._enter(group, topic, queues)
+            self._note(key)
+
+    def _note(self, key: str) -> None:
+        self._dirty = True
+        if self.changed is not None:
+            self.changed.note(key)
 
     def _enter(self, group: str, topic: str, queues: dict[int, int]) -> dict[int, int]:
         self._table[topic + _AT + group] = queues
@@ -193,8 +233,19 @@ class ConsumerOffsets:
         if queues is None:
             return
         self._count -= len(queues)
-        self._dirty = True
+        self._note(topic + _AT + group)
         for table, key, value in ((self._groups, topic, group), (self._topics, group, topic)):
             table[key].pop(value, None)
             if not table[key]:
                 del table[key]
+
+
+class _ChangedOffsets(msgspec.Struct, frozen=True):
+    """Changed offsets by `topic@group`; no offsets: they were removed. `is_all`: other groups have no offsets."""
+
+    offsets: dict[str, dict[int, int]]
+    is_all: bool
+
+
+def _is_internal(key: str) -> bool:
+    return key.partition(_AT)[2].startswith(SYSTEM_GROUP_PREFIX)

@@ -14,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from pyromq.broker.limits import DEFAULT_LIMITS
+from pyromq.broker.replicated_table import ChangedKeys
 from pyromq.clock import Clock
 from pyromq.message import MessageQueue
 from pyromq.net.slow_replies import in_pieces
@@ -53,6 +56,7 @@ class QueueLocks:
         self._quota: Quota[str] = Quota("maxQueueLocks", most, is_hard=True)  # each group may use a part of the limit
         self._count_refused = 0
         self.alarm = Alarm(clock)
+        self.changed: ChangedKeys | None = None  # counts changes for the replicas of a set; None outside of sets
         self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
         # The groups in which each connection holds or held tied locks: searched when the connection closes.
         self._groups_of: dict[Peer, set[str]] = {}
@@ -92,6 +96,8 @@ class QueueLocks:
                 self.alarm.ring_within(lock.ends - now)
         if tied_to is not None and granted:
             self._watch(tied_to, group)
+        if granted:
+            self._note(group)
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
@@ -106,6 +112,7 @@ class QueueLocks:
                     self.alarm.ring_within(0)
         if not locks:
             self._locks.pop(group, None)
+        self._note(group)
 
     def tell_refused(self) -> float | None:
         """Notify the clients that were refused a queue which is free now.
@@ -145,6 +152,47 @@ class QueueLocks:
         locks = self._locks.get(group, {})
         return {queue: (lock.client_id, now - lock.since) for queue, lock in locks.items() if now <= lock.ends}
 
+    # -- replicas of a set
+
+    def encode_changed(self, since: int | None) -> bytes:
+        """Return the locks of the groups that have changed since a version of `changed`, for `adopt`; None: all."""
+        groups = list(self._locks) if since is None or self.changed is None else self.changed.since(since)
+        now = self._clock.monotonic()
+        locks = {
+            group: [
+                _CopiedLock(queue.topic, queue.broker_name, queue.queue_id, lock.client_id, now - lock.since, left)
+                for queue, lock in self._locks.get(group, {}).items()
+                if (left := lock.ends - now) >= 0
+            ]
+            for group in groups
+        }
+        return msgspec.json.encode(_CopiedLocks(locks, since is None))
+
+    def adopt(self, data: bytes) -> None:
+        """Enter changed locks of a master, with the time that is left of each.
+
+        So after a takeover another client gets a lock only once that time is over. The locks are tied to no connection:
+        a holder connects again. Raises `msgspec.DecodeError`.
+        """
+        copied = msgspec.json.decode(data, type=_CopiedLocks)
+        now = self._clock.monotonic()
+        for group in {*copied.locks, *(self._locks if copied.is_all else ())}:
+            locks = {
+                MessageQueue(lock.topic, lock.broker, lock.queue_id): _Lock(
+                    lock.client_id, now - lock.age_seconds, now + lock.left_seconds, None
+                )
+                for lock in copied.locks.get(group, ())
+            }
+            self._quota.hold(group, len(locks))
+            self._locks[group] = locks
+            if not locks:
+                del self._locks[group]
+            self._note(group)
+
+    def _note(self, group: str) -> None:
+        if self.changed is not None:
+            self.changed.note(group)
+
     def _watch(self, connection: Peer, group: str) -> None:
         groups = self._groups_of.get(connection)
         if groups is None:
@@ -162,8 +210,25 @@ class QueueLocks:
             for lock in self._locks.get(group, {}).values():
                 if lock.connection is connection:
                     lock.ends = min(lock.ends, ends)
+            self._note(group)
         if self._refused:
             self.alarm.ring_within(GRACE_SECONDS + _JUST_AFTER)
+
+
+class _CopiedLock(msgspec.Struct, frozen=True):
+    topic: str
+    broker: str
+    queue_id: int
+    client_id: str
+    age_seconds: float
+    left_seconds: float
+
+
+class _CopiedLocks(msgspec.Struct, frozen=True):
+    """The locks of changed groups. `is_all`: other groups have no locks."""
+
+    locks: dict[str, list[_CopiedLock]]
+    is_all: bool
 
 
 class QueueLockProcessor:

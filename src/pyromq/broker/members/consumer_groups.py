@@ -21,7 +21,7 @@ from pyromq.remoting.command import Call
 from pyromq.remoting.dispatch import Peer
 from pyromq.remoting.headers import SendMessage, SendMessageBack
 from pyromq.store.json_file import JsonFile
-from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted
+from pyromq.store.table_file import RunSoon, TableFile, at_once, formatted, has_failed
 
 BUILT_IN_GROUPS = (
     TOOLS_GROUP,
@@ -59,6 +59,7 @@ class ConsumerGroups:
         self._changes = TableFile(file, _encoded, run_soon)
         self._clock = clock
         self._is_saved = True
+        self._adopted: Future[None] | None = None  # the save of the last copy of a master's table
         self._creations = Quota[Peer]("maxGroups", config.limits.groups)
         self._table = {name: GroupConfig(name=name) for name in BUILT_IN_GROUPS}
 
@@ -139,16 +140,18 @@ class ConsumerGroups:
         """
         return None if self._table.pop(name, None) is None else self._changed()
 
-    def adopt(self, table: GroupConfigTable) -> None:
-        """Replace the whole table by a copy of the master's, with its data version; `unsaved` saves it.
+    def adopt(self, table: GroupConfigTable) -> Future[None] | None:
+        """Replace the whole table by a copy of the master's, with its data version.
 
-        Does nothing if the version is the same.
+        The returned future completes when the copy is on disk. Return None if this version is on disk already.
         """
-        if table.data_version != self.version:
-            self._table = dict(table.groups)
-            self._count += 1
-            self.version = table.data_version
-            self._is_saved = False
+        if table.data_version == self.version and (self._adopted is None or not has_failed(self._adopted)):
+            return self._adopted
+        self._table = dict(table.groups)
+        self._count += 1
+        self.version = table.data_version
+        self._adopted = self._save()
+        return self._adopted
 
     def _check_room(self, name: str) -> None:
         most = self._config.limits.groups
@@ -162,6 +165,9 @@ class ConsumerGroups:
 
     def _changed(self) -> Future[None]:
         self._renew()
+        return self._save()
+
+    def _save(self) -> Future[None]:
         self._is_saved = True
         saved = self._changes.save(self.table, order=self._count)
         saved.add_done_callback(lambda saved: self._lost() if saved.exception() else None)

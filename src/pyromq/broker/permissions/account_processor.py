@@ -11,17 +11,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from pyromq.broker.config import BrokerConfig
-from pyromq.clock import Clock
 from pyromq.errors import BrokerError, MQError, ResponseCode, UsageError
 from pyromq.logs import logger_of
 from pyromq.permissions.account import RIGHTS
 from pyromq.permissions.acl_files import ACCOUNTS, DATA_VERSION, WHITE_LIST, AclFolder, Raw, parse_account
 from pyromq.permissions.address_patterns import parse_pattern
-from pyromq.permissions.permissions import AclWatch, Permissions
+from pyromq.permissions.permissions import AclWatch
 from pyromq.remoting.bodies import AccountEntry, AccountTable, DataVersion, encode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
@@ -33,6 +32,9 @@ from pyromq.remoting.headers import (
     SaveAccount,
     SaveWhiteList,
 )
+
+if TYPE_CHECKING:
+    from pyromq.broker.shared_state import SharedState
 
 logger = logger_of(__name__)
 
@@ -50,14 +52,13 @@ _LISTS = {"topic_perms": "topicPerms", "group_perms": "groupPerms"}
 class AccountProcessor:
     """Lists and changes the accounts of one broker."""
 
-    def __init__(
-        self, permissions: Permissions, watch: AclWatch, folder: AclFolder, *, config: BrokerConfig, clock: Clock
-    ) -> None:
-        self._permissions = permissions
+    def __init__(self, state: SharedState, watch: AclWatch, folder: AclFolder) -> None:
+        self._permissions = state.permissions
         self._watch = watch
         self._folder = folder
-        self._config = config
-        self._clock = clock
+        self._config = state.config
+        self._clock = state.clock
+        self._when_kept = state.confirmation.when_kept
 
     @answers(SaveAccount)
     def save(self, header: SaveAccount, call: Call) -> Future[Reply]:
@@ -120,11 +121,11 @@ class AccountProcessor:
             if error is None:
                 answered.set_result(Reply())
             elif isinstance(error, MQError):
-                answered.set_exception(BrokerError(str(error), code))
+                answered.set_exception(error if isinstance(error, BrokerError) else BrokerError(str(error), code))
             else:
                 answered.set_exception(error)
 
-        self._watch.change(edit).add_done_callback(done)
+        self._when_kept(self._watch.change(edit)).add_done_callback(done)
         return answered
 
     def _save(self, header: SaveAccount) -> None:

@@ -110,6 +110,16 @@ class Mastership:
         self._log.confirm(end)
         return [Confirmed(end)]
 
+    def table_holders(self, now: float, renewed_at: float) -> frozenset[int] | str:
+        """Return the other replicas that must have a changed table; a text is why no change can be confirmed now."""
+        if (fence := self._fence_text(now, renewed_at)) is not None:
+            return fence
+        members = self.required()
+        in_sync, least = len(members - self._joining.keys()), self._config.settings.min_in_sync
+        if in_sync < least:
+            return f"in sync: {in_sync}, asked for: {least}"
+        return frozenset(member.number for member in members if member != self._config.member)
+
     def is_fenced(self, now: float, renewed_at: float) -> bool:
         """Whether another master may be at work: the lease may be over, and the followers do not prove the contrary."""
         if now - renewed_at <= self._config.lease_seconds:

@@ -254,6 +254,12 @@ class Replica:
         actions = self.mastership.confirm(now, self._renewed_at)
         return actions + self._ask_registry(now) if self.mastership.is_handing_over else actions
 
+    def table_holders(self, now: float) -> frozenset[int] | str:
+        """Return the other replicas that must have a changed table; a text is why no change can be confirmed now."""
+        if self.is_over or self.mastership is None:
+            return "this replica is not the master any more"
+        return self.mastership.table_holders(now, self._renewed_at)
+
     def log_grew(self, now: float) -> Actions:
         """Note that records were appended or flushed. A master may confirm them, a follower reports what is flushed."""
         if self.is_over:

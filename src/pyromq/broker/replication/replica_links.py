@@ -21,13 +21,18 @@ from pyromq.broker.replication.replica_stream import (
     Message,
     Refusal,
     StreamDecoder,
+    TablePiece,
     encode_message,
     frame_head,
 )
+from pyromq.broker.replication.tables.sent_tables import SentToFollower
+from pyromq.broker.replication.trust.replica_trust import ReplicaTrust
 from pyromq.errors import ProtocolError, UsageError
 from pyromq.logs import logger_of
+from pyromq.net.connection_config import TlsConfig
 from pyromq.net.listening import listen_failure
 from pyromq.net.tasks import Tasks
+from pyromq.net.tls.failures import refused_handshake
 from pyromq.slow_work import NotInMemory, PagesToLoad
 
 logger = logger_of(__name__)
@@ -50,6 +55,14 @@ class FedLog(Protocol):
     def confirmed_end(self) -> int: ...
 
     def views(self, start: int, most: int) -> memoryview: ...
+
+
+class FedTables(Protocol):
+    """The tables that are sent to followers, between the frames."""
+
+    def fed(self, replica: int) -> None: ...
+
+    def due(self, sent: SentToFollower, end: int, *, is_near: bool, now: float) -> list[TablePiece]: ...
 
 
 class LinkEvents(Protocol):
@@ -77,6 +90,8 @@ class ReplicaConnection(asyncio.Protocol):
         self.sent_confirmed = 0  # confirmed end that the last frame told
         self.written_at = 0.0
         self.is_full = False  # the connection's buffer holds enough
+        self.sent_tables = SentToFollower()
+        self.has_hello = False  # whether a hello was accepted
         self.loading: Future[None] | None = None  # loads pages of the log that are not resident
         self._links = links
         self._decoder = StreamDecoder()
@@ -150,13 +165,16 @@ class ReplicaLinks:
         now: Callable[[], float],
         promised: Callable[[], int],
         load: Callable[[PagesToLoad], Future[None]],
+        trust: ReplicaTrust,
         catch_up_bytes_per_second: int,
     ) -> None:
         self.now = now
         self.log: FedLog | None = None  # the log that is sent; None while the store is closed
+        self.tables: FedTables | None = None  # the tables that are sent with the log
         self._events = events
         self._promised = promised
         self._load = load
+        self._trust = trust
         self._rate = catch_up_bytes_per_second
         self._allowance = 0.0  # bytes that may be sent now to followers that catch up
         self._counted_at = 0.0
@@ -164,13 +182,21 @@ class ReplicaLinks:
         self._listener: asyncio.Server | None = None
         self._unknown: set[ReplicaConnection] = set()  # accepted, without a hello
         self._connections: dict[Link, ReplicaConnection] = {}
+        self._failures: dict[int, str] = {}  # why TLS with each replica failed the last time
         self._is_woken = False
 
     async def start(self, host: str, port: int) -> int:
         """Listen for other replicas; return the port. Raises `UsageError` if the port cannot be opened."""
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(lambda: ReplicaConnection(self, None), host, port)
+            tls = self._trust.server_tls
+            self._listener = await loop.create_server(
+                lambda: ReplicaConnection(self, None),
+                host,
+                port,
+                ssl=None if tls is None else tls.renewing(),
+                ssl_handshake_timeout=None if tls is None else HELLO_SECONDS,
+            )
         except (OSError, OverflowError) as error:
             raise UsageError(f"{listen_failure(host, port, error)}; replicas use this port (haListenPort)") from error
         return int(self._listener.sockets[0].getsockname()[1])
@@ -213,7 +239,9 @@ class ReplicaLinks:
         self._tasks.start(self._dial(number, address, main_address), name=f"dial replica {number}")
 
     def send(self, link: Link, message: Message) -> None:
-        """Send a message on a link; a link that is lost meanwhile drops it."""
+        """Send a message on a link; a link that is lost meanwhile drops it. A hello is signed."""
+        if isinstance(message, Hello):
+            message = self._trust.sign(message)
         connection = self._connections.get(link)
         if connection is not None:
             connection.write(encode_message(message))
@@ -227,6 +255,9 @@ class ReplicaLinks:
         connection = self._connections.get(Link(feed.number, False))
         if connection is not None:
             connection.feed, connection.sent_to = feed, feed.start
+            connection.sent_tables = SentToFollower()
+            if self.tables is not None:
+                self.tables.fed(feed.number)
             self.wake()
 
     def wake(self) -> None:
@@ -273,6 +304,7 @@ class ReplicaLinks:
         if connection.is_closed or not connection.is_ready:
             return False
         lack = log.end - start
+        self._send_tables(connection, log, is_near=lack <= CATCH_UP_BYTES)
         confirmed = log.confirmed_end
         if lack <= 0:
             if confirmed > connection.sent_confirmed:
@@ -302,26 +334,50 @@ class ReplicaLinks:
             self.wake()
         return True
 
+    def _send_tables(self, connection: ReplicaConnection, log: FedLog, *, is_near: bool) -> None:
+        """Send the tables that have changed, before the records that were appended since."""
+        if self.tables is None:
+            return
+        pieces = self.tables.due(connection.sent_tables, log.end, is_near=is_near, now=self.now())
+        if pieces and log.confirmed_end > connection.sent_confirmed:
+            self._beat(connection, log)  # a follower lowers consumer offsets to the confirmed end that it knows
+        for piece in pieces:
+            connection.write(encode_message(piece))
+
     # -- connections
 
     async def _dial(self, number: int, address: str, main_address: str) -> None:
         link = Link(number, True)
         connection = ReplicaConnection(self, link)
         try:
-            await self._connect(connection, address)
+            await self._connect(connection, address, tls=self._trust.client_tls)
         except ConnectionRefusedError:
             if await self._is_refused(main_address):
                 self._events.link_refused(number)
             else:
                 self._events.link_lost(link)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, UsageError) as error:
+            self._log_failure(number, address, error)
             self._events.link_lost(link)
 
-    async def _connect(self, protocol: asyncio.Protocol, address: str) -> None:
+    def _log_failure(self, number: int, address: str, error: Exception) -> None:
+        """Log why TLS with a replica failed, once for each reason. Without TLS a failure needs no explanation."""
+        tls = self._trust.client_tls
+        if tls is None or isinstance(error, TimeoutError):
+            return
+        reason = str(error) if isinstance(error, UsageError) else refused_handshake(error, tls)
+        if self._failures.get(number) != reason:
+            self._failures[number] = reason
+            logger.error("no connection with replica %d at %s: %s", number, address, reason)
+
+    async def _connect(self, protocol: asyncio.Protocol, address: str, *, tls: TlsConfig | None = None) -> None:
         host, _, port = address.rpartition(":")
         loop = asyncio.get_running_loop()
+        context, name = (None, None) if tls is None else (tls.context(), tls.server_name)
         async with asyncio.timeout(DIAL_SECONDS):
-            await loop.create_connection(lambda: protocol, host.strip("[]"), int(port))
+            await loop.create_connection(
+                lambda: protocol, host.strip("[]"), int(port), ssl=context, server_hostname=name
+            )
 
     async def _is_refused(self, address: str) -> bool:
         """Return whether nothing listens at an address, by the word of the machine's kernel."""
@@ -343,12 +399,13 @@ class ReplicaLinks:
             self._events.link_opened(connection.link.number)
 
     def received(self, connection: ReplicaConnection, messages: list[Message]) -> None:
+        if (fault := self._fault(connection, messages)) is not None:
+            self.broken(connection, fault)
+            return
         link = connection.link
         if link is None:
             hello = messages[0]
-            if not isinstance(hello, Hello):
-                self.broken(connection, f"it begins with {type(hello).__name__}, not with a hello")
-                return
+            assert isinstance(hello, Hello)
             link = connection.link = Link(hello.number, False)
             self._unknown.discard(connection)
             if (earlier := self._connections.get(link)) is not None:
@@ -356,6 +413,19 @@ class ReplicaLinks:
                 self._events.link_lost(link)
             self._connections[link] = connection
         self._events.received(link, messages)
+
+    def _fault(self, connection: ReplicaConnection, messages: list[Message]) -> str | None:
+        """Return why a connection is not trusted: it must begin with a hello, and all its hellos must be signed."""
+        for message in messages:
+            if isinstance(message, Hello):
+                if (fault := self._trust.fault(message)) is not None:
+                    return fault
+                connection.has_hello = True
+            elif not connection.has_hello and not isinstance(message, Refusal):
+                return f"it begins with {type(message).__name__}, not with a hello"
+        if connection.link is None and not isinstance(messages[0], Hello):
+            return f"it begins with {type(messages[0]).__name__}, not with a hello"
+        return None
 
     def broken(self, connection: ReplicaConnection, reason: str) -> None:
         """Close a connection whose peer breaks the protocol."""

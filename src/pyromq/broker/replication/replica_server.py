@@ -57,6 +57,8 @@ from pyromq.broker.replication.set_lease import SetLease
 from pyromq.broker.replication.set_record import Member, ReplicaInfo, SetSettings
 from pyromq.broker.replication.set_registry import ReplicaNumberTaken, SetRegistry
 from pyromq.broker.replication.store_log import StoreLog
+from pyromq.broker.replication.tables.table_exchange import TableExchange
+from pyromq.broker.replication.trust.replica_trust import ReplicaTrust
 from pyromq.broker.role import BrokerRole
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, NotTheMaster, RegistryUnavailable, UsageError
@@ -125,11 +127,13 @@ class ReplicaServer:
         self._flushing = False
         self._disk_error = ""
         self._handed_over: asyncio.Future[str | None] | None = None
+        self._trust = ReplicaTrust(config, self.clock)
         self._links = ReplicaLinks(
             self,
             now=boot_seconds,
             promised=lambda: self.replica.epoch,
             load=lambda pages: self.broker.cold_reads.load(pages),
+            trust=self._trust,
             catch_up_bytes_per_second=failover.catch_up_bytes,
         )
         self.ha_address = ""
@@ -269,7 +273,16 @@ class ReplicaServer:
             epochs,
             now=boot_seconds(),
         )
-        self._links.log = log
+        self._trust.permissions = broker.permissions if config.permissions else None
+        self._reports.clear()
+        self._tables = TableExchange(
+            *(broker, self.replica, self._links),
+            do=self._do,
+            report=self._send_reports,
+            timeout_seconds=self._rule.timeout_seconds,
+        )
+        self._rule.when_stored = self._tables.sent.when_stored
+        self._links.log, self._links.tables = log, self._tables.sent
         if self._lease.sent is not None:
             self._lease_renewed(self._lease.sent)
 
@@ -313,6 +326,7 @@ class ReplicaServer:
         address = self._address_of(action.master)
         logger.warning("replica %d steps down: %s", self.number, action.reason)
         self.broker.confirmation.step_down(str(NotTheMaster(address)))
+        self._tables.sent.step_down(NotTheMaster(address))
         self.broker.role.step_down(address)
         self._passing.pass_to(address)
         if self._handed_over is not None and not self._handed_over.done():
@@ -402,11 +416,13 @@ class ReplicaServer:
                 self._rule.refusal = action.sends_refused or ""
                 self._serve()
             case FollowMaster(number, epoch):
+                self._tables.taken.begin()
                 address = self._address_of(number)
                 self.broker.role.follow(address, None, epoch)
                 self._passing.pass_to(address)
                 logger.info("replica %d follows replica %d, epoch %d", self.number, number, epoch)
             case BecomeMaster(epoch, _):
+                self._tables.taken.begin()
                 self._change(partial(self._promote, epoch), "become master")
             case StepDown():
                 self._change(partial(self._step_down, action), "step down")
@@ -440,7 +456,12 @@ class ReplicaServer:
             self._passing.pass_to(None)
 
     def _send_reports(self) -> None:
-        """Send the newest report of this turn to the master: earlier ones say nothing more."""
+        """Send the newest report of this turn to the master: earlier ones say nothing more.
+
+        While a table is not on disk yet, the report waits.
+        """
+        if self._tables.taken.is_saving:
+            return
         for number, action in self._reports.items():
             self._links.send(Link(number, True), action.report)
         self._reports.clear()
@@ -484,6 +505,9 @@ class ReplicaServer:
                     self._do(replica.request_received(now, link.number, message))
                 case Refusal(text):
                     logger.error("replica %d refuses this replica: %s", link.number, text)
+                case _:
+                    self._tables.received(link, message)
+        self._tables.log_grew()
         if has_frames and self._flushes:
             self._flush()
         self._send_reports()
@@ -527,6 +551,7 @@ class ReplicaServer:
                 now = boot_seconds()
                 self._look_at_disk(now)
                 self._do(self.replica.log_grew(now))
+                self._tables.sent.check()
                 self._do(self.replica.tick(now, is_waiting=bool(len(self.broker.confirmation))))
                 self.watch.look(now, self.replica)
                 self._send_reports()

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from pyromq.broker.modules import BrokerModule
 from pyromq.errors import MQError, StoreError
 from pyromq.logs import logger_of
 from pyromq.names import SYSTEM_GROUP_PREFIX
@@ -162,3 +163,13 @@ class SlaveTables:
             reached = self._waiting.popleft()
         if reached is not None:
             self._delay_levels.adopt(reached.table)
+
+
+def copying_tables(state: SharedState) -> BrokerModule:
+    """Return the module by which a slave copies its master's tables; an empty module for a replica of a set, where
+    tables follow the log.
+    """
+    if state.config.failover.etcd:
+        return BrokerModule()
+    tables = SlaveTables(state)
+    return BrokerModule(start=tables.start, stop=tables.stop)

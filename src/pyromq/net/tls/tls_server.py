@@ -101,6 +101,16 @@ class ServerContext:
                 self._renew()
         return self._context
 
+    def renewing(self) -> ssl.SSLContext:
+        """Return a TLS context for a listener that keeps one context: each handshake uses the newest certificate."""
+        context = self.config.context()
+
+        def use_newest(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+            connection.context = self.current()
+
+        context.sni_callback = use_newest
+        return context
+
     def _look(self) -> tuple[object, ...]:
         return versions_of(self.config.certificate, self.config.key, self.config.authority)
 

@@ -1,0 +1,82 @@
+"""Exchanges the tables of one broker with the other replicas of its set, as master or as follower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pyromq.broker.replication.replica_actions import Actions, Link
+from pyromq.broker.replication.replica_stream import TablePiece, TableStored
+from pyromq.broker.replication.tables.sent_tables import SentTables
+from pyromq.broker.replication.tables.taken_tables import TakenTables
+from pyromq.errors import MQError
+from pyromq.logs import logger_of
+
+if TYPE_CHECKING:
+    from pyromq.broker.broker import Broker
+    from pyromq.broker.replication.replica import Replica
+    from pyromq.broker.replication.replica_links import ReplicaLinks
+
+logger = logger_of(__name__)
+
+
+class TableExchange:
+    """The tables of one broker in a set. `do` carries out actions, `report` sends the reports that may be sent now."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        replica: Replica,
+        links: ReplicaLinks,
+        *,
+        do: Callable[[Actions], None],
+        report: Callable[[], None],
+        timeout_seconds: float,
+    ) -> None:
+        self._store = broker.store
+        self._replica = replica
+        self._links = links
+        self._do = do
+        self._report = report
+        self.sent = SentTables(
+            broker.replicated_tables,
+            holders=lambda: replica.table_holders(links.now()),
+            wake=links.wake,
+            now=links.now,
+            timeout_seconds=timeout_seconds,
+        )
+        self.taken = TakenTables(broker.replicated_tables, stored=self._stored, failed=self._failed)
+
+    def received(self, link: Link, message: TablePiece | TableStored) -> None:
+        """Take a message of another replica. A piece counts only if this replica follows its sender."""
+        following = self._replica.following
+        if isinstance(message, TableStored):
+            if not link.is_ours:
+                self.sent.stored(link.number, message)
+        elif link.is_ours and following is not None and following[0] == link.number:
+            try:
+                self.taken.take(message)
+            except (MQError, msgspec.DecodeError) as error:
+                self._failed(error)
+
+    def log_grew(self) -> None:
+        """Adopt the tables whose place in the log has been reached."""
+        try:
+            self.taken.log_reached(self._store.max_log_offset)
+        except (MQError, msgspec.DecodeError) as error:
+            self._failed(error)
+
+    def _stored(self, message: TableStored) -> None:
+        if (following := self._replica.following) is not None:
+            self._links.send(Link(following[0], True), message)
+        self._report()
+
+    def _failed(self, error: Exception) -> None:
+        """Leave the master: a new connection begins with all tables."""
+        logger.error("a table of the master is not stored: %s", error)
+        if (following := self._replica.following) is not None:
+            link = Link(following[0], True)
+            self._links.close(link, f"a table is not stored: {error}")
+            self._do(self._replica.disconnected(self._links.now(), link))

@@ -442,15 +442,11 @@ class MessageStore:
         return self._flusher.note_deletion()
 
     def drop_entries(self, topic: str, log_offset: int) -> bool:
-        """Drop the entries of a topic's queues that end before a log offset: the topic was deleted there.
+        """Empty the queues of a topic that was deleted at a log offset, unless they have later entries.
 
         Return whether there were any. Blocks while the ends file is saved. Raises `OSError`.
         """
-        obsolete = [queue for queue in self._by_topic.get(topic, {}).values() if 0 < queue.covered_to <= log_offset]
-        for queue in obsolete:
-            assert isinstance(queue, ConsumeQueue)
-            self._queues.begin_again(queue, 0)
-        return bool(obsolete)
+        return self._queues.drop_entries(topic, log_offset)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset of a queue's first message; 0 for an unknown queue."""

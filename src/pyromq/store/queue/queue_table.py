@@ -157,6 +157,16 @@ class QueueTable:
             queue.cut_at(queue_offset)
             queue.min_offset = min(queue.min_offset, queue_offset)
 
+    def drop_entries(self, topic: str, log_offset: int) -> bool:
+        """Empty the queues of a topic whose entries all lead to records before a log offset, as `begin_again` does.
+
+        Return whether there were any.
+        """
+        obsolete = [queue for queue in self.by_topic.get(topic, {}).values() if 0 < queue.covered_to <= log_offset]
+        for queue in obsolete:
+            self.begin_again(queue, 0)
+        return bool(obsolete)
+
     def delete(self, topic: str) -> None:
         """Remove the queues of a topic. Their files stay until `remove_deleted` is called."""
         self.has_deleted = True

@@ -128,6 +128,9 @@ async def test_a_new_replica_begins_where_the_master_s_log_begins(replicas: Repl
     assert second.broker.store.min_log_offset == begin
     assert second.broker.timers.index.pending == {"orders": 1}
     await replicas.until(lambda: second.broker.store.max_log_offset == store.max_log_offset)
+    await first.hand_over(2)
+    await replicas.until(lambda: second.broker.role.is_master)
+    assert not second.failed.done()
 
 
 async def test_a_replica_waits_at_its_start_for_the_registry(replicas: ReplicaSet) -> None:

@@ -366,9 +366,11 @@ class CommitLog(LogTail):
     def records_from(self, start: int) -> Iterator[tuple[int, memoryview]]:
         """Yield log offset and record of each record from `start`, where a record begins, to the log's end.
 
-        Damaged bytes are logged and skipped. Only size and magic number of a record are checked: all other fields,
-        including the log offset in the record, may be damaged.
+        If the log begins behind `start`, it is read from its begin: the log of a new replica begins where its master's
+        does. Damaged bytes are logged and skipped. Only size and magic number of a record are checked: all other
+        fields, including the log offset in the record, may be damaged.
         """
+        start = max(start, self.min_offset)
         while start < self.end:
             segment = self._segment_at(start)
             memory, base = segment.memory, segment.base

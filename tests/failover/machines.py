@@ -86,14 +86,23 @@ class Server:
 class Machines:
     """All processes of one set. An async context manager; leaving it ends them all.
 
-    `cuttable`: links between them can be cut (`links`), which needs root and nft.
+    `cuttable`: links between them can be cut (`links`), which needs root and nft. `also`: address of a further name
+    server, at which the replicas register.
     """
 
     def __init__(
-        self, folder: Path, *, replicas: int = 3, members: int = 3, cuttable: bool = False, **settings: object
+        self,
+        folder: Path,
+        *,
+        replicas: int = 3,
+        members: int = 3,
+        cuttable: bool = False,
+        also: str = "",
+        **settings: object,
     ) -> None:
         self.history = History()
         self._folder = folder
+        self._also = also
         self.etcd = EtcdCluster(folder / "etcd", members) if members else None
         self.links = Links() if cuttable else None
         port = free_port()
@@ -108,7 +117,12 @@ class Machines:
     def _replica(self, number: int, folder: Path, file: Path) -> Server:
         port = free_port(1, -2)
         command = ["serve", "broker", "--broker-name", SET, "--broker-port", str(port), "--config", str(file)]
-        command += ["--data", str(folder / f"b{number}"), "--namesrv", self.namesrv]
+        command += [
+            "--data",
+            str(folder / f"b{number}"),
+            "--namesrv",
+            ";".join(filter(None, [self.namesrv, self._also])),
+        ]
         if self.etcd is not None:
             command += ["--etcd", ",".join(self.etcd.urls), "--replica", str(number)]
         return Server(f"b{number}", command, (port, port + 1, port - 2))

@@ -15,17 +15,21 @@ from pathlib import Path
 import pytest
 from tests.etcd_cluster import need_etcd
 from tests.failover.machines import SET, Machines, Server
-from tests.interop.peers.java import Driver
-from tests.processes import Program
+from tests.interop.peers.java import Driver, furnish
+from tests.interop.peers.pairs import ask_broker, written
+from tests.interop.peers.servers import genuine
+from tests.processes import Program, free_port
 
 from pyromq import AsyncAdmin
+from pyromq.remoting.bodies import decode_body
+from pyromq.remoting.headers import RouteOfTopic
 
 pytestmark = pytest.mark.interop
 
 TOPIC, GROUP = "followed", "follows"
 SETTLE_SECONDS = 3  # of load before the accident
 CONSUME_SECONDS = 400
-LONGEST_PLANNED_SECONDS = 1.0  # without a confirmation
+SEEN_SECONDS = 3.0  # from the record in etcd to the route of a name server
 LONGEST_ON_BUSY_MACHINE_SECONDS = 3.0  # the client's own time-out
 
 
@@ -160,3 +164,56 @@ async def test_a_killed_master_that_is_started_again_passes_on(home: Path, tmp_p
         again = time.time()
         outcomes = await load.finish()
     assert min(at for at in outcomes.confirmed.values() if at > again) < again + 5, str(outcomes)
+
+
+def masters_at(name_server: str) -> str | None:
+    """The address of the set's master in the route of a name server; None without one."""
+    response = ask_broker(name_server, RouteOfTopic(topic=TOPIC))
+    route = decode_body(RouteOfTopic.reply_body, response.body)
+    return next(each.addresses.get(0) for each in route.brokers if each.broker_name == SET)
+
+
+async def test_a_java_name_server_sees_each_takeover_at_once_and_believes_no_former_master(
+    home: Path, tmp_path: Path
+) -> None:
+    need_etcd()
+    port = free_port()
+    folder = furnish(tmp_path / "namesrv")
+    settings = written(folder / "namesrv.properties", {"listenPort": port, "kvConfigPath": folder / "kv.json"})
+    name_server = genuine(folder, "namesrv", settings, heap="128m")
+    try:
+        address = f"127.0.0.1:{port}"
+        async with Machines(tmp_path, replicas=3, members=1, also=address, minInSyncReplicas=2) as machines:
+            await machines.until(lambda: machines.in_sync == 3)
+            async with AsyncAdmin(machines.namesrv) as admin:
+                await admin.create_topic(TOPIC, queues=4)
+                for way in ("planned", "stopped", "killed"):
+                    await takeover(machines, admin, address, way)
+    finally:
+        name_server.kill()
+
+
+async def takeover(machines: Machines, admin: AsyncAdmin, name_server: str, way: str) -> None:
+    """Let another replica become the master, and watch the route until some time after the former one is back."""
+    former = machines.master
+    assert former is not None
+    if way == "planned":
+        await admin.replica_sets.hand_over(SET, machines.replicas.index(machines.followers[0]) + 1)
+    elif way == "stopped":
+        await former.end()
+    else:
+        await former.kill()
+    await next_master(machines, former)
+    new = machines.master
+    assert new is not None
+    began = time.monotonic()
+    while await asyncio.to_thread(masters_at, name_server) != new.address:
+        assert time.monotonic() < began + SEEN_SECONDS, f"{way}: the name server does not see the new master"
+        await asyncio.sleep(0.05)
+    print(way, "seen after", round(time.monotonic() - began, 2))
+    if not former.runs:
+        await former.start()
+    await machines.until(lambda: machines.in_sync == 3)
+    for _ in range(30):
+        assert await asyncio.to_thread(masters_at, name_server) == new.address, way
+        await asyncio.sleep(0.2)

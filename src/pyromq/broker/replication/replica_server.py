@@ -319,7 +319,7 @@ class ReplicaServer:
 
     async def _promote(self, epoch: int) -> None:
         await self.broker.promote(epoch)
-        self._passing.pass_to(None)
+        self._passing.serve()
         logger.info("replica %d is master of epoch %d", self.number, epoch)
 
     async def _step_down(self, action: StepDown) -> None:
@@ -369,7 +369,7 @@ class ReplicaServer:
             logger.warning("%s", error)
             return
         seconds = self._failover.pass_on_ms / 1000
-        logger.info("replica %d stops in %g s: by then all clients know the new master", self.number, seconds)
+        logger.warning("replica %d stops in %g s: by then all clients know the new master", self.number, seconds)
         await asyncio.wait([self.failed], timeout=seconds)
 
     def accept_loss(self, reason: str) -> None:
@@ -453,7 +453,7 @@ class ReplicaServer:
         if mastership is not None and mastership.is_handing_over:
             self._passing.hold()
         elif mastership is not None:
-            self._passing.pass_to(None)
+            self._passing.serve()
 
     def _send_reports(self) -> None:
         """Send the newest report of this turn to the master: earlier ones say nothing more.

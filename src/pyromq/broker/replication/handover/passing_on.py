@@ -87,7 +87,9 @@ class PassingOn:
         self._connections = replace(connections, signer=None, hooks=())  # requests are passed on as they were signed
         self._clock = clock
         self._is_holding = False
-        self._master: str | None = None  # address of the new master
+        self._is_master = False
+        self._answered_here: Call | None = None  # the request that the broker answers now, though it could be passed on
+        self._master: str | None = None  # address of the other replica that is master; None: not known
         self._is_at_work = False  # whether the new master has taken a write
         self._queue: deque[_Waiting] = deque()
         self._bytes = 0  # of the bodies in the queue
@@ -105,26 +107,36 @@ class PassingOn:
         """
         if self._is_holding:
             return self._enter(call) if call.code in _WRITES else None
-        if self._master is None or call.code not in _PASSED or call.language == Language.PYTHON.name:
+        if self._is_master or not _may_be_passed(call) or call is self._answered_here:
             return None
         return self._enter(call)
 
     def hold(self) -> None:
-        """Let writes wait until `pass_to` or `stop`: the master hands over."""
+        """Let writes wait until one of the next two methods is called: the master hands over."""
         self._is_holding = True
 
     def pass_to(self, master: str | None) -> None:
-        """Pass on to this master what clients of other languages ask for; None: no other replica is the master.
+        """Pass on to this master what clients of other languages ask for; None: the master is not known yet.
 
         The broker answers what waits and is not passed on.
         """
         if master != self._master:
             self._master, self._is_at_work = master, False
             self._drop_channel()
+        self._is_master = False
+        self._release()
+
+    def serve(self) -> None:
+        """Let the broker answer all requests, and those that wait: it is the master."""
+        self._master, self._is_master = None, True
+        self._drop_channel()
+        self._release()
+
+    def _release(self) -> None:
         waiting, self._queue, self._bytes = self._queue, deque(), 0
         self._is_holding = False
         for each in waiting:
-            if master is None or each.call.language == Language.PYTHON.name or each.call.code not in _PASSED:
+            if self._is_master or not _may_be_passed(each.call):
                 self._answer_here(each)
             else:
                 self._append(each)
@@ -132,7 +144,7 @@ class PassingOn:
     async def stop(self) -> None:
         """Let the broker answer what waits, and close the connection to the master."""
         channel = self._channel
-        self.pass_to(None)
+        self.serve()
         await self._tasks.stop()
         if channel is not None:
             await channel.close()
@@ -159,7 +171,9 @@ class PassingOn:
 
     def _answer_here(self, waiting: _Waiting) -> None:
         assert self.dispatcher is not None
+        self._answered_here = waiting.call
         outcome = self.dispatcher.dispatch(waiting.call)
+        self._answered_here = None
         if isinstance(outcome, Reply):
             waiting.answered.set_result(outcome)
         elif isinstance(outcome, Later):
@@ -172,8 +186,13 @@ class PassingOn:
 
     async def _pass_all(self) -> None:
         try:
-            while self._queue and self._master is not None:
-                await self._pass_first(self._master)
+            while self._queue:
+                if self._master is not None:
+                    await self._pass_first(self._master)
+                elif self._clock.monotonic() - self._queue[0].since < WAIT_SECONDS:
+                    await asyncio.sleep(_PAUSE_SECONDS)
+                else:
+                    self._answer_here(self._take())
         finally:
             self._passing = None
 
@@ -250,6 +269,10 @@ class PassingOn:
         if self._channel is not None:
             self._tasks.start(_close_later(self._channel), name="close the connection to a former master")
             self._channel = None
+
+
+def _may_be_passed(call: Call) -> bool:
+    return call.code in _PASSED and call.language != Language.PYTHON.name
 
 
 def _as_received(call: Call) -> RawFields:

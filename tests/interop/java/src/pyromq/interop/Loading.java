@@ -3,6 +3,7 @@ package pyromq.interop;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -56,10 +57,10 @@ final class Loading {
                         }
                     });
                 }
-                TimeUnit.MILLISECONDS.sleep(PAUSE_MS);
             } catch (Exception error) {
                 write(name, null, error);
             }
+            LockSupport.parkNanos(TimeUnit.MILLISECONDS.toNanos(PAUSE_MS));
         }
     }
 

@@ -476,6 +476,8 @@ class DeliverySearch:
     def advance(self, most: int | None = None) -> bool:
         """Search the next `most` records, None for all; return True if the log's end is reached."""
         count = 0
+        # Retention may have deleted records since the last call. What they delivered is deleted, too.
+        self.reached = max(self.reached, self._store.min_log_offset)
         for count, (at, record) in enumerate(islice(self._store.records_from(self.reached), most), 1):  # noqa: B007 - used behind it
             try:
                 if _may_be_copy(record):

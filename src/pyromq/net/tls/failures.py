@@ -69,7 +69,7 @@ def _unverified(error: ssl.SSLCertVerificationError, tls: TlsConfig) -> str:
         else "by an authority that this system trusts: give its authority"
     )
     signed = " (it is self-signed)" if error.verify_code == _SELF_SIGNED else ""
-    return f"its certificate is not vouched for by {trusted}{signed}"
+    return f"its certificate is not vouched for {trusted}{signed}"
 
 
 async def speaks_tls(address: str) -> bool:

@@ -12,7 +12,7 @@ BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/cons
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: console browser help install demo docs test debug pure check all bench interop soak spark crash sets kill failover crashes damage sanitize image wheels size walk
+.PHONY: console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover crashes damage sanitize image wheels size walk
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -30,6 +30,10 @@ $(BUILT): $(INSTALLED) $(COMPILED) setup.py scripts/build-speedups
 
 demo: $(BUILT)  ## 336,776 messages sent, read back, archived by Spark, and reconciled
 	@$(WITH_JAVA) $(VENV)/bin/python demo/demo.py
+
+failover-demo: $(BUILT)  ## the demo's flights, sent to a replica set of three while its master is killed; half a minute
+	@scripts/find-etcd
+	@exec $(VENV)/bin/python demo/failover.py
 
 test: $(BUILT)  ## all tests, long ones in a short form: some minutes
 	@scripts/find-etcd

@@ -207,6 +207,7 @@ class ReplicaServer:
     async def _agree(self) -> None:
         """Compare the settings with the set's. After a power cut the registry may need more time than the brokers."""
         until = boot_seconds() + _START_SECONDS
+        is_told = False
         while True:
             try:
                 await self._set.agree(self._settings)
@@ -214,7 +215,9 @@ class ReplicaServer:
             except RegistryUnavailable as error:
                 if boot_seconds() > until:
                     raise
-                logger.warning("replica of %s waits for the registry: %s", self.config.name, error)
+                if not is_told:
+                    logger.warning("replica of %s waits for the registry: %s", self.config.name, error)
+                    is_told = True
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _close(self, *, release: bool = True) -> None:

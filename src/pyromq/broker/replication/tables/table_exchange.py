@@ -62,9 +62,9 @@ class TableExchange:
                 self._failed(error)
 
     def log_grew(self) -> None:
-        """Adopt the tables whose place in the log has been reached."""
+        """Adopt the tables whose place in the log is here and confirmed: until then queues end before their offsets."""
         try:
-            self.taken.log_reached(self._store.max_log_offset)
+            self.taken.log_reached(self._store.confirmed_end)
         except (MQError, msgspec.DecodeError) as error:
             self._failed(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,9 @@ from pyromq import Message
 from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import UsageError
+from pyromq.slow_work import FilePiece
+from pyromq.store.disk import LocalDisk
+from pyromq.store.log import commit_log
 from pyromq.store.store_config import FlushMode
 
 
@@ -140,3 +144,26 @@ async def test_a_replica_waits_at_its_start_for_the_registry(replicas: ReplicaSe
     assert not starting.done()
     replicas.registry.is_away = False
     assert (await starting).number == 1
+
+
+async def test_a_follower_is_sent_what_the_master_has_on_disk_only(
+    replicas: ReplicaSet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = await replicas.start(1, min_in_sync=1)
+    await replicas.until(lambda: replicas.in_sync == [1])
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        await sent(producer, 20)
+    loaded: list[FilePiece] = []
+
+    def load(_: LocalDisk, pieces: list[FilePiece]) -> None:
+        time.sleep(0.02)  # in another thread, as a disk does
+        loaded.extend(pieces)
+
+    monkeypatch.setattr(commit_log, "RECENT_BYTES", 0)
+    monkeypatch.setattr(LocalDisk, "is_resident", lambda *_: bool(loaded))
+    monkeypatch.setattr(LocalDisk, "load", load)
+    follower = await replicas.start(2, min_in_sync=1)
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    assert loaded
+    assert follower.broker.store.max_log_offset == master.broker.store.max_log_offset
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]

@@ -31,7 +31,7 @@ from pyromq.errors import ProtocolError, UsageError
 from pyromq.logs import logger_of
 from pyromq.net.connection_config import TlsConfig
 from pyromq.net.listening import listen_failure
-from pyromq.net.tasks import Tasks
+from pyromq.net.tasks import Tasks, soon_in_this_loop
 from pyromq.net.tls.failures import refused_handshake
 from pyromq.slow_work import NotInMemory, PagesToLoad
 
@@ -319,8 +319,9 @@ class ReplicaLinks:
         try:
             view = log.views(start, most)
         except NotInMemory as missing:
+            run_soon = soon_in_this_loop()
             connection.loading = self._load(missing.to_load)
-            connection.loading.add_done_callback(lambda _: self.wake())
+            connection.loading.add_done_callback(lambda _: run_soon(self.wake))
             return False
         if lack > CATCH_UP_BYTES:
             self._allowance -= len(view)

@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from pyromq.errors import StoreCorrupt
 from pyromq.java_hash import hash_plainly
 from pyromq.message import StoredMessage, SysFlag
-from pyromq.record import decode, decode_all, decode_plainly, encode, mark_addresses
+from pyromq.record import (
+    FIXED_SIZE,
+    MAGIC,
+    decode,
+    decode_all,
+    decode_plainly,
+    encode,
+    mark_addresses,
+    texts_at,
+    unpack_size_and_magic,
+)
 
 decoding = pytest.importorskip("pyromq.speedups.decoding")
 
@@ -73,6 +83,33 @@ def test_sound_records_become_the_same_messages(parts: list[bytes], check_crc: b
     raw = b"".join(parts)
     found = decoding.RecordDecoder(StoredMessage).decode_all(raw, check_crc, "broker-a")
     assert found == plainly(raw, check_crc=check_crc)
+
+
+def passed_plainly(raw: bytes, end: int, text: bytes) -> int:
+    position = 0
+    try:
+        while position + 8 <= end:
+            size, magic = unpack_size_and_magic(raw, position)
+            if magic != MAGIC or size < FIXED_SIZE or position + size > end:
+                break
+            record = raw[position : position + size]
+            if text in record[texts_at(record)[1] :]:
+                break
+            position += size
+    except StoreCorrupt:
+        pass
+    return position
+
+
+@given(st.lists(records(), max_size=5), st.integers(0, 900), st.sampled_from([b"a", b"0", b"orders", b"\xc3"]))
+def test_records_are_passed_up_to_one_whose_properties_hold_a_text(parts: list[bytes], end: int, text: bytes):
+    raw = b"".join(parts)
+    assert decoding.pass_records(raw, 0, end, text) == passed_plainly(raw, min(end, len(raw)), text)
+
+
+@given(damaged())
+def test_no_record_is_passed_that_the_plain_way_would_look_at(raw: bytes):
+    assert decoding.pass_records(raw, 0, len(raw), b"a") <= passed_plainly(raw, len(raw), b"a")
 
 
 @given(damaged(), st.booleans())

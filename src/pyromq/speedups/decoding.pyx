@@ -222,6 +222,24 @@ cdef Py_ssize_t find_holding(const char* begin, Py_ssize_t size, const Words* wo
     return count
 
 
+def pass_records(buffer, Py_ssize_t position, Py_ssize_t end, bytes text not None):
+    """Return the position behind the sound records from `position` to `end` whose properties do not contain a text."""
+    cdef Py_buffer view
+    cdef Record record
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        end = min(end, view.len)
+        while find_record(<const char*> view.buf + position, end - position, False, &record):
+            if memmem(
+                record.properties, record.properties_size, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
+            ) != NULL:
+                break
+            position += record.size
+        return position
+    finally:
+        PyBuffer_Release(&view)
+
+
 cdef inline bint _is(bytes known, const char* p, Py_ssize_t size):
     return PyBytes_GET_SIZE(known) == size and memcmp(PyBytes_AS_STRING(known), p, size) == 0
 

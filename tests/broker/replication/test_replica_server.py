@@ -164,6 +164,7 @@ async def test_a_follower_is_sent_what_the_master_has_on_disk_only(
     monkeypatch.setattr(LocalDisk, "load", load)
     follower = await replicas.start(2, min_in_sync=1)
     await replicas.until(lambda: replicas.in_sync == [1, 2])
+    end = master.broker.store.max_log_offset
+    await replicas.until(lambda: follower.broker.store.max_log_offset == end)
     assert loaded
-    assert follower.broker.store.max_log_offset == master.broker.store.max_log_offset
-    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+    assert not [each for each in caplog.records if each.name == "concurrent.futures"]  # errors of callbacks

@@ -12,14 +12,11 @@ from pyromq.broker.replication.replica_stream import TablePiece, TableStored
 from pyromq.broker.replication.tables.sent_tables import SentTables
 from pyromq.broker.replication.tables.taken_tables import TakenTables
 from pyromq.errors import MQError
-from pyromq.logs import logger_of
 
 if TYPE_CHECKING:
     from pyromq.broker.broker import Broker
     from pyromq.broker.replication.replica import Replica
     from pyromq.broker.replication.replica_links import ReplicaLinks
-
-logger = logger_of(__name__)
 
 
 class TableExchange:
@@ -74,9 +71,5 @@ class TableExchange:
         self._report()
 
     def _failed(self, error: Exception) -> None:
-        """Leave the master: a new connection begins with all tables."""
-        logger.error("a table of the master is not stored: %s", error)
-        if (following := self._replica.following) is not None:
-            link = Link(following[0], True)
-            self._links.close(link, f"a table is not stored: {error}")
-            self._do(self._replica.disconnected(self._links.now(), link))
+        """Leave the master for a while, as after an error of the log's disk. All tables come with the next link."""
+        self._do(self._replica.disk_failed(self._links.now(), f"a table of the master is not stored: {error}"))

@@ -117,6 +117,7 @@ async def test_a_new_replica_begins_where_the_master_s_log_begins(replicas: Repl
     await replicas.until(lambda: replicas.master is first)
     later = datetime.now(UTC) + timedelta(hours=1)
     async with AsyncProducer("g", replicas.namesrv) as producer:
+        first_sent = await producer.send(Message("bills", b"1"))
         for _ in range(5):
             await producer.send_batch([Message("orders", randbytes(500_000)), Message("orders", randbytes(400_000))])
         await producer.send(Message("orders", b"later", deliver_at=later))
@@ -130,6 +131,8 @@ async def test_a_new_replica_begins_where_the_master_s_log_begins(replicas: Repl
         await replicas.until(lambda: replicas.in_sync == [1, 2])
         await sent(producer, 5)
     assert second.broker.store.min_log_offset == begin
+    bills = (first_sent.queue.topic, first_sent.queue.queue_id)
+    assert second.broker.store.next_offset(*bills) == 1, "the offset of the message that is deleted is not given again"
     assert second.broker.timers.index.pending == {"orders": 1}
     await replicas.until(lambda: second.broker.store.max_log_offset == store.max_log_offset)
     await first.hand_over(2)

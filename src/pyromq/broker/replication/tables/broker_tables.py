@@ -46,6 +46,12 @@ def replicated_tables(state: SharedState) -> list[ReplicatedTable]:
             encode=lambda _: msgspec.json.encode(store.min_log_offset),
             adopt=lambda data: _adopt_first_byte(state.role, store, msgspec.json.decode(data, type=int)),
         ),
+        ReplicatedTable(  # a new follower's log has no message of these queues: their next offsets come by this table
+            name="expiredQueues",
+            version=lambda: store.min_log_offset,
+            encode=lambda _: msgspec.json.encode(store.expired_ends()),
+            adopt=lambda data: store.begin_queues(msgspec.json.decode(data, type=dict[str, dict[int, int]])),
+        ),
         _changes("queueLocks", locks.changed, locks.encode_changed, locks.adopt),
         _changes(
             "consumerOffsets",

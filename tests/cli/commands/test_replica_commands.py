@@ -1,8 +1,12 @@
 """The state of a replica set on the command line, and changes of its master."""
 
 import json
+from contextlib import closing
 
 import pytest
+from tests.cli.conftest import Served
+
+from pyromq.net.connection_config import ConnectionConfig
 
 
 @pytest.fixture
@@ -95,3 +99,30 @@ def test_a_loss_is_accepted_only_after_a_question_that_names_it(cli, served_with
     assert done.code == 0, done.err
     assert f"replica {follower} is the master of broker-a" in done.out
     assert "loss accepted: epoch" in cli("cluster", "replicas", "broker-a").err
+
+
+ACCOUNTS = """
+accounts:
+- {accessKey: admin-12, secretKey: secret-of-admin, admin: true}
+- {accessKey: shop-app, secretKey: secret-of-shop}
+"""
+
+
+def test_only_an_administrator_changes_the_master(cli, tmp_path, monkeypatch):
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+    signed = ConnectionConfig(access_key="admin-12", secret_key="secret-of-admin")
+    settings = {"replicas": 2, "permissions": True, "permissions_path": tmp_path, "connections": signed}
+    with closing(Served(**settings)) as served:
+        monkeypatch.setenv("NAMESRV_ADDR", served.namesrv)
+        monkeypatch.setenv("PYROMQ_ACCESS_KEY", "shop-app")
+        monkeypatch.setenv("PYROMQ_SECRET_KEY", "secret-of-shop")
+        (target,) = others(served)
+        assert cli("cluster", "replicas", "broker-a").code == 0
+        refused = cli("cluster", "failover", "broker-a", "--to", str(target))
+        assert (refused.code, "shop-app" in refused.err) == (1, True), refused.err
+        assert served.cluster.sets[0].master != target
+
+        monkeypatch.setenv("PYROMQ_ACCESS_KEY", "admin-12")
+        monkeypatch.setenv("PYROMQ_SECRET_KEY", "secret-of-admin")
+        assert cli("cluster", "failover", "broker-a", "--to", str(target)).code == 0
+        assert served.cluster.sets[0].master == target

@@ -133,3 +133,22 @@ async def test_a_replica_refuses_a_needless_loss_by_itself(three: ReplicaSet) ->
             await admin._brokers.ask(follower.broker.address, AcceptLoss(reason="x"))
         with pytest.raises(BrokerError, match="this replica is not the master"):
             await admin._brokers.ask(follower.broker.address, HandOver(number=1))
+
+
+async def test_a_running_master_writes_the_record_that_etcd_has_lost(three: ReplicaSet) -> None:
+    master = three.master
+    assert master is not None
+    key = "/pyromq/DefaultCluster/orders/state"
+    assert isinstance(await three.registry.swap(key, (await three.registry.read(key)).revision, None), int)
+    await three.until(lambda: master.trouble is not None)
+    follower = next(number for number in three.servers if number != master.number)
+    async with AsyncAdmin(three.namesrv) as admin, AsyncProducer("g", three.namesrv) as producer:
+        await producer.send(Message("orders", b"1"))
+        with pytest.raises(UsageError, match=f"has a master, replica {master.number}.*: name replica {master.number}"):
+            await admin.replica_sets.accept_loss("orders", follower, "etcd was emptied")
+        await admin.replica_sets.accept_loss("orders", master.number, "etcd was emptied")
+        await three.until(lambda: three.in_sync == [1, 2, 3])
+        status = (await admin.replica_sets.state("orders")).best
+        assert (status.number, status.record_epoch, status.trouble) == (master.number, 2, None)
+        await producer.send(Message("orders", b"2"))
+    assert sum(master.broker.store.max_offset("orders", queue) for queue in range(8)) == 2

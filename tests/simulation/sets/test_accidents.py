@@ -293,6 +293,12 @@ def test_a_running_set_goes_on_while_its_registry_is_emptied():
     assert set_.elections == 0
     assert set_.confirms_all()
     assert "no replica joins or leaves the set" in (set_.master().trouble or "")
+    number = set_.master().machine.number
+    set_.process(number).event("accept_loss", "the registry was lost")
+    set_.wait(8.0)
+    assert (set_.registry.record.epoch, set_.registry.record.master) == (2, number)
+    assert set_.in_sync() == {1, 2, 3}
+    assert set_.confirms_all()
 
 
 def test_a_master_cannot_hand_over_to_itself():

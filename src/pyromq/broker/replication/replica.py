@@ -313,9 +313,10 @@ class Replica:
         """Elect this replica although it is not in sync, by an operator's word. The record notes that for ever.
 
         The word holds for `ACCEPTED_SECONDS`, and only until another master is found: a later election would lose
-        messages that the operator did not give up.
+        messages that the operator did not give up. A master whose registry went back writes the record anew, and
+        becomes master of a higher epoch.
         """
-        if not self.is_over and self.mastership is None:
+        if not self.is_over and (self.mastership is None or self.view.is_restored):
             self._accepted = OperatorsWord(reason, now + ACCEPTED_SECONDS, self.view.record)
             return self._ask_registry(now)
         return []
@@ -491,12 +492,12 @@ class Replica:
     def _wanted_record(self, now: float, *, is_waiting: bool) -> SetRecord | None:
         if self.view.is_waiting:
             return None
-        if self.mastership is not None:
-            return self.mastership.next_record(now, is_waiting=is_waiting)
         if self._accepted is not None:
             if self.following is None and self._accepted.holds(now, self.view.record):
                 return self._election.unclean_record(self._accepted.reason)
             self._accepted = None
+        if self.mastership is not None:
+            return self.mastership.next_record(now, is_waiting=is_waiting)
         return self._election.next_record(now)
 
     def _record_learnt(self, now: float) -> Actions:

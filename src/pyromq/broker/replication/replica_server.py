@@ -261,6 +261,7 @@ class ReplicaServer:
         await broker.__aenter__()
         self.config.port = broker.port
         log = StoreLog(broker.store, broker.confirmation.replicated, begin)
+        self.trouble = None  # the new `Replica` names its own
         self.replica = Replica(
             ReplicaConfig(
                 config.cluster,
@@ -378,10 +379,11 @@ class ReplicaServer:
     def accept_loss(self, reason: str) -> None:
         """Make this replica the master although it may lack confirmed messages.
 
-        Raises `UsageError` if the set has a master, or if this replica is in sync and needs nobody's word.
+        A master whose registry lost the set's record writes the record anew. Raises `UsageError` if another replica is
+        the master, or if this replica is in sync and needs nobody's word.
         """
         replica = self.replica
-        if replica.is_master:
+        if replica.is_master and not replica.view.is_restored:
             raise UsageError(f"replica {self.number} is the master already")
         if replica.following is not None:
             raise UsageError(f"replica {replica.following[0]} is the master: hand over without accepting a loss")

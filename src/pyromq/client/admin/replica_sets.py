@@ -104,13 +104,16 @@ class ReplicaSets:
     async def accept_loss(self, name: str, number: int, reason: str) -> float:
         """Make a replica that is not in sync the master. Return the seconds until it is the master.
 
-        Confirmed messages that only other replicas have are lost. The set's record keeps the reason. Raises
-        `UsageError` if the set has a master, `Unavailable` if the replica does not answer.
+        Confirmed messages that only other replicas have are lost. The set's record keeps the reason. If etcd has lost
+        the record of a set whose master runs, name the master: nothing is lost then. Raises `UsageError` if the set
+        has another master, `Unavailable` if the replica does not answer.
         """
-        address = electable(await self.state(name), number)
+        found = await self.state(name)
+        address = electable(found, number)
+        epoch = found.best.epoch
         began = time.perf_counter()
         await self._brokers.ask(address, AcceptLoss(reason=reason))
-        await self._until_master(name, number, address, serves=lambda _: True)
+        await self._until_master(name, number, address, serves=lambda status: status.epoch > epoch)
         return time.perf_counter() - began
 
     async def _until_master(
@@ -170,10 +173,11 @@ async def ask_set(brokers: ClusterBrokers, name: str, registered: BrokerAddresse
 def electable(found: ReplicaSetAnswers, number: int) -> str:
     """Return the address of a replica that can be elected with a loss. Raises as `ReplicaSets.accept_loss`."""
     _replica(found, number)
-    if found.masters:
+    master = found.masters[0] if found.masters else None
+    if master is not None and not (master.number == number and master.trouble):
+        other = f"; {master.trouble}: name replica {master.number}" if master.trouble else ""
         raise UsageError(
-            f"replica set {found.name} has a master, replica {found.masters[0].number}: hand over without accepting a"
-            " loss"
+            f"replica set {found.name} has a master, replica {master.number}: hand over without accepting a loss{other}"
         )
     address = found.address_of(number)
     if address is None or address not in found.answers:

@@ -377,19 +377,7 @@ class ReplicaServer:
         await asyncio.wait([self.failed], timeout=seconds)
 
     def accept_loss(self, reason: str) -> None:
-        """Make this replica the master although it may lack confirmed messages.
-
-        A master whose registry lost the set's record writes the record anew. Raises `UsageError` if another replica is
-        the master, or if this replica is in sync and needs nobody's word.
-        """
-        replica = self.replica
-        if replica.is_master and not replica.view.is_restored:
-            raise UsageError(f"replica {self.number} is the master already")
-        if replica.following is not None:
-            raise UsageError(f"replica {replica.following[0]} is the master: hand over without accepting a loss")
-        record = replica.view.record
-        if self.trouble is None and record is not None and record.is_in_sync(replica.config.member):
-            raise UsageError(f"replica {self.number} is in sync: it needs no accepted loss to become the master")
+        """Make this replica the master although it may lack confirmed messages."""
         self._do(self.replica.accept_loss(boot_seconds(), reason))
 
     # -- actions

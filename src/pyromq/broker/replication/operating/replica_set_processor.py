@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyromq.broker.modules import BrokerModule
 from pyromq.broker.replication.operating.set_status import figures_of, status_of
 from pyromq.broker.shared_state import SharedState
-from pyromq.errors import BrokerError, MQError, UsageError
+from pyromq.errors import BrokerError, MQError
 from pyromq.net.tasks import Tasks
 from pyromq.remoting.bodies import encode_body
 from pyromq.remoting.command import Call, Reply
@@ -65,11 +65,22 @@ class ReplicaSetProcessor:
     @answers(AcceptLoss)
     def accept_loss(self, header: AcceptLoss, call: Call) -> Reply:
         """Begin the election of this replica. Raises `BrokerError` if the set has a master, or needs no loss."""
-        try:
-            self._server.accept_loss(header.reason)
-        except UsageError as error:
-            raise BrokerError(str(error)) from error
+        if (reason := self._why_no_loss()) is not None:
+            raise BrokerError(reason)
+        self._server.accept_loss(header.reason)
         return Reply()
+
+    def _why_no_loss(self) -> str | None:
+        """Return why no loss may be accepted now. A master whose registry lost the set's record writes it anew."""
+        server, replica = self._server, self._server.replica
+        if replica.is_master:
+            return None if replica.view.is_restored else f"replica {server.number} is the master already"
+        if replica.following is not None:
+            return f"replica {replica.following[0]} is the master: hand over without accepting a loss"
+        record = replica.view.record
+        if server.trouble is None and record is not None and record.is_in_sync(replica.config.member):
+            return f"replica {server.number} is in sync: it needs no accepted loss to become the master"
+        return None
 
     async def stop(self) -> None:
         await self._tasks.stop()

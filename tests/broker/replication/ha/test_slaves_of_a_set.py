@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.broker.replication.replica_sets import ReplicaSet, replica_set
 
-from pyromq import Message
+from pyromq import AsyncAdmin, Message
 from pyromq.broker.broker import Broker
 from pyromq.broker.config import BrokerConfig, ConfiguredRole
 from pyromq.broker.replication.failover_config import NO_FAILOVER
@@ -52,6 +52,7 @@ async def test_a_slave_has_the_log_and_follows_the_set_to_another_master(replica
     await replicas.until(lambda: replicas.in_sync == [1, 2, 3])
     async with (
         AsyncProducer("g", replicas.namesrv) as producer,
+        AsyncAdmin(replicas.namesrv) as admin,
         Broker(slave_config(replicas, tmp_path / "slave")) as slave,
     ):
         for _ in range(2):
@@ -63,6 +64,8 @@ async def test_a_slave_has_the_log_and_follows_the_set_to_another_master(replica
             await replicas.until(lambda end=end: slave.store.max_log_offset == end)
             assert log_of(slave) == log_of(master.broker)
             assert replicas.in_sync == [1, 2, 3]
+            state = await admin.replica_sets.state("orders")
+            assert [each.number for each in state.replicas] == [1, 2, 3]  # the slave is none of them
             other = next(number for number in replicas.servers if number != master.number)
             await master.hand_over(other)
             await replicas.until(lambda: replicas.in_sync == [1, 2, 3])

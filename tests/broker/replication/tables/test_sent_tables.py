@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 
 from pyromq.broker.replicated_table import ChangedKeys, ReplicatedTable
@@ -136,3 +138,17 @@ def test_tables_that_are_unknown_here_are_acknowledged() -> None:
     stored: list[TableStored] = []
     TakenTables([], stored=stored.append, failed=lambda _: None).take(TablePiece("permissions", 3, 0, True, b"{}"))
     assert stored == [TableStored("permissions", 3)]
+
+
+def test_a_follower_is_saving_until_each_confirmed_table_is_on_disk() -> None:
+    saved: Future[None] = Future()
+    stored: list[TableStored] = []
+    table = ReplicatedTable(
+        name="topics", version=lambda: 0, encode=lambda _: b"", adopt=lambda _: saved, is_confirmed=True
+    )
+    taken = TakenTables([table], stored=stored.append, failed=lambda _: None)
+    taken.take(TablePiece("topics", 1, 0, True, b"[]"))
+    assert taken.is_saving and not stored
+    saved.set_result(None)
+    assert not taken.is_saving
+    assert stored == [TableStored("topics", 1)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,21 @@ async def test_a_topic_that_a_send_creates_is_at_the_follower_with_its_first_mes
         await producer.send(Message("made-by-a-send", b"1"))
     assert follower.broker.topics.find("made-by-a-send") is not None
     assert "made-by-a-send" in (follower.config.data / "config" / "topics.json").read_text()
+
+
+async def test_nothing_is_confirmed_while_the_follower_writes_a_table(two: ReplicaSet) -> None:
+    _, follower = both(two)
+    async with AsyncProducer("g", two.namesrv) as producer:
+        await producer.send(Message("made-by-a-send", b"1"))
+        saving: Future[None] = Future()
+        follower._tables.taken._saving.add(saving)
+        sending = asyncio.ensure_future(producer.send(Message("made-by-a-send", b"2")))
+        end = follower.broker.store.max_log_offset
+        await two.until(lambda: follower.broker.store.max_log_offset > end)
+        await asyncio.sleep(0.2)  # several times the time between two reports
+        assert not sending.done()
+        follower._tables.taken._saving.discard(saving)
+        await sending
 
 
 async def test_a_new_follower_gets_all_tables(replicas: ReplicaSet) -> None:

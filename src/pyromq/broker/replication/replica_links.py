@@ -184,6 +184,7 @@ class ReplicaLinks:
         self._connections: dict[Link, ReplicaConnection] = {}
         self._failures: dict[int, str] = {}  # why TLS with each replica failed the last time
         self._is_woken = False
+        self._looks_again = False  # a look for new bytes is due within `BUSY_SECONDS`
 
     async def start(self, host: str, port: int) -> int:
         """Listen for other replicas; return the port. Raises `UsageError` if the port cannot be opened."""
@@ -294,8 +295,13 @@ class ReplicaLinks:
         for connection in list(self._connections.values()):
             if connection.feed is not None:
                 is_busy = self._feed(connection, log) or is_busy
-        if is_busy:
-            asyncio.get_running_loop().call_later(BUSY_SECONDS, self.wake)
+        if is_busy and not self._looks_again:
+            self._looks_again = True
+            asyncio.get_running_loop().call_later(BUSY_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_again = False
+        self.wake()
 
     def _feed(self, connection: ReplicaConnection, log: FedLog) -> bool:
         """Write what a follower lacks, one frame a turn. Return whether anything was written."""

@@ -37,7 +37,7 @@ from pyromq.broker.replication.ha.ha_modules import following_log, sending_log
 from pyromq.broker.replication.ha.starting_over import start_over
 from pyromq.broker.replication.slave_tables import copying_tables
 from pyromq.broker.replication.tables.broker_tables import replicated_tables
-from pyromq.broker.role import BrokerRole, SetRefusals, WriteRefusals
+from pyromq.broker.role import BrokerRole, FenceRefusals, SetRefusals, WriteRefusals
 from pyromq.broker.shared_state import SharedState
 from pyromq.broker.statistics import SAMPLE_SECONDS
 from pyromq.clock import Clock, SystemClock
@@ -248,7 +248,8 @@ class Broker:
 
     def _obey_role(self) -> None:
         is_master = self.role.is_master
-        self.dispatcher.override(*(() if is_master else self._refusals))
+        at_master = (FenceRefusals(self.role),) if self.role.fence else ()
+        self.dispatcher.override(*(at_master if is_master else self._refusals))
         # No part of a follower may append: its log would differ from the master's.
         self.store.refuse_own("" if is_master else "a follower stores only what its master sends")
 

@@ -173,6 +173,8 @@ class NameServerRegistration:
         await self._tasks.stop()
         for name_server in self._name_servers:
             name_server.keeping = None
+            if self._role.fence:  # the entry at the name server may be that of a new master
+                name_server.version = None
         await asyncio.gather(*(self._leave(name_server) for name_server in self._name_servers))
 
     def announce(self, topic: TopicConfig) -> Future[None]:
@@ -263,6 +265,8 @@ class NameServerRegistration:
 
     async def _look_after(self, name_server: _NameServer) -> None:
         """Connect to a name server if necessary, and register if it is due. Each change of its state is logged once."""
+        if self._role.fence:
+            return  # this registration could take the place of a new master's
         try:
             if name_server.channel is None or name_server.channel.closed:
                 name_server.version = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.errors import BrokerError, NotTheMaster, ResponseCode
+from pyromq.errors import BrokerError, NotTheMaster, ResponseCode, ServiceNotAvailable
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.header import Header
@@ -35,6 +35,7 @@ from pyromq.remoting.headers import (
     SendMessageBack,
     SendReplyMessage,
     UnlockQueues,
+    UpdateConsumerOffset,
 )
 
 MASTER = 0  # broker id of a master
@@ -54,6 +55,7 @@ class BrokerRole:
         self.master_address: str | None = None  # address of the other broker that is master; None: this one, or unknown
         self.ha_address: str | None = None  # address at which the master sends its log to slaves; None: unknown
         self.log_needed_from = 0  # log offset from which on the master keeps its log: a slave keeps its own log, too
+        self.fence = ""  # why this master of a replica set may have been replaced; "" if it may act as master
         self.number = number
         self._listeners: list[Callable[[], None]] = []
 
@@ -91,6 +93,12 @@ class BrokerRole:
             self.epoch,
         ):
             self.master_address, self.ha_address, self.epoch = master_address, ha_address, epoch
+            self._changed()
+
+    def raise_fence(self, reason: str) -> None:
+        """Stop acting as master until the reason is "": another replica may have been elected meanwhile."""
+        if reason != self.fence:
+            self.fence = reason
             self._changed()
 
     def serve_slaves_at(self, ha_address: str | None) -> None:
@@ -139,6 +147,17 @@ class WriteRefusals:
     @answers(CreateTopic, DeleteTopic, CleanTopics, SaveGroup, DeleteGroup)
     def refuse_change(self, header: Header, call: Call) -> Reply:
         raise BrokerError(f"topics and groups change at the master only; {self._role.not_the_master()}")
+
+
+class FenceRefusals:
+    """Refuses commits at a master that may have been replaced: the new master would not know these offsets."""
+
+    def __init__(self, role: BrokerRole) -> None:
+        self._role = role
+
+    @answers(UpdateConsumerOffset)
+    def refuse_commit(self, header: Header, call: Call) -> Reply:
+        raise ServiceNotAvailable(self._role.fence)
 
 
 class SetRefusals:

@@ -15,8 +15,9 @@ from tests.broker.replication.replica_sets import ReplicaSet, replica_set
 
 from pyromq import Message
 from pyromq.broker.replication.replica_server import ReplicaServer
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.producer.async_producer import AsyncProducer
-from pyromq.errors import UsageError
+from pyromq.errors import ServiceNotAvailable, UsageError
 from pyromq.slow_work import FilePiece
 from pyromq.store.disk import LocalDisk
 from pyromq.store.log import commit_log
@@ -171,3 +172,25 @@ async def test_a_follower_is_sent_what_the_master_has_on_disk_only(
     await replicas.until(lambda: follower.broker.store.max_log_offset == end)
     assert loaded
     assert not [each for each in caplog.records if each.name == "concurrent.futures"]  # errors of callbacks
+
+
+async def test_a_master_without_registry_and_followers_stops_acting_as_master(replicas: ReplicaSet) -> None:
+    for number in (1, 2):
+        await replicas.start(number, min_in_sync=1, lease_ms=2_000)
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    master = replicas.master
+    assert master is not None
+    async with AsyncProducer("g", replicas.namesrv) as producer, AsyncAdmin(replicas.namesrv) as admin:
+        result = await producer.send(Message("orders", b"1"))
+        replicas.registry.is_away = True
+        other = replicas.servers.pop(3 - master.number)
+        other.cut_connections()
+        await other.abort()
+        await replicas.until(lambda: bool(master.broker.role.fence))
+        with pytest.raises(ServiceNotAvailable, match="no sign of the registry for 2 s, nor of all followers"):
+            await producer.send(Message("orders", b"2"), timeout=0.5)
+        with pytest.raises(ServiceNotAvailable, match="no sign of the registry"):
+            await admin.commit_offset("g", result.queue, 1)
+        replicas.registry.is_away = False
+        await replicas.until(lambda: not master.broker.role.fence)
+        await producer.send(Message("orders", b"3"), timeout=10.0)

@@ -407,6 +407,7 @@ class ReplicaServer:
                 self.record.begin(self.replica, action)
             case Serve():
                 self._rule.refusal = action.sends_refused or ""
+                self.broker.role.raise_fence(action.master_refused or "")
                 self._serve()
             case FollowMaster(number, epoch):
                 self._tables.taken.begin()

@@ -9,6 +9,7 @@ import pytest
 from tests.seed import seed_of_the_day
 from tests.store.making import ADDRESS, NOON_MS, StoppedClock, opened
 
+from pyromq import speedups
 from pyromq.errors import MQError
 from pyromq.message import StoredMessage, SysFlag, pack_address
 from pyromq.names import SCHEDULE_TOPIC
@@ -115,6 +116,7 @@ def test_both_forms_enter_the_same(tmp_path: Path, seed: int) -> None:
     assert damage or logs[0] == logs[1]
 
 
+@pytest.mark.skipif(not speedups.is_active, reason="the compiled parts are not active")
 def test_compiled_code_enters_ordinary_records(tmp_path: Path) -> None:
     with opened(tmp_path / "m") as master, opened(tmp_path / "c") as follower:
         for number in range(8):

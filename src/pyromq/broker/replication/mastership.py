@@ -21,7 +21,7 @@ from pyromq.logs import logger_of
 
 RETURN_SECONDS = 1.0  # a replica whose connection broke has this long to come back before it is removed
 STEADY_SECONDS = 10.0  # without lag, before a replica that was removed for its lag is added again
-NEAR_SECONDS = 1.0  # a learner this close behind the master's log is required, and then added
+NEAR_SECONDS = 0.2  # a learner this close behind the master's log is required, and then added: sends wait for it
 HAND_OVER_SECONDS = 1.0  # limit of the time in which sends wait for a planned failover
 RECENT_SECONDS = 0.3  # a replica whose last report is older may be stopped, so nothing is handed over to it
 _ANSWER_SECONDS = 0.5  # of a planned failover, for the confirmation of what was stored before

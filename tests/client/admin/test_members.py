@@ -35,7 +35,9 @@ async def test_members_tell_how_far_they_are(cluster, send, consuming, seen):
     (sent, *_) = await send(range(3), key="k")
     async with consuming(seen) as consumer:
         await seen.wait(3)
-        offsets = await admin.members.offsets("workers", "orders")
+        async with asyncio.timeout(PATIENCE_SECONDS):  # a message counts when its listener has returned
+            while (offsets := await admin.members.offsets("workers", "orders"))[consumer.client_id][sent.queue] < 2:
+                pass
         assert offsets[consumer.client_id][sent.queue] in (2, 3)
         assert await admin.members.offsets("workers", "orders", "nobody") == {}
     with pytest.raises(ConsumerNotOnline):

@@ -47,6 +47,8 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
             alone = []
         if token is None or token.string.startswith(("# type:", "# noqa", "# fmt:")):
             continue
+        if re.match(r"# -{2,} ", token.string):  # a divider between groups of methods
+            continue
         if token.line.lstrip().startswith("#"):
             alone.append(number)
         else:

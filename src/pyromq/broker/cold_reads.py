@@ -30,7 +30,7 @@ class ColdReads:
         return self.waiting.add(self._threads.submit(self._disk.load, pages))
 
     def fetch(self, pages: PagesToLoad, alarm: Alarm) -> Future[None]:
-        """Load pages for a background task; return a future. The task's alarm rings when the pages are loaded."""
+        """Load pages for a background task; return a future. `alarm` wakes the task when the pages are loaded."""
         run_soon = soon_in_this_loop()
         loading = self._step_threads.submit(self._disk.load, pages)
         loading.add_done_callback(lambda _: run_soon(lambda: alarm.ring_within(0)))
@@ -43,7 +43,7 @@ class ColdReads:
 
 
 class Fetching:
-    """Loads the pages that a background task needs before it continues. The task's alarm rings when they are loaded."""
+    """Loads file pages into memory for a background task, in another thread. Wakes the task when they are loaded."""
 
     def __init__(self, cold_reads: ColdReads, alarm: Alarm) -> None:
         self._cold_reads = cold_reads
@@ -76,5 +76,5 @@ class Fetching:
         return True
 
     def went_on(self) -> None:
-        """Note that the task has made progress: loads of its next pages are counted from 0."""
+        """Reset the count of loads. The task calls this when it has read its pages and continues."""
         self._rounds = 0

@@ -45,17 +45,17 @@ class ReplicaRule:
     """
 
     timeout_seconds: float = 3.0  # longest wait of a reply for replicas: slaveTimeout
-    holds_all: bool = False  # True: also replies whose sender does not wait (property WAIT) are held
+    holds_all: bool = False  # whether replies to sends with the property WAIT=false wait for replicas, too
     refusal: str = ""
     has_replica: Callable[[int], bool] = lambda end: True
     wake: Callable[[], object] = lambda: None
-    # Returns a future that completes when the required replicas have all changed tables on disk; None: no replica gets
-    # tables.
+    # Returns a future that completes when the required replicas have all changed tables on disk. None: tables are not
+    # replicated.
     when_stored: Callable[[], Future[None]] | None = None
 
 
 class _Shortfall(NamedTuple):
-    """Why a stored record is not confirmed."""
+    """The reply's code and remark for a stored record that is not confirmed."""
 
     code: ResponseCode
     remark: str | None = None
@@ -96,7 +96,7 @@ class Confirmation:
         self._flushed: Future[bool] = _done(True)
         self._parked_flush_end = 0  # log offset of the flush requested for parked replies; 0 if none is pending
         self._rule: ReplicaRule | None = None
-        self._stepped_down = ""  # the reason, until replicas are required again
+        self._stepped_down = ""  # reason of `step_down`; "" after `require_replicas`
         self._replicated_to = NO_LIMIT
         self._replica_waits: deque[_ReplicaWait] = deque()
 
@@ -113,9 +113,10 @@ class Confirmation:
     # -- replication
 
     def require_replicas(self, rule: ReplicaRule | None) -> None:
-        """Hold replies until `replicated` has covered their records; None ends this and releases those held.
+        """Hold replies until `replicated` was called with the end of their records or a later offset.
 
-        With a rule, all that was stored before counts as not replicated until the next `replicated`.
+        None ends this, and sends the waiting replies. With a rule, all stored records count as not replicated until the
+        next call of `replicated`.
         """
         self._rule = rule
         self._stepped_down = ""
@@ -124,15 +125,15 @@ class Confirmation:
         self._advance()
 
     def replicated(self, end: int) -> None:
-        """Note that the required replicas have the log before `end`; a lower offset than before is ignored.
+        """Confirm the records before `end`, because the required replicas have them. A lower offset is ignored.
 
-        Replies to the records before `end` are sent, and these records become readable, once the log is also flushed
-        under SYNC_FLUSH.
+        The replies to these records are sent, and consumers can read the records. With SYNC_FLUSH, both also wait until
+        the log here is flushed.
         """
         if end > self._replicated_to:
             self._replicated_to = end
             self._advance()
-            if self.flushes and not self._store.is_confirmed:  # readers wait for the disk
+            if self.flushes and not self._store.is_confirmed:  # consumers cannot read the unflushed records yet
                 run_soon = soon_in_this_loop()
                 self.wait(self._store.max_log_offset).add_done_callback(lambda _: run_soon(self._advance))
 
@@ -161,11 +162,11 @@ class Confirmation:
 
     @property
     def _safe_end(self) -> int:
-        """Log offset up to which the log is flushed, if it must be, and replicated, if it must be."""
+        """Log offset up to which the log is replicated and, with SYNC_FLUSH, flushed."""
         return min(self._store.flushed_to, self._replicated_to) if self.flushes else self._replicated_to
 
     def _advance(self) -> None:
-        """Release what is confirmed now. Runs in the event loop after a flush, and when replicas have more."""
+        """Send the replies whose records are confirmed. Runs in the event loop after a flush or a replica's report."""
         if self._rule is not None:
             self._store.confirm(self._safe_end)
         while self._replica_waits and self._replica_waits[0].end <= self._replicated_to:
@@ -342,9 +343,9 @@ class Confirmation:
     # -- replies of the compiled path
 
     def _confirm_parked(self) -> bool:
-        """Request what the parked replies wait for. Called after a turn with new replies.
+        """Request a flush, or wake the replication, for new parked replies. Called after each turn with such replies.
 
-        Return True if the event loop has work now: it must not go on waiting for other events.
+        Return True if the event loop has work now, so that it must not wait for other events.
         """
         if self._rule is not None:
             self._rule.wake()
@@ -375,7 +376,7 @@ class Confirmation:
     def _fail_parked(self, end: int, since: float) -> None:
         """Send the replies up to log offset `end`, or parked at or before `since`, as not confirmed by the disk.
 
-        A lack of replicas is named before the lack of a flush.
+        If both the replicas and the flush are missing, the code is that for the replicas.
         """
         assert self.parked is not None
 
@@ -406,9 +407,9 @@ def _unconfirmed_frame(shortfall: _Shortfall, _: int, frame: bytes) -> bytes:
 
 
 class PendingReplies:
-    """Counts futures until they are done, in the order of `add`.
+    """Counts futures that are not done, in the order of `add`.
 
-    Any thread may complete a future; all else runs in the event loop.
+    Any thread may complete a future; all methods must be called in the event loop.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -416,7 +417,7 @@ class PendingReplies:
         self._begun: deque[tuple[float, Future[object]]] = deque()
 
     def add(self, future: Future[T]) -> Future[T]:
-        """Count a future until the future is done; return the same future."""
+        """Count a future until it is done; return the same future."""
         self._drop_done()
         self._begun.append((self._clock.monotonic(), future))  # type: ignore[arg-type]  # the result is not used
         return future

@@ -1,6 +1,6 @@
-"""How a table of a broker travels to the other replicas of its set: as a name, a version, and JSON.
+"""The description of a broker's table that a replica set copies to its followers: name, version, and JSON content.
 
-The owner of a table declares a `ReplicatedTable`. `replication/tables` sends and takes in all of them alike.
+The module with the table makes a `ReplicatedTable`. `replication/tables` sends and receives all such tables.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 class ReplicatedTable:
     """One table. `version` returns another value after each change.
 
-    `encode(since)` returns what has changed since an earlier version; None: everything. `adopt` takes such a content of
-    the master; the future completes when the content is on disk. None: it is on disk already, or is not kept on disk.
+    `encode(since)` returns the changes since an earlier version as JSON; None: the whole table. `adopt(data)` applies
+    JSON from the master. Its future completes when the content is on disk; None: it is already, or is never on disk.
     """
 
     name: str
@@ -24,20 +24,20 @@ class ReplicatedTable:
     adopt: Callable[[bytes], Future[None] | None]
     # Whether a change counts only when all required replicas have it on disk. Such a change precedes later records.
     is_confirmed: bool = False
-    # Whether a follower adopts a content only when its log has reached the master's end at that time.
+    # Whether a follower adopts the content only when its log has reached the master's log end at the time of copying.
     waits_for_log: bool = False
-    seconds: float = 0.0  # least time between two contents
+    seconds: float = 0.0  # shortest time between two copies
 
 
 class ChangedKeys:
-    """Which keys of a table have changed since a version. The version counts changes."""
+    """Remembers the version at which each key of a table last changed. The version counts changes."""
 
     def __init__(self) -> None:
         self.version = 0
         self._changed_at: dict[str, int] = {}  # in the order of the last changes
 
     def note(self, key: str) -> None:
-        """Note that the content of a key has changed."""
+        """Raise the version, because the content of a key has changed."""
         self.version += 1
         self._changed_at.pop(key, None)
         self._changed_at[key] = self.version

@@ -1,4 +1,4 @@
-"""Whether a broker is the master of its name, and what requests a broker refuses while it is not.
+"""The role of a broker, master or not, among the brokers of its name, and the requests that other brokers refuse.
 
 The role changes while the broker runs. No I/O here.
 """
@@ -44,7 +44,7 @@ MASTER = 0  # broker id of a master
 class BrokerRole:
     """The role of one broker among the brokers of its name.
 
-    A broker with `number` 0 can only be a master. Another broker is registered under its number unless it is the
+    A broker with `number` 0 can only be a master. Any other broker is registered under its number while it is not the
     master. `epoch` counts the masters of a replica set; 0 outside of replica sets. `listen` adds functions that are
     called after each change. A replica of a set gets its `number` before it is registered.
     """
@@ -54,8 +54,8 @@ class BrokerRole:
         self.epoch = epoch
         self.master_address: str | None = None  # address of the other broker that is master; None: this one, or unknown
         self.ha_address: str | None = None  # address at which the master sends its log to slaves; None: unknown
-        self.log_needed_from = 0  # log offset from which on the master keeps its log: a slave keeps its own log, too
-        self.fence = ""  # why this master of a replica set may have been replaced; "" if it may act as master
+        self.log_needed_from = 0  # first log offset that the master has; this broker's retention keeps it, too
+        self.fence = ""  # reason why another replica may have replaced this master; "" if it may act as master
         self.number = number
         self._listeners: list[Callable[[], None]] = []
 
@@ -85,7 +85,7 @@ class BrokerRole:
         self._changed()
 
     def follow(self, master_address: str | None, ha_address: str | None, epoch: int = 0) -> None:
-        """Note the addresses of the master, None if there is no master. Does nothing if this broker is the master."""
+        """Store the addresses of the master, None if there is no master. Does nothing if this broker is the master."""
         epoch = max(epoch, self.epoch)
         if not self.is_master and (master_address, ha_address, epoch) != (
             self.master_address,
@@ -96,13 +96,13 @@ class BrokerRole:
             self._changed()
 
     def raise_fence(self, reason: str) -> None:
-        """Stop acting as master until the reason is "": another replica may have been elected meanwhile."""
+        """Stop acting as master until the reason is "". The reason says why another replica may have been elected."""
         if reason != self.fence:
             self.fence = reason
             self._changed()
 
     def serve_slaves_at(self, ha_address: str | None) -> None:
-        """Note the address at which this broker, the master, sends its log to slaves; None if it no longer does."""
+        """Store the address at which this broker, the master, sends its log to slaves; None if it no longer does."""
         self.ha_address = ha_address
         self._changed()
 
@@ -116,7 +116,7 @@ class BrokerRole:
 
 
 def configured_role(config: BrokerConfig) -> BrokerRole:
-    """Return the role with which a broker starts. A fixed HA address implies the master's address: one port below."""
+    """Return the role with which a broker starts. From a configured HA address, the master's port is the port - 1."""
     role = BrokerRole(config.broker_id)
     if config.ha_master is not None:
         host, _, port = config.ha_master.rpartition(":")
@@ -161,9 +161,9 @@ class FenceRefusals:
 
 
 class SetRefusals:
-    """Refuses what a follower of a replica set leaves to the master, although a slave of RocketMQ answers it.
+    """Refuses changes of locks, settings and accounts at a follower of a replica set. RocketMQ's slaves accept them.
 
-    Locks, settings and accounts are copied from the master: a change at a follower would be lost.
+    A follower copies these tables from the master, so a change at a follower would be lost.
     """
 
     def __init__(self, role: BrokerRole) -> None:

@@ -62,7 +62,7 @@ def read_duration(text: str) -> float:
 
 
 def read_place(text: str) -> Start:
-    """Return the start that `beginning`, `end` or a time names."""
+    """Parse where reading of a queue starts: `beginning`, `end`, or a time."""
     if text in ("beginning", "end"):
         return BEGINNING if text == "beginning" else END
     try:
@@ -72,5 +72,5 @@ def read_place(text: str) -> Start:
 
 
 def read_start(text: str) -> Start:
-    """Return the start that `beginning`, `end`, an offset or a time names."""
+    """Parse where reading of a queue starts: `beginning`, `end`, an offset, or a time."""
     return Start(offset=int(text)) if text.isdigit() and len(text) < 12 and text.isascii() else read_place(text)

@@ -1,6 +1,6 @@
-"""Small files that are replaced as a whole, with a checksum before their content.
+"""Small files that are always replaced as a whole. A checksum precedes the content.
 
-checked file   CRC-32 of the rest as 8 hexadecimal digits, a newline, then the content
+checked file   CRC-32 of the content as 8 hexadecimal digits, a newline, then the content
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The file `epochs` of a replica: where the epochs of its log begin, and the highest epoch that the replica promised.
 
-An epoch counts the masters of a replica set. Only one replica ever writes an epoch's records. So logs that have the
-same epoch are equal up to the first end of that epoch.
+Each master of a replica set has its own epoch, a number that rises. Only the master of an epoch writes records in this
+epoch. So two logs that both have an epoch are equal up to the point where the epoch ends in one of them.
 
     epochs         a checked file (see `checked_file`) of these lines, each ended by a newline
     promised N     the replica refuses everything of an epoch below N
@@ -43,7 +43,7 @@ Lines = Sequence[EpochStart]
 class EpochFile:
     """The epochs of one data folder. Call `load` before everything else.
 
-    `lines` may have epochs that begin behind the log's end: the master's epochs, of which no record has arrived yet.
+    `lines` may have epochs that begin after the log's end: epochs of the master without a record in this log yet.
     All methods that write are durable when they return, block, and raise `StoreNotWritable`.
     """
 
@@ -72,9 +72,9 @@ class EpochFile:
             self._save(epoch, self.lines)
 
     def begin(self, epoch: int, start: int, *, log_begin: int = 0) -> None:
-        """Note that this replica writes the records of an epoch from log offset `start`, its log's end, on.
+        """Add an epoch whose records this replica writes, from log offset `start` on, the end of its log.
 
-        Forgets epochs that ended before `log_begin`, the log's first byte. The first epoch of a folder includes all
+        Drops epochs that ended before `log_begin`, the log's first byte. The first epoch of a folder includes all
         earlier records. Raises `UsageError` for an epoch that is not higher than all others.
         """
         known = self.known(start)
@@ -85,9 +85,9 @@ class EpochFile:
         self._save(max(epoch, self.promised), _since(log_begin, [*known, line]))
 
     def adopt(self, lines: Lines, common: CommonPoint | None) -> None:
-        """Take over the epochs of the master to follow, from the epoch of the common point on.
+        """Replace the epochs after the common point by those of the master that this replica will follow.
 
-        `common` is the result of `common_with`, after the log was cut there.
+        `common` is the result of `common_with`. The log must already be cut at this point.
         """
         kept = [] if common is None else [line for line in self.lines if line.epoch < common.epoch]
         taken = [EpochStart(*line) for line in lines if common is None or line[0] >= common.epoch]
@@ -95,17 +95,17 @@ class EpochFile:
             self._save(self.promised, kept + taken)
 
     def cut(self, to: int) -> None:
-        """Forget the epochs that begin at log offset `to` or later."""
+        """Drop the epochs that begin at log offset `to` or later."""
         kept = [line for line in self.lines if line.start < to]
         if kept != self.lines:
             self._save(self.promised, kept)
 
     def known(self, end: int) -> list[EpochStart]:
-        """Return the epochs that a log which ends at log offset `end` has reached."""
+        """Return the epochs that begin at or before log offset `end`, the end of a log."""
         return [line for line in self.lines if line.start <= end]
 
     def last_epoch(self, end: int) -> int:
-        """Return the last epoch that a log which ends at log offset `end` has reached; 0 without one."""
+        """Return the last epoch that begins at or before log offset `end`, the end of a log; 0 if there is none."""
         known = self.known(end)
         return known[-1].epoch if known else 0
 
@@ -129,8 +129,8 @@ class EpochFile:
 def common_point(own: Lines, other: Lines, own_end: int, other_end: int) -> CommonPoint | None:
     """Return the point up to which two logs with these epochs and ends are equal; None if nothing is equal.
 
-    Both logs are equal up to the smaller of the two ends of the last epoch that both have. If a log that is cut there
-    has another last epoch, the search goes on. Source: Apache Kafka, KIP-101 and KIP-279.
+    Both logs are equal up to the smaller end of the last epoch that both have. If a log that is cut there would have
+    another last epoch, the search is repeated with the cut log. Source: Apache Kafka, KIP-101 and KIP-279.
     """
     own = [line for line in own if line.start <= own_end]
     other = [line for line in other if line.start <= other_end]

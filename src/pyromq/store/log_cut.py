@@ -1,12 +1,12 @@
-"""Cuts the end off a replica's log: records that no other replica has, and that its new master wrote differently.
+"""Cuts the end off a replica's log: records that differ from the log of the replica's new master.
 
 A cut happens while a stopped store is opened. These files belong to it:
 
     cutting                    exists while a cut is not finished: a checked file (see `checked_file`) of JSON
     cut/EPOCH-FROM-TO.log      the cut bytes, from one log offset to another; one file for each file of the log
 
-First `cutting` is written, so that a kill at any later moment goes on with the cut at the next start. Without
-`cutting` no start ever cuts sound records. RocketMQ has no such files, and ignores them.
+The file `cutting` is written first. After a crash at any later moment, the next start continues the cut. Without
+`cutting`, a start never cuts undamaged records. RocketMQ has no such files, and ignores them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PIECE = 1 << 20  # bytes copied at once
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """The wish to cut a log at log offset `end`, where a record ends, to follow the master of an epoch.
+    """A request to cut a log at log offset `end`, where a record ends, to follow the master of an epoch.
 
     `confirmed` is the log offset up to which this replica knows records to be confirmed. A cut at the log's first byte
     or before it empties the store.
@@ -53,10 +53,10 @@ class LogCut:
 
 
 class CutRange(msgspec.Struct, frozen=True, rename="camel"):
-    """A cut under way: the log offsets from `end` to `log_end` are cut for an epoch.
+    """An unfinished cut: the log from offset `end` to `log_end` is cut off, to follow the master of an epoch.
 
-    `is_all`: nothing is left of the log. `store_ms` is the store time of the last record that is left. `queues` has the
-    queue offset of the first cut message, by topic and queue id, of each queue that has one.
+    `is_all`: the whole log is cut. `store_ms` is the store time of the last remaining record. `queues` has, by topic
+    and queue id, the queue offset of the first cut message.
     """
 
     epoch: int
@@ -81,7 +81,7 @@ class LogCutter:
         self._intent = root / "cutting"
 
     def pending(self) -> CutRange | None:
-        """Return the cut that is not finished; None without one. Raises `StoreCorrupt`."""
+        """Return the unfinished cut, None if there is none. Raises `StoreCorrupt`."""
         try:
             content = read_checked(self._disk, self._intent)
             return None if content is None else msgspec.json.decode(content, type=CutRange)
@@ -92,9 +92,9 @@ class LogCutter:
             ) from error
 
     def begin(self, cut: LogCut, *, crashed: bool) -> CutRange | None:
-        """Note durably that the log is to be cut. Return the cut; None if the log ends there already.
+        """Write the file `cutting` durably. Return the cut; None if the log already ends at the cut's offset.
 
-        Raises `UsageError` if the cut must not happen, `StoreCorrupt` if the store is damaged, and `OSError`.
+        Raises `UsageError` if the cut is not permitted, `StoreCorrupt` if the store is damaged, and `OSError`.
         """
         if cut.end < cut.confirmed:
             raise UsageError(
@@ -131,8 +131,8 @@ class LogCutter:
         return pending
 
     def run(self, cut: CutRange) -> None:
-        """Cut log, queues, epochs and checkpoint. May be repeated after a kill at any moment. Raises `OSError`."""
-        self._queues.ends_file.delete()  # it has the ends of the longer log
+        """Cut log, queues, epochs and checkpoint. Can be repeated after a crash at any moment. Raises `OSError`."""
+        self._queues.ends_file.delete()  # its queue ends include the cut messages
         if cut.is_all:
             self._disk.remove_folder(self._queues.folder)
             self._disk.sync_folder(self._root)
@@ -147,7 +147,7 @@ class LogCutter:
         epochs.load()
         epochs.cut(cut.end)
         checkpoint = self._checkpoint
-        # A later record may have an earlier store time than the cut ones had. It must not count as flushed.
+        # A record that is appended later may have an earlier store time than the cut records. It is not flushed yet.
         checkpoint.log_ms = min(checkpoint.log_ms, cut.store_ms)
         checkpoint.queues_ms = min(checkpoint.queues_ms, cut.store_ms)
         checkpoint.index_ms = min(checkpoint.index_ms, cut.store_ms)
@@ -157,7 +157,7 @@ class LogCutter:
         self._queues.release()
 
     def finish(self) -> None:
-        """Note durably that the cut is finished. Raises `OSError`."""
+        """Delete the file `cutting` durably: the cut is finished. Raises `OSError`."""
         remove_file(self._disk, self._intent)
         self._disk.sync_folder(self._root)
 
@@ -187,7 +187,7 @@ class LogCutter:
         stored_ms = position = 0
         for found in self._walk(start):
             if (found.start if isinstance(found, Damage) else found.log_offset) >= end:
-                break  # the bytes of a cut that a kill has ended may be anything
+                break  # after a crash in a cut, the bytes may be damaged
             if isinstance(found, Damage):
                 raise StoreCorrupt(f"{found.path} byte {found.start - found.base}: {found.reason}; the log is not cut")
             stored_ms, position = found.store_ms, found.log_offset + found.size
@@ -199,10 +199,10 @@ class LogCutter:
 
     def _cut_queue(self, queue: ConsumeQueue, first: int) -> None:
         queue.shorten_to(first)
-        queue.cut_to_max()  # deletes whole files durably, the last one first: a power loss leaves no gap
+        queue.cut_to_max()  # deletes files durably, the last one first: no gap after a power loss
         for segment in queue.files.segments[-1:]:
             segment.sync()
-        # A start that was killed may have deleted files whose names are still on disk.
+        # After a crash of an earlier start, the names of deleted files may still be on disk.
         sync_folders([queue.files.folder], self._disk)
 
     def _keep(self, cut: CutRange) -> None:
@@ -239,7 +239,7 @@ class LogCutter:
 
     def _copy(self, segment: Segment, target: Path, start: int, end: int) -> None:
         if self._disk.size(target) is not None:
-            return  # copied before a kill
+            return  # a start that crashed had copied the bytes
         beside = target.with_name(target.name + ".tmp")
         with opened(self._disk, segment.path, write=False) as source, opened(self._disk, beside, create=True) as copy:
             self._disk.resize(copy, 0)
@@ -268,14 +268,14 @@ class KeptFile(NamedTuple):
 
 
 def kept_files(root: Path, disk: Disk) -> list[KeptFile]:
-    """Return the files of cut bytes in a data folder, in order of epoch and place."""
+    """Return the files of cut bytes in a data folder, in order of epoch and log offset."""
     matches = filter(None, map(_NAME.fullmatch, disk.names(root / FOLDER)))
     found = [KeptFile(root / FOLDER / match[0], *map(int, match.groups())) for match in matches]
     return sorted(found, key=lambda kept: kept[1:])
 
 
 def kept_messages(kept: KeptFile, disk: Disk) -> Iterator[StoredMessage]:
-    """Yield the messages in a file of cut bytes. Damaged ones are skipped."""
+    """Yield the messages in a file of cut bytes. Damaged records are skipped."""
     size = disk.size(kept.path) or 0
     segment = Segment(kept.path, size, kept.start, disk=disk)
     for found in LogWalk([segment], size, kept.start):
@@ -284,7 +284,7 @@ def kept_messages(kept: KeptFile, disk: Disk) -> Iterator[StoredMessage]:
 
 
 def cut_messages(root: Path, cut: CutRange, disk: Disk) -> Iterator[StoredMessage]:
-    """Yield the messages that a cut has cut, in order of the log."""
+    """Yield the messages that were cut off the log, in order of log offset."""
     for kept in kept_files(root, disk):
         if kept.epoch == cut.epoch and cut.end <= kept.start and kept.end <= cut.log_end:
             yield from kept_messages(kept, disk)

@@ -1,7 +1,7 @@
-"""Takes in the bytes of a master's log, and dispatches each record once the record is whole, as after an append.
+"""Appends the bytes of a master's log to a follower's log, and dispatches each complete record as an append does.
 
-The bytes come in pieces of any size, which may end inside a record. So a follower's log files equal its master's files
-byte for byte. This module knows no connections.
+The bytes arrive in pieces of any size, which may end inside a record. The follower's log files are equal to the
+master's files, byte for byte. No sockets here.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING or speedups.is_active:
 
 logger = logger_of(__name__)
 
-# Limit of messages before a record that its queue may lack although the log has no place for them: a master whose log
-# lost its end in a power loss gives the offsets of the lost messages to no others.
+# Limit of queue offsets that may be missing before a record. After a power loss a master does not use the queue offsets
+# of lost messages again, so the log has gaps in them.
 _MOST_LOST = 1 << 20
 
 
 class LogIntake:
     """Appends the bytes of a master's log to one store. Only the store's thread may use this object.
 
-    `came_together(topic, queue id, arrivals)` is called for messages that compiled code has entered into one queue.
+    `came_together(topic, queue id, arrivals)` is called when compiled code has added several messages to one queue.
     """
 
     def __init__(self, log: CommitLog, queues: QueueTable, dispatcher: QueueDispatcher) -> None:
@@ -49,10 +49,10 @@ class LogIntake:
             self._ordinary = RecordIntake(queues.by_topic, dispatcher.followers, SCHEDULE_TOPIC)
 
     def append(self, offset: int, data: Buffer) -> None:
-        """Append bytes that begin at log offset `offset`, and dispatch the records that are whole now.
+        """Append bytes that begin at log offset `offset`, and dispatch the records that are complete now.
 
-        Raises `UsageError` for bytes that do not belong there, `StoreCorrupt` for bytes that are no records, and
-        `StoreNotWritable`. After an error, the log ends with the last record that was dispatched.
+        Raises `UsageError` if `offset` is not the end of the written bytes, `StoreCorrupt` for bytes that are not
+        records, and `StoreNotWritable`. After an error, the log ends with the last dispatched record.
         """
         try:
             self._log.receive(offset, data)
@@ -68,7 +68,7 @@ class LogIntake:
             raise
 
     def _enter_ordinary(self) -> bool:
-        """Enter records with compiled code up to the first unusual record. Return True."""
+        """Dispatch ordinary records with compiled code, up to the first other record. Return True."""
         log = self._log
         if self._ordinary is not None and log.memory is not None:
             before = self._ordinary.take(log, log.written_end, log.base + log.files.segment_bytes)
@@ -79,7 +79,7 @@ class LogIntake:
         return True
 
     def _enter_next(self) -> bool:
-        """Enter the record at the log's end. Return False if no whole record is there."""
+        """Dispatch the record at the log's end. Return False if the record is incomplete."""
         log = self._log
         if (memory := log.memory) is None or log.written_end - log.end < BLANK_SIZE:
             return False
@@ -123,14 +123,14 @@ class LogIntake:
     def _prepare(self, queue: ConsumeQueue, message: StoredMessage) -> None:
         """Make the queue end at the record's queue offset, with disk space for the entry.
 
-        Different from RocketMQ: a queue whose topic the master deleted and created again begins again at 0.
+        Different from RocketMQ: after the master has deleted a topic and created it again, its queues begin at 0.
         """
         offset, expected = message.queue_offset, queue.max_offset
         if offset < expected and self._is_obsolete(queue, message):
             logger.warning("queue %s %d begins again at %d", message.topic, message.queue_id, offset)
             self._queues.begin_again(queue, offset)
         elif expected < offset <= expected + self._most_lost(queue, message):
-            begins = not expected and self._log.min_offset > 0  # earlier messages expired before this log began
+            begins = not expected and self._log.min_offset > 0  # the log begins after the queue's earlier messages
             if not begins:
                 lost = offset - expected
                 logger.warning(
@@ -148,7 +148,7 @@ class LogIntake:
 
     @staticmethod
     def _is_obsolete(queue: ConsumeQueue, message: StoredMessage) -> bool:
-        """Return True if the master does not have the queue's entries from the record's queue offset on."""
+        """Return True if the queue's entries from the record's queue offset on do not exist at the master."""
         entry = queue.find(message.queue_offset)
         is_later = entry is None or entry.size == FILLER_SIZE or entry.log_offset >= message.log_offset
         return message.queue_offset == 0 or is_later

@@ -121,8 +121,9 @@ class HalfBatches:
             self._quota.add(attempt.holder, len(attempt.runs))
 
     def check_complete(self, transaction: str, attempts: list[BatchAttempt]) -> None:
-        """Raise `BatchIncomplete` unless each attempt has, at this broker, exactly the number of messages that it
-        names.
+        """Compare the messages that this broker holds for each attempt at a transaction with the count in the commit.
+
+        Raises `BatchIncomplete` if they differ, or if there are no messages at all.
         """
         undecided = self._open.get(transaction)
         if undecided is None and not any(attempt.messages for attempt in attempts):

@@ -191,9 +191,9 @@ class TimerScheduler:
 
     @readable()
     def step(self) -> float | None:
-        """Read due times, deliver and write for up to 3 ms; return the seconds until the next call, None if nothing
-        waits.
+        """Deliver due messages and write the timer files, for up to 3 ms.
 
+        Return the seconds until the next call, or None if no scheduled message is left and all files are written.
         Raises `StoreNotWritable`, and `StoreError` if a file cannot be read. A later call delivers the remaining
         messages.
         """

@@ -1,7 +1,7 @@
-"""Lowers a broker's saved progress after its log was cut: nothing that the cut messages had done may count as done.
+"""Lowers a broker's saved progress after its log was cut, so that the effects of the cut messages do not count.
 
-Progress is lowered by what the cut bytes hold, and no further: copies that were delivered, decisions, cancels, and the
-messages themselves. So after a takeover nothing is skipped, and little comes twice.
+The progress covers consumer offsets, delay levels, scheduled messages and transactions. It is lowered only for the cut
+messages: deliveries, decisions, cancels, and messages of queues. So no message is skipped, and few are redelivered.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _NO_OFFSET = 1 << 62
 
 
 def cut_log(store: MessageStore, cut: LogCut, folder: Path) -> None:
-    """Cut the log of a stopped broker with this data folder. `store` is not open before, and is closed afterwards.
+    """Cut the log of a stopped broker with this data folder. `store` must not be open; it is closed afterwards.
 
-    The next start finds log and progress as if the cut records had never come. Raises as `MessageStore.open` does.
+    The next start finds the log and the progress without the cut records. Raises the errors of `MessageStore.open`.
     """
     try:
         store.open(cut)
@@ -49,15 +49,15 @@ def cut_log(store: MessageStore, cut: LogCut, folder: Path) -> None:
 
 
 def lower_progress(store: MessageStore, folder: Path) -> None:
-    """Make the saved progress in a data folder agree with the store's log, which was just cut; then finish the cut.
+    """Lower the saved progress in a data folder after the store's log was cut; then finish the cut.
 
-    Does nothing if the log was not cut. May be repeated after a kill at any moment. Must be called before the progress
+    Does nothing if the log was not cut. Can be repeated after a crash at any moment. Must be called before the progress
     is loaded. Blocks. Raises `StoreNotWritable` and `StoreCorrupt`.
     """
     if (cut := store.cutting) is None:
         return
     undone = _Undone()
-    if not cut.is_all:  # otherwise no progress is left that could be lowered
+    if not cut.is_all:  # after a cut of the whole log, all progress is deleted
         for message in store.kept_messages():
             undone.take(message)
     _rewrite(store, folder / "config" / "delayOffset.json", DelayOffsetTable, partial(_lowered_levels, store, undone))
@@ -72,17 +72,19 @@ def _rewrite(store: MessageStore, path: Path, kind: type[T], lowered: Callable[[
     if table is not None and store.cutting is not None:
         content = msgspec.json.encode(lowered(store.cutting, table))
         file.save(content)
-        file.save(content)  # the previous content, which a damaged file falls back to, is lowered too
+        file.save(content)  # saved twice: a reader of a damaged file uses the previous content, `.bak`
 
 
 @dataclass(slots=True)
 class _Undone:
-    """What the cut messages had done.
+    """The effects of the cut messages.
 
-    `copies` has the delivered copies of each delay level whose waiting messages are left. `half_offset` is the queue
-    offset of the first half message that was decided. `waited` has the cut messages of the delay levels.
-    `delivered` has the log offsets of the timers that were delivered, by hour. `cancelled` has due time and hash of the
-    key of timers that were cancelled. `topics` has the hours and topics of both.
+    `copies`: by delay level, the cut copies of delayed messages that are still in the log.
+    `waited`: the cut messages of the delay levels.
+    `half_offset`: queue offset of the first half message whose decision was cut.
+    `delivered`: by hour, the log offsets of scheduled messages whose delivery was cut.
+    `cancelled`: due time and key hash of scheduled messages whose cancel was cut.
+    `topics`: by hour, the topics of these scheduled messages.
     """
 
     copies: dict[int, list[StoredMessage]] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class _Undone:
     topics: dict[int, set[str]] = field(default_factory=dict)
 
     def take(self, message: StoredMessage) -> None:
-        """Enter what a cut message had done."""
+        """Add the effects of a cut message."""
         if message.topic == OP_TOPIC:
             named = [int(word) for word in message.stored_body.split(b",") if word.isdigit()]
             self.half_offset = min([self.half_offset, *named])
@@ -114,7 +116,7 @@ class _Undone:
             self.topics.setdefault(due_ms // HOUR_MS, set()).add(properties.get(Property.REAL_TOPIC, ""))
 
     def has_undone(self, entry: TimerEntry) -> bool:
-        """Return True if a timer of this entry may have been delivered or cancelled by a cut message."""
+        """Return True if a cut message may have delivered or cancelled the scheduled message of this entry."""
         delivered = self.delivered.get(entry.due_ms // HOUR_MS, ())
         return entry.log_offset in delivered or (entry.due_ms, entry.key_hash) in self.cancelled
 
@@ -134,7 +136,7 @@ def _lowered_levels(store: MessageStore, undone: _Undone, cut: CutRange, table: 
     for queue_id, copies in undone.copies.items():
         offset = offsets.get(queue_id + 1, 0)
         found = first_of(store, queue_id, copies[0], near=offset, within=len(copies) + LOOKED_AHEAD)
-        if found is None:  # the next start searches the whole log for what this level has delivered
+        if found is None:  # log end 0 makes the next start search the whole log for delivered copies
             found = log_end = 0
         offsets[queue_id + 1] = min(offset, found)
     return DelayOffsetTable(offsets, log_end)
@@ -155,7 +157,7 @@ def _lowered(store: MessageStore, undone: _Undone, cut: CutRange, table: Consume
         halves, ops = (lowered.setdefault(f"{topic}@{half_messages.GROUP}", {}) for topic in (HALF_TOPIC, OP_TOPIC))
         halves[0] = min(halves.get(0, 0), undone.half_offset)
         first = store.entries(HALF_TOPIC, 0, halves[0], 1)
-        if first:  # a half message is decided behind its place in the log
+        if first:  # the decision on a half message has a higher log offset than the half message
             ops[0] = min(ops.get(0, 0), store.first_behind(OP_TOPIC, 0, first[0].log_offset))
     return ConsumerOffsetTable(lowered)
 
@@ -178,7 +180,7 @@ def _lower_timers(store: MessageStore, folder: Path, undone: _Undone) -> None:
 
 
 def _file_again(store: MessageStore, files: TimerFiles, hour: int, origins: set[int]) -> None:
-    """File the timers of a bucket that is deleted, because all of its timers were delivered, once more."""
+    """Make entries again for scheduled messages whose bucket was deleted, because all its messages were delivered."""
     for origin in sorted(origins):
         parked = store.message_at(origin) if origin < store.max_log_offset else None
         if parked is None or (due_ms := _due_ms(parked)) is None:

@@ -1,7 +1,7 @@
-"""Whether a replica asks to become master: only one that is in sync, once the master is known or believed to be gone.
+"""Decides when a follower tries to become master: only if it is in sync, and the master has failed or is silent.
 
-A wrong belief costs availability, never messages: the registry lets one swap win, and the old master confirms nothing
-without reports of the replicas that were in sync.
+An election while the master still works costs availability, but never messages. The registry accepts one of several
+concurrent elections. The old master confirms nothing without reports of the replicas that were in sync.
 """
 
 from __future__ import annotations
@@ -16,29 +16,32 @@ from pyromq.broker.replication.replica_port import ReplicaConfig, ReplicaLog
 from pyromq.broker.replication.set_record import Loss, Member, SetRecord
 from pyromq.store.epoch_file import EpochFile
 
-TURN_SECONDS = 0.1  # a candidate waits this long for each longer one that it knows of
-FIRST_START_SECONDS = 0.5  # an empty registry: time in which the other replicas may turn out to hold more
+TURN_SECONDS = 0.1  # a candidate waits this long for each connected in-sync replica with a longer log
+FIRST_START_SECONDS = 0.5  # a new set waits this long after a start for replicas with longer logs
 RESTORED = "the registry has an older revision of the set's record than before: was it restored from a backup?"
-ACCEPTED_SECONDS = 10.0  # for which an operator's word holds; whoever gave it looks at the result
+ACCEPTED_SECONDS = 10.0  # time after an operator's consent to a loss in which the election may happen
 POWER_CUT = "all replicas that were in sync came back with another incarnation"
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorsWord:
-    """An operator's word that this replica shall become master of the set as it was then."""
+    """An operator's consent that this replica becomes master although confirmed messages may be lost.
+
+    `record` is the set's record at the time of the consent.
+    """
 
     reason: str
     until: float
     record: SetRecord | None
 
     def holds(self, now: float, record: SetRecord | None) -> bool:
-        """Whether the word is recent, and no other replica has been elected since."""
+        """Whether the consent is at most `ACCEPTED_SECONDS` old, and no replica has been elected since."""
         then = self.record.epoch if self.record is not None else 0
         return now <= self.until and then == (record.epoch if record is not None else 0)
 
 
 class Election:
-    """A follower's view of whether the set needs another master, and whether it should be this replica."""
+    """Decides for a follower whether the set needs another master, and whether this replica should be elected."""
 
     def __init__(
         self, config: ReplicaConfig, log: ReplicaLog, epochs: EpochFile, *, peers: Peers, view: RecordView, now: float
@@ -50,11 +53,11 @@ class Election:
         self._view = view
         self._started_at = now
         self._gone_since: float | None = None
-        self._named = (0, now)  # the epoch of the known record, and when this replica learnt of it
+        self._named = (0, now)  # epoch of the known record, and the time at which this replica first read that epoch
         self.trouble: str | None = None  # why no replica can be elected
 
     def next_record(self, now: float) -> SetRecord | None:
-        """Return the record that makes this replica master, once it should ask for that."""
+        """Return the record that makes this replica master; None while this replica should not be elected."""
         self.trouble = self._registry_trouble()
         if self.trouble is not None:
             return None
@@ -75,13 +78,13 @@ class Election:
         return self._out_of_sync(now, record)
 
     def shift(self, seconds: float) -> None:
-        """Forgive the others a pause of this process."""
+        """Move all times by the length of a pause of this process, in which it heard no other replica."""
         self._started_at += seconds
         self._named = (self._named[0], self._named[1] + seconds)
         self._gone_since = None
 
     def unclean_record(self, reason: str) -> SetRecord:
-        """Return the record that makes this replica master although it is not in sync; confirmed records may go."""
+        """Return the record that elects this replica although it is not in sync. Confirmed records may be lost."""
         record = self._view.record
         epoch = max(self._epochs.promised, record.epoch if record else 0) + 1
         in_sync = record.in_sync if record else ()
@@ -106,14 +109,14 @@ class Election:
         return any(hello.epoch for hello in helloes) or any(info.last_epoch for info in infos)
 
     def _first_record(self, now: float) -> SetRecord | None:
-        """Return the first record of a new set. A replica with a log goes before empty ones."""
+        """Return the first record of a new set; None if another replica has a longer log, or right after a start."""
         longer = [info for info in self._view.replicas.values() if self._goes_before(info.end, info.number)]
         if longer or now - self._started_at < FIRST_START_SECONDS:
             return None
         return SetRecord(1, self._config.member.number, (self._config.member,))
 
     def _goes_before(self, end: int, number: int) -> bool:
-        """Whether the other replica's folder has the longer log; of empty ones the lower number goes before."""
+        """Whether another replica has a longer log than this one."""
         return number != self._config.member.number and (end > self._log.end)
 
     def _is_master_gone(self, now: float, record: SetRecord) -> bool:
@@ -134,7 +137,7 @@ class Election:
         return False
 
     def _turn(self, record: SetRecord) -> int:
-        """Return how many connected in-sync replicas should be elected rather than this one."""
+        """Return the number of connected in-sync replicas that have a longer log, or that the record prefers."""
         own = self._config.member.number
         if record.preferred == own:
             return 0
@@ -149,7 +152,10 @@ class Election:
         return msgspec.structs.replace(record, epoch=record.epoch + 1, master=own.number, in_sync=in_sync)
 
     def _out_of_sync(self, now: float, record: SetRecord) -> SetRecord | None:
-        """Return a record only if no replica that was in sync can come any more, as far as rule and settings allow."""
+        """Return a record that makes this replica master although it is not in sync; None if that is not permitted.
+
+        It is permitted after a power cut, or with `enableElectUncleanMaster`, if no replica that was in sync is left.
+        """
         assert self._gone_since is not None
         if self._view.read_at < self._gone_since or any(self._is_alive(member) for member in record.in_sync):
             return None
@@ -171,10 +177,10 @@ class Election:
         return peer.member == member or (info is not None and info.incarnation == member.incarnation)
 
     def _is_longest_of_all(self, record: SetRecord) -> bool:
-        """Whether all that were in sync are back, all may have lost their last bytes, and this one has the most.
+        """Whether all replicas that were in sync are connected again, and this replica has the longest log of all.
 
-        A replica that was not in sync counts, too: it may have more than those that have lost something. A replica
-        that has lost its folder does not count as back.
+        For the state after a power cut: all these replicas may have lost the last bytes of their logs. A replica that
+        was not in sync may have the longest log, too. A replica that has lost its folder does not count as back.
         """
         own = self._config.member.number
         others = [peer for peer in self._peers.all() if peer.is_connected and peer.hello and peer.hello.lines]

@@ -1,7 +1,7 @@
 """The registry of replica sets on etcd 3.4 or later, by etcd's JSON gateway (`/v3/...`).
 
-Only this module knows etcd. An endpoint that is stopped or cut off still accepts connections, or swallows packets, so
-every try has a short deadline, and the next endpoint is asked at once.
+Only this module knows etcd. A stopped endpoint still accepts connections, and an unplugged one never answers. So every
+request to an endpoint has a short time-out, and then goes to the next endpoint at once.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ AVOID_SECONDS = 5.0  # an endpoint that failed is tried last for this time
 SILENCE_SECONDS = 2.0
 PAUSE_SECONDS = 0.1  # between two attempts to open a watch while endpoints fail
 
-# gRPC's codes of errors that say something of the request. Any other error says that the endpoint cannot answer now.
+# gRPC's error codes for a wrong request. After any other error, the request goes to the next endpoint.
 _INVALID_ARGUMENT, _NOT_FOUND, _DENIED, _AUTH_IS_OFF, _UNIMPLEMENTED, _BAD_TOKEN = 3, 5, 7, 9, 12, 16
-# etcd gives these the code of an invalid argument: the request had no token, or one from before a change of accounts.
+# etcd's error texts for a request without a token, or with a token that is older than a change of accounts. etcd gives
+# them the code of an invalid argument.
 _TOKEN_TEXTS = ("user name is empty", "revision of auth store is old")
 _WATCH_REFUSALS = ("code = InvalidArgument", "code = PermissionDenied", "code = Unauthenticated", "permission denied")
 _CURE = "set PYROMQ_ETCD_USER and PYROMQ_ETCD_PASSWORD to an account of etcd"
@@ -100,7 +101,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _Failed(Exception):
-    """An endpoint gave no usable answer. `unsent`: the request did not leave this machine."""
+    """An endpoint did not answer, or answered with its own error. `unsent`: the request did not leave this machine."""
 
     def __init__(self, text: str, *, unsent: bool = False) -> None:
         super().__init__(text)
@@ -108,7 +109,7 @@ class _Failed(Exception):
 
 
 class _TokenRefused(RegistryRefused):
-    """etcd did not look at the request, because it does not accept the token."""
+    """etcd did not process the request, because it does not accept the token."""
 
 
 class EtcdRegistry:
@@ -123,8 +124,8 @@ class EtcdRegistry:
         self._token = ""
         self._tls = tls or TlsConfig()
         self._context = self._tls.context()
-        self._clients = [self._new_client()]  # the last one is in use; the others had certificates that were replaced
-        self._avoid: dict[str, float] = {}  # until when an endpoint is tried last, in seconds of the monotonic clock
+        self._clients = [self._new_client()]  # the last one is in use; the others have replaced certificates
+        self._avoid: dict[str, float] = {}  # endpoint -> monotonic time until which it is tried last
 
     async def read(self, key: str) -> Versioned:
         answer, _ = await self._ask("kv/range", {"key": key.encode()}, second=True)
@@ -152,7 +153,7 @@ class EtcdRegistry:
             except _Failed as failed:
                 failures.append(str(failed))
                 if failed.unsent:
-                    continue  # this endpoint cannot have done it
+                    continue  # the request was not sent to this endpoint
                 break
             return (
                 answer.header.revision if answer.succeeded else Conflict(_first(answer.responses[0].response_range.kvs))
@@ -194,9 +195,9 @@ class EtcdRegistry:
             await client.aclose()
 
     async def _ask(self, path: str, body: dict[str, Any], *, second: bool = False) -> tuple[_Answer, float]:
-        """Ask endpoints until one answers. Return its answer, and when that request was sent.
+        """Send a request to each endpoint once, until one answers. Return the answer, and when its request was sent.
 
-        `second`: ask the next endpoint too if an answer does not come soon. Each endpoint is asked once.
+        `second`: send the request to the next endpoint too if an answer does not come soon.
         """
         failures: list[str] = []
         tries: dict[asyncio.Task[tuple[_Answer, float]], str] = {}
@@ -217,7 +218,7 @@ class EtcdRegistry:
         finally:
             for each, endpoint in tries.items():
                 if each.cancel():
-                    self._failed(endpoint)  # an endpoint that was asked later was faster
+                    self._failed(endpoint)  # another endpoint with a later request was faster
             await asyncio.gather(*tries, return_exceptions=True)
         raise RegistryUnavailable(f"etcd does not answer: {'; '.join(failures)}")
 
@@ -256,7 +257,7 @@ class EtcdRegistry:
         return {"Authorization": self._token} if self._token else {}  # no token: this etcd does not ask for accounts
 
     async def _news(self, endpoint: str, prefix: str, after: int) -> AsyncGenerator[Changed | Missed]:
-        """Watch at one endpoint, until it has been silent for a while. Raises `_Failed`."""
+        """Yield changes from a watch at one endpoint, until the watch has been silent for a while. Raises `_Failed`."""
         create = _below(prefix) | {"start_revision": str(after + 1), "progress_notify": True}
         content = msgspec.json.encode({"create_request": create})
         headers = await self._authorization(endpoint) | _WATCH_HEADERS
@@ -278,7 +279,7 @@ class EtcdRegistry:
             await response.aclose()
 
     async def _next_result(self, endpoint: str, lines: AsyncIterator[str], *, first: bool) -> _Result | None:
-        """Return the next answer of a watch; None if there is none for a while. The first answer must come soon."""
+        """Return the next answer of a watch; None after a long silence. Raises `_Failed` if the first one is late."""
         async with self._one_try(endpoint, TRY_SECONDS if first else 2 * SILENCE_SECONDS):
             try:
                 async with asyncio.timeout(None if first else SILENCE_SECONDS):
@@ -296,7 +297,7 @@ class EtcdRegistry:
 
     @asynccontextmanager
     async def _one_try(self, endpoint: str, seconds: float) -> AsyncGenerator[None]:
-        """Limit the time of one try. Raises `_Failed` for all that goes wrong in between."""
+        """Limit the time of one request to an endpoint. Raises `_Failed` for all errors of the connection."""
         try:
             async with asyncio.timeout(seconds):
                 yield
@@ -336,14 +337,14 @@ class EtcdRegistry:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the text of the error of the system, or of TLS, that httpx translated."""
+    """Return the text of the operating system's or TLS error that caused an error of httpx."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause
     return excerpt(describe(error)) or type(error).__name__
 
 
 def _read_answer(endpoint: str, content: bytes) -> _Answer:
-    """Return an answer. Raises `_Failed`, or `RegistryRefused` if another endpoint would answer the same."""
+    """Decode an answer. Raises `RegistryRefused` if the request is wrong, `_Failed` if the endpoint cannot answer."""
     try:
         answer = msgspec.json.decode(content, type=_Answer, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Settings of a replica of a set that fails over by itself."""
+"""Settings of a broker that is a replica of a set."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _is_endpoint(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FailoverConfig:
-    """The settings of a replica. None has an effect without `etcd`."""
+    """The settings of a replica. Without `etcd` the broker is no replica, and no setting has an effect."""
 
     # URL of each member of etcd. Empty: the broker is no replica of a set. Not in RocketMQ, as the next three.
     etcd: tuple[str, ...] = setting((), "failoverEtcd", read=parse_etcd, write=",".join)

@@ -1,11 +1,11 @@
-"""Who a replica is: its number, and the incarnation of its data, in the file `replica` of the data folder.
+"""The identity of a replica: its number, and the incarnation of its data, in the file `replica` of the data folder.
 
     replica      a checked file (see `store.checked_file`) of JSON:
     number       the replica's number in its set, null until it has one
-    incarnation  a random number, new whenever bytes may be gone that this replica had reported to a master
+    incarnation  a random number; a new one is drawn if bytes may be lost that this replica had reported to a master
     async        whether bytes were reported before they were flushed, since the last start after a clean stop
 
-A replica of an older incarnation is in sync no more, as its log may lack confirmed messages. RocketMQ has no such file,
+A replica with a new incarnation is not in sync, because its log may lack confirmed messages. RocketMQ has no such file,
 and ignores it.
 """
 
@@ -33,9 +33,9 @@ class _Content(msgspec.Struct, frozen=True):
 
 
 class Identity:
-    """Number and incarnation of the replica in one data folder, whose lock the caller holds.
+    """Number and incarnation of the replica in one data folder. The caller must hold the lock of the folder.
 
-    `number` is None until the replica has one. Call `load` before `MessageStore.open`.
+    `number` is None until the replica has a number. Call `load` before `MessageStore.open`.
     """
 
     def __init__(self, root: Path, disk: Disk = LOCAL_DISK) -> None:
@@ -46,10 +46,10 @@ class Identity:
         self._disk = disk
 
     def load(self, *, crashed: bool, lost_unflushed: bool, flush_async: bool) -> None:
-        """Read the file. Give the replica a new incarnation if it has none, or if reported bytes may be gone.
+        """Read the file. Draw a new incarnation if the folder has none, or if reported bytes may be lost.
 
-        `crashed` and `lost_unflushed` are those of the `MessageStore`. `flush_async`: this start reports bytes before
-        they are flushed. Durable when it returns. Raises `StoreCorrupt` and `StoreNotWritable`.
+        `crashed` and `lost_unflushed` are the properties of `MessageStore`. `flush_async`: from this start on, the
+        replica reports bytes before they are flushed. Durable on return. Raises `StoreCorrupt` and `StoreNotWritable`.
         """
         content = self._read()
         if content is None:
@@ -65,12 +65,12 @@ class Identity:
         self._save(_Content(number, incarnation, flush_async or (crashed and was_async)), before=content)
 
     def renew(self) -> None:
-        """Give the replica a new incarnation, since its log is emptied. Durable when it returns."""
+        """Draw a new incarnation, because the log is emptied. Durable on return."""
         before = _Content(self.number, self.incarnation, self._is_async)
         self._save(_Content(self.number, self._fresh(), self._is_async), before=before)
 
     def take_number(self, number: int) -> None:
-        """Keep the replica's number for ever, durably. Raises `UsageError` if the folder has another number."""
+        """Store the replica's number durably. Raises `UsageError` if the folder already has another number."""
         if self.number not in (None, number):
             raise UsageError(
                 f"{self._path.parent} is the data folder of replica {self.number}, and replicaId (--replica) is"

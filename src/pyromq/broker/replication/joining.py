@@ -1,4 +1,4 @@
-"""How a follower begins to take a master's log: from which offset, or what it has to cut off first."""
+"""Decides how a follower begins to copy a master's log: from which offset, and what it cuts off its own log first."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from pyromq.store.epoch_file import CommonPoint, EpochFile
 
 @dataclass(frozen=True, slots=True)
 class MustCut:
-    """The follower's log goes on beyond the point up to which it equals the master's."""
+    """The follower must cut its log: the log has bytes after `point`, up to which it equals the master's log."""
 
     point: CommonPoint
 
 
 @dataclass(frozen=True, slots=True)
 class MustReplace:
-    """The follower's log has nothing that the master's log begins with or still holds."""
+    """The follower must begin with an empty log: its log ends before the master's begins, or they share no epoch."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class MustStop:
-    """Only an operator can decide what becomes of the follower's log."""
+    """The follower must stop with an error: an operator must decide about its log."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class MayFollow:
-    """The follower adopts the master's epochs from the common point on, and requests frames."""
+    """The follower may copy the log: it adopts the master's epochs after the common point, and sends `request`."""
 
     common: CommonPoint | None
     request: FrameRequest
 
 
 def first_step(log: ReplicaLog, epochs: EpochFile, hello: Hello) -> MayFollow | MustCut | MustReplace | MustStop:
-    """Return what a follower does next, as the master with this hello has the log."""
+    """Compare a follower's log with the master's log as its hello describes it. Return the follower's next step."""
     request = FrameRequest(hello.epoch, log.end, log.last_mark())
     if log.end == log.first:
         if log.end == hello.first:

@@ -1,7 +1,7 @@
-"""The work of a master in one epoch: which replicas it requires, what is confirmed, who joins and leaves the list.
+"""The decisions of a master in one epoch: the confirmed end of the log, the in-sync list, and planned failovers.
 
-A record of the log is confirmed when every required replica has reported it under this epoch. Required is every replica
-that may be in the registry's in-sync list now, and every replica that is about to be added to the list.
+A record of the log is confirmed when every required replica has reported it under this epoch. A replica is required if
+the in-sync list in the registry may contain it now, or if the master is about to add it to the list.
 """
 
 from __future__ import annotations
@@ -19,32 +19,36 @@ from pyromq.broker.replication.replica_stream import Report
 from pyromq.broker.replication.set_record import Member, SetRecord
 from pyromq.logs import logger_of
 
-RETURN_SECONDS = 1.0  # a replica whose connection broke has this long to come back before it is removed
-STEADY_SECONDS = 10.0  # without lag, before a replica that was removed for its lag is added again
-NEAR_SECONDS = 0.2  # a learner this close behind the master's log is required, and then added: sends wait for it
+RETURN_SECONDS = 1.0  # time in which a replica whose connection broke must reconnect, or leaves the in-sync list
+STEADY_SECONDS = 10.0  # time without lag before a replica that was removed for its lag is added again
+# A replica that is at most this far behind the master's log becomes required, and is then added. Sends wait for it.
+NEAR_SECONDS = 0.2
 HAND_OVER_SECONDS = 1.0  # limit of the time in which sends wait for a planned failover
-RECENT_SECONDS = 0.3  # a replica whose last report is older may be stopped, so nothing is handed over to it
-_ANSWER_SECONDS = 0.5  # of a planned failover, for the confirmation of what was stored before
-_MARK_SECONDS = 0.1  # between two notes of the log's end
+RECENT_SECONDS = 0.3  # a planned failover needs a report of the new master that is not older than this
+_ANSWER_SECONDS = 0.5  # longest time that a planned failover waits until all stored records are confirmed
+_MARK_SECONDS = 0.1  # time between two entries in the history of the log's end
 
 _log = logger_of(__name__)
 
 
 @dataclass(slots=True)
 class Follower:
-    """A replica that takes this master's log. `reported` is the end that counts, by its own flush mode."""
+    """A replica that copies this master's log.
+
+    `reported` is the log offset in its last report: the flushed end with `sync_flush`, else the written end.
+    """
 
     member: Member
     sync_flush: bool
     reported: int = -1
     reported_at: float = NEVER
-    lagged_at: float = NEVER  # when it last was behind by more than the time that replicas may lag
+    lagged_at: float = NEVER  # last time at which it was behind by more than `lag_seconds`
     is_connected: bool = True
     left_at: float = NEVER
 
 
 class Mastership:
-    """What a master knows of its epoch. Made when the epoch is promised and noted, dropped when it steps down."""
+    """A master's state in one epoch. Made when this replica becomes master, dropped when it steps down."""
 
     def __init__(self, config: ReplicaConfig, log: ReplicaLog, view: RecordView, *, peers: Peers, now: float) -> None:
         assert view.record is not None
@@ -56,10 +60,10 @@ class Mastership:
         self._peers = peers
         self._since = now
         self._followers: dict[Member, Follower] = {}
-        self._joining: dict[Member, float] = {}  # required before they are in any swap, since when
-        self._on_probation: set[Member] = set()  # removed for their lag
+        self._joining: dict[Member, float] = {}  # replicas to be added -> time since they are required
+        self._on_probation: set[Member] = set()  # replicas that were removed for their lag
         self._ends: deque[tuple[float, int]] = deque([(now, log.end)])  # the log's end at past times
-        self._target: int | None = None  # of a planned failover
+        self._target: int | None = None  # number of the next master during a planned failover
         self._target_since = NEVER
         self._leaves = False  # this master stops after the planned failover
         self._disk_error: str | None = None
@@ -68,7 +72,7 @@ class Mastership:
     # -- followers
 
     def add_follower(self, member: Member, sync_flush: bool) -> None:
-        """Begin to count the reports of a replica that has asked for frames of this epoch."""
+        """Begin to count the reports of a replica that has requested the log of this epoch."""
         known = self._followers.get(member)
         follower = Follower(member, sync_flush)
         if known is not None:
@@ -76,14 +80,14 @@ class Mastership:
         self._followers[member] = follower
 
     def remove_follower(self, number: int, now: float) -> None:
-        """Note that the connection of a replica broke. What it has reported stays true."""
+        """Mark a replica as disconnected. Its last report still counts."""
         for follower in self._followers.values():
             if follower.member.number == number and follower.is_connected:
                 follower.is_connected = False
                 follower.left_at = now
 
     def report(self, now: float, member: Member, report: Report) -> str | None:
-        """Take a report. Return why it is refused, if the replica cannot have what it reports."""
+        """Store a follower's report. Return an error text if the report exceeds the log's end; None otherwise."""
         follower = self._followers.get(member)
         if follower is None or report.epoch != self.epoch:
             return None
@@ -96,11 +100,14 @@ class Mastership:
     # -- confirmation
 
     def required(self) -> frozenset[Member]:
-        """Return the replicas without whose reports nothing is confirmed."""
+        """Return the replicas that must have reported a record before the record is confirmed."""
         return self._view.possible_members() | self._joining.keys()
 
     def confirm(self, now: float, renewed_at: float) -> Actions:
-        """Raise the confirmed end to what all required replicas have, unless this master may have been replaced."""
+        """Raise the confirmed end to the smallest log end of the required replicas.
+
+        Does nothing if this master may have been replaced.
+        """
         members = self.required()
         if len(members - self._joining.keys()) < self._config.settings.min_in_sync:
             return []
@@ -111,7 +118,10 @@ class Mastership:
         return [Confirmed(end)]
 
     def table_holders(self, now: float, renewed_at: float) -> frozenset[int] | str:
-        """Return the other replicas that must have a changed table; a text is why no change can be confirmed now."""
+        """Return the numbers of the other replicas that must have a changed table on disk.
+
+        A text is the reason why no change of a table can be confirmed now.
+        """
         if (fence := self._fence_text(now, renewed_at)) is not None:
             return fence
         members = self.required()
@@ -121,7 +131,7 @@ class Mastership:
         return frozenset(member.number for member in members if member != self._config.member)
 
     def is_fenced(self, now: float, renewed_at: float) -> bool:
-        """Whether another master may be at work: the lease may be over, and the followers do not prove the contrary."""
+        """Whether another replica may be master now: the lease may be over, and not all followers report in time."""
         if now - renewed_at <= self._config.lease_seconds:
             return False
         if self._config.settings.unclean:
@@ -138,7 +148,7 @@ class Mastership:
     # -- what is served
 
     def serve(self, now: float, renewed_at: float) -> Actions:
-        """Return what the broker refuses from now on, if that has changed."""
+        """Return a `Serve` action if the reasons to refuse sends or other requests have changed."""
         serve = Serve(self._why_no_sends(now, renewed_at), self._fence_text(now, renewed_at))
         if serve == self._served:
             return []
@@ -165,7 +175,7 @@ class Mastership:
     # -- the in-sync list
 
     def tick(self, now: float) -> None:
-        """Note the log's end, and which followers are behind."""
+        """Add the log's end to its history, and find the followers that are behind. Called several times a second."""
         ends = self._ends
         if now - ends[-1][0] >= _MARK_SECONDS:
             ends.append((now, self._log.end))
@@ -181,7 +191,7 @@ class Mastership:
                 del self._joining[member]
 
     def shift(self, seconds: float) -> None:
-        """Forgive followers a pause of this process."""
+        """Move all times by the length of a pause of this process, so that followers do not seem late."""
         self._since += seconds
         self._ends = deque((time + seconds, end) for time, end in self._ends)
         for follower in self._followers.values():
@@ -189,7 +199,10 @@ class Mastership:
         self._joining = {member: since + seconds for member, since in self._joining.items()}
 
     def next_record(self, now: float, *, is_waiting: bool) -> SetRecord | None:
-        """Return the record that the master wants, if it has to be written. `is_waiting`: sends wait for followers."""
+        """Return the set's record that this master wants to write; None if the known record need not change.
+
+        `is_waiting`: sends wait for followers.
+        """
         record = self._view.record
         if record is None or record.epoch != self.epoch or self._view.is_restored:
             return None
@@ -241,7 +254,7 @@ class Mastership:
         return peer.hello is not None and peer.hello.is_leaving
 
     def _end_at(self, time: float) -> int:
-        """Return the log's end at a past time; 0 if that was before this epoch."""
+        """Return the log's end at a past time; 0 for a time before this epoch."""
         return max((end for at, end in self._ends if at <= time), default=0)
 
     # -- planned failover
@@ -251,7 +264,7 @@ class Mastership:
         return self._target is not None
 
     def hand_over(self, now: float, number: int, *, is_leaving: bool = False) -> Actions:
-        """Begin to hand over to a replica that is in sync. A master that is leaving is not in sync afterwards."""
+        """Begin a planned failover to an in-sync replica. With `is_leaving`, this master also leaves the list."""
         record = self._view.record
         follower = self._follower(number)
         if number == self._config.member.number:
@@ -265,7 +278,7 @@ class Mastership:
         return []
 
     def tick_hand_over(self, now: float) -> Actions:
-        """End a planned failover that takes too long. A swap that was asked for may still happen."""
+        """Give up a planned failover that takes too long. An unanswered write of the record may still complete it."""
         if self._target is None or now - self._target_since <= HAND_OVER_SECONDS:
             return []
         number, self._target = self._target, None
@@ -288,10 +301,10 @@ class Mastership:
             return None
         if follower.reported < self._log.end or now - follower.reported_at > RECENT_SECONDS:
             return None
-        # Sends that wait are answered here: once the new master is named they would be refused, and sent again.
+        # Waiting sends are confirmed first: the failover would refuse them, and clients would send duplicates.
         if self._log.confirmed_end < self._log.end and now - self._target_since < _ANSWER_SECONDS:
             return None
-        # This master opens its broker again: nothing should wait for it, if enough others are in sync.
+        # This master restarts its broker. If enough others are in sync, it leaves the list: no send waits for it.
         others = tuple(each for each in record.in_sync if each != self._config.member)
         is_free = self._leaves or len(others) >= max(2, self._config.settings.min_in_sync)
         in_sync = others if is_free else record.in_sync

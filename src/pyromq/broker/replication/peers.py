@@ -1,4 +1,7 @@
-"""The other replicas of a set, as one replica sees them: their links, their last hello, and when they were heard."""
+"""The other replicas of a set, as one replica sees them.
+
+For each other replica: whether it is connected, its last hello, and when its last message came.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from pyromq.broker.replication.replica_stream import Hello
 from pyromq.broker.replication.set_record import Member, SetRecord
 from pyromq.store.epoch_file import EpochStart
 
-SILENT_SECONDS = 1.0  # five heartbeats: a link without any of them is cut
-DEATH_SECONDS = 0.05  # between two refusals that prove the death of a process
-DIAL_SECONDS = 0.5  # between attempts to connect
+SILENT_SECONDS = 1.0  # a link without a message for this time, five heartbeats, is closed
+DEATH_SECONDS = 0.05  # time between two refused connections that prove the end of a process
+DIAL_SECONDS = 0.5  # time between two attempts to connect
 NEVER = float("-inf")
 
 
@@ -20,17 +23,18 @@ class Peer:
     """One other replica. Times are those of this replica's clock."""
 
     number: int
-    hello: Hello | None = None  # the last one, of either link
-    end: int = 0  # the end that its last hello or heartbeat told
+    hello: Hello | None = None  # the last hello, on either link
+    end: int = 0  # log end in the peer's last hello or heartbeat
     has_our_link: bool = False
     has_their_link: bool = False
     is_dialling: bool = False
     may_dial_at: float = NEVER
-    connected_at: float = NEVER  # our link
-    heard_at: float = NEVER  # on the link that we dialled
+    connected_at: float = NEVER  # time at which the link that this replica dialled was opened
+    heard_at: float = NEVER  # time of the last message on the link that this replica dialled
     heard_as_master_at: float = NEVER
-    follows_since: float = NEVER  # when it connected as it is now without being a master
-    refused_at: list[float] = field(default_factory=list)  # since it was last connected
+    # Time of the first hello in which the peer's present process was not master; NEVER while it is master.
+    follows_since: float = NEVER
+    refused_at: list[float] = field(default_factory=list)  # times of refused connections since it was last connected
 
     @property
     def is_connected(self) -> bool:
@@ -38,33 +42,33 @@ class Peer:
 
     @property
     def member(self) -> Member | None:
-        """The number and incarnation by which a connected replica introduced itself."""
+        """Number and incarnation from the hello of a connected replica; None while it is not connected."""
         return Member(self.number, self.hello.incarnation) if self.hello and self.is_connected else None
 
     @property
     def standing(self) -> tuple[int, int]:
-        """The last epoch and the end of its log: who is longer is elected first."""
+        """The last epoch and the end of the peer's log. The replica with the highest pair is elected first."""
         return standing(self.hello.lines if self.hello else (), self.end)
 
     def is_passive(self, epoch: int) -> bool:
-        """Whether it is heard, and says that it does not act as master of this epoch."""
+        """Whether the peer is connected and, by its last hello, not the master of this epoch or a later one."""
         return self.has_our_link and self.hello is not None and not (self.hello.is_master and self.hello.epoch >= epoch)
 
     def is_dead(self) -> bool:
-        """Whether its process is proven to be gone: both of its ports refused twice."""
+        """Whether the peer's process has certainly ended: both of its ports refused two connections in succession."""
         refused = self.refused_at
         return not self.is_connected and len(refused) > 1 and refused[-1] - refused[0] >= DEATH_SECONDS
 
 
 class Peers:
-    """The table of the other replicas."""
+    """The other replicas of the set, by number."""
 
     def __init__(self, own_number: int) -> None:
         self._own_number = own_number
         self._peers: dict[int, Peer] = {}
 
     def __getitem__(self, number: int) -> Peer:
-        """Return a replica's entry, which is made at the first call."""
+        """Return a replica's entry. The first call makes the entry."""
         peer = self._peers.get(number)
         if peer is None:
             assert number != self._own_number, "a replica is no peer of itself"
@@ -72,7 +76,7 @@ class Peers:
         return peer
 
     def know(self, numbers: set[int]) -> None:
-        """Make entries of registered replicas."""
+        """Make an entry for each of these replicas except this one."""
         for number in numbers - {self._own_number}:
             self[number]
 
@@ -80,11 +84,11 @@ class Peers:
         return list(self._peers.values())
 
     def in_sync(self, record: SetRecord) -> list[Peer]:
-        """Return the connected replicas that are in the record's list with their incarnation."""
+        """Return the connected replicas that the record lists as in sync, with the same incarnation."""
         return [peer for peer in self._peers.values() if peer.member in record.in_sync]
 
     def shift(self, seconds: float) -> None:
-        """Forgive the others a pause of this process: they could not be heard meanwhile."""
+        """Move all times of the peers by the length of a pause of this process, which received nothing in the pause."""
         for peer in self._peers.values():
             peer.heard_at += seconds
             peer.heard_as_master_at += seconds

@@ -16,13 +16,13 @@ from pyromq.net.tasks import Tasks
 
 logger = logger_of(__name__)
 
-_PAUSE_SECONDS = 0.2  # between two watches
+_PAUSE_SECONDS = 0.2  # time between the end of a watch and the next watch
 
 
 class RecordAccess:
-    """The calls that bring a replica the set's record. `do` does the actions that follow from their answers.
+    """Reads and writes the set's record for a `Replica`, and passes each result to it. `do` carries out its actions.
 
-    `infos` are the replicas that run, as last read. `swaps` counts swaps by their outcome.
+    `infos` are the registered replicas as last read. `swaps` counts compare-and-swaps of the record by their result.
     """
 
     def __init__(self, keys: SetRegistry, *, now: Callable[[], float], do: Callable[[Actions], None]) -> None:
@@ -34,12 +34,12 @@ class RecordAccess:
         self._calls = Tasks()
 
     def begin(self, replica: Replica, action: ReadRecord | SwapRecord) -> None:
-        """Begin a read or a swap for a replica."""
+        """Start a read or a compare-and-swap of the set's record. Its result is passed to `replica`."""
         call = self._read(replica, action) if isinstance(action, ReadRecord) else self._swap(replica, action)
         self._calls.start(call, name="read or swap the set's record")
 
     async def stop(self) -> None:
-        """Give up the calls that have no answer."""
+        """Cancel the reads and writes that are still waiting for an answer."""
         await self._calls.stop()
 
     async def _read(self, replica: Replica, action: ReadRecord) -> None:

@@ -1,8 +1,8 @@
-"""What one replica knows of its set's record: the last one read, and the swaps that may still change it.
+"""What one replica knows of its set's record: the record as last read, and its own writes that may still change it.
 
-A swap without an answer may have happened, may still happen, or never will. It can only happen while the record's key
-has the revision that the swap names. So a swap is open until a later revision is known; reading the same revision again
-proves nothing.
+A *swap* is a compare-and-swap of the record's key in the registry. A swap without an answer may have written the
+record, or may still write it. A swap can only write while the key has the revision that the swap names. So a swap
+stays *open* until a later revision of the key is known. A read of the same revision does not close the swap.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from __future__ import annotations
 from pyromq.broker.replication.replica_actions import Reading, ReadRecord, SwapRecord
 from pyromq.broker.replication.set_record import Member, ReplicaInfo, SetRecord
 
-READ_SECONDS = 5.0  # the record is read this often, even if no news comes
-RETRY_SECONDS = 0.2  # between reads while the registry does not answer
+READ_SECONDS = 5.0  # time between two reads of the record while the watch reports no change
+RETRY_SECONDS = 0.2  # time between two reads while the registry does not answer
 
 
 class RecordView:
-    """The record as far as this replica knows it. One read and one swap at most wait for their answers."""
+    """The set's record as far as this replica knows it. At most one read and one swap wait for their answers."""
 
     def __init__(self) -> None:
         self.record: SetRecord | None = None
-        self.revision = -1  # no read has been answered yet
-        self._found_revision = 0  # by the last read or swap: below `revision` if the registry went back
+        self.revision = -1  # -1 until the registry has answered a read
+        self._found_revision = 0  # of the last answer; below `revision` if the registry was restored from a backup
         self.replicas: dict[int, ReplicaInfo] = {}
-        self.read_at = float("-inf")  # when the last answered read was sent
-        self.is_restored = False  # the registry went back to an older revision: a backup, or it was emptied
+        self.read_at = float("-inf")  # time at which the last read with an answer was sent
+        self.is_restored = False  # whether the registry has an older revision than before: restored or emptied
         self._open_swaps: list[SwapRecord] = []
-        self._swap: SwapRecord | None = None  # waits for its answer
-        self._read: ReadRecord | None = None  # waits for its answer
+        self._swap: SwapRecord | None = None  # the swap that waits for its answer
+        self._read: ReadRecord | None = None  # the read that waits for its answer
         self._read_sent = float("-inf")
         self._must_read = True
         self._numbers = 0
@@ -37,12 +37,12 @@ class RecordView:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a read or a swap waits for its answer, or the record has to be read first."""
+        """Whether a read or a swap waits for its answer, or the record must be read before the next swap."""
         return self._read is not None or self._swap is not None or self._must_read
 
     @property
     def has_open_swaps(self) -> bool:
-        """Whether a swap that got no answer may still happen: the next swap, of any content, makes it impossible."""
+        """Whether a swap without an answer may still write the record. The next successful swap prevents that."""
         return bool(self._open_swaps)
 
     def possible_members(self) -> frozenset[Member]:
@@ -53,11 +53,11 @@ class RecordView:
         return frozenset(members)
 
     def request_read(self) -> None:
-        """Have the record read at the next `next_read`."""
+        """Make the next call of `next_read` return a read."""
         self._must_read = True
 
     def next_read(self, now: float) -> ReadRecord | None:
-        """Return the read that is due, if any."""
+        """Return a read of the record if one is due; None if none is due."""
         if self._read is not None or self._swap is not None:
             return None
         waited = now - self._read_sent
@@ -66,7 +66,7 @@ class RecordView:
         return self.read_now(now)
 
     def read_now(self, now: float) -> ReadRecord | None:
-        """Return a read that does not wait for the pause between two reads; None if one waits for its answer."""
+        """Return a read of the record, without a pause after the last read; None if a read or swap is unanswered."""
         if self._read is not None or self._swap is not None:
             return None
         self._numbers += 1
@@ -75,7 +75,7 @@ class RecordView:
         return self._read
 
     def read_answered(self, number: int, reading: Reading) -> bool:
-        """Take the answer of a read. Return False if it is late, or older than what is known."""
+        """Store the record that a read found. Return False if the answer is late, or older than the known record."""
         if self._read is None or self._read.number != number:
             return False
         self._read = None
@@ -91,13 +91,13 @@ class RecordView:
         return True
 
     def read_failed(self, number: int) -> None:
-        """Note that a read got no answer."""
+        """Read the record again after a pause, because the registry did not answer this read."""
         if self._read is not None and self._read.number == number:
             self._read = None
             self._must_read = True
 
     def swap(self, record: SetRecord) -> SwapRecord:
-        """Return the swap of the known record for this one. It is open from now on."""
+        """Return a swap that replaces the known record by this record. The swap is open from now on."""
         self._numbers += 1
         swap = SwapRecord(self._numbers, self._found_revision, record)
         self._swap = swap
@@ -105,7 +105,7 @@ class RecordView:
         return swap
 
     def swap_done(self, number: int, revision: int) -> SwapRecord | None:
-        """Take the answer that a swap has happened. Return the swap; None if the answer is late."""
+        """Store the record that a swap has written. Return the swap; None if the answer is late."""
         swap = self._answered(number)
         if swap is not None and (revision > self.revision or self.is_restored):
             self.is_restored = False
@@ -114,7 +114,7 @@ class RecordView:
         return swap
 
     def swap_failed(self, number: int) -> None:
-        """Note a conflict, or that a swap got no answer. Only a later revision tells what the record is now."""
+        """Read the record again at once, because the swap had a conflict or got no answer. The swap stays open."""
         if self._answered(number) is not None:
             self._must_read = True
             self._read_sent = float("-inf")
@@ -133,5 +133,5 @@ class RecordView:
         self.revision = revision
 
     def _is_written_by_operator(self, reading: Reading) -> bool:
-        """Whether a record of a restored registry has been replaced by one that goes on from ours."""
+        """Whether an operator has replaced the record of a restored registry by one with a higher epoch than ours."""
         return reading.record is not None and self.record is not None and reading.record.epoch > self.record.epoch

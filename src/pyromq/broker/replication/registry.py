@@ -26,7 +26,7 @@ ABSENT = Versioned(None, 0)
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All keys below a prefix, as they were together at one revision of the registry."""
+    """All keys that begin with a prefix, with their values at one revision of the registry."""
 
     entries: dict[str, Versioned]
     revision: int
@@ -34,14 +34,17 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A swap was refused, for ever: the key had another revision. `found` is what the key had at that moment."""
+    """The result of a compare-and-swap that wrote nothing, because the key had another revision.
+
+    `found` is the key's value and revision at that moment.
+    """
 
     found: Versioned
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A swap got no answer: it may have happened, may still happen, or may never happen."""
+    """The result of a compare-and-swap without an answer: the key may have been written, or may still be written."""
 
     reason: str
 
@@ -50,8 +53,8 @@ class Unknown:
 class Lease:
     """A lease as the registry last granted or renewed it. `seconds` is 0 if the registry does not know the lease.
 
-    The time counts from `sent`, when the request left this machine, in seconds of `CLOCK_BOOTTIME`: the registry's
-    own count began later.
+    `sent` is the time at which the request left this machine, in seconds of `CLOCK_BOOTTIME`. The registry's own count
+    of `seconds` begins later.
     """
 
     id: int
@@ -60,13 +63,16 @@ class Lease:
 
     @property
     def ends(self) -> float:
-        """When the lease ends at the earliest, in seconds of `CLOCK_BOOTTIME`."""
+        """Earliest time at which the lease may end, in seconds of `CLOCK_BOOTTIME`."""
         return self.sent + self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """News of a watch: a key was written, or deleted (`now.value` is None, `now.revision` that of the deletion)."""
+    """An event of a watch: a key was written or deleted.
+
+    After a deletion `now.value` is None, and `now.revision` is the revision of the deletion.
+    """
 
     key: str
     now: Versioned
@@ -74,38 +80,41 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """News of a watch: changes up to and including `revision` may be missing, so the keys must be read."""
+    """An event of a watch: changes up to and including `revision` may be missing, so the caller must read the keys."""
 
     revision: int
 
 
 class Registry(Protocol):
-    """What replica sets need of a consensus engine. All methods but `swap` raise `RegistryUnavailable` if no endpoint
-    answers, and all raise `RegistryRefused` if the registry refuses this client or its request.
+    """The operations of a registry.
+
+    All methods except `swap` raise `RegistryUnavailable` if no endpoint answers. All methods raise `RegistryRefused` if
+    the registry refuses this client or its request.
     """
 
     async def read(self, key: str) -> Versioned:
-        """Return the newest value of a key, also when an endpoint lies behind the others (linearizable)."""
+        """Return the newest value of a key (a linearizable read)."""
         ...
 
     async def read_all(self, prefix: str) -> Listing:
-        """Return all keys that begin with a prefix (linearizable)."""
+        """Return all keys that begin with a prefix (a linearizable read)."""
         ...
 
     async def swap(
         self, key: str, revision: int, value: bytes | None, *, lease: int | None = None
     ) -> int | Conflict | Unknown:
-        """Write a key if it still has this revision (0: if it is absent). None deletes the key.
+        """Compare-and-swap: write a key if it still has this revision (0: if it is absent). None deletes the key.
 
         Return the revision of the write. With a lease, the key is deleted when the lease ends. The request is never
-        sent a second time. Raises `LeaseGone` if the registry does not know the lease; nothing was written then.
+        sent a second time. Raises `LeaseGone`, and writes nothing, if the registry does not know the lease.
         """
         ...
 
     def watch(self, prefix: str, after: int) -> AsyncIterator[Changed | Missed]:
-        """Yield changes of keys that begin with a prefix, in order, from the first revision behind `after`.
+        """Yield changes of keys that begin with a prefix, in order, from the first revision later than `after`.
 
-        The watch goes on by itself when an endpoint fails. A watch is only news: what decides must be read.
+        When an endpoint fails, the watch continues at another. A watch may be late. Read the key before a decision that
+        depends on its value.
         """
         ...
 
@@ -122,5 +131,5 @@ class Registry(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close connections. Leases go on until they end."""
+        """Close the connections. Leases last until their time is over."""
         ...

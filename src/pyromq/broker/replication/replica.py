@@ -1,11 +1,11 @@
 """One replica of a set as a state machine: events in, actions out. No sockets, no registry, no clock, no event loop.
 
-The process around it does what the actions of `replica_actions.py` say, and calls one method for each event. `now` is
-seconds of CLOCK_BOOTTIME, which goes on while a machine is suspended. The replica uses the store through `ReplicaLog`
-and `EpochFile`; promises and epoch lines are on disk before a method returns.
+`ReplicaServer` calls one method of `Replica` for each event, and carries out the returned actions
+(`replica_actions.py`). `now` is seconds of CLOCK_BOOTTIME, which also counts while a machine is suspended. `Replica`
+uses the store through `ReplicaLog` and `EpochFile`. Promises and epochs are on disk before a method returns.
 
 Rules: only a replica of the registry's in-sync list is elected. A replica that has promised an epoch refuses all lower
-ones. A master confirms what every required replica has reported under its epoch.
+epochs. A master confirms a record when every required replica has reported the record under the master's epoch.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ from pyromq.logs import logger_of
 from pyromq.store.epoch_file import CommonPoint, EpochFile
 
 TICK_SECONDS = 0.05  # how often `tick` must be called
-PAUSE_SECONDS = 0.5  # a longer gap between two ticks was a pause of this process, not silence of the others
-DISK_RETRY_SECONDS = 10.0  # before a follower whose disk failed follows again
-LEAVE_SECONDS = 1.0  # longest time that a stop in order waits for the set
+PAUSE_SECONDS = 0.5  # a longer time between two ticks means that this process was paused
+DISK_RETRY_SECONDS = 10.0  # time after an error of the disk before a follower follows again
+LEAVE_SECONDS = 1.0  # longest time that a follower's stop waits until it has left the in-sync list
 
 _log = logger_of(__name__)
 
 
 class Replica:
-    """The decisions of one replica, from the opening of its log until it is cut, steps down or stops.
+    """The decisions of one replica, from the opening of its log until a cut, a step down or a stop.
 
-    Each method is one event, and returns what must be done, in order. Once a `StepDown`, `CutLog`, `ReplaceLog` or
-    `StopReplica` is returned, every later event returns nothing: a new object is made over the reopened log.
+    Each method is one event, and returns the actions that follow, in order. After a `StepDown`, `CutLog`, `ReplaceLog`
+    or `StopReplica`, all methods return no actions: the caller reopens the log and makes a new `Replica`.
 
-    The process answers every action that asks for an answer, late answers included. It delivers events of one link in
-    the order of the link's bytes, and none once the link is closed. With synchronous flush it has a follower's log
-    flushed as the log grows, and then calls `log_grew`.
+    The caller must report the result of each action that names a result, even a late result. It must call methods in
+    the order of the bytes of a link, and none for a closed link. With synchronous flush, the caller must flush a
+    follower's log as the log grows, and then call `log_grew`.
     """
 
     def __init__(self, config: ReplicaConfig, log: ReplicaLog, epochs: EpochFile, *, now: float) -> None:
@@ -94,11 +94,11 @@ class Replica:
         self._trouble: str | None = None
         self._leaving_since: float | None = None
         self._disk_failed_at = NEVER
-        self._refusals: set[tuple[int, str]] = set()  # that were logged
-        self._must_join_again = False  # the record must be read before it is known whether the log may be cut
-        self._accepted: OperatorsWord | None = None  # `accept_loss` was called and its swap is not settled
+        self._refusals: set[tuple[int, str]] = set()  # replica and reason of the refusals that were logged
+        self._must_join_again = False  # the record must be read first: it shows whether the log may be cut
+        self._accepted: OperatorsWord | None = None  # from `accept_loss` until an election ends
 
-    # -- what others look at
+    # -- state
 
     @property
     def is_master(self) -> bool:
@@ -112,7 +112,7 @@ class Replica:
     # -- time
 
     def tick(self, now: float, *, is_waiting: bool = True) -> Actions:
-        """Look at everything that depends on time, every `TICK_SECONDS`. `is_waiting`: sends wait for confirmation."""
+        """Check all time limits. Must be called every `TICK_SECONDS`. `is_waiting`: sends wait for confirmation."""
         if self.is_over:
             return []
         if now - self._last_tick > PAUSE_SECONDS:
@@ -131,13 +131,13 @@ class Replica:
     # -- the registry
 
     def record_changed(self, now: float) -> Actions:
-        """Take the news that a key of the set may have changed: it is read."""
+        """Read the set's record, because a key of the set may have changed in the registry."""
         self.view.request_read()
         read = None if self.is_over else self.view.read_now(now)
         return [read] if read else []
 
     def record_read(self, now: float, number: int, reading: Reading) -> Actions:
-        """Take the answer of `ReadRecord`."""
+        """Act on the record that `ReadRecord` has found."""
         if self.is_over or not self.view.read_answered(number, reading):
             return []
         self.peers.know(set(reading.replicas))
@@ -146,35 +146,35 @@ class Replica:
         return self._record_learnt(now)
 
     def read_failed(self, now: float, number: int) -> Actions:
-        """Note that the read of `ReadRecord` got no answer."""
+        """Read the record again after a pause, because the registry did not answer `ReadRecord`."""
         self.view.read_failed(number)
         return []
 
     def swap_done(self, now: float, number: int, revision: int) -> Actions:
-        """Take the answer of `SwapRecord` that the record was written at this revision."""
+        """Act on the record that `SwapRecord` has written at this revision."""
         if self.is_over or self.view.swap_done(number, revision) is None:
             return []
         return self._record_learnt(now)
 
     def swap_conflict(self, now: float, number: int) -> Actions:
-        """Take the answer of `SwapRecord` that the key had another revision; it is read."""
+        """Read the record, because the key had another revision than `SwapRecord` named."""
         return self.swap_unknown(now, number)
 
     def swap_unknown(self, now: float, number: int) -> Actions:
-        """Note that `SwapRecord` got no answer: it may have happened, or may still happen."""
+        """Read the record, because `SwapRecord` got no answer: the key may have been written, or may still be."""
         self.view.swap_failed(number)
         read = None if self.is_over else self.view.next_read(now)
         return [read] if read else []
 
     def lease_renewed(self, now: float, sent: float) -> Actions:
-        """Note that the lease was granted or renewed by a request sent at this time."""
+        """Store the time `sent` at which the request that granted or renewed the lease was sent."""
         self._renewed_at = max(self._renewed_at, sent)
         return []
 
     # -- links
 
     def connected(self, now: float, number: int) -> Actions:
-        """Note that the connection of `Dial` is open: the hello goes first."""
+        """Send the hello on the connection that `Dial` has opened."""
         if self.is_over:
             return []
         peer = self.peers[number]
@@ -185,7 +185,7 @@ class Replica:
         return [self._hello_to(Link(number, True))]
 
     def refused(self, now: float, number: int) -> Actions:
-        """Note that both ports of a replica refused the connection of `Dial`."""
+        """Count a failed `Dial`: both ports of the replica refused the connection, so its process may have ended."""
         peer = self.peers[number]
         peer.is_dialling = False
         peer.refused_at.append(now)
@@ -193,14 +193,14 @@ class Replica:
         return [] if self.is_over else self._ask_registry(now)
 
     def disconnected(self, now: float, link: Link) -> Actions:
-        """Note that a link broke, or that `Dial` failed without a refusal."""
+        """Mark a link as closed after the connection broke, or after `Dial` failed without a refusal."""
         if link.number == self.config.member.number:
             return []  # a process with a copy of this folder; its hello was refused
         self._unlink(now, link)
         return [] if self.is_over else self._dial(now)
 
     def hello_received(self, now: float, link: Link, hello: Hello) -> Actions:
-        """Take a hello. The first one of a link that another replica has dialled also opens that link."""
+        """Check a hello, and act on its epoch and role. The first hello on an accepted connection opens the link."""
         if self.is_over:
             return []
         refusal = self._why_refused(hello)
@@ -224,7 +224,7 @@ class Replica:
     # -- the master's side
 
     def request_received(self, now: float, number: int, request: FrameRequest) -> Actions:
-        """Take a follower's request for frames."""
+        """Begin to send the log to a follower, unless its log differs from the master's."""
         link = Link(number, False)
         peer = self.peers[number]
         if self.is_over or self.mastership is None or request.epoch != self.mastership.epoch or peer.member is None:
@@ -238,11 +238,11 @@ class Replica:
         return [Feed(number, request.epoch, request.start)]
 
     def _has_mark(self, mark: RecordMark | None) -> bool:
-        """Whether the log has a follower's last record. A record before the log's first byte cannot be compared."""
+        """Whether this log has the follower's last record. True if that record lies before this log's first byte."""
         return mark is None or mark.offset < self.log.first or self.log.mark_at(mark.offset) == mark
 
     def report_received(self, now: float, number: int, report: Report) -> Actions:
-        """Take a follower's report. The confirmed end may rise."""
+        """Store a follower's report, and confirm the records that all required replicas have."""
         peer = self.peers[number]
         if self.is_over or self.mastership is None or peer.member is None:
             return []
@@ -255,13 +255,13 @@ class Replica:
         return actions + self._ask_registry(now) if self.mastership.is_handing_over else actions
 
     def table_holders(self, now: float) -> frozenset[int] | str:
-        """Return the other replicas that must have a changed table; a text is why no change can be confirmed now."""
+        """Return the numbers of the other replicas that must have a changed table, or why none can be confirmed."""
         if self.is_over or self.mastership is None:
             return "this replica is not the master any more"
         return self.mastership.table_holders(now, self._renewed_at)
 
     def log_grew(self, now: float) -> Actions:
-        """Note that records were appended or flushed. A master may confirm them, a follower reports what is flushed."""
+        """After records were appended or flushed: confirm them (master), or report the flushed end (follower)."""
         if self.is_over:
             return []
         if self.mastership is not None:
@@ -271,7 +271,7 @@ class Replica:
     # -- the follower's side
 
     def frame_received(self, now: float, number: int, frame: Frame) -> Actions:
-        """Take a frame or a heartbeat of the link that this replica has dialled."""
+        """Append a frame of the master's log, or store the heartbeat, from the link that this replica has dialled."""
         peer = self.peers[number]
         if self.is_over or not peer.has_our_link:
             return []
@@ -301,20 +301,20 @@ class Replica:
             actions.append(Confirmed(end))
         return actions + (self._new_report(now) if frame.data else [])
 
-    # -- people and the process
+    # -- requests of operators and of the process
 
     def hand_over(self, now: float, number: int) -> Actions:
-        """Begin a planned failover to another replica. `StepDown` tells that it is done, `HandedOver` that not."""
+        """Begin a planned failover to another replica. It ends with `StepDown`, or with `HandedOver` if it failed."""
         if self.is_over or self.mastership is None:
             return [] if self.is_over else [HandedOver("this replica is not the master")]
         return self.mastership.hand_over(now, number) + self._settle(now)
 
     def accept_loss(self, now: float, reason: str) -> Actions:
-        """Elect this replica although it is not in sync, by an operator's word. The record notes that for ever.
+        """Elect this replica although it is not in sync, because an operator accepts the loss of messages.
 
-        The word holds for `ACCEPTED_SECONDS`, and only until another master is found: a later election would lose
-        messages that the operator did not give up. A master whose registry went back writes the record anew, and
-        becomes master of a higher epoch.
+        The set's record keeps the loss for ever. The operator's consent ends after `ACCEPTED_SECONDS`, or when another
+        replica is elected: a later election could lose messages that the operator did not give up. A master whose
+        registry was restored from a backup writes the record again, and becomes master of a higher epoch.
         """
         if not self.is_over and (self.mastership is None or self.view.is_restored):
             self._accepted = OperatorsWord(reason, now + ACCEPTED_SECONDS, self.view.record)
@@ -322,7 +322,7 @@ class Replica:
         return []
 
     def leave(self, now: float) -> Actions:
-        """Begin a stop in order: hand over, or leave the in-sync list. `MayLeave` follows."""
+        """Before a stop of the process: hand over (master), or leave the in-sync list. `MayLeave` follows."""
         if self.is_over or self._leaving_since is not None:
             return []
         self._leaving_since = now
@@ -335,7 +335,7 @@ class Replica:
         return actions or [MayLeave()]
 
     def disk_failed(self, now: float, error: str) -> Actions:
-        """Note that the disk takes no more bytes: a master hands over, a follower leaves the in-sync list."""
+        """After a failed write to the disk: hand over (master), or leave the in-sync list (follower)."""
         self._disk_failed_at = now
         if self.mastership is None:
             _log.error("the replica leaves the in-sync list: %s", error)
@@ -345,7 +345,7 @@ class Replica:
         return self._settle(now) if successor is None else self.hand_over(now, successor)
 
     def disk_works(self, now: float) -> Actions:
-        """Note that the disk takes bytes again."""
+        """After writes to the disk succeed again: accept sends (master), or follow the master again (follower)."""
         self._disk_failed_at = NEVER
         if self.is_over:
             return []
@@ -365,7 +365,7 @@ class Replica:
         return config.settings.difference(hello.settings)
 
     def _refuse(self, now: float, link: Link, reason: str) -> Actions:
-        if (link.number, reason) not in self._refusals:  # it comes back twice a second
+        if (link.number, reason) not in self._refusals:  # a refused replica connects again twice a second
             self._refusals.add((link.number, reason))
             _log.error("replica %s is refused: %s", link.number, reason)
         return self._close(now, link, reason)
@@ -404,7 +404,7 @@ class Replica:
         return self._leaving_since is not None or self._disk_failed_at != NEVER
 
     def _higher_epoch(self, now: float, hello: Hello) -> Actions:
-        """Obey a master of a higher epoch; of other replicas' promises only the registry tells what they mean."""
+        """Promise the epoch of a hello if its sender is master, or step down. In any case read the set's record."""
         if not hello.is_master:
             return self.record_changed(now)
         if self.mastership is not None:
@@ -433,14 +433,14 @@ class Replica:
                 return [SendRequest(hello.number, request), FollowMaster(*self.following), *self._new_report(now)]
 
     def _stop_following(self, now: float) -> Actions:
-        """Close the link to the master: frames of this request must not be taken for those of a later one."""
+        """Close the link to the master, so that late frames are not appended after a new request."""
         if self.following is None:
             return []
         link = Link(self.following[0], True)
         return self._close(now, link)
 
     def _cut(self, now: float, hello: Hello, point: CommonPoint) -> Actions:
-        """Have the log cut. Confirmed bytes are cut only if the record notes an election with loss behind them."""
+        """Cut the log at the common point. Confirmed bytes are cut only if the record lists a loss in a later epoch."""
         if point.end >= self.log.confirmed_end:
             return self._end(CutLog(point.end, hello.epoch, self.log.confirmed_end))
         record = self.view.record
@@ -481,7 +481,7 @@ class Replica:
     # -- the registry
 
     def _ask_registry(self, now: float, *, is_waiting: bool = True) -> Actions:
-        """Return the read or swap that is due."""
+        """Return the read or the compare-and-swap of the set's record that is due, if any."""
         if (self.view.is_known and not self.view.is_waiting and self._leaving_since is None) or self.mastership:
             wanted = self._wanted_record(now, is_waiting=is_waiting)
             if wanted is not None:
@@ -501,7 +501,7 @@ class Replica:
         return self._election.next_record(now)
 
     def _record_learnt(self, now: float) -> Actions:
-        """Act on a record that is new, or that was read again."""
+        """Act on the set's record after a read or a write: become master, step down, or follow."""
         record, member = self.view.record, self.config.member
         if record is None:
             return self._settle(now)
@@ -527,7 +527,7 @@ class Replica:
         return actions + self._hello_to_all(is_ours=False) + self._settle(now)
 
     def _settle(self, now: float) -> Actions:
-        """Return what follows from anything that has changed: the confirmed end, what is served, what is in trouble."""
+        """Return the actions for a new confirmed end, new reasons to refuse requests, or a new trouble of the set."""
         actions: Actions = []
         trouble = self._election.trouble
         if self.mastership is not None:
@@ -551,12 +551,12 @@ class Replica:
     # -- links
 
     def _close(self, now: float, link: Link, reason: str = "") -> Actions:
-        if link.number != self.config.member.number:  # else a process with a copy of this folder
+        if link.number != self.config.member.number:  # a process with a copy of this folder has this replica's number
             self._unlink(now, link)
         return [CloseLink(link, reason)]
 
     def _unlink(self, now: float, link: Link) -> None:
-        """Note that a link is closed. One that had lasted is dialled again at once."""
+        """Mark a link as closed. A link that lasted for `SILENT_SECONDS` is dialled again at once."""
         peer = self.peers[link.number]
         if not link.is_ours:
             peer.has_their_link = False
@@ -571,7 +571,7 @@ class Replica:
             self.following = None
 
     def _dial(self, now: float) -> Actions:
-        """Connect to replicas that are not connected, and cut links on which nothing has come."""
+        """Connect to replicas that are not connected, and close links without a message for `SILENT_SECONDS`."""
         actions: Actions = []
         for peer in self.peers.all():
             if peer.has_our_link and now - peer.heard_at > SILENT_SECONDS:

@@ -1,7 +1,7 @@
-"""What a replica asks of the process around it. Each event of `Replica` returns actions, to be done in their order.
+"""The actions that methods of `Replica` return. `ReplicaServer` carries them out in their order.
 
-A *link* is one connection between two replicas. Each replica dials each other one, so a pair has two links: frames flow
-from the dialled side to the side that dialled.
+A *link* is one connection between two replicas. Each replica dials each other replica, so a pair has two links. Frames
+of the log flow from the dialled replica to the replica that dialled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyromq.broker.replication.set_record import ReplicaInfo, SetRecord
 
 
 class Link(NamedTuple):
-    """A connection with the replica `number`. `is_ours`: this replica has dialled it."""
+    """A connection with the replica `number`. `is_ours`: this replica has dialled the connection."""
 
     number: int
     is_ours: bool
@@ -22,9 +22,9 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one read of the registry found: the set's record with the revision of its key, and the replicas alive.
+    """The result of one read of the registry: the set's record, the revision of its key, and the running replicas.
 
-    An absent record is None with revision 0. `replicas` has those whose lease the registry holds.
+    If the key is absent, `record` is None and `revision` 0. `replicas` has the replicas with a lease, by number.
     """
 
     record: SetRecord | None
@@ -34,16 +34,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Read the record and the registered replicas at once; answer with `record_read`, or `read_failed`."""
+    """Read the set's record and the registered replicas together. Result: `record_read` or `read_failed`."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class SwapRecord:
-    """Write the record if its key still has this revision (0: if it is absent), without any retry.
+    """Write the set's record if its key still has this revision (0: if the key is absent), without any retry.
 
-    Answer with `swap_done`, `swap_conflict` or `swap_unknown` and this number.
+    Result: `swap_done`, `swap_conflict` or `swap_unknown` with this number.
     """
 
     number: int
@@ -53,7 +53,7 @@ class SwapRecord:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Connect to the replication port of a replica once; answer with `connected`, `refused` or `disconnected`.
+    """Connect to the replication port of a replica, without a retry. Result: `connected`, `refused` or `disconnected`.
 
     `refused` means that the replication port and the main port both refuse connections.
     """
@@ -63,7 +63,7 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class CloseLink:
-    """Send the reason as a `Refusal`, if there is one, and close the connection. No event follows."""
+    """Send the reason as a `Refusal` unless it is empty, and close the connection. This action has no result."""
 
     link: Link
     reason: str = ""
@@ -93,11 +93,11 @@ class SendReport:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Send frames of this epoch from `start` on, as the log grows, to a replica that has dialled this one.
+    """Send the log from `start` on, as it grows, in frames of this epoch to a follower that has dialled this replica.
 
-    Feeding ends with the link. Each frame carries the log's confirmed end at the time it is sent. A rise of the
-    confirmed end is sent at once if no frame follows. Every link that another replica has dialled gets a heartbeat (a
-    frame without bytes, with the promised epoch and the log's end) each `HEARTBEAT_SECONDS`, fed or not.
+    The sending ends when the link is closed. Each frame has the confirmed end at the time it is sent. If the confirmed
+    end rises and no frame follows, an empty frame tells the follower. All links that other replicas have dialled get a
+    heartbeat every `HEARTBEAT_SECONDS`: a frame without bytes, with the promised epoch and the log's end.
     """
 
     number: int
@@ -107,14 +107,14 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The log's confirmed end has risen to `end`; `ReplicaLog.confirm` has been called."""
+    """Act on a higher confirmed end, for example send replies. `ReplicaLog.confirm` has been called."""
 
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class BecomeMaster:
-    """Promote the broker. The epoch is promised and noted; the log ends with a whole record."""
+    """Make the broker the master. The epoch is on disk, and the log ends with a whole record."""
 
     epoch: int
     start: int
@@ -122,7 +122,7 @@ class BecomeMaster:
 
 @dataclass(frozen=True, slots=True)
 class FollowMaster:
-    """The replica now takes the log from this master of this epoch; its tables and tasks follow it, too."""
+    """Make the broker a follower of this master of this epoch, with its tables and background tasks."""
 
     number: int
     epoch: int
@@ -130,7 +130,7 @@ class FollowMaster:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """From now on refuse sends, or all that only a master may answer, with these texts; None: serve them."""
+    """From now on refuse sends, or all requests that only a master may answer, with these texts. None: serve them."""
 
     sends_refused: str | None
     master_refused: str | None
@@ -138,7 +138,7 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Answer what waits for confirmation with 14, close the broker, and open it as a follower with a new `Replica`.
+    """Answer the unconfirmed sends with code 14, and restart the broker as a follower with a new `Replica`.
 
     `master` is the number of the new master, if it is known. This replica object returns no more actions.
     """
@@ -151,8 +151,8 @@ class StepDown:
 class CutLog:
     """Close the broker, cut the log to `end` to follow the master of `epoch`, and open it with a new `Replica`.
 
-    The cut bytes are kept. Nothing before `confirmed` may be cut: all records that this replica knows to be confirmed,
-    or 0 if the set's record notes that they may be lost. This replica object returns no more actions.
+    The cut bytes are kept. The log must not be cut before `confirmed`, the confirmed end that this replica knows.
+    `confirmed` is 0 if the set's record says that confirmed records may be lost. This object returns no more actions.
     """
 
     end: int
@@ -162,9 +162,9 @@ class CutLog:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceLog:
-    """Close the broker, keep its log aside, begin an empty one at `first` under a new incarnation, and open it anew.
+    """Close the broker, move its log into the folder `cut`, and open it with an empty log and a new incarnation.
 
-    The promise stays. This replica object returns no more actions.
+    The empty log begins at log offset `first`. The promised epoch stays. This object returns no more actions.
     """
 
     first: int
@@ -173,7 +173,7 @@ class ReplaceLog:
 
 @dataclass(frozen=True, slots=True)
 class AskOperator:
-    """Say aloud that the set cannot go on alone: log it, and show it in `doctor`. None: the trouble is over."""
+    """Log, and show in `pyromq doctor`, why the set needs an operator. None: the trouble is over."""
 
     text: str | None
 
@@ -187,14 +187,14 @@ class StopReplica:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """A planned failover that was asked for ended without one, for this reason; a `StepDown` is the other outcome."""
+    """Report that a planned failover failed, with the reason. A successful one ends with a `StepDown`."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class MayLeave:
-    """The replica has left the in-sync list, or waited long enough: the process may stop."""
+    """Let a stop continue: the replica has left the in-sync list, or has waited `LEAVE_SECONDS` for that."""
 
 
 Action = (

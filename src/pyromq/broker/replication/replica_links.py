@@ -1,7 +1,7 @@
 """The connections between the replicas of a set: accepts and dials them, and sends the log to followers.
 
 Each replica dials each other replica, so two replicas have two connections. The log flows from the dialled replica to
-the replica that dialled. This module decides nothing: it reports events, and does what `replica_actions` say.
+the replica that dialled. This module reports events, and carries out the actions of `replica_actions`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from pyromq.slow_work import NotInMemory, PagesToLoad
 
 logger = logger_of(__name__)
 
-DIAL_SECONDS = 1.0  # longest wait for a connection: a machine that is gone does not answer
+DIAL_SECONDS = 1.0  # longest wait for a connection: a stopped machine does not answer
 HELLO_SECONDS = 5.0  # longest wait for the hello of an accepted connection
-BUSY_SECONDS = 0.005  # time between two looks for new bytes of the log while messages are being stored
+BUSY_SECONDS = 0.005  # time between two checks for new bytes of the log while messages are being stored
 CATCH_UP_BYTES = 8 << 20  # a follower that lacks more bytes is catching up, at a limited rate
 _JOINED_BYTES = 64 << 10  # limit of log bytes that are copied behind the frame's head, to save a system call
 _BUFFERED_BYTES = 2 << 20  # bytes in a connection's buffer at which frames wait
@@ -66,7 +66,7 @@ class FedTables(Protocol):
 
 
 class LinkEvents(Protocol):
-    """Takes what happens on the links. All methods are called in the event loop."""
+    """The callbacks for events of links. All methods are called in the event loop."""
 
     def link_opened(self, number: int) -> None: ...
 
@@ -87,9 +87,9 @@ class ReplicaConnection(asyncio.Protocol):
         self.is_closed = False
         self.feed: Feed | None = None
         self.sent_to = 0  # log offset up to which frames were written
-        self.sent_confirmed = 0  # confirmed end that the last frame told
+        self.sent_confirmed = 0  # confirmed end in the last frame
         self.written_at = 0.0
-        self.is_full = False  # the connection's buffer holds enough
+        self.is_full = False  # whether the connection's buffer has reached its limit
         self.sent_tables = SentToFollower()
         self.has_hello = False  # whether a hello was accepted
         self.loading: Future[None] | None = None  # loads pages of the log that are not resident
@@ -112,12 +112,12 @@ class ReplicaConnection(asyncio.Protocol):
         self.written_at = self._links.now()
 
     def abort(self) -> None:
-        """Close without an event, as a crash of this process does: unsent bytes are dropped."""
+        """Close without calling `LinkEvents`, and drop unsent bytes, as a crash of this process does."""
         self.is_closed = True
         self.transport.abort()
 
     def close(self, reason: str = "") -> None:
-        """Close without an event. What was written is sent first."""
+        """Close without calling `LinkEvents`, after sending the written bytes."""
         if not self.is_closed:
             self.is_closed = True
             if reason:
@@ -184,7 +184,7 @@ class ReplicaLinks:
         self._connections: dict[Link, ReplicaConnection] = {}
         self._failures: dict[int, str] = {}  # why TLS with each replica failed the last time
         self._is_woken = False
-        self._looks_again = False  # a look for new bytes is due within `BUSY_SECONDS`
+        self._looks_again = False  # whether a check for new bytes is scheduled within `BUSY_SECONDS`
 
     async def start(self, host: str, port: int) -> int:
         """Listen for other replicas; return the port. Raises `UsageError` if the port cannot be opened."""
@@ -219,7 +219,7 @@ class ReplicaLinks:
         self._unknown.clear()
 
     def close_all(self) -> None:
-        """Close all links without events."""
+        """Close all links without calling `LinkEvents`."""
         for connection in [*self._connections.values(), *self._unknown]:
             connection.close()
         self._connections.clear()
@@ -236,11 +236,11 @@ class ReplicaLinks:
     # -- actions
 
     def dial(self, number: int, address: str, main_address: str) -> None:
-        """Connect to a replica: `link_opened`, `link_refused` or `link_lost` follows."""
+        """Connect to a replica. The result calls `link_opened`, `link_refused` or `link_lost` of `LinkEvents`."""
         self._tasks.start(self._dial(number, address, main_address), name=f"dial replica {number}")
 
     def send(self, link: Link, message: Message) -> None:
-        """Send a message on a link; a link that is lost meanwhile drops it. A hello is signed."""
+        """Send a message on a link, a hello with a signature. Does nothing if the link is closed."""
         if isinstance(message, Hello):
             message = self._trust.sign(message)
         connection = self._connections.get(link)
@@ -268,7 +268,7 @@ class ReplicaLinks:
             asyncio.get_running_loop().call_soon(self._feed_all)
 
     def tick(self) -> None:
-        """Send heartbeats and new bytes, and drop accepted connections that say nothing."""
+        """Send heartbeats and new bytes of the log, and close accepted connections that have sent no hello in time."""
         now = self.now()
         passed, self._counted_at = now - self._counted_at, now
         self._allowance = min(self._allowance + passed * self._rate, self._rate * 0.1)
@@ -304,7 +304,7 @@ class ReplicaLinks:
         self.wake()
 
     def _feed(self, connection: ReplicaConnection, log: FedLog) -> bool:
-        """Write what a follower lacks, one frame a turn. Return whether anything was written."""
+        """Write the next frame of the log to a follower. Return whether anything was written."""
         feed, start = connection.feed, connection.sent_to
         assert feed is not None
         if connection.is_closed or not connection.is_ready:
@@ -347,7 +347,7 @@ class ReplicaLinks:
             return
         pieces = self.tables.due(connection.sent_tables, log.end, is_near=is_near, now=self.now())
         if pieces and log.confirmed_end > connection.sent_confirmed:
-            self._beat(connection, log)  # a follower lowers consumer offsets to the confirmed end that it knows
+            self._beat(connection, log)  # first the confirmed end: a follower lowers consumer offsets to it
         for piece in pieces:
             connection.write(encode_message(piece))
 
@@ -387,7 +387,7 @@ class ReplicaLinks:
             )
 
     async def _is_refused(self, address: str) -> bool:
-        """Return whether nothing listens at an address, by the word of the machine's kernel."""
+        """Return whether the machine at an address refuses connections to the port: no process listens there."""
         probe = _Probe()
         try:
             await self._connect(probe, address)
@@ -422,7 +422,7 @@ class ReplicaLinks:
         self._events.received(link, messages)
 
     def _fault(self, connection: ReplicaConnection, messages: list[Message]) -> str | None:
-        """Return why a connection is not trusted: it must begin with a hello, and all its hellos must be signed."""
+        """Return why the messages are not trusted; None if they are. A hello must come first, and hellos be signed."""
         for message in messages:
             if isinstance(message, Hello):
                 if (fault := self._trust.fault(message)) is not None:
@@ -435,13 +435,13 @@ class ReplicaLinks:
         return None
 
     def broken(self, connection: ReplicaConnection, reason: str) -> None:
-        """Close a connection whose peer breaks the protocol."""
+        """Close a connection whose peer violates the protocol."""
         logger.warning("connection of a replica at %s is closed: %s", connection.address, reason)
         connection.close(reason)
         self.lost(connection, told=False)
 
     def lost(self, connection: ReplicaConnection, *, told: bool = True) -> None:
-        """Note that a connection is gone. A connection that was closed here has no event."""
+        """Remove a lost connection, and call `link_lost` unless this replica had closed the connection."""
         self._unknown.discard(connection)
         link = connection.link
         if link is not None and self._connections.get(link) is connection:
@@ -451,7 +451,7 @@ class ReplicaLinks:
 
 
 class _Probe(asyncio.Protocol):
-    """Connects and closes."""
+    """Closes a connection that only tests whether a port is open."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

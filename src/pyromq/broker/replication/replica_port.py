@@ -1,4 +1,4 @@
-"""What a `Replica` is told at its start, and what it uses of the store's log."""
+"""The configuration of a `Replica`, and the operations of the store's log that it uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyromq.broker.replication.set_record import Member, SetSettings
 
 @dataclass(frozen=True, slots=True)
 class ReplicaConfig:
-    """Who the replica is, and the settings that its decisions use. Times are seconds."""
+    """Set, number and incarnation of a replica, and the settings that its decisions use. Times are seconds."""
 
     cluster: str
     set_name: str
@@ -19,8 +19,8 @@ class ReplicaConfig:
     settings: SetSettings
     sync_flush: bool
     lease_seconds: float = 3.0  # failoverLeaseMillis
-    lag_seconds: float = 3.0  # replicaLagMillis: while a send waits for a replica
-    catchup_seconds: float = 15.0  # haMaxTimeSlaveNotCatchup: while nothing waits for it
+    lag_seconds: float = 3.0  # replicaLagMillis: longest lag of an in-sync replica while a send waits for it
+    catchup_seconds: float = 15.0  # haMaxTimeSlaveNotCatchup: longest lag of an in-sync replica otherwise
 
 
 class ReplicaLog(Protocol):
@@ -28,17 +28,17 @@ class ReplicaLog(Protocol):
 
     @property
     def first(self) -> int:
-        """The log's first byte."""
+        """Log offset of the log's first byte."""
         ...
 
     @property
     def end(self) -> int:
-        """The end of the last whole record."""
+        """Log offset after the last whole record."""
         ...
 
     @property
     def written_end(self) -> int:
-        """The end of the bytes; above `end` while a record of a master is incomplete."""
+        """Log offset after the last byte; above `end` while the last record is incomplete."""
         ...
 
     @property
@@ -52,11 +52,11 @@ class ReplicaLog(Protocol):
         ...
 
     def confirm(self, end: int) -> None:
-        """Let readers see records up to `end`."""
+        """Make the records up to `end` readable for consumers."""
         ...
 
     def drop_incomplete(self) -> None:
-        """Forget the bytes behind the last whole record."""
+        """Drop the bytes after the last whole record."""
         ...
 
     def last_mark(self) -> RecordMark | None:

@@ -1,8 +1,7 @@
-"""Runs one replica of a set: a broker that is master, or follows the master, as the set's record in the registry says.
+"""Runs one replica of a set: a broker that is master, or follows the master that the set's record names.
 
-`Replica` decides; this module does what its actions say. The broker's role changes in two ways. A follower becomes
-master in place (`Broker.promote`). A master that steps down, and a log that must be cut, are a restart of the broker in
-this process.
+`Replica` makes the decisions, and this module carries out its actions. A follower becomes master while its broker runs
+(`Broker.promote`). To step down, or to cut the log, the broker is restarted within this process.
 """
 
 from __future__ import annotations
@@ -76,11 +75,11 @@ logger = logger_of(__name__)
 
 _START_SECONDS = 10.0  # longest wait for the registry at the start
 _RETRY_SECONDS = 0.2  # between two attempts of the start
-_LEAVE_SECONDS = 2.0  # longest wait for the set at a stop in order
+_LEAVE_SECONDS = 2.0  # longest time that a stop waits for a handover, or for leaving the in-sync list
 
 
 def boot_seconds() -> float:
-    """Return seconds of a clock that goes on while the machine is suspended."""
+    """Return the seconds of a clock that also counts while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -100,7 +99,7 @@ class ReplicaServer:
         self, config: BrokerConfig, registry: Registry, clock: Clock | None = None, *, disk: Disk = LOCAL_DISK
     ) -> None:
         self.config = replace(config)
-        self.trouble: str | None = None  # why the set cannot go on alone
+        self.trouble: str | None = None  # reason why the set needs an operator
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         failover = config.failover
         self._failover = failover
@@ -200,12 +199,12 @@ class ReplicaServer:
         self.broker.cut_connections()
 
     async def abort(self) -> None:
-        """End without a word to the set: the lease lasts until its time has passed. For tests."""
+        """End as a killed process does: the lease is not released, and ends when its time is over. For tests."""
         self._is_stopping = True
         await self._close(release=False)
 
     async def _agree(self) -> None:
-        """Compare the settings with the set's. After a power cut the registry may need more time than the brokers."""
+        """Compare the settings with the set's. Retries for a while: after a power cut the registry may start slowly."""
         until = boot_seconds() + _START_SECONDS
         is_told = False
         while True:
@@ -291,7 +290,7 @@ class ReplicaServer:
             self._lease_renewed(self._lease.sent)
 
     def _change(self, change: Callable[[], Awaitable[None]], what: str) -> None:
-        """Change the broker's role. Events wait meanwhile: no `Replica` is at work, or the links are idle."""
+        """Start a task that changes the broker's role. `_tick` does nothing with the `Replica` until the task ends."""
         assert self._changing is None
 
         async def run() -> None:
@@ -306,7 +305,7 @@ class ReplicaServer:
         self._changing = self._tasks.start(run(), name=what)
 
     async def _reopen(self, cut: LogCut | None = None, *, begin: int | None = None) -> None:
-        """Restart the broker as a follower. `begin`: its log is emptied, and begins there."""
+        """Restart the broker as a follower. With `begin`, its log is emptied, and begins at this log offset."""
         self._links.log = None
         self._links.close_all()
         await self.record.stop()
@@ -346,10 +345,10 @@ class ReplicaServer:
         if not self.failed.done():
             self.failed.set_exception(error)
 
-    # -- what people ask
+    # -- requests of operators
 
     async def hand_over(self, number: int) -> None:
-        """Make another replica the master, without loss of time. Raises `UsageError` if that fails."""
+        """Make another replica the master in a planned failover. Raises `UsageError` if that fails."""
         if self._handed_over is not None and not self._handed_over.done():
             raise UsageError("the master hands over already")
         self._handed_over = asyncio.get_running_loop().create_future()
@@ -358,9 +357,9 @@ class ReplicaServer:
             raise UsageError(f"the master stays at replica {self.number}: {reason}")
 
     async def _move_clients(self) -> None:
-        """Before a stop: hand over, and pass on what clients of other languages ask for until they know the master.
+        """Before a master stops: hand over, and pass on requests until clients of other languages know the new master.
 
-        Such clients look for routes every 30 s. Without such clients this does nothing.
+        Such clients fetch routes every 30 s. Does nothing if no such client is connected.
         """
         if self.replica.mastership is None or self._failover.pass_on_ms == 0 or not self.broker.serves_other_languages:
             return
@@ -392,7 +391,7 @@ class ReplicaServer:
             case SendReport():
                 self._reports[action.number] = action
             case Confirmed():
-                links.wake()  # followers are told the confirmed end
+                links.wake()  # sends the confirmed end to followers
             case SendHello(link, hello):
                 links.send(link, hello)
             case SendRequest(number, request):
@@ -442,7 +441,7 @@ class ReplicaServer:
                 self._may_leave.set()
 
     def _serve(self) -> None:
-        """Let writes wait while this master hands over."""
+        """Make new writes wait during a planned failover of this master; otherwise make the broker answer them."""
         mastership = self.replica.mastership
         if mastership is not None and mastership.is_handing_over:
             self._passing.hold()
@@ -450,9 +449,9 @@ class ReplicaServer:
             self._passing.serve()
 
     def _send_reports(self) -> None:
-        """Send the newest report of this turn to the master: earlier ones say nothing more.
+        """Send the newest report to the master. A report includes all earlier reports.
 
-        While a table is not on disk yet, the report waits.
+        Sends nothing while a table that must be confirmed is not on disk.
         """
         if self._tables.taken.is_saving:
             return
@@ -507,7 +506,7 @@ class ReplicaServer:
         self._send_reports()
 
     def _flush(self) -> None:
-        """Flush the log, then confirm or report what is flushed. One flush at a time: the next begins when it ends."""
+        """Flush the log, then confirm or report the flushed end. After a flush that is running, the next one begins."""
         store = self.broker.store
         if self._flushing or store.flushed_to >= store.max_log_offset:
             return
@@ -525,7 +524,7 @@ class ReplicaServer:
         )
 
     def _wake(self) -> None:
-        """Replies wait for replicas: send the log, and confirm what needs no other replica."""
+        """Send new bytes of the log to followers, because replies wait for them. Then flush or confirm the log here."""
         self._links.wake()
         if self._flushes:
             self._flush()
@@ -552,7 +551,7 @@ class ReplicaServer:
             self._links.tick()
 
     def _look_at_disk(self, now: float) -> None:
-        """Tell the replica when the disk of a master takes no more bytes, and when it does again."""
+        """Call `disk_failed` when a master's writes to its disk begin to fail, and `disk_works` when they succeed."""
         error = self.broker.store.refusal if self.broker.role.is_master else ""
         if bool(error) != bool(self._disk_error):
             self._do(self.replica.disk_failed(now, error) if error else self.replica.disk_works(now))
@@ -567,7 +566,7 @@ class ReplicaServer:
         self._do(self.replica.lease_renewed(boot_seconds(), sent))
 
     def _info(self) -> ReplicaInfo | None:
-        """Return what the registry shows of this replica; None while the broker's role changes."""
+        """Return this replica's registration; None while the broker's role changes."""
         if not self.is_open:
             return None
         from pyromq import __version__

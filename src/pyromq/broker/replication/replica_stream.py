@@ -1,4 +1,4 @@
-"""The bytes between two replicas of a set. A codec only: no sockets, no decisions.
+"""Codec of the stream between two replicas of a set. No sockets.
 
 Both sides send the preamble first. Its first byte makes the first 8 bytes a negative number, which no slave of RocketMQ
 4.9 sends and no master of 4.9 accepts. Messages follow:
@@ -29,10 +29,10 @@ from pyromq.excerpt import excerpt
 from pyromq.store.epoch_file import EpochStart
 
 PREAMBLE = b"\xffPYROMQ1"
-VERSION = 1  # of the stream; a replica reads this version and the one before
+VERSION = 1  # version of the stream; a replica reads this version and the previous one
 UNDERSTOOD = (1,)
-MAX_FRAME_BYTES = 1 << 20  # bytes of the log in one frame: a larger frame would delay heartbeats behind it
-MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES + 4096  # limit of what a peer can make a replica keep in memory
+MAX_FRAME_BYTES = 1 << 20  # limit of log bytes in one frame; a larger frame would delay the next heartbeat
+MAX_PAYLOAD_BYTES = MAX_FRAME_BYTES + 4096  # limit of a message's bytes, which are kept in memory until it is complete
 HEARTBEAT_SECONDS = 0.2
 
 _HEAD = struct.Struct(">BI")
@@ -44,7 +44,7 @@ _HELLO_KIND, _REQUEST_KIND, _FRAME_KIND, _REPORT_KIND, _PIECE_KIND, _STORED_KIND
 
 
 class RecordMark(NamedTuple):
-    """What tells one record of the log from another at the same place."""
+    """The fields that distinguish two records at the same log offset."""
 
     offset: int
     crc: int
@@ -52,7 +52,7 @@ class RecordMark(NamedTuple):
 
 
 class Hello(msgspec.Struct, frozen=True, rename="camel"):
-    """What a replica is, and what it holds, at the time it sends this.
+    """A replica's introduction: its set, number, epoch, role and log at the time of sending.
 
     `epoch` is the highest epoch that the replica has promised. `is_master`: the replica acts as master of that epoch.
     `end` is the log offset behind its last whole record. `sync_flush`: the replica's reports count what is flushed.
@@ -78,7 +78,7 @@ class Hello(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FrameRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """A follower asks a master of `epoch` for the log from `start`; `mark` is the last record before it, if any."""
+    """A follower's request for the log of a master of `epoch` from `start` on; `mark` is its last record, if any."""
 
     epoch: int
     start: int
@@ -95,7 +95,7 @@ class Frame(NamedTuple):
 
 
 class Report(NamedTuple):
-    """How much of the log of `epoch` a follower has written, and how much of it is flushed."""
+    """The log offsets up to which a follower has written and flushed the log of `epoch`."""
 
     epoch: int
     written: int
@@ -168,14 +168,14 @@ def check_version(version: int) -> None:
 
 
 class StreamDecoder:
-    """Splits the bytes of one connection into messages. Raises `ProtocolError` for bytes that are no stream of ours."""
+    """Splits the bytes of one connection into messages. Raises `ProtocolError` for bytes that do not fit the format."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._has_preamble = False
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
-        """Return the messages that these bytes complete, in order. The rest is kept for the next call."""
+        """Return the messages that these bytes complete, in order. An incomplete message is kept for the next call."""
         buffer = self._buffer
         buffer += data
         if not self._has_preamble and not self._read_preamble():
@@ -245,6 +245,6 @@ def _decoded(kind: int, payload: bytes) -> Message:
 
 
 class _HelloVersion(msgspec.Struct):
-    """The part of a hello that every version has."""
+    """The fields of a hello that all versions of the stream have."""
 
     version: int

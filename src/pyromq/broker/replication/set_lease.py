@@ -1,4 +1,4 @@
-"""The registration of one replica in the registry: written under a lease, which is renewed while the process lives."""
+"""The registration of one replica in the registry, under a lease. The lease is renewed while the process runs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pyromq.logs import logger_of
 
 logger = logger_of(__name__)
 
-_PAUSE_SECONDS = 0.2  # between two attempts to register
-_ENTER_SECONDS = 1.0  # between two notes of the log's end in the registry
-_WARN_SECONDS = 60.0  # between two warnings of a registry that does not answer
-_RENEWALS = 4  # renewals of the lease in its time
+_PAUSE_SECONDS = 0.2  # time between two attempts to register
+_ENTER_SECONDS = 1.0  # time between two writes of the log's end to the registry
+_WARN_SECONDS = 60.0  # time between two warnings that the registry does not answer
+_RENEWALS = 4  # the lease is renewed this often in its duration
 
 
 class SetLease:
     """The lease and the registration of one replica.
 
-    `info` returns what to register, None while the broker's role changes. `renewed` is called with the time by which a
-    request that granted or renewed the lease was sent. All times are seconds of `now`.
+    `info` returns the registration, None while the broker's role changes. `renewed(sent)` is called after the lease was
+    granted or renewed by a request that was sent at the time `sent`. All times are seconds of `now`.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class SetLease:
         self._info = info
         self._renewed = renewed
         self._lease: Lease | None = None
-        self._warned_at: float | None = None  # the last warning of a registry that does not answer
+        self._warned_at: float | None = None  # time of the last warning; None while the registry answers
 
     @property
     def sent(self) -> float | None:
-        """When the last request that granted or renewed the lease was sent; None before the first."""
+        """Time at which the last request that granted or renewed the lease was sent; None before the first."""
         return None if self._lease is None else self._lease.sent
 
     async def enter(self) -> None:
-        """Take a lease and register. A registration of this replica's earlier life may still last for its lease.
+        """Take a lease and register. Retries while an earlier registration of this replica lasts, until its lease ends.
 
         Raises `ReplicaNumberTaken`, and errors of the registry.
         """
@@ -67,9 +67,9 @@ class SetLease:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def register(self) -> None:
-        """Write in the registry what this replica is and has now. Does nothing before `enter`, and without an info.
+        """Write the present registration to the registry. Does nothing before `enter`, and if `info` returns None.
 
-        A registration that fails is repeated by `keep`. Raises `ReplicaNumberTaken`.
+        If that fails, `keep` repeats it. Raises `ReplicaNumberTaken`.
         """
         try:
             await self._write()
@@ -82,7 +82,7 @@ class SetLease:
             await self._keys.register(info, self._lease.id)
 
     async def keep(self) -> None:
-        """Renew the lease, and note the log's end, until cancelled. Raises `ReplicaNumberTaken`."""
+        """Renew the lease, and write the log's end to the registry, until cancelled. Raises `ReplicaNumberTaken`."""
         entered = self._now()
         while True:
             await asyncio.sleep(self._seconds / _RENEWALS)
@@ -108,7 +108,7 @@ class SetLease:
                 logger.exception("the lease was not renewed")
 
     async def release(self) -> None:
-        """End the lease, so that others need not wait for its end."""
+        """End the lease, so that other replicas see at once that this one has stopped."""
         if self._lease is not None:
             try:
                 await self._registry.release(self._lease.id)
@@ -121,7 +121,7 @@ class SetLease:
         self._renewed(self._lease.sent)
 
     def _warn(self, now: float, error: MQError) -> None:
-        """Log that the registry does not answer: at the first failure, and each minute."""
+        """Log that the registry does not answer: at the first failure, and then every `_WARN_SECONDS`."""
         if self._warned_at is None or now - self._warned_at >= _WARN_SECONDS:
             self._warned_at = now
             text = "the registry has not answered for %.0f s; no replica can join, leave or become master meanwhile: %s"

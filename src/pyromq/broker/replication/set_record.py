@@ -1,7 +1,7 @@
-"""The record of a replica set in the registry, and what each replica registers there. Plain values, no I/O.
+"""The record of a replica set in the registry, and the registration of each replica. Plain values, no I/O.
 
-A set is the brokers of one broker name. Its record is the only shared truth about it: who is master, under which epoch,
-and which replicas are in sync. The record changes only by compare-and-swap on its revision.
+A replica set consists of the brokers with one broker name. The set's record names the master, its epoch, and the
+replicas in sync. All replicas obey the record. It changes only by compare-and-swap on its revision.
 
     state        {"epoch": 7, "master": 2, "inSync": [[1, 8817], [2, 4403]], "preferred": null, "losses": []}
     replica/N    {"number": 1, "incarnation": 8817, "address": "10.0.0.1:10911", ...}
@@ -17,22 +17,22 @@ import msgspec
 from pyromq.errors import ProtocolError
 from pyromq.excerpt import excerpt
 
-MAX_REPLICA_NUMBER = 255  # numbers are broker ids in routes; a set has three or five of them
+MAX_REPLICA_NUMBER = 255  # a replica's number is its broker id in routes; broker ids above belong to slaves
 
 _T = TypeVar("_T")
 
 
 class Member(NamedTuple):
-    """A replica in one of its lives: a new incarnation of the same number may lack what the old one reported."""
+    """A replica's number and incarnation. A new incarnation may lack log records that an earlier one had reported."""
 
     number: int
     incarnation: int
 
 
 class Loss(msgspec.Struct, frozen=True, rename="camel"):
-    """An election of a replica that was not in sync; the record keeps it for ever.
+    """The election of a replica that was not in sync. The set's record keeps all of these elections.
 
-    Confirmed messages behind `end` may be lost. `in_sync` is the list that the elected replica was not in.
+    Confirmed messages after log offset `end` may be lost. `in_sync` is the in-sync list before the election.
     """
 
     epoch: int
@@ -43,9 +43,9 @@ class Loss(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SetRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """Who is master of a set under which epoch, and which replicas are in sync.
+    """The master of a set, its epoch, and the replicas in sync.
 
-    `epoch` counts masters. `in_sync` includes the master unless the master has come back with another incarnation.
+    `epoch` counts masters. `in_sync` includes the master unless the master has restarted with a new incarnation.
     `preferred` is the number of the replica that is elected before others.
     """
 
@@ -92,10 +92,10 @@ class SetSettings(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReplicaInfo(msgspec.Struct, frozen=True, rename="camel"):
-    """What a replica registers under its lease. For people, dialling and elections; safety never depends on it.
+    """The registration of a replica under its lease. It may be out of date, so it never decides what is confirmed.
 
     `address` is host:port of the broker, `ha_address` host:port of the replication stream.
-    `end` is the log offset behind the last whole record, `last_epoch` the epoch of that record.
+    `end` is the log offset after the last whole record, `last_epoch` the epoch of that record.
     """
 
     number: int

@@ -1,6 +1,6 @@
 """The keys of one replica set in the registry: its record, its settings, its replicas and their numbers.
 
-/pyromq/CLUSTER/SET/state        the record; changes decide who is master and who is in sync
+/pyromq/CLUSTER/SET/state        the record, which names the master and the replicas in sync
 /pyromq/CLUSTER/SET/settings     the settings that are equal on all replicas
 /pyromq/CLUSTER/SET/numbers      the numbers given to replicas, as a JSON list
 /pyromq/CLUSTER/SET/replica/N    a running replica; the key ends with the replica's lease
@@ -26,14 +26,14 @@ from pyromq.broker.replication.set_record import (
 )
 from pyromq.errors import ProtocolError, RegistryUnavailable, UsageError
 
-_PAUSE_SECONDS = 0.2  # between attempts of a swap without an answer
+_PAUSE_SECONDS = 0.2  # time before a compare-and-swap without an answer is checked and repeated
 _ROOT = "/pyromq"
 
 T = TypeVar("T")
 
 
 class SetRegistry:
-    """The registry as one replica set uses it. All methods raise as `Registry` does."""
+    """Reads and writes the keys of one replica set in a registry. All methods raise the errors of `Registry`."""
 
     def __init__(self, registry: Registry, cluster: str, set_name: str) -> None:
         self._registry = registry
@@ -42,11 +42,11 @@ class SetRegistry:
         self._info_revision = 0  # revision of the last write of `replica/N`
 
     def watch(self, after: int) -> AsyncIterator[Changed | Missed]:
-        """Yield changes of the set's keys behind the registry's revision `after`. A watch is only news."""
+        """Yield changes of the set's keys later than the registry's revision `after`. Changes may be reported late."""
         return self._registry.watch(self._prefix, after)
 
     async def read(self) -> tuple[Reading, int]:
-        """Return the record with the replicas that run now, and the registry's revision."""
+        """Return the set's record with the registered replicas, and the registry's revision."""
         found = await self._registry.read_all(self._prefix)
         state = found.entries.get(self._key("state"))
         record = self._decode(SetRecord, "state", state) if state is not None else None
@@ -59,11 +59,11 @@ class SetRegistry:
         return Reading(record, 0 if state is None else state.revision, replicas), found.revision
 
     async def swap(self, revision: int, record: SetRecord) -> int | Conflict | Unknown:
-        """Write the record if its key still has this revision. The request is sent once."""
+        """Write the set's record if its key still has this revision. The request is sent once, without a retry."""
         return await self._registry.swap(self._key("state"), revision, encode_value(record))
 
     async def agree(self, settings: SetSettings) -> None:
-        """Note the set's settings if this is its first replica. Raises `UsageError` if they differ from the set's."""
+        """Write these settings for a new set. Raises `UsageError` if the set already has other settings."""
         while True:
             found = await self._registry.read(self._key("settings"))
             noted = self._decode(SetSettings, "settings", found)
@@ -79,7 +79,7 @@ class SetRegistry:
             )
 
     async def claim_number(self, wanted: int | None) -> int:
-        """Return the number of a replica with a new folder: `wanted`, or the lowest that no replica of the set had."""
+        """Reserve a number for a replica with a new folder: `wanted`, or the lowest number that was never given."""
         key = self._key("numbers")
         while True:
             found = await self._registry.read(key)
@@ -95,7 +95,7 @@ class SetRegistry:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def register(self, info: ReplicaInfo, lease: int) -> None:
-        """Write what this replica is, under its lease.
+        """Write the registration of this replica, under its lease.
 
         Raises `UsageError` if another process is registered with this number: a copied folder, or two sets of one name.
         """

@@ -39,8 +39,8 @@ logger = logger_of(__name__)
 FIRST_SECONDS = 3.0  # time from the start to the first copy. Source: BrokerController.handleSlaveSynchronize
 AGAIN_SECONDS = 10.0  # time between two copies
 ASK_SECONDS = 3.0  # longest wait for each reply of the master
-MOST_WAITING = 3  # copies of progress that wait until the slave's log has reached them
-KEYS_AT_ONCE = 500  # groups and topics entered before other connections are served: about half a millisecond
+MOST_WAITING = 3  # limit of copies of delay-level progress that wait until the slave's log has reached them
+KEYS_AT_ONCE = 500  # limit of groups and topics stored between two yields to the event loop: about half a millisecond
 
 B = TypeVar("B", bound=Body)
 
@@ -53,14 +53,14 @@ class _Bounds(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """The master's progress through its delay levels. All that it had delivered is in its log before `log_end`."""
+    """The master's progress through its delay levels. All its deliveries are in its log before `log_end`."""
 
     table: DelayOffsetTable
     log_end: int
 
 
 class SlaveTables:
-    """Keeps the tables of one slave like its master's. `fault` is the reason why that fails now, "" if it does not."""
+    """Copies a master's tables to one slave. `fault` is the reason why copying fails now, "" if it works."""
 
     def __init__(self, state: SharedState) -> None:
         self.fault = ""
@@ -89,7 +89,7 @@ class SlaveTables:
                 await self.copy()
                 self.fault = ""
             except MQError as error:
-                if self.fault != str(error):  # once for each reason
+                if self.fault != str(error):  # each reason is logged once
                     logger.warning("the tables of master %s are not copied: %s", self._role.master_address, error)
                 self.fault = str(error)
             except Exception as error:
@@ -134,9 +134,9 @@ class SlaveTables:
             raise StoreError(f"the master does not tell the bounds of its log: {error!r}") from error
 
     async def _take_offsets(self, table: ConsumerOffsetTable) -> None:
-        """Enter the consumer offsets of clients' groups, none behind the end of its queue here.
+        """Store the consumer offsets of clients' groups, limited to the end of each queue here.
 
-        The progress of internal groups comes from the log here.
+        Offsets of internal groups are not copied: the broker finds them in the log here.
         """
         for number, (key, queues) in enumerate(table.offsets.items(), 1):
             topic, _, group = key.partition("@")
@@ -153,8 +153,8 @@ class SlaveTables:
     def _note_progress(self, progress: _Progress) -> None:
         """Save the latest progress of delay levels whose deliveries are in the log here.
 
-        Newer progress waits until the log here has reached it. Progress that would be saved too early would lose the
-        messages whose deliveries are not here.
+        Newer progress waits until the log here has reached it. Progress that is saved too early would skip delayed
+        messages whose deliveries are not in the log here.
         """
         if len(self._waiting) < MOST_WAITING:
             self._waiting.append(progress)

@@ -12,10 +12,10 @@ from pyromq.store.queue.consume_queue import FILLER_SIZE
 
 
 class StoreLog:
-    """The log of an open store, as `ReplicaLog` describes it. Confirms nothing by itself: reads are bounded at once.
+    """The log of an open store, as a `ReplicaLog`. From now on, consumers read only up to the store's confirmed end.
 
-    `confirm` takes the ends that replicas have confirmed; None: they are the store's confirmed end. `begin` is the log
-    offset at which an empty log begins.
+    `confirm(end)` is called with a new confirmed end; None: it is set in the store directly. `begin` is the log offset
+    at which an empty log begins.
     """
 
     def __init__(self, store: MessageStore, confirm: Callable[[int], None] | None = None, begin: int = 0) -> None:
@@ -52,7 +52,7 @@ class StoreLog:
         return self._store.confirmed_end
 
     def last_mark(self) -> RecordMark | None:
-        """Return the mark of the last record that is in a queue; None without one."""
+        """Return the mark of the last record that is in a queue; None if no record is."""
         store = self._store
         last = -1
         for topic in store.topics():

@@ -80,9 +80,9 @@ _ALLOCATED_BYTES = 1 << 20  # bytes of disk space per allocation for entries
 _STRETCH = 1 << 15  # bytes per allocation for slots; a multiple of the slot size
 _INT_MAX = (1 << 31) - 1
 _MOST_CACHED = 200  # limit of characters of a key part whose hash is cached
-_COUNTER = 4  # hex digits of the counter at the end of a unique id: the other digits change once a ms
+_COUNTER = 4  # a unique id ends with a counter of 4 hex digits; the other digits change once a ms
 _hash_of_start = lru_cache(maxsize=1024)(java_hash)
-_hash_of_end = lru_cache(maxsize=65536)(java_hash)  # one hash per value of the counter
+_hash_of_end = lru_cache(maxsize=65536)(java_hash)  # holds all 65,536 endings of unique ids
 
 
 def key_of_entry(key_hash: int, log_offset: int) -> bytes:

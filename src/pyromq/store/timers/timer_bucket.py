@@ -42,7 +42,8 @@ from pyromq.store.timers.growing_file import GrowingFile
 
 MISFIT = "its entry is not that of its record"
 
-LONGEST_RUN = 16_384  # limit of hashes in a merged run (sorted array): a merge takes 2 ms
+# Limit of key hashes in a sorted array made from two smaller ones. Merging to this size takes 2 ms.
+LONGEST_RUN = 16_384
 _NUMBER_BITS = 32
 _NUMBER = (1 << _NUMBER_BITS) - 1
 

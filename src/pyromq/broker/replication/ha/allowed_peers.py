@@ -1,4 +1,4 @@
-"""Which machines get a broker's log: everybody who gets the log has all messages, and can confirm sends."""
+"""Decides which machines may copy a broker's log. Such a machine can read all messages, and can confirm sends."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from math import inf
 from pyromq.clock import Clock
 
 LOOPBACK = "localhost"
-REMEMBERED_SECONDS = 1.0  # name servers are asked once in this time, however many peers connect
+REMEMBERED_SECONDS = 1.0  # time for which the addresses from name servers are kept, to limit requests
 
 
 class AllowedPeers:
     """The IP addresses from which slaves may connect.
 
-    `listed` are the only ones if given. Otherwise a broker that listens at loopback allows all peers. Another broker
-    allows the addresses that `registered` returns: those under the broker's name at its name servers.
+    If `listed` is not empty, only these addresses are allowed. Otherwise a broker that listens at loopback allows all
+    peers. Another broker allows the addresses of `registered`: the brokers of its name at its name servers.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The slave's side of the HA stream: takes in the bytes of the master's log, and reports what is stored.
+"""The slave's side of the HA stream: appends the bytes of the master's log, and reports the stored log offset.
 
-Before a slave follows a master, the slave compares the size of log files, the bounds of both logs, and the last record
-that it has. Different from RocketMQ: logs that differ are never mixed, a slave that cannot follow logs the reason, and
-a slave leaves a silent master. Source: RocketMQ 4.9.7, HAService.HAClient.
+Before a slave follows a master, the slave compares the size of log files, the bounds of both logs, and its last record.
+Different from RocketMQ: a slave never appends to a log that differs from the master's, logs the reason if it cannot
+follow, and closes the connection to a silent master. Source: RocketMQ 4.9.7, HAService.HAClient.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ logger = logger_of(__name__)
 
 RETRY_SECONDS = 5.0  # pause after a try that failed, as upstream's HAClient
 CONNECT_SECONDS = 3.0  # longest wait for a connection
-LOOK_SECONDS = 1.0  # time between two checks of silence and of due reports
-# Bytes read at once: taking them in blocks the event loop for less than a millisecond with the usual small records.
+LOOK_SECONDS = 1.0  # time between two checks whether the master is silent, and whether a report is due
+# Bytes per read. Appending them blocks the event loop for less than a millisecond if records are small.
 BUFFER_BYTES = 128 << 10
 
 
@@ -82,13 +82,13 @@ class MasterConnection(asyncio.BufferedProtocol):
             self.received += len(piece.data)
 
     def report(self) -> None:
-        """Tell the master up to which log offset the log is stored here."""
+        """Send the master the log offset up to which the log is stored here."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_report(self._store.written_end))
             self._reported_at = self._clock.monotonic()
 
     def report_within(self, seconds: float) -> None:
-        """Report if the last report is older."""
+        """Report if the last report is older than `seconds`."""
         if self._clock.monotonic() - self._reported_at > seconds:
             self.report()
 
@@ -105,9 +105,9 @@ class MasterConnection(asyncio.BufferedProtocol):
 
 
 class HaClient:
-    """Keeps a slave's log equal to its master's. `follow` says which broker is the master now.
+    """Copies the log of the master that `follow` was called with.
 
-    `fault` is the reason why the slave does not follow its master, "" if it does; `connection` is the connection to the
+    `fault` is the reason why the slave does not follow its master, "" if it does. `connection` is the connection to the
     master, None without one.
     """
 
@@ -125,7 +125,7 @@ class HaClient:
         self._following: asyncio.Task[None] | None = None
 
     def follow(self, master: Master | None) -> None:
-        """Follow this master from now on, and leave another one; None: follow no master."""
+        """Follow this master from now on, and close the connection to another master; None: follow no master."""
         if master == self.master:
             return
         self._leave()
@@ -147,7 +147,7 @@ class HaClient:
         await self._tasks.stop()
 
     async def _follow(self, master: Master) -> None:
-        """Connect to a master, take in its log, and connect again when the connection ends; until cancelled."""
+        """Connect to a master and append its log. Connect again when the connection ends, until cancelled."""
         while True:
             received = 0
             try:
@@ -199,9 +199,10 @@ class HaClient:
         return connection
 
     async def _look_after(self, connection: MasterConnection, master: Master) -> None:
-        """Report in time, and compare the bounds of the logs while the master sends only heartbeats.
+        """Send due reports, and compare the bounds of the logs while the master sends only heartbeats.
 
-        Raises `Unavailable` if the master is silent, and `StoreError` if the master has deleted what the slave lacks.
+        Raises `Unavailable` if the master is silent, and `StoreError` if the master has deleted bytes that the slave
+        lacks.
         """
         silence = self._config.housekeeping_ms / 1000
         compared_at = self._clock.monotonic()
@@ -216,18 +217,18 @@ class HaClient:
                 await self._compare_bounds(master)
 
     async def _compare_bounds(self, master: Master) -> None:
-        """Raise `StoreError` if the master has deleted what the slave lacks."""
+        """Raise `StoreError` if the master has deleted bytes that the slave lacks."""
         if not self._store.max_log_offset:
             return
         try:
             await self._comparison.check_bounds(master.address)
         except StoreError:
             raise
-        except MQError as error:  # the master's HA port serves on: the next round asks again
+        except MQError as error:  # only this request failed; the HA connection works, and the next check repeats it
             logger.info("master %s does not tell the bounds of its log: %s", master.address, error)
 
     def _complain(self, master: Master, reason: str) -> None:
-        """Log why the master is not followed: once for each reason, since the slave tries again each 5 s."""
+        """Log why the master is not followed, once for each reason, because the slave retries every 5 s."""
         if self.fault != reason:
             self.fault = reason
             logger.warning("the log of master %s is not followed: %s", master.ha_address, reason)

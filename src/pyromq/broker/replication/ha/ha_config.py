@@ -26,7 +26,7 @@ def _parse_hosts(text: str) -> tuple[str, ...]:
 class HaConfig:
     """The settings of both sides. Master and slave should have equal intervals."""
 
-    # Port on which a master sends its log to slaves; None: `listenPort` + 1. Unlike upstream, this setting is used.
+    # Port at which a master sends its log to slaves; None: `listenPort` + 1. RocketMQ ignores this setting.
     port: int | None = setting(None, "haListenPort", change=_NEXT, read=parse_number)
     # Time after its last bytes at which a master sends a heartbeat, and a slave a report.
     heartbeat_ms: int = setting(5_000, "haSendHeartbeatInterval", range=_TIME, change=_NEXT)
@@ -34,7 +34,7 @@ class HaConfig:
     housekeeping_ms: int = setting(20_000, "haHousekeepingInterval", range=_TIME, change=_NEXT)
     # Limit of a frame's bytes of the log. A RocketMQ slave never takes a frame of 4 MiB.
     batch_bytes: int = setting(32_768, "haTransferBatchSize", range=(1, 1 << 20), change=_NEXT)
-    # Bytes of the log by which the furthest slave of a synchronous master may be behind: sends get code 11 otherwise.
+    # Largest lag, in bytes, of the slave with the longest log at a synchronous master. Beyond it sends get code 11.
     fall_behind_bytes: int = setting(256 << 20, "haSlaveFallbehindMax", range=(1, 1 << 62), change=_NEXT)
     # Limit of a send's wait for a slave at a synchronous master. After this time the reply has code 12.
     slave_timeout_ms: int = setting(3_000, "slaveTimeout", range=_TIME, change=_NEXT)

@@ -12,15 +12,15 @@ from pyromq.broker.shared_state import SharedState
 
 
 def _ignored(end: int) -> None:
-    """Take a slave's report that confirms nothing."""
+    """Ignore a slave's report: slaves of a replica set confirm nothing."""
 
 
 def sending_log(state: SharedState) -> BrokerModule:
     """Return the module that sends the log to slaves while the broker is the master; an empty module for a broker
     without slaves.
 
-    With SYNC_MASTER, replies to sends wait until one slave has the messages. Slaves of a replica set are sent confirmed
-    messages only, since slaves of RocketMQ 4.9 cannot cut their logs. Nothing waits for them.
+    With SYNC_MASTER, replies to sends wait until one slave has the messages. The slaves of a replica set get only
+    confirmed messages, because slaves of RocketMQ 4.9 cannot cut their logs. No reply waits for these slaves.
     """
     config = state.config
     if not config.serves_slaves:
@@ -35,7 +35,7 @@ def sending_log(state: SharedState) -> BrokerModule:
         allows=peers.allows,
         fetch=state.cold_reads.fetch,
     )
-    # The port of a broker that takes any free port is known later, and the next port may be in use.
+    # A broker with port 0 knows its port only after it listens, and `port` + 1 may then be in use.
     takes_any_port = config.port == 0
 
     def require_slave() -> None:
@@ -53,7 +53,7 @@ def sending_log(state: SharedState) -> BrokerModule:
 
     return BrokerModule(
         master_only=True,
-        mend=require_slave,  # before the first request
+        mend=require_slave,  # `mend` runs before the first request
         start=start,
         steps=[Step(service.step, service.alarm)],
         stop=service.stop,
@@ -69,7 +69,7 @@ def following_log(state: SharedState) -> BrokerModule:
     client = state.ha_client = HaClient(state.store, state.clock, config.ha, connections=config.connections)
 
     def obey() -> None:
-        """Follow the master that is known now. A slave that loses sight of its master keeps the connection."""
+        """Follow the master that is known now. If the master is unknown, the slave keeps its connection."""
         if role.is_master:
             client.follow(None)
         elif ha_address := config.ha_master or role.ha_address:

@@ -1,8 +1,8 @@
-"""The master's side of the HA stream: sends the commit log to slaves, and notes what they have stored.
+"""The master's side of the HA stream: sends the commit log to slaves, and receives their reports.
 
-No task runs for a slave, and no byte of the log is copied: each turn writes memory views of the log to each socket.
-Different from RocketMQ: a report counts only for its own connection, a false report closes the connection, and
-only known addresses get the log. Source: RocketMQ 4.9.7, HAService and HAConnection.
+In each turn of the event loop, one task writes memory views of the log to all sockets, without copying bytes.
+Different from RocketMQ: a report counts only for its own connection, an impossible report closes the connection, and
+only allowed addresses get the log. Source: RocketMQ 4.9.7, HAService and HAConnection.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-WAKE_SECONDS = 0.1  # longest wait for new bytes of a slave that has all: as upstream's HAConnection
-BUSY_WAKE_SECONDS = 0.005  # the same while messages are being stored
+WAKE_SECONDS = 0.1  # time between two checks for new bytes of the log: as upstream's HAConnection
+BUSY_WAKE_SECONDS = 0.005  # time between two checks while messages are being stored
 TURN_BYTES = 1 << 20  # limit of bytes for one slave in one turn of the event loop: less than a millisecond
-MOST_FRAMES = 256  # limit of frames in one write: half of the pieces that the kernel takes in one call
-MOST_PEERS = 100  # limit of connections: peers whose address is not known yet need a request to a name server
-_READ_BYTES = 4096  # bytes read at once: reports of 8 bytes, of which only the last one counts
+MOST_FRAMES = 256  # limit of frames in one write: half of the kernel's limit of pieces in one call
+MOST_PEERS = 100  # limit of connections, because an unknown address costs a request to a name server
+_READ_BYTES = 4096  # bytes per read: up to 512 reports, of which only the last one counts
 
 Piece = bytes | memoryview
 
 
 class HaConnection:
-    """One slave at a master. `sent_to` is None until the first report, before which a slave is sent nothing."""
+    """The connection of one slave. `sent_to` is None until the first report; before it, no bytes are sent."""
 
     def __init__(self, peer: socket.socket, address: str, now: float) -> None:
         self.address = address
         self.peer = peer
         self.reports = ReportReader()
-        self.reported = 0  # log offset before which the slave has stored all
+        self.reported = 0  # log offset up to which the slave has stored the log
         self.sent_to: int | None = None
-        self.unsent: list[Piece] = []  # what the full socket did not take
+        self.unsent: list[Piece] = []  # bytes that the full socket did not accept
         self.loading: Future[None] | None = None  # loads pages of the log that are not resident
         self.loads = 0  # loads since bytes were last sent
         self.heard_at = self.written_at = now  # monotonic seconds
@@ -58,10 +58,10 @@ class HaConnection:
 
 
 class HaService:
-    """The slaves of one master. `replicated(end)` is called when a slave has stored the log before `end`.
+    """The slaves of one master. `replicated(end)` is called when a slave has stored the log up to `end`.
 
-    `allows(host)` says whether slaves at an IP address get the log. `fetch` loads pages in a thread and rings the
-    alarm, which calls `step`. `start` sets `port`.
+    `allows(host)` returns whether slaves at an IP address may get the log. `fetch` loads pages in a thread; `step` is
+    called when they are loaded. `port` is set by `start`.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class HaService:
         self._listener: HandingListener | None = None
         self._tasks = Tasks()
         self._connections: dict[socket.socket, HaConnection] = {}
-        self._admitting = 0  # peers whose address is being looked up
-        self._complaints: dict[str, str] = {}  # the last warning about each host, which is logged once
+        self._admitting = 0  # number of peers whose address is being checked
+        self._complaints: dict[str, str] = {}  # host -> last warning about it; an equal warning is not repeated
         self._is_woken = False
         self._run_soon: Callable[[Callable[[], object]], object] = lambda work: None  # set by `start`
 
     @property
     def slaves(self) -> list[tuple[str, int]]:
-        """The address of each connected slave, and the log offset before which the slave has stored all."""
+        """The address of each connected slave, and the log offset up to which the slave has stored the log."""
         return [(each.address, each.reported) for each in self._connections.values()]
 
     async def start(self, host: str, port: int) -> None:
@@ -102,20 +102,20 @@ class HaService:
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Stop listening. Slaves that are connected are served until `close`."""
+        """Stop listening. Connected slaves get the log until `close`."""
         if self._listener is not None:
             stop_listening(self._listener)
             self._listener = None
         await self._tasks.stop()
 
     def close(self) -> None:
-        """Write the last records, and close the connections of all slaves."""
+        """Write the last records to the slaves, and close their connections."""
         self._send_all()
         for connection in list(self._connections.values()):
             self._close(connection)
 
     def has_replica(self, end: int) -> bool:
-        """Return whether a slave is connected that may soon have the log before `end`. Wakes the sending."""
+        """Return whether a connected slave may soon have the log up to `end`. Schedules sending."""
         self.wake()
         least = end - self._config.fall_behind_bytes
         return any(each.reported > least for each in self._connections.values())
@@ -157,7 +157,7 @@ class HaService:
         self._tasks.start(self._admit(peer, f"{host}:{port}"), name=f"admit slave {host}")
 
     async def _admit(self, peer: socket.socket, address: str) -> None:
-        """Begin to read the reports of a slave, if its address is allowed."""
+        """Accept a slave if its address is allowed, and begin to read its reports."""
         connection = HaConnection(peer, address, self._clock.monotonic())
         try:
             allowed = await self._allows(connection.host)
@@ -191,7 +191,7 @@ class HaService:
         self._close(connection)
 
     def _complain(self, connection: HaConnection, reason: str) -> None:
-        """Log why a slave is not served: once for each host and reason, since slaves come back each 5 s."""
+        """Log why a slave is refused, once for each host and reason, because slaves connect again every 5 s."""
         if self._complaints.get(connection.host) != reason:
             self._complaints[connection.host] = reason
             logger.warning("the log is not sent to slave %s: %s", connection.address, reason)
@@ -232,7 +232,7 @@ class HaService:
         self._replicated(report)
 
     def _begin(self, report: int) -> int:
-        """Return the log offset at which an empty slave begins, that of the last file, or the offset of the report."""
+        """Return the log offset at which a slave begins: its reported end, or the begin of the last file if empty."""
         end = self._store.max_log_offset
         return report or max(end - end % self._store.config.segment_bytes, self._store.min_log_offset)
 
@@ -245,7 +245,7 @@ class HaService:
     # -- bytes
 
     def _send_all(self) -> bool:
-        """Write to each slave what it lacks. Return whether anything was written."""
+        """Write to each slave the bytes that it lacks. Return whether any bytes were written."""
         self._is_woken = False
         written = False
         for connection in list(self._connections.values()):
@@ -288,7 +288,7 @@ class HaService:
             connection.loading = self._fetch(pages, self.alarm)
 
     def _write(self, connection: HaConnection, pieces: Sequence[Piece]) -> bool:
-        """Write pieces, and keep what the socket does not take. Return False if the connection has closed."""
+        """Write pieces, and keep the bytes that the socket does not accept. Return False if the connection closed."""
         try:
             sent = connection.peer.sendmsg(pieces)
         except BlockingIOError:
@@ -313,7 +313,7 @@ class HaService:
 
 
 def _rest(pieces: Sequence[Piece], sent: int) -> list[Piece]:
-    """Return what is left of pieces after their first `sent` bytes."""
+    """Return the pieces without their first `sent` bytes."""
     for index, piece in enumerate(pieces):
         if sent < len(piece):
             return [memoryview(piece)[sent:], *pieces[index + 1 :]]

@@ -1,7 +1,7 @@
-"""Compares a slave's log with its master's before the slave follows the master. Asks the master's port for requests.
+"""Compares a slave's log with its master's before the slave follows the master, by requests to the master's main port.
 
-RocketMQ never compares: a slave whose log is longer than its master's goes on when the master has grown past it, and
-then holds other bytes than the master.
+RocketMQ does not compare the logs. If its slave has a longer log than the master, the slave continues when the master's
+log is longer again, and then the two logs differ.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LogComparison:
                 await self._check_last_record(channel, await self._check_bounds(channel))
 
     async def check_bounds(self, master: str) -> None:
-        """Ask whether the master still has the byte at which the log here ends. Raises as `check` does."""
+        """Check that the master still has the byte at which the log here ends. Raises the errors of `check`."""
         async with self._channel(master) as channel:
             await self._check_bounds(channel)
 
@@ -79,7 +79,7 @@ class LogComparison:
             )
 
     async def _check_bounds(self, channel: Channel) -> _Bounds:
-        end = self._store.max_log_offset  # before the master is asked: its log may only be longer
+        end = self._store.max_log_offset  # read before the request, so that the master's log can only be longer
         bounds = await _bounds(channel)
         if end < bounds.first:
             raise StoreError(

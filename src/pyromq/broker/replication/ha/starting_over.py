@@ -1,4 +1,4 @@
-"""Empties the data folder of a slave that its master has left behind: the master has deleted what the slave lacks."""
+"""Empties the data folder of a slave that cannot follow, because the master has deleted bytes that the slave lacks."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NO_EPOCH = 0  # masters and slaves of RocketMQ 4.9 have no epochs
 async def start_over(config: BrokerConfig, clock: Clock, disk: Disk) -> None:
     """Empty the store of a slave whose log ends before its master's begins, if `haStartOver` is set.
 
-    The log is moved into the folder `cut`. Must be called before the store is opened. If no master can be asked, the
-    store stays as it is. Raises the errors of `MessageStore.open`.
+    The log is moved into the folder `cut`. Must be called before the store is opened. If no master answers, the store
+    is not changed. Raises the errors of `MessageStore.open`.
     """
     if config.role is not ConfiguredRole.SLAVE or not config.ha.start_over:
         return

@@ -1,8 +1,8 @@
-"""Holds requests while a master hands over, and passes on to the new master what reaches a replica instead.
+"""Holds writes while a master hands over, and passes on requests that clients send to a replica that is not the master.
 
-Clients of RocketMQ look for routes every 30 s only, so they send to the former master for that long. Clients of ours
-are told the master's address and move at once. A request that was passed on has the language PYTHON, so it is never
-passed on twice.
+RocketMQ's clients fetch routes only every 30 s, so they send to the former master for that long. Pyromq's clients get
+the master's address in the refusal, and connect to the master at once. A request that was passed on has the language
+PYTHON, so no replica passes it on again.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from pyromq.remoting.headers.message_headers import SendMessageV2
 
 logger = logger_of(__name__)
 
-WAIT_SECONDS = 1.0  # longest wait of a request until the new master is at work
-ANSWER_SECONDS = 30.0  # longest wait for the new master's reply: the client gives up earlier
-MOST_WAITING = 10_000  # limit of requests that wait, as of sends that wait for confirmation
+WAIT_SECONDS = 1.0  # longest wait of a request until the new master takes writes
+ANSWER_SECONDS = 30.0  # longest wait for the new master's reply; clients give up earlier
+MOST_WAITING = 10_000  # limit of waiting requests, equal to the limit of sends that wait for confirmation
 MOST_WAITING_BYTES = 64 << 20
-_PAUSE_SECONDS = 0.02  # between two questions whether the new master is at work
+_PAUSE_SECONDS = 0.02  # time between two attempts to pass the first request on
 
-# Only a master answers these. While it hands over they wait, whoever sends them.
+# Requests that only a master answers. While a master hands over, these requests of all clients wait.
 _WRITES = {
     int(header.code)
     for header in (
@@ -58,7 +58,7 @@ _WRITES = {
         *(ResumeHalfMessage, SendHalfRun, CommitBatch, RollBackBatch),
     )
 }
-# Passed on to the master, with what only masters know of groups.
+# Requests that a replica passes on to the master: writes, and those for offsets and locks of groups.
 _PASSED = {
     int(header.code)
     for header in (
@@ -76,20 +76,20 @@ class _Waiting(msgspec.Struct, gc=False, eq=False):
 
 
 class PassingOn:
-    """The requests that wait for another master at one replica, in the order in which they arrived.
+    """The requests that wait for the new master at one replica, in the order in which they arrived.
 
-    `divert` takes requests out of the way of `dispatcher`, which answers those that need not wait any more. Requests of
-    one connection reach the new master in their order.
+    The dispatcher calls `divert` for each request, and answers the requests for which it returns None. `dispatcher`
+    also answers requests that stop waiting. Requests of one connection reach the new master in their order.
     """
 
     def __init__(self, connections: ConnectionConfig, clock: Clock) -> None:
-        self.dispatcher: Dispatcher | None = None  # that of the present broker
+        self.dispatcher: Dispatcher | None = None  # the dispatcher of the present broker
         self._connections = replace(connections, signer=None, hooks=())  # requests are passed on as they were signed
         self._clock = clock
         self._is_holding = False
         self._is_master = False
-        self._answered_here: Call | None = None  # the request that the broker answers now, though it could be passed on
-        self._master: str | None = None  # address of the other replica that is master; None: not known
+        self._answered_here: Call | None = None  # the request that `dispatcher` answers now, so `divert` ignores it
+        self._master: str | None = None  # address of the other replica that is master; None: unknown
         self._is_at_work = False  # whether the new master has taken a write
         self._queue: deque[_Waiting] = deque()
         self._bytes = 0  # of the bodies in the queue
@@ -112,13 +112,13 @@ class PassingOn:
         return self._enter(call)
 
     def hold(self) -> None:
-        """Let writes wait until one of the next two methods is called: the master hands over."""
+        """Make new writes wait until `pass_to` or `serve` is called. The old master calls this to start a handover."""
         self._is_holding = True
 
     def pass_to(self, master: str | None) -> None:
-        """Pass on to this master what clients of other languages ask for; None: the master is not known yet.
+        """Pass requests of clients of other languages on to this master; None: the master is not known yet.
 
-        The broker answers what waits and is not passed on.
+        The broker answers the waiting requests that are not passed on.
         """
         if master != self._master:
             self._master, self._is_at_work = master, False
@@ -127,7 +127,7 @@ class PassingOn:
         self._release()
 
     def serve(self) -> None:
-        """Let the broker answer all requests, and those that wait: it is the master."""
+        """Make the broker, as the master, answer all requests, including the waiting ones."""
         self._master, self._is_master = None, True
         self._drop_channel()
         self._release()
@@ -142,7 +142,7 @@ class PassingOn:
                 self._append(each)
 
     async def stop(self) -> None:
-        """Let the broker answer what waits, and close the connection to the master."""
+        """Make the broker answer all waiting requests, and close the connection to the master."""
         channel = self._channel
         self.serve()
         await self._tasks.stop()
@@ -197,7 +197,7 @@ class PassingOn:
             self._passing = None
 
     async def _pass_first(self, master: str) -> None:
-        """Pass on the first request, or wait a little if the master is not at work yet."""
+        """Pass on the first request, or wait a little if the new master does not take writes yet."""
         first = self._queue[0]
         if first.call.peer.closed:  # its client has given up, and sends the request again
             self._take().answered.set_result(Reply())
@@ -222,7 +222,7 @@ class PassingOn:
         self._is_at_work = first.call.code in _WRITES and not is_refused
 
     def _is_first(self, waiting: _Waiting, master: str) -> bool:
-        """Whether nothing has changed while the pass waited."""
+        """Whether the request is still the first one, and the master still the same."""
         return master == self._master and bool(self._queue) and self._queue[0] is waiting
 
     async def _open(self, master: str) -> Channel:
@@ -249,7 +249,7 @@ class PassingOn:
 
     @staticmethod
     def _is_refused(response: Response | MQError, code: int) -> bool:
-        """Whether the other replica has not taken a request, because it is not the master or cannot be reached."""
+        """Whether the other replica has not processed a request, because it is not the master or cannot be reached."""
         return isinstance(response, MQError) or (code in _WRITES and response.code in _NOT_YET)
 
     def _finish(self, waiting: _Waiting, response: Response | MQError) -> None:
@@ -265,7 +265,7 @@ class PassingOn:
         waiting.answered.set_result(Reply(header, response.body, response.code, response.remark))
 
     def _drop_channel(self) -> None:
-        """Close the connection once the requests on it are answered, or after a time."""
+        """Close the connection when its requests are answered or have timed out."""
         if self._channel is not None:
             self._tasks.start(_close_later(self._channel), name="close the connection to a former master")
             self._channel = None
@@ -276,7 +276,7 @@ def _may_be_passed(call: Call) -> bool:
 
 
 def _as_received(call: Call) -> RawFields:
-    """Return the fields of a request as they were received: a signature covers them."""
+    """Return the fields of a request as the client sent them, because its signature covers them."""
     assert call.header is not None
     return RawFields(call.code, call.fields if call.fields is not None else wire_fields(call.header))
 
@@ -286,7 +286,7 @@ def _complete(answered: Later, done: Future[Reply] | Later) -> None:
 
 
 async def _close_later(channel: Channel) -> None:
-    """Close a connection once what was asked on it is answered; calls end at the latest after their time-out."""
+    """Close a connection when its requests are answered or have timed out."""
     while channel.session.waiting and not channel.closed:
         await asyncio.sleep(_PAUSE_SECONDS)
     await channel.close()

@@ -1,1 +1,1 @@
-"""What administrators see of a replica set and ask of it: state, planned failover, accepted loss, metrics."""
+"""Requests of administrators to a replica set: its state, a planned failover, an accepted loss, and metrics."""

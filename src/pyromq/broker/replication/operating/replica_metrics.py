@@ -60,7 +60,7 @@ FAMILIES = (
 
 
 class ReplicaMetrics:
-    """A metrics source that outlives the restarts of the broker in a replica's process."""
+    """A source of metrics that stays in use when a replica's process restarts its broker."""
 
     def __init__(self, server: ReplicaServer, now: Callable[[], float]) -> None:
         self._server = server
@@ -74,7 +74,7 @@ class ReplicaMetrics:
         return self._of_broker().faults() | {"replica set": self._server.trouble or ""}
 
     async def tell(self, exposition: Exposition) -> None:
-        """Add the samples of the broker and the set. While the broker restarts there are none."""
+        """Add the samples of the broker and the set. Adds nothing while the broker restarts."""
         server = self._server
         if not server.is_open:
             return

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def replica_set(server: ReplicaServer, now: Callable[[], float]) -> Callable[[SharedState], BrokerModule]:
-    """Return a function that makes a module of a replica's broker. Only this module of the broker knows the replica."""
+    """Return a function that makes the broker's module for requests about its replica set."""
 
     def make(state: SharedState) -> BrokerModule:
         processor = ReplicaSetProcessor(server, now)
@@ -33,7 +33,7 @@ def replica_set(server: ReplicaServer, now: Callable[[], float]) -> Callable[[Sh
 
 
 class ReplicaSetProcessor:
-    """Answers for the replica whose broker this is."""
+    """Answers requests about the replica that this broker belongs to."""
 
     def __init__(self, server: ReplicaServer, now: Callable[[], float]) -> None:
         self._server = server
@@ -46,7 +46,7 @@ class ReplicaSetProcessor:
 
     @answers(HandOver)
     def hand_over(self, header: HandOver, call: Call) -> Future[Reply]:
-        """Reply once the other replica is the master by the set's record, or with the reason why it is not."""
+        """Start a planned failover. Reply when the set's record names the other master, or when the failover fails."""
         reply: Future[Reply] = Future()
         self._tasks.start(self._hand_over(header.number, reply), name="hand over")
         return reply
@@ -64,14 +64,17 @@ class ReplicaSetProcessor:
 
     @answers(AcceptLoss)
     def accept_loss(self, header: AcceptLoss, call: Call) -> Reply:
-        """Begin the election of this replica. Raises `BrokerError` if the set has a master, or needs no loss."""
+        """Start the election of this replica with loss. Raises `BrokerError` if the set has or can elect a master."""
         if (reason := self._why_no_loss()) is not None:
             raise BrokerError(reason)
         self._server.accept_loss(header.reason)
         return Reply()
 
     def _why_no_loss(self) -> str | None:
-        """Return why no loss may be accepted now. A master whose registry lost the set's record writes it anew."""
+        """Return why no election with loss is allowed now; None if it is.
+
+        It is also allowed at a master whose registry was restored: the election writes the set's record again.
+        """
         server, replica = self._server, self._server.replica
         if replica.is_master:
             return None if replica.view.is_restored else f"replica {server.number} is the master already"

@@ -1,4 +1,4 @@
-"""Remembers what a replica's present state does not show: past ends of the log, and changes of the in-sync list."""
+"""The history of one replica: past ends of the log, and changes of the in-sync list."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pyromq.broker.replication.set_record import SetRecord
 from pyromq.clock import Clock
 
 _SAMPLE_SECONDS = 0.25  # time between two noted ends: the precision of a lag in seconds
-_SAMPLES = 2_400  # ten minutes of a log that grows all the time; a longer lag is shown as ten minutes
+_SAMPLES = 2_400  # limit of noted ends, ten minutes of a growing log; a longer lag is shown as ten minutes
 
 
 class SetWatch:
-    """Watches one replica of a set from the start of its process, also over restarts of the broker in this process."""
+    """Records the history of one replica since its process started. Restarts of the broker keep the history."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -22,7 +22,7 @@ class SetWatch:
         self._since_ms: dict[int, int] = {}
 
     def look(self, now: float, replica: Replica) -> None:
-        """Note what has changed. Called several times a second."""
+        """Record the log's end, and changes of the in-sync list. Called several times a second."""
         self._note_end(now, longest_end(replica))
         record = replica.view.record
         if record is not self._record:

@@ -1,1 +1,1 @@
-"""The tables that follow the log in a replica set: what a master sends, and what a follower takes in."""
+"""Copies a broker's tables (topics, groups, offsets and others) from the master of a replica set to the followers."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyromq.broker.role import BrokerRole
     from pyromq.broker.shared_state import SharedState
 
-OFFSETS_SECONDS = 0.2  # time between two copies of consumer offsets: messages of that time come twice after a kill
+OFFSETS_SECONDS = 0.2  # time between two copies of consumer offsets; a failover redelivers the messages of this time
 
 B = TypeVar("B", bound=Body)
 
@@ -46,7 +46,7 @@ def replicated_tables(state: SharedState) -> list[ReplicatedTable]:
             encode=lambda _: msgspec.json.encode(store.min_log_offset),
             adopt=lambda data: _adopt_first_byte(state.role, store, msgspec.json.decode(data, type=int)),
         ),
-        ReplicatedTable(  # a new follower's log has no message of these queues: their next offsets come by this table
+        ReplicatedTable(  # gives a new follower the next offsets of queues without a message in its log
             name="expiredQueues",
             version=lambda: store.min_log_offset,
             encode=lambda _: msgspec.json.encode(store.expired_ends()),
@@ -76,7 +76,7 @@ def _whole(
     encode: Callable[[], bytes],
     adopt: Callable[[bytes], Future[None] | None],
 ) -> ReplicatedTable:
-    """Return a table that is copied as a whole after each change, and confirmed."""
+    """Return a table that is copied as a whole after each change. A change must be confirmed by the replicas."""
     return ReplicatedTable(name=name, version=version, encode=lambda _: encode(), adopt=adopt, is_confirmed=True)
 
 
@@ -88,7 +88,7 @@ def _changes(
     *,
     follows_log: bool = False,
 ) -> ReplicatedTable:
-    """Return a table of which the changed keys are copied."""
+    """Return a table of which only the changed keys are copied."""
     return ReplicatedTable(
         name=name,
         version=lambda: changed.version,

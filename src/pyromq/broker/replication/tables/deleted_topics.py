@@ -1,7 +1,7 @@
-"""Which topics a replica set has deleted, and where in the log: earlier records of such a topic are in no queue.
+"""The deleted topics of a replica set, with the log offset of each deletion. Earlier records are in no queue.
 
-A follower that is behind takes in records of a topic whose deletion it knows already. So the deletion takes effect when
-the follower's log has reached the place. The table is kept on disk until the log no longer has the place.
+A follower may receive the deletion of a topic before earlier records of the topic. So a deletion takes effect when the
+follower's log has reached its log offset. The table has a deletion until retention has deleted that part of the log.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class DeletedTopics:
         self._ahead = dict(self._table)
 
     def note(self, topic: str) -> Future[None]:
-        """Note that the master deletes a topic now; the future completes when the note is on disk.
+        """Store that the master deletes a topic now. The future completes when the table is on disk.
 
-        The caller deletes the queues.
+        The caller must delete the topic's queues.
         """
         return self._change(self._table | {topic: self._store.max_log_offset})
 
@@ -67,7 +67,7 @@ class DeletedTopics:
         return self._saved
 
     def apply(self) -> None:
-        """Drop the queue entries of the deletions that the log here has reached. For followers."""
+        """Drop the queue entries of deleted topics whose deletion the log here has reached. For followers."""
         end = self._store.max_log_offset
         for topic, offset in list(self._ahead.items()):
             if offset <= end:
@@ -76,7 +76,7 @@ class DeletedTopics:
                     logger.info("topic %s: the master has deleted it at log offset %d", topic, offset)
 
     def lead(self) -> None:
-        """Let the deletions that the log here has not reached take effect at its end, as this broker is the master."""
+        """Apply all other deletions at the end of the log here, because this broker becomes the master."""
         end = self._store.max_log_offset
         if self._table.keys() & self._ahead.keys():
             self._ahead = {topic: min(offset, end) for topic, offset in self._ahead.items()}

@@ -18,7 +18,7 @@ from pyromq.errors import BrokerError, MQError, ResponseCode
 
 
 class _Content(NamedTuple):
-    """A version of a table. `number` counts the versions of all tables, and is what the stream names."""
+    """A version of a table. `number` counts the versions of all tables; messages of the stream name this number."""
 
     version: Hashable
     number: int
@@ -26,7 +26,7 @@ class _Content(NamedTuple):
 
 @dataclass(slots=True)
 class SentToFollower:
-    """What one connection of a follower was sent: the version of each table, and when."""
+    """The last version of each table that was sent on one follower's connection, and the time of sending."""
 
     versions: dict[str, Hashable] = field(default_factory=dict)
     times: dict[str, float] = field(default_factory=dict)
@@ -41,8 +41,8 @@ class _Wait(NamedTuple):
 class SentTables:
     """The tables of one master.
 
-    `holders()` returns the numbers of the other replicas that must have a change; a text is the reason why no change
-    can be confirmed now. `wake` is called when a change has to be sent.
+    `holders()` returns the numbers of the other replicas that must have a change on disk; a text is the reason why no
+    change can be confirmed now. `wake` is called when a change must be sent.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SentTables:
     # -- sending
 
     def due(self, sent: SentToFollower, end: int, *, is_near: bool, now: float) -> list[TablePiece]:
-        """Return the pieces that a follower lacks. `end` is the end of the log here.
+        """Return the changed tables that must now be sent to a follower, in pieces. `end` is the end of the log here.
 
         A follower that is not near the end of the log gets only tables that must be confirmed.
         """
@@ -108,11 +108,11 @@ class SentTables:
     # -- confirmation
 
     def fed(self, replica: int) -> None:
-        """Note that a follower has connected: it is sent all tables, and has none of them until it says so."""
+        """Mark a newly connected follower as having no table on disk. It gets all tables."""
         self._stored[replica] = {}
 
     def stored(self, replica: int, message: TableStored) -> None:
-        """Note that a follower has a table on disk."""
+        """Store that a follower has a version of a table on disk, and complete the futures that waited for it."""
         numbers = self._stored.setdefault(replica, {})
         numbers[message.name] = max(message.version, numbers.get(message.name, 0))
         self.check()
@@ -130,7 +130,7 @@ class SentTables:
         return wait.kept
 
     def check(self) -> None:
-        """Complete the waits that are over. Must be called several times a second."""
+        """Complete the futures whose tables are stored or whose time is over. Must be called several times a second."""
         while self._waits:
             wait = self._waits[0]
             reason = self._reason(wait)
@@ -145,7 +145,7 @@ class SentTables:
                 wait.kept.set_result(None)
 
     def _reason(self, wait: _Wait) -> str:
-        """Return what is missing; "" if nothing is."""
+        """Return the reason why a change is not confirmed yet; "" if it is."""
         holders = self._holders()
         if isinstance(holders, str):
             return holders
@@ -157,6 +157,6 @@ class SentTables:
         return any(stored.get(name, 0) < number for name, number in numbers.items())
 
     def step_down(self, error: MQError) -> None:
-        """Fail all waits: another broker is the master, which may not have the changes."""
+        """Fail all futures of `when_stored`: another broker is the master, which may not have the changes."""
         while self._waits:
             self._waits.popleft().kept.set_exception(error)

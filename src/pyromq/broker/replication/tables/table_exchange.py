@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TableExchange:
-    """The tables of one broker in a set. `do` carries out actions, `report` sends the reports that may be sent now."""
+    """The tables of one broker in a set. `do` carries out actions of `Replica`; `report` sends waiting reports."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class TableExchange:
         self.taken = TakenTables(broker.replicated_tables, stored=self._stored, failed=self._failed)
 
     def received(self, link: Link, message: TablePiece | TableStored) -> None:
-        """Take a message of another replica. A piece counts only if this replica follows its sender."""
+        """Process a message about tables from another replica. Pieces of tables count only from the followed master."""
         following = self._replica.following
         if isinstance(message, TableStored):
             if not link.is_ours:
@@ -59,7 +59,7 @@ class TableExchange:
                 self._failed(error)
 
     def log_grew(self) -> None:
-        """Adopt the tables whose place in the log is here and confirmed: until then queues end before their offsets."""
+        """Adopt received tables up to the confirmed end of the log here: their offsets refer to these records."""
         try:
             self.taken.log_reached(self._store.confirmed_end)
         except (MQError, msgspec.DecodeError) as error:
@@ -71,5 +71,5 @@ class TableExchange:
         self._report()
 
     def _failed(self, error: Exception) -> None:
-        """Leave the master for a while, as after an error of the log's disk. All tables come with the next link."""
+        """Stop following for a while, as after a failed write to the log. The next link transfers all tables again."""
         self._do(self._replica.disk_failed(self._links.now(), f"a table of the master is not stored: {error}"))

@@ -1,7 +1,7 @@
-"""The tables that a follower takes in from its master. No sockets here.
+"""Receives the tables of the master at a follower. No sockets here.
 
-While a table that must be confirmed is not on disk, the follower reports nothing. So a report also says that all
-changes sent before the reported records are on disk.
+While a received table that must be confirmed is not on disk, the follower sends no reports. So a report also confirms
+all table changes that the master sent before the reported records.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MAX_TABLE_BYTES = 64 << 20
 
 
 class TakenTables:
-    """The tables of one follower.
+    """Receives tables at one follower.
 
-    `stored(message)` is called when a confirmed table is on disk, `failed(error)` when it could not be written.
+    `stored(message)` is called when a table is on disk, `failed(error)` when it could not be written.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TakenTables:
         self._stored = stored
         self._failed = failed
         self._pieces: dict[str, bytearray] = {}
-        self._waiting: deque[tuple[ReplicatedTable, int, bytes]] = deque()  # until the log has reached their stamps
+        self._waiting: deque[tuple[ReplicatedTable, int, bytes]] = deque()  # table, stamp, JSON
         self._saving: set[Future[None]] = set()
         self._run_soon = soon_in_this_loop()
 
@@ -47,15 +47,15 @@ class TakenTables:
         return bool(self._saving)
 
     def begin(self) -> None:
-        """Begin with the tables of a master, or of none. What waits for the log of the former master is dropped."""
+        """Drop incomplete and waiting tables of the former master. Must be called when the master changes."""
         self._pieces.clear()
         self._waiting.clear()
         self._saving.clear()
 
     def take(self, piece: TablePiece) -> None:
-        """Take a piece of a table. Raises `MQError` if the table cannot be read.
+        """Add a piece to its table, and adopt the complete table. Raises `MQError` if the table cannot be read.
 
-        Does nothing with a table that only the master knows, such as permissions if they are off here.
+        Ignores a table that this broker does not have, for example accounts while permissions are off.
         """
         whole = self._pieces.setdefault(piece.name, bytearray())
         whole += piece.data
@@ -77,7 +77,7 @@ class TakenTables:
             saved.add_done_callback(lambda saved: self._run_soon(partial(self._end_saving, saved, stored)))
 
     def _end_saving(self, saved: Future[None], stored: TableStored) -> None:
-        if saved not in self._saving:  # of a former master
+        if saved not in self._saving:  # the table came from a former master
             return
         error = saved.exception()
         if isinstance(error, Exception):

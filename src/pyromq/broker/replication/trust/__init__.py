@@ -1,1 +1,1 @@
-"""How the replicas of a set trust each other: TLS of their connections, and signed hellos."""
+"""Security between the replicas of a set: TLS for their connections, and signed hellos."""

@@ -1,7 +1,7 @@
-"""Encrypts and signs between the replicas of a set, as the broker's port and its connections to name servers do.
+"""Encrypts and signs connections between the replicas of a set, with the broker's certificates and account.
 
-With TLS at the broker's port, in whatever mode, replicas connect by TLS only. With permissions on, each hello is signed
-by an account that is an administrator of the other broker: replicas read and change everything.
+If the broker's port has TLS, in any mode, replicas connect by TLS only. With permissions on, each hello is signed with
+an account. The account must be an administrator of the other broker, because replicas read and change all data.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pyromq.remoting.signer import ACCESS_KEY, SIGNATURE, signature, signed_cont
 
 
 class ReplicaTrust:
-    """TLS and signatures of one replica: `server_tls` of its port, `client_tls` of the connections that it opens.
+    """TLS and signatures of one replica: `server_tls` for its port, `client_tls` for the connections that it opens.
 
-    `permissions` are those in force at its broker; None while they are off.
+    `permissions` are the permissions of its broker; None while they are off.
 
     Raises `UsageError` if permissions are on and the replica has no account, or if a TLS file cannot be used.
     """

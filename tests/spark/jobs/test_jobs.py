@@ -344,7 +344,7 @@ class TestMetrics:
         assert totals.summary().notes[-1].startswith("1 partial count")
 
     def test_one_destination_is_needed(self, namesrv, topic, tmp_path):
-        with pytest.raises(UsageError, match="give one of"):
+        with pytest.raises(UsageError, match="give exactly one of the settings to_topic, to and to_prometheus"):
             job("metrics", namesrv, **stream(topic, tmp_path))
 
 

@@ -124,6 +124,7 @@ class ReplicaServer:
         self._is_stopping = False
         self._flushes = config.store_config.flush is FlushMode.SYNC
         self._flushing = False
+        self._is_woken = False  # whether `_log_grew` runs in the next turn of the event loop
         self._disk_error = ""
         self._handed_over: asyncio.Future[str | None] | None = None
         self._trust = ReplicaTrust(config, self.clock)
@@ -528,10 +529,12 @@ class ReplicaServer:
         self._links.wake()
         if self._flushes:
             self._flush()
-        else:
+        elif not self._is_woken:
+            self._is_woken = True
             asyncio.get_running_loop().call_soon(self._log_grew)
 
     def _log_grew(self) -> None:
+        self._is_woken = False
         self._do(self.replica.log_grew(boot_seconds()))
         self._send_reports()
 

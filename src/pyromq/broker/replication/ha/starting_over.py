@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyromq.broker.config import BrokerConfig, ConfiguredRole
-from pyromq.broker.replication.cut_progress import lower_progress
+from pyromq.broker.replication.cut_progress import cut_log
 from pyromq.broker.replication.ha.ha_client import request_address
 from pyromq.broker.replication.ha.log_comparison import ASK_SECONDS, LogComparison
 from pyromq.clock import Clock
@@ -42,12 +42,7 @@ async def start_over(config: BrokerConfig, clock: Clock, disk: Disk) -> None:
         return
     if is_behind:
         logger.warning("the slave starts over (haStartOver): its log ends before the master's log begins")
-        store = _store(config, clock, disk)
-        try:
-            store.open(LogCut(0, NO_EPOCH))
-            lower_progress(store, config.data)
-        finally:
-            store.close()
+        cut_log(_store(config, clock, disk), LogCut(0, NO_EPOCH), config.data)
 
 
 async def _is_behind(config: BrokerConfig, clock: Clock, disk: Disk) -> bool:

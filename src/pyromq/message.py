@@ -417,6 +417,9 @@ def _pack_ip(host: str) -> bytes:
 def format_address(address: bytes) -> str:
     """Return a packed address as `ip:port`; an IPv6 address is in brackets."""
     ip, port = address[:-4], int.from_bytes(address[-4:], "big")
-    if len(ip) == 4:
-        return f"{socket.inet_ntop(socket.AF_INET, ip)}:{port}"
-    return f"[{socket.inet_ntop(socket.AF_INET6, ip)}]:{port}"
+    return join_address(socket.inet_ntop(socket.AF_INET if len(ip) == 4 else socket.AF_INET6, ip), port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return `host:port`; an IPv6 address is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

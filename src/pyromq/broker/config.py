@@ -17,6 +17,7 @@ from pyromq.broker.replication.failover_config import NO_FAILOVER, FailoverConfi
 from pyromq.broker.replication.ha.ha_config import DEFAULT_HA_CONFIG, HaConfig
 from pyromq.errors import UsageError
 from pyromq.excerpt import excerpt
+from pyromq.message import join_address
 from pyromq.names import MAX_TOPIC_LENGTH, REPLY_SUFFIX, check_topic
 from pyromq.net.address_server import is_url, parse_addresses
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
@@ -250,8 +251,7 @@ class BrokerConfig:
     @property
     def advertised_address(self) -> str:
         """The address to which clients connect: `host:port`. The port is the real one once the broker listens."""
-        host = self.advertised_ip
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return join_address(self.advertised_ip, self.port)
 
     @property
     def has_vip_channel(self) -> bool:

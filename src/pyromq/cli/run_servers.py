@@ -26,6 +26,7 @@ from pyromq.broker.broker import VIP_CHANNEL, Broker
 from pyromq.broker.config import BrokerConfig
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
+from pyromq.message import join_address
 from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.listening import new_serving_loop
@@ -66,9 +67,9 @@ async def serve_both(
     async with AsyncExitStack() as stack:
         name_server = await _start(stack, NameServer(names), option="--namesrv-port")
         local = "127.0.0.1" if names.host in EVERYWHERE else names.host
-        config = replace(config, namesrv=(_join(local, name_server.port), *config.namesrv))
+        config = replace(config, namesrv=(join_address(local, name_server.port), *config.namesrv))
         broker = await _start(stack, Broker(config), option="--broker-port")
-        address = _join(config.advertised_ip, name_server.port)
+        address = join_address(config.advertised_ip, name_server.port)
         click.echo(f"name server  {address}")
         _show_broker(broker)
         await _start_metrics(stack, metrics, name_server, broker)
@@ -172,10 +173,12 @@ async def _start_metrics(stack: AsyncExitStack, config: MetricsConfig | None, *s
 
 def _show_broker(broker: Broker) -> None:
     config = broker.config
-    listening = "" if config.host == config.advertised_ip else f", listening on {_join(config.host, broker.port)}"
+    listening = (
+        "" if config.host == config.advertised_ip else f", listening on {join_address(config.host, broker.port)}"
+    )
     click.echo(f"broker       {broker.address}  ({config.name}, cluster {config.cluster}{listening})")
     if config.vip_channel:
-        click.echo(f"VIP channel  {_join(config.advertised_ip, broker.port + VIP_CHANNEL)}")
+        click.echo(f"VIP channel  {join_address(config.advertised_ip, broker.port + VIP_CHANNEL)}")
     click.echo(f"data folder  {config.data.resolve()}")
     click.echo(f"hot path     {speedups.hot_path}")
 
@@ -199,10 +202,6 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _until_stopped(failed: asyncio.Future[None] | None = None) -> None:

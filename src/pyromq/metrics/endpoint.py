@@ -16,6 +16,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
+from pyromq.message import join_address
 from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.exposition import CONTENT_TYPE, Exposition, Family, MetricKind, Source
 from pyromq.net.listening import listen_failure
@@ -92,8 +93,7 @@ class MetricsEndpoint:
     @property
     def address(self) -> str:
         """The address at which metrics are served, `host:port`."""
-        host = self.config.host
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return join_address(self.config.host, self.port)
 
     async def __aenter__(self) -> Self:
         host, port = self.config.host, self.config.port

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import DENIED, AccessDenied, BrokerError, MQError, NoPermission, UsageError
 from pyromq.logs import logger_of
+from pyromq.message import join_address
 from pyromq.nameserver.kv_config import KvConfigProcessor, KvTable
 from pyromq.nameserver.name_server_config import BLACK_LIST, SETTINGS, NameServerConfig, from_java
 from pyromq.nameserver.route_processors import RegistrationProcessor, RouteProcessor
@@ -114,8 +115,7 @@ class NameServer:
     @property
     def address(self) -> str:
         """The address `host:port` at which clients and brokers reach the name server."""
-        host = self.config.host
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return join_address(self.config.host, self.port)
 
     def metrics(self) -> NameServerMetrics:
         """Return the metrics that a `MetricsEndpoint` serves for this name server."""

@@ -19,7 +19,7 @@ from pyromq import speedups
 from pyromq.clock import Clock
 from pyromq.errors import ConnectionLost, DeadlineExceeded, MQError, ProtocolError, Unavailable
 from pyromq.logs import logger_of
-from pyromq.message import pack_address
+from pyromq.message import join_address, pack_address
 from pyromq.remoting.codes import ONE_WAY
 from pyromq.remoting.command import (
     JSON,
@@ -105,7 +105,7 @@ class RemotingSession:
         budget: Budget | None = None,
     ) -> None:
         host, port = address[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = join_address(host, port)
         self.packed_address = pack_address(host, port)
         self.closed = False
         self._failure: ConnectionLost | None = None  # error of calls on the closed connection; None: a general error

@@ -29,6 +29,7 @@ from pyromq.broker.replication.tables.sent_tables import SentToFollower
 from pyromq.broker.replication.trust.replica_trust import ReplicaTrust
 from pyromq.errors import ProtocolError, UsageError
 from pyromq.logs import logger_of
+from pyromq.message import join_address
 from pyromq.net.connection_config import TlsConfig
 from pyromq.net.listening import listen_failure
 from pyromq.net.tasks import Tasks, soon_in_this_loop
@@ -98,8 +99,7 @@ class ReplicaConnection(asyncio.Protocol):
 
     @property
     def address(self) -> str:
-        host, port = self.transport.get_extra_info("peername")[:2]
-        return f"{host}:{port}"
+        return join_address(*self.transport.get_extra_info("peername")[:2])
 
     @property
     def is_ready(self) -> bool:

@@ -62,7 +62,7 @@ from pyromq.broker.role import BrokerRole
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError, NotTheMaster, RegistryUnavailable, UsageError
 from pyromq.logs import logger_of
-from pyromq.message import pack_address
+from pyromq.message import join_address, pack_address
 from pyromq.net.listening import OpenPorts
 from pyromq.net.tasks import Tasks, soon_in_this_loop
 from pyromq.store.disk import LOCAL_DISK, Disk
@@ -149,9 +149,8 @@ class ReplicaServer:
             ha_port = self.config.ha.port
             if ha_port is None:
                 ha_port = 0 if takes_any_port else self.config.port + 1
-            host = self.config.advertised_ip
             port = await self._links.start(self.config.host, ha_port)
-            self.ha_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self.ha_address = join_address(self.config.advertised_ip, port)
             await self._lease.enter()
         except BaseException:
             await self._close()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from pyromq.clock import Clock
 from pyromq.errors import NoPermission, ProtocolError
+from pyromq.message import join_address
 from pyromq.net.tasks import Tasks, every
 from pyromq.net.tls.tls_server import ServerContext, TlsMode
 from pyromq.net.tls.transport import TlsLayer
@@ -245,7 +246,7 @@ def _address_of(accepted: socket.socket) -> str:
         host, port = accepted.getpeername()[:2]
     except OSError:  # the socket is closed already
         return "an unknown address"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(host, port)
 
 
 def _record_size(seen: bytes) -> int:

@@ -9,6 +9,7 @@ from pyromq.broker.replication.ha.allowed_peers import AllowedPeers
 from pyromq.broker.replication.ha.ha_client import HaClient, Master, request_address
 from pyromq.broker.replication.ha.ha_service import HaService
 from pyromq.broker.shared_state import SharedState
+from pyromq.message import join_address
 
 
 def _ignored(end: int) -> None:
@@ -48,8 +49,7 @@ def sending_log(state: SharedState) -> BrokerModule:
         if port is None:
             port = 0 if takes_any_port else config.port + 1
         await service.start(config.host, port)
-        host = config.advertised_ip
-        state.role.serve_slaves_at(f"[{host}]:{service.port}" if ":" in host else f"{host}:{service.port}")
+        state.role.serve_slaves_at(join_address(config.advertised_ip, service.port))
 
     return BrokerModule(
         master_only=True,

@@ -171,9 +171,19 @@ def stored(namesrv: str) -> int:
 
 def pull(namesrv: str) -> int:
     """Read everything back; raise unless each aircraft's flights come in the order they were sent, none missing."""
-    decode = msgspec.json.Decoder(Flight).decode
     flown: dict[str, int] = {}
-    count = 0
+    for flight in read_back(namesrv):
+        expected = flown.get(flight.tailnum, 0) + 1
+        if flight.sequence != expected:
+            raise RuntimeError(f"{flight.tailnum}: flight {flight.sequence} came instead of {expected}")
+        flown[flight.tailnum] = expected
+    console.print(f"       order holds for {len(flown):,} aircraft")
+    return sum(flown.values())
+
+
+def read_back(namesrv: str) -> Iterator[Flight]:
+    """Yield every flight of the topic, in the order of each queue, and show the progress."""
+    decode = msgspec.json.Decoder(Flight).decode
     with PullConsumer("demo-consumer", namesrv) as consumer, progress_bar() as progress:
         queues = consumer.queues(TOPIC)
         consumer.assign(queues)
@@ -184,15 +194,8 @@ def pull(namesrv: str) -> int:
         while any(consumer.position(queue) < end for queue, end in ends.items()):
             messages = consumer.poll(timeout=5.0)
             for message in messages:
-                flight = decode(message.body)
-                expected = flown.get(flight.tailnum, 0) + 1
-                if flight.sequence != expected:
-                    raise RuntimeError(f"{flight.tailnum}: flight {flight.sequence} came instead of {expected}")
-                flown[flight.tailnum] = expected
-            count += len(messages)
+                yield decode(message.body)
             progress.advance(task, len(messages))
-    console.print(f"       order holds for {len(flown):,} aircraft")
-    return count
 
 
 def consume(namesrv: str, total: int) -> int:

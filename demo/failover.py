@@ -17,11 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import msgspec
-from demo import BATCH, QUEUES, TOPIC, Flight, console, load_flights, progress_bar, step
+from demo import BATCH, QUEUES, TOPIC, console, load_flights, progress_bar, read_back, step
 from rich.table import Table
 
-from pyromq import Admin, AsyncProducer, Message, MessageQueue, PullConsumer
+from pyromq import Admin, AsyncProducer, Message, MessageQueue
 from pyromq.clock import SystemClock
 from pyromq.testing import BlockingCluster
 
@@ -102,31 +101,18 @@ def pull(namesrv: str) -> tuple[int, int]:
 
     Raises `RuntimeError` if a flight of an aircraft is missing or comes before an earlier one.
     """
-    decode = msgspec.json.Decoder(Flight).decode
     flown: dict[str, int] = {}
-    count = repeats = 0
-    with PullConsumer("demo-consumer", namesrv) as consumer, progress_bar() as progress:
-        queues = consumer.queues(TOPIC)
-        consumer.assign(queues)
-        for queue in queues:
-            consumer.seek_to_begin(queue)
-        ends = {queue: consumer.max_offset(queue) for queue in queues}
-        task = progress.add_task("pull", total=sum(ends.values()))
-        while any(consumer.position(queue) < end for queue, end in ends.items()):
-            messages = consumer.poll(timeout=5.0)
-            for message in messages:
-                flight = decode(message.body)
-                expected = flown.get(flight.tailnum, 0) + 1
-                if flight.sequence > expected:
-                    raise RuntimeError(f"{flight.tailnum}: flight {flight.sequence} came instead of {expected}")
-                if flight.sequence < expected:
-                    repeats += 1
-                else:
-                    flown[flight.tailnum] = expected
-                    count += 1
-            progress.advance(task, len(messages))
+    repeats = 0
+    for flight in read_back(namesrv):
+        expected = flown.get(flight.tailnum, 0) + 1
+        if flight.sequence > expected:
+            raise RuntimeError(f"{flight.tailnum}: flight {flight.sequence} came instead of {expected}")
+        if flight.sequence < expected:
+            repeats += 1
+        else:
+            flown[flight.tailnum] = expected
     console.print(f"       order holds for {len(flown):,} aircraft")
-    return count, repeats
+    return sum(flown.values()), repeats
 
 
 class InProcess:

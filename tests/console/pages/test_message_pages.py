@@ -170,7 +170,7 @@ async def test_searches_are_saved_and_deleted(browser, sent):
 async def test_new_messages_are_followed(browser, sent, cluster):
     from starlette.requests import Request
 
-    from pyromq.console.pages.message_pages import _events
+    from pyromq.console.pages.search_pages import _events
     from pyromq.console.search.query import Query
     from pyromq.console.view.request_context import RequestContext
 

@@ -27,6 +27,7 @@ from pyromq.console.pages import (
     group_pages,
     message_pages,
     overview_pages,
+    search_pages,
     send_page,
     topic_pages,
     transaction_pages,
@@ -35,6 +36,7 @@ from pyromq.console.pages import (
 PAGES: tuple[ModuleType, ...] = (
     overview_pages,
     topic_pages,
+    search_pages,
     message_pages,
     send_page,
     group_pages,

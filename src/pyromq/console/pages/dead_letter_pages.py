@@ -14,7 +14,7 @@ from starlette.responses import Response
 from pyromq.client.admin.messages.dead_letters import DeadLetter, DeadLetterFilter, Fate, RedriveOrder
 from pyromq.console.cluster.cluster_snapshot import TopicView
 from pyromq.console.cluster.redrives import MOST_OUTCOMES, RedriveOutcome, RedriveRequest, RedriveRun
-from pyromq.console.pages.message_pages import MessageRow
+from pyromq.console.pages.search_pages import MessageRow
 from pyromq.console.search.query import LIMITS, moment
 from pyromq.console.search.queue_scan import Projection, QueueScan, ScanResult, bounds_between, narrowed
 from pyromq.console.security.console_accounts import Role

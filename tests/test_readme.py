@@ -12,7 +12,15 @@ from pyromq.testing import BlockingCluster
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 # Pages whose types are not checked: pyspark's decorators have none; three frameworks on one page, Django without types.
-UNTYPED = {"spark.md", "spark-jobs.md", "spark-recipes.md", "web-frameworks.md"}
+UNTYPED = {
+    "spark.md",
+    "spark-reading.md",
+    "spark-streams.md",
+    "spark-writing.md",
+    "spark-jobs.md",
+    "spark-recipes.md",
+    "web-frameworks.md",
+}
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 

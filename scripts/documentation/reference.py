@@ -88,7 +88,7 @@ def write(folder: Path) -> None:
     tops = [name for name in pages if "/" not in name]
     pages["index"] = (
         "# Reference\n\nMade from the code: docstrings, fields and their comments, what commands say of themselves.\n"
-        + _contents([*tops, "commands/index", "../metrics", "../compatibility"])
+        + _contents([*tops, "commands/index", "../settings", "../limits", "../metrics-list", "../compatibility"])
     )
     for name, text in pages.items():
         path = folder / f"{name}.md"
@@ -226,7 +226,7 @@ def _server_settings() -> str:
         "The name in the file (`--config`) is RocketMQ's, or ours where it has none; the field is of the class, for",
         "servers started from Python. *At once*: a request changes it while the broker runs; *next start*: a request",
         "is noted, and counts from then on; *file only*: no request changes it. What to think about in production:",
-        "[Running it](../operations.md#settings).\n",
+        "[Running it](../settings.md).\n",
     ]
     titles = {config: "Broker" for config in BROKER_SETTINGS} | {
         NameServerConfig: "Name server",
@@ -268,7 +268,8 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 
 
 def _spark_options() -> str:
-    text = "# Options of the Spark source\n\nWhat they do together is in [Spark](../spark.md).\n"
+    pages = "[reading](../spark-reading.md) and [writing](../spark-writing.md)"
+    text = f"# Options of the Spark source\n\nWhat they do together is in {pages}.\n"
     for config, title in ((ReadOptions, "Reading"), (SinkOptions, "Writing")):
         rows = [
             [f"`{field.metadata['name']}`", field.metadata.get("only") or "", field.metadata["doc"]]

@@ -99,6 +99,6 @@ def test_files_of_settings_may_have_all_these_names(tmp_path):
 
 
 def test_the_page_names_every_setting(request):
-    page = (request.config.rootpath / "docs" / "security.md").read_text()
+    page = (request.config.rootpath / "docs" / "tls.md").read_text()
     missing = {name for name in SERVER_NAMES | CLIENT_NAMES if name not in page}
     assert {name for name in missing if f"`.{name.rpartition('.')[2]}`" not in page} == set()

@@ -25,7 +25,9 @@ TYPED = (
     "docs/administration.md",
     "docs/hooks.md",
     "docs/operations.md",
-    "docs/security.md",
+    "docs/address-server.md",
+    "docs/tls.md",
+    "docs/accounts.md",
 )
 # Pages whose lines are parsed only, and why.
 PARSED = {
@@ -42,7 +44,7 @@ NOT_TYPED = {
     r"pyromq console account set": "asks a person for a password",
 }
 # The lines ask for what it made.
-PYTHON_IS_RUN = {"docs/first-steps.md", "docs/how-to/dead-letters.md", "docs/hooks.md", "docs/security.md"}
+PYTHON_IS_RUN = {"docs/first-steps.md", "docs/how-to/dead-letters.md", "docs/hooks.md", "docs/tls.md"}
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```|((?:^ {4}\S[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\S+\.(?:conf|ya?ml))\n(.*)", re.DOTALL)  # a block that begins with its name
 _PROGRAMS = ("pyromq", "pip", "make", "cd", "docker", "curl", "python3", "openssl", "mkdir")

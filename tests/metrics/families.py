@@ -20,6 +20,6 @@ NAMES = {family.name for family in FAMILIES}
 
 
 def row(family):
-    """Return a metric's line in docs/metrics.md."""
+    """Return a metric's line in docs/metrics-list.md."""
     labels = ", ".join(f"`{label}`" for label in family.labels)
     return f"| `{family.name}` | {family.kind.value} | {labels} | {family.unit} | {family.meaning} |"

@@ -1,4 +1,4 @@
-"""deploy/monitoring and docs/metrics.md: they name metrics that exist, and Prometheus' own tool finds no fault."""
+"""deploy/monitoring and docs/metrics-list.md: they name metrics that exist, and Prometheus' own tool finds no fault."""
 
 import json
 import re
@@ -25,7 +25,7 @@ from .scrape import get
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"
-PAGE = (ROOT / "docs" / "metrics.md").read_text()
+PAGE = (ROOT / "docs" / "metrics-list.md").read_text()
 _NAME = re.compile(r"\b(?:rocketmq|pyromq|process)_\w+")
 
 

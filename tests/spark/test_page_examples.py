@@ -1,4 +1,8 @@
-"""docs/spark.md and docs/spark-jobs.md: their examples are run as they stand there, against a real broker."""
+"""Pages of Spark: their examples are run as they stand there, against a real broker.
+
+docs/spark.md, docs/spark-reading.md, docs/spark-streams.md and docs/spark-writing.md follow each other;
+docs/spark-sql.md and docs/spark-jobs.md stand alone.
+"""
 
 import re
 from pathlib import Path
@@ -55,8 +59,9 @@ def bodies(spark, namesrv):
 
 def test_spark_reads_streams_and_writes(examples, messages, bodies, capsys):
     names = {"__name__": "__main__"}
-    for example in examples("spark.md"):
-        exec(example, names)
+    for page in ("spark.md", "spark-reading.md", "spark-streams.md", "spark-writing.md"):
+        for example in examples(page):
+            exec(example, names)
     names["copy"].processAllAvailable()
     names["copy"].stop()
     assert re.search(r"\|\s*EWR\|\s*UA1545\|", capsys.readouterr().out)
@@ -69,7 +74,7 @@ def test_spark_has_tables_of_topics(spark, examples, messages, bodies, namesrv):
     with Producer("pages", namesrv) as producer:
         producer.queues("letters")
     spark.createDataFrame([("Ann",)], "name string").createOrReplaceTempView("customers")
-    (script,) = examples("spark.md", "sql")
+    (script,) = examples("spark-sql.md", "sql")
     try:
         found = [spark.sql(statement).collect() for statement in script.split(";")[:-1]]
         assert [tuple(row) for row in found[1]] == [("paid", 1)]

@@ -80,6 +80,6 @@ def test_a_job_runs_in_a_thread(spark, namesrv, tmp_path):
 
 
 def test_canary_other_threads_do_not_find_data_sources(spark, namesrv):
-    """When this fails, Spark gives threads a session: `use_session` can go, and its paragraph in docs/spark.md."""
+    """When this fails, Spark gives threads a session: delete `use_session` and its part of docs/spark-writing.md."""
     with ThreadPoolExecutor(1) as pool, pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
         pool.submit(write, spark, namesrv, "x").result()

@@ -30,7 +30,7 @@ from pyromq.net.connection_config import ConnectionConfig
 
 
 class OffsetStore(Protocol):
-    """Keeps a group's consumed offsets in place of the brokers; written by applications, see docs/clients.md.
+    """Keeps a group's consumed offsets in place of the brokers; written by applications, see docs/offset-store.md.
 
     The methods are plain functions and may block. A consumer calls them in changing threads, one call at a time; two
     consumers with the same store call its methods in parallel. Names of groups and topics include the namespace. An
@@ -111,7 +111,7 @@ class ProducerConfig:
     # None: blocking clients of a process share connections, async ones do not.
     instance: str | None = None
     vip_channel: bool = False  # send to each broker's port minus 2; pyromq's brokers open it with vipChannelEnable
-    # TLS, account and RPC hooks of connections; None: TLS and account from the environment, see docs/security.md.
+    # TLS, account and RPC hooks of connections; None: TLS and account from the environment, see docs/tls.md.
     connections: ConnectionConfig | None = None
     # Namespace of topics and groups, see docs/clients.md. None: from PYROMQ_NAMESPACE; "": no namespace.
     namespace: str | None = None
@@ -196,12 +196,12 @@ class ConsumerConfig:
     # Part of the client id. Clients of one instance share connections; an instance may have one consumer of a group.
     # None: "DEFAULT" with `broadcast`, else as for a producer.
     instance: str | None = None
-    # TLS, account and RPC hooks of connections; None: TLS and account from the environment, see docs/security.md.
+    # TLS, account and RPC hooks of connections; None: TLS and account from the environment, see docs/tls.md.
     connections: ConnectionConfig | None = None
     # Namespace of topics and groups, see docs/clients.md. None: from PYROMQ_NAMESPACE; "": no namespace.
     namespace: str | None = None
     hooks: tuple[ConsumeMessageHook | FilterMessageHook, ...] = ()  # called around listeners, see docs/hooks.md
-    # Keeps the group's offsets, see docs/clients.md. None: brokers keep them, or files with `broadcast`.
+    # Keeps the group's offsets, see docs/offset-store.md. None: brokers keep them, or files with `broadcast`.
     offset_store: OffsetStore | None = None
 
     orderly: bool = False  # messages of a queue are consumed one after another, in order, by one member

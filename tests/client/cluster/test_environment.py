@@ -70,7 +70,7 @@ async def test_a_client_reads_the_environment_of_its_process(monkeypatch):
 
 
 def test_docs_name_every_variable():
-    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "tls.md").read_text()
     module = Path(__file__).parents[3] / "src/pyromq/client/cluster/environment.py"
     named = {word.strip('",') for word in module.read_text().split() if word.startswith('"PYROMQ_')}
     assert len(named) == 10

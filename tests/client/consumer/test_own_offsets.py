@@ -1,4 +1,4 @@
-"""Offsets in a store of the application's own: the one of docs/clients.md, with consumers of every kind."""
+"""Offsets in a store of the application's own: the one of docs/offset-store.md, with consumers of every kind."""
 
 import asyncio
 import re
@@ -19,7 +19,7 @@ from pyromq.clock import SystemClock
 from pyromq.errors import DeadlineExceeded, StoreError, UsageError
 from pyromq.testing import BlockingCluster
 
-PAGE = Path(__file__).parents[3] / "docs" / "clients.md"
+PAGE = Path(__file__).parents[3] / "docs" / "offset-store.md"
 EXAMPLE = next(code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "sqlite3" in code)
 A, B, C = (MessageQueue("orders", "broker-a", number) for number in range(3))
 OFTEN = {"commit_seconds": 0.01, "auto_commit_seconds": 0.01, "retry_seconds": 0.05}

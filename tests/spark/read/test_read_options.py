@@ -141,7 +141,7 @@ def test_every_option_is_documented():
 
 
 def test_the_page_for_users_has_the_options_as_they_are():
-    page = Path(__file__).parents[3] / "docs" / "spark.md"
+    page = Path(__file__).parents[3] / "docs" / "spark-reading.md"
     assert documentation_of(ReadOptions) in page.read_text()
 
 

@@ -55,4 +55,4 @@ def test_what_does_not_fit_is_refused_by_name_and_value(given, text):
 
 
 def test_the_page_holds_the_table_of_options():
-    assert documentation_of(SinkOptions) in (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+    assert documentation_of(SinkOptions) in (Path(__file__).parents[3] / "docs" / "spark-writing.md").read_text()

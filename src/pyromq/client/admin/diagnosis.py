@@ -39,9 +39,9 @@ from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, KeyValues, Top
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerClusterInfo, BrokerState, RouteOfTopic
 
-WITH_TLS = "give the authority of its certificate: --tls-ca FILE (ConnectionConfig.tls), see docs/security.md"
+WITH_TLS = "give the authority of its certificate: --tls-ca FILE (ConnectionConfig.tls), see docs/tls.md"
 WITHOUT_TLS = "leave out --tls... options and PYROMQ_TLS... variables, or enable TLS at the server"
-OTHER_FILES = "check --tls-ca, --tls-cert, --tls-key and the server's certificate; see docs/security.md"
+OTHER_FILES = "check --tls-ca, --tls-cert, --tls-key and the server's certificate; see docs/tls.md"
 _SECONDS = 3.0
 
 TIMEOUT = 3.0

@@ -1,0 +1,68 @@
+"""Rules of the pages: a length for one reading, a first sentence for the reader, links and anchors that exist."""
+
+import re
+
+import pytest
+from tests.documentation.terminal import ROOT
+
+WORDS = 1800  # ten minutes of reading
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+TEXTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *PAGES]
+GENERATED = "docs/reference/"  # scripts/documentation/reference.py makes these pages from the code
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def name(page):
+    return str(page.relative_to(ROOT))
+
+
+def without_code(page):
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def beginning(page):
+    """Return the first paragraph behind the title."""
+    title, *paragraphs = re.split(r"\n\s*\n", without_code(page).strip())
+    assert title.startswith("# ")
+    return " ".join(paragraphs[0].split())
+
+
+def anchors(page):
+    """Return the anchors of a page's headings, as GitHub and Sphinx make them."""
+    headings = re.findall(r"^#+ (.*)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_is_read_at_one_sitting_unless_it_says_that_it_is_a_reference(page):
+    words = len(page.read_text().split())
+    assert words <= WORDS or "a reference" in beginning(page), f"{words} words: split the page at its readers' tasks"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("index.md", "README.md")], ids=name)
+def test_a_page_begins_with_what_its_reader_can_do(page):
+    first = re.split(r"(?<=[.:])\s", beginning(page))[0]
+    assert " you can " in first, f"begins with {first!r}"
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=name)
+def test_links_lead_to_pages_and_headings_that_exist(page):
+    for link in _LINK.findall(without_code(page)):
+        path, _, anchor = link.partition("#")
+        place = (page.parent / path).resolve() if path else page
+        if "://" in link or str(place).startswith(str(ROOT / GENERATED)):
+            continue
+        assert place.exists(), f"{link}: there is no such file"
+        assert not anchor or anchor in anchors(place), f"{link}: the page has no such heading"
+
+
+def test_pages_that_the_code_names_exist():
+    named = {
+        (str(file.relative_to(ROOT)), path)
+        for folder in ("src", "examples", "deploy", "demo", "scripts")
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in (".py", ".pyx", ".yaml", ".yml", ".md", ".html", ".conf")
+        for path in re.findall(r"(?<!/)\bdocs/[\w/-]+\.md", file.read_text())
+    }
+    assert named
+    assert [each for each in sorted(named) if not (ROOT / each[1]).exists()] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyromq.clock import Clock
@@ -26,6 +27,18 @@ class Notice:
     link_text: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedForm:
+    """A form that was refused, without its passwords. The next page of the session shows the form with its fields.
+
+    `action` is the path that the form was sent to.
+    """
+
+    action: str
+    fields: Mapping[str, str]
+    error: str
+
+
 @dataclass(slots=True)
 class BrowserSession:
     """The session of one browser. `name` is the account, None if the console has no accounts."""
@@ -35,6 +48,7 @@ class BrowserSession:
     csrf: str
     ends: float
     notices: list[Notice] = field(default_factory=list)
+    refused: RefusedForm | None = None
 
 
 class Sessions:

@@ -92,6 +92,10 @@ document.addEventListener("submit", (event) => {
   if (question && !confirm(question)) event.preventDefault();
 });
 
+// --- a refused form, wherever it is on its page
+
+document.querySelector("[data-refused]")?.scrollIntoView({ block: "center" });
+
 // --- on narrow screens the menu is a row that is longer than the screen
 
 document.querySelector("nav.side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });

@@ -15,12 +15,17 @@ from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.cluster.cluster_history import ClusterHistory
 from pyromq.console.console import Console
 from pyromq.console.security.console_accounts import ConsoleAccount, Role
-from pyromq.console.security.sessions import BrowserSession, Notice
+from pyromq.console.security.sessions import BrowserSession, Notice, RefusedForm
 from pyromq.console.view import texts
 from pyromq.console.view.chart import bar, chart, spark
+from pyromq.console.view.typed_form import TypedForm
 from pyromq.errors import MQError, UsageError
 
 T = TypeVar("T")
+
+PASSWORDS = frozenset({"password", "password_again", "secret_key"})
+SECRETS = PASSWORDS | {"csrf", "back", "body"}  # fields that are not in the audit log
+MOST_KEPT = 16 << 10  # limit of characters kept of a refused form, in the memory of its session
 
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1  # the largest queue id and offset in the protocol
 
@@ -87,12 +92,21 @@ class RequestContext:
 
     def show(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """Render the template of a page with these values; return the response."""
-        notices, self.session.notices = self.session.notices, []
+        notices: list[Notice] = []
+        refused: RefusedForm | None = None
+        if "x-refresh" not in self.request.headers:  # a refresh in another tab must not take these away
+            notices, self.session.notices = self.session.notices, notices
+            refused, self.session.refused = self.session.refused, None
+
+        def typed(action: str) -> TypedForm:
+            return TypedForm(refused if refused is not None and refused.action == action else None)
+
         page = self.templates.get_template(template).render(
             context=self,
             may=self.may,
             csrf=self._hidden_fields,
             notices=notices,
+            typed=typed,
             menu=self._menu(),
             here=self.request.url.path,
             full_here=self.here,
@@ -111,9 +125,13 @@ class RequestContext:
         self.session.notices.append(Notice("done", text, link, link_text))
         return RedirectResponse(url, 303)
 
-    def notify(self, kind: str, text: str) -> None:
-        """Show a notice on the next page of this session; `kind` as in `Notice`."""
-        self.session.notices.append(Notice(kind, text))
+    def refuse(self, text: str) -> Response:
+        """Return a redirect to the page of the form, which shows the reason, and the form as it was typed."""
+        self.session.notices.append(Notice("failed", text))
+        fields = {name: value for name, value in self.form.items() if name not in PASSWORDS}
+        if sum(map(len, fields.values())) <= MOST_KEPT:
+            self.session.refused = RefusedForm(self.request.url.path, fields, text)
+        return RedirectResponse(self.back(), 303)
 
     def go(self, url: str) -> Response:
         return RedirectResponse(url, 303)

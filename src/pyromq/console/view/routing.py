@@ -20,7 +20,7 @@ from pyromq.console.console import Console
 from pyromq.console.security.console_accounts import ConsoleAccount, Role
 from pyromq.console.security.console_audit_log import DONE, FAILED, REFUSED
 from pyromq.console.security.sessions import BrowserSession
-from pyromq.console.view.request_context import RequestContext, address
+from pyromq.console.view.request_context import SECRETS, RequestContext, address
 from pyromq.errors import (
     AccessDenied,
     BrokerError,
@@ -41,7 +41,6 @@ MOST_MESSAGE_FORM_BYTES = 20 << 20  # limit of a form with a message: a body of 
 MOST_ENCODED_BYTES = 1 << 20  # limit of a percent-encoded form: decoding a megabyte takes 0.5 s
 MOST_FIELDS = 1000  # limit of fields in one form
 CLIENT_CLOSED_REQUEST = 499  # status for a browser that has disconnected, as in nginx's logs
-SECRETS = frozenset({"csrf", "password", "secret_key", "body", "back", "password_again"})
 _STATUS = (
     ((TopicNotFound, GroupNotFound, QueryNotFound), 404),
     ((NoPermission, AccessDenied), 403),
@@ -92,8 +91,7 @@ def change(path: str, handler: Handler, *, needs: Role, what: str, most_form_byt
             response = await handler(context)
         except MQError as error:
             console.audit.ended(noted, FAILED, error=str(error))
-            context.notify("failed", str(error))
-            return RedirectResponse(context.back(), 303)
+            return context.refuse(str(error))
         except BaseException as error:
             console.audit.ended(noted, FAILED, error=repr(error))
             raise
@@ -181,8 +179,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def _wrong_token(context: RequestContext) -> Response:
-    context.notify("failed", "Nothing was changed: the form is from another session. Send it again from this page.")
-    return RedirectResponse(context.back(), 303)
+    return context.refuse("Nothing was changed: the form is from another session. Send it again from this page.")
 
 
 def _query(request: Request) -> str:

@@ -1,0 +1,81 @@
+"""Forms keep what was typed when they are refused: all of them, found on the pages of a shop."""
+
+import pytest
+from tests.console.forms import forms_of, typed_into
+
+from pyromq.console.pages import PAGES
+from pyromq.message import Message
+from pyromq.remoting.bodies import GroupConfig
+
+PASSWORDS = {"password", "password_again", "secret_key"}  # never sent back to a browser
+
+
+@pytest.fixture
+async def shop(cluster):
+    """Something of everything that has a form."""
+    admin = await cluster.admin()
+    await admin.create_topic("orders", 1)
+    await admin.create_group(GroupConfig(name="billing"))
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"1", keys="k1"))
+    await producer.send(Message("%DLQ%billing", b"1"))
+    (queue,) = await producer.queues("orders")
+    await admin.commit_offset("billing", queue, 0)
+
+
+# Forms whose fields a visitor fills: the page of each, and what the console or the broker refuses of it.
+FORMS = {
+    "/new-topic": ("/new-topic", {"queues": "0"}),
+    "/topics/orders/alter": ("/topics/orders", {"read_queues": "-1"}),
+    "/topics/orders/delete": ("/topics/orders", {"name": "order"}),
+    "/new-group": ("/new-group", {"retries": "10001"}),
+    "/groups/billing/alter": ("/groups/billing", {"retry_queues": "many"}),
+    "/groups/billing/delete": ("/groups/billing", {"name": "Billing"}),
+    "/send": ("/send", {"properties": "no sign"}),
+    "/messages/save": ("/messages?topic=orders", {"name": "n" * 81}),
+    "/accounts/save": ("/accounts", {"password": "one horse", "password_again": "another horse"}),
+}
+ALONE = {  # forms of a button and hidden fields: nothing is typed into them
+    *("/messages/forget", "/accounts/delete", "/sign-out", "/delayed/{topic}/cancel", "/groups/{name}/reset"),
+    *("/transactions/{id}", "/transactions-batch", "/brokers/{name}/change", "/brokers/{name}/failover"),
+    *("/dead-letters/{group}/redrive", "/dead-letters/{group}/redrives/{run}/stop", "/sign-in"),
+}
+
+
+def test_every_change_of_the_console_is_tested_here():
+    changes = {route.path for page in PAGES for route in page.ROUTES if "POST" in route.methods}
+    named = {each.replace("orders", "{name}").replace("billing", "{name}") for each in FORMS}
+    assert changes == named | ALONE
+
+
+def form_of(page, action):
+    (form,) = [each for each in forms_of(page) if each.action == action]
+    return form
+
+
+def shown(form):
+    return {name: form.values.get(name) for name in form.kinds if name not in PASSWORDS}
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["of another session", "refused"])
+async def test_a_form_that_is_not_taken_keeps_what_was_typed_and_says_why(browser, shop, is_refused):
+    for action, (path, wrong) in FORMS.items():
+        form = form_of(await browser.get(path), action)
+        typed = typed_into(form) | (wrong if is_refused else {"csrf": "of another session"})
+        page = (await browser.client.post(action, data=typed)).text
+        assert 'role="alert"' in page, action
+        assert ("another session" in page) is not is_refused, action
+        again = shown(form_of(page, action))
+        assert again == {name: typed.get(name) for name in again}, action
+        assert "typed into password" not in page, action
+        assert shown(form_of(await browser.get(path), action)) == shown(form), action  # kept for one page
+
+
+async def test_a_page_that_refreshes_in_another_tab_takes_nothing_away(browser, shop):
+    form = forms_of(await browser.get("/new-topic"))[-1]
+    typed = {**form.values, "name": "kept", "queues": "0"}
+    answer = await browser.client.post("/new-topic", data=typed, follow_redirects=False)
+    refreshed = (await browser.client.get("/topics", headers={"x-refresh": "1"})).text
+    assert "Failed:" not in refreshed
+    page = await browser.get(answer.headers["location"])
+    assert "Failed:" in page and 'value="kept"' in page

@@ -66,7 +66,7 @@ class DeadLetter:
 
     @property
     def attempts(self) -> int:
-        """The number of retries after the first failed attempt."""
+        """The number of failed attempts, the first one included."""
         return self.message.reconsume_times
 
 
@@ -319,6 +319,11 @@ class AsyncDeadLetters(AdminClient):
         if not route.writable:
             raise Unavailable(f"no broker takes messages for topic {topic!r} now")
         return route.writable[next(self._turns) % len(route.writable)]
+
+
+def is_redriven(message: StoredMessage) -> bool:
+    """Return whether a message is a redriven copy, and not a later retry of the copy."""
+    return REDRIVEN_FROM in message.properties and not message.reconsume_times
 
 
 def _refuse_damaged(message: StoredMessage) -> None:

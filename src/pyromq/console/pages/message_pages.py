@@ -7,26 +7,84 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from pyromq.client.admin.messages.message_life import LifeEvent, sent_to
+from pyromq.client.admin.messages.message_search import PARKED_IN
 from pyromq.console.search.bodies import BodyView
-from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, whole
+from pyromq.console.search.message_outcome import ORIGINAL, GroupOutcome, copies_of, copy_name, outcomes_of, told_by
+from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, address, whole
 from pyromq.console.view.routing import view
 from pyromq.errors import MQError
-from pyromq.message import MessageQueue, Property, StoredMessage
+from pyromq.message import MessageQueue, StoredMessage
+from pyromq.names import NOT_FOR_CLIENTS
 
 LIFE_SECONDS = 10.0  # time limit of a page with a message's life, which needs a request for every group of the topic
 
 
 async def message(context: RequestContext) -> Response:
-    found = await stored(context)
+    """Show a message with all its copies; the address names one of them."""
+    shown = await stored(context)
     admin = await context.clients().admin()
+    topic, _ = sent_to(shown)
+    life: list[LifeEvent] = []
+    error = None
     try:
         async with asyncio.timeout(LIFE_SECONDS):
-            life = await admin.message_life(found.message_id, found.original_topic)
-        error = None
+            life = await admin.message_life(shown.message_id, topic if shown.topic in PARKED_IN else shown.topic)
     except (MQError, TimeoutError) as failed:
-        life, error = [], str(failed) or f"no answer within {LIFE_SECONDS:g} s"
-    body = await asyncio.to_thread(BodyView, found)
-    return context.show("message.html", message=found, body=body, life=life, life_error=error, names=Property)
+        error = str(failed) or f"no answer within {LIFE_SECONDS:g} s"
+    body = await asyncio.to_thread(BodyView, shown)
+    return context.show(
+        "message.html",
+        message=shown,
+        name=copy_name(shown),
+        original_name=ORIGINAL,
+        sent_to=topic,
+        body=body,
+        life=life,
+        life_error=error,
+        outcomes=outcomes_of(life or [told_by(shown)]),
+        copies=[MessageCopy(each) for each in copies_of(life, shown)],
+        link_of=link_of,
+        is_readable=is_readable,
+        redrive_fields=redrive_fields,
+        redrive_link=redrive_link,
+    )
+
+
+class MessageCopy:
+    """A copy of a message, as its page lists it."""
+
+    def __init__(self, message: StoredMessage) -> None:
+        self.message = message
+        self.name = copy_name(message)
+        self.is_readable = is_readable(message)
+
+
+def is_readable(message: StoredMessage) -> bool:
+    """Return whether the page of a stored message can be opened: topic and queue must be readable by clients."""
+    return message.topic not in NOT_FOR_CLIENTS and bool(message.broker_name)
+
+
+def link_of(message: StoredMessage) -> str:
+    """Return the address of the page of a stored message."""
+    return address("message", message.topic, message.broker_name, str(message.queue_id), str(message.queue_offset))
+
+
+def redrive_fields(each: GroupOutcome) -> dict[str, str]:
+    """Return the fields of the form that redrives the dead letter of a group to the group."""
+    again = {"again": "yes"} if each.is_redriven else {}
+    return {**_choice(each), "to": "group", "most": "1", "rate": "100", **again}
+
+
+def redrive_link(each: GroupOutcome) -> str:
+    """Return the address of the dry run for the dead letter of a group."""
+    return address("dead-letters", each.group, "redrive", **_choice(each))
+
+
+def _choice(each: GroupOutcome) -> dict[str, str]:
+    assert each.letter is not None
+    died = str(each.letter.store_ms)  # with the time, the message is found without reading the whole queue
+    return {"id": each.letter.offset_message_id, "since": died, "until": died}
 
 
 async def body(context: RequestContext) -> Response:

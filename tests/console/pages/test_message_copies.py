@@ -1,0 +1,75 @@
+"""One page for a message and its copies: why it failed, what to do, and a way from each copy to the others."""
+
+import re
+
+import pytest
+from tests.client.admin.messages.test_dead_letters import die
+from tests.waiting import until
+
+from pyromq.message import Message, StoredMessage, encode_properties
+
+
+@pytest.fixture
+async def places(cluster):
+    """The addresses of a message and of its dead letter in group billing."""
+    await die(cluster, [Message("orders", b"no such <customer>", keys="k1")])
+    admin = await cluster.admin()
+    found = {}
+    for name, topic in (("sent", "orders"), ("dead", "%DLQ%billing")):
+        (message,) = await admin.query_by_key(topic, "k1")
+        place = (message.broker_name, str(message.queue_id), str(message.queue_offset))
+        found[name] = f"/message/{topic.replace('%', '%25')}/{'/'.join(place)}"
+    return found
+
+
+@pytest.mark.parametrize("name", ["sent", "dead"])
+async def test_every_copy_says_why_the_message_failed(browser, places, name):
+    page = await browser.get(places[name])
+    verdict = page[page.index('class="verdict bad"') :].partition("</section>")[0]
+    assert ">billing</a> gave up after 1 attempt" in verdict
+    assert "GiveUp: no such &lt;customer&gt;" in verdict
+    assert ">Redrive</button>" in verdict
+    assert page.index("verdict") < page.index("<h2>Body")
+
+
+@pytest.mark.parametrize(("name", "other"), [("sent", "dead"), ("dead", "sent")])
+async def test_every_copy_leads_to_the_others(browser, places, name, other):
+    page = await browser.get(places[name])
+    assert f'href="{places[other]}"' in page
+    copies = re.findall(r"<summary>([^<]+?) <span", page)
+    assert copies == ["The message", "Dead letter of billing"]
+    assert ("You see a copy" in page) is (name == "dead")
+
+
+async def test_redriving_is_one_button_and_a_yes(browser, places):
+    browser.form_at = "/send"
+    page = await browser.get(places["sent"])
+    form = page[page.index('data-confirm="Send this message to group billing again?"') :].partition("</form>")[0]
+    fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form))
+    page = await browser.post("/dead-letters/billing/redrive", **fields)
+    (run,) = re.findall(r"<h1>Redrive (\d+)", page)
+    await until(lambda: browser.console.redrives.find(run).ended_ms is not None)
+    page = await browser.get(places["dead"])
+    assert "it is redriven and not consumed yet" in page
+    assert ">Redrive again</button>" in page and 'name="again" value="yes"' in page
+
+
+async def test_viewers_read_the_reason_and_have_no_button(browser, places):
+    for name, role in (("root", "admin"), ("vera", "viewer")):
+        browser.console.accounts.save(name, role=role, password="correct horse")
+    await browser.sign_in("vera")
+    page = await browser.get(places["sent"])
+    assert "GiveUp: no such" in page and "An operator can redrive it." in page
+    assert "<button" not in page[page.index("<main") :]
+
+
+async def test_a_dead_letter_without_a_reason_says_where_to_look(browser, cluster):
+    await (await cluster.admin()).create_topic("%DLQ%billing", 1)
+    properties = {"UNIQ_KEY": "7F" * 16, "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "A" * 32}
+    letter = StoredMessage("%DLQ%billing", b"x", encode_properties(properties), reconsume_times=17)
+    letter.store_ms = cluster.clock.now_ms()
+    cluster.broker.store.append(letter)
+    page = await browser.get("/message/%25DLQ%25billing/broker-a/0/0")
+    assert "gave up after 17 attempts" in page
+    assert "Consumers of Java give none" in page
+    assert "The message itself has expired." in page

@@ -25,6 +25,7 @@ from pyromq.console.console_metrics import NO_PAGE
 from pyromq.console.pages import PAGES
 from pyromq.console.view.request_context import RequestContext, page_templates
 from pyromq.console.view.routing import CLIENT_CLOSED_REQUEST, COOKIE, error_page, session_of
+from pyromq.console.view.viewer_times import ZONE_COOKIE, use_zone
 from pyromq.errors import MQError, QueryNotFound, UsageError
 from pyromq.remoting.rejection_log import FAILED
 
@@ -119,7 +120,7 @@ class RequestMetrics:
 
 class RequestGuard:
     """ASGI middleware that refuses requests for other hosts and forms of other sites. Adds security headers and the
-    session cookie.
+    session cookie, and sets the viewer's time zone.
     """
 
     def __init__(self, app: ASGIApp, console: Console) -> None:
@@ -132,6 +133,7 @@ class RequestGuard:
             return
         connection = HTTPConnection(scope)
         connection.state.new_session = None
+        use_zone(connection.cookies.get(ZONE_COOKIE))
         is_file = scope["path"].startswith("/static/")
 
         async def send_with_headers(message: Message) -> None:

@@ -45,6 +45,28 @@ def test_every_page_is_well_made(page, path, how):
 
 
 @pytest.mark.soak
+def test_times_are_shown_and_asked_for_in_the_browsers_zone(page):
+    page.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Tokyo"})
+    try:
+        page.open("/messages?topic=orders")
+        wait_until(lambda: "Times in Asia/Tokyo" in page.text)
+        shown = page.find("#rows time").text
+        assert "+09:00" in page.find("#rows time").get_attribute("datetime")
+        page.fill(since=shown, until=shown)
+        page.find("#until").send_keys("\n")
+        wait_until(lambda: "until=2" in page.driver.current_url and "last=" not in page.driver.current_url)
+        assert shown in [each.text for each in page.driver.find_elements("css selector", "#rows time")]
+        page.press("last 15 min")
+        wait_until(lambda: page.find("[name=last][value='15m']").get_attribute("aria-pressed") == "true")
+        page.find("[data-zone-switch]").click()
+        wait_until(lambda: "Times in UTC" in page.text)
+        page.open("/")
+        assert "Times in UTC" in page.text
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+
+
+@pytest.mark.soak
 def test_a_topic_is_created_filled_changed_and_deleted(page, servers):
     page.open("/topics")
     page.driver.find_element("link text", "New topic").click()

@@ -73,6 +73,11 @@ class TopicView:
     last_store_ms: int = 0
     groups: list[str] = field(default_factory=list)
 
+    @property
+    def is_system(self) -> bool:
+        """Whether the topic belongs to the brokers, and not to users or to the retries and dead letters of groups."""
+        return self.kind == "system"
+
 
 @dataclass(slots=True)
 class ConsumedTopic:

@@ -15,10 +15,10 @@ from pyromq.client.admin.messages.dead_letters import DeadLetter, DeadLetterFilt
 from pyromq.console.cluster.cluster_snapshot import TopicView
 from pyromq.console.cluster.redrives import MOST_OUTCOMES, RedriveOutcome, RedriveRequest, RedriveRun
 from pyromq.console.pages.search_pages import MessageRow
-from pyromq.console.search.query import LIMITS, moment
+from pyromq.console.search.query import LIMITS
 from pyromq.console.search.queue_scan import Projection, QueueScan, ScanResult, bounds_between, narrowed
 from pyromq.console.security.console_accounts import Role
-from pyromq.console.view.request_context import RequestContext, address
+from pyromq.console.view.request_context import MAX_LONG, RequestContext, address, whole
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
 from pyromq.errors import MQError, QueryNotFound, TopicNotFound, UsageError
@@ -55,15 +55,16 @@ async def of_group(context: RequestContext) -> Response:
     check_group(group)
     clients = context.clients()
     snapshot = await clients.snapshot()
-    found, error = ScanResult[LetterRow](), None
+    found, error, query = ScanResult[LetterRow](), None, dict(context.query)
     try:
-        wanted = wanted_letters(context.query)
+        query |= context.time_range().fields
+        wanted = wanted_letters(query)
         found = await _found(context, group, wanted)
     except UsageError as wrong:  # an error of the input, shown beside the form
         error = wrong
     except TopicNotFound:
         pass  # the group has had no dead letter yet
-    kept = {name: context.query.get(name, "") for name in (*CHOICE, "limit")}
+    kept = {name: query.get(name, "") for name in (*CHOICE, "limit")}
     return context.show(
         "dead_letters_of_group.html",
         status=400 if error else 200,
@@ -98,7 +99,7 @@ class LetterRow(MessageRow):
 
 
 def wanted_letters(query: Mapping[str, str]) -> DeadLetterFilter:
-    """Return the filter of dead letters that an address or a form describes. Raises `UsageError`."""
+    """Return the filter of dead letters that an address or a form describes; times are in ms. Raises `UsageError`."""
     text = {name: query.get(name, "").strip() for name in CHOICE}
     return DeadLetterFilter(
         ids=frozenset([text["id"].upper()] if text["id"] else []),
@@ -106,8 +107,8 @@ def wanted_letters(query: Mapping[str, str]) -> DeadLetterFilter:
         tag=text["tag"] or None,
         key=text["key"] or None,
         reason=text["reason"] or None,
-        since_ms=moment(text["since"]) or 0,
-        until_ms=moment(text["until"]),
+        since_ms=whole("since", text["since"] or "0", most=MAX_LONG),
+        until_ms=whole("until", text["until"], most=MAX_LONG) if text["until"] else None,
     )
 
 
@@ -153,6 +154,7 @@ async def dry_run(context: RequestContext) -> Response:
     outcomes: list[RedriveOutcome] = []
     why, error = "", None
     try:
+        fields |= context.time_range().fields
         order = replace(order_of(fields), dry_run=True)
         why = await _try(context, group, wanted_letters(fields), order, outcomes)
     except MQError as wrong:
@@ -182,7 +184,7 @@ async def dry_run(context: RequestContext) -> Response:
 
 async def redrive(context: RequestContext) -> Response:
     group = context.path["group"]
-    fields = {name: context.form.get(name, "").strip() for name in (*CHOICE, *HOW)}
+    fields = {name: context.form.get(name, "").strip() for name in (*CHOICE, *HOW)} | context.time_range().fields
     asked = RedriveRequest(
         group,
         wanted_letters(fields),

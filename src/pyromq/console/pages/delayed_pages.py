@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages, DelayedMessage, DelayLevel
-from pyromq.console.search.query import moment
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.chart import columns
 from pyromq.console.view.request_context import RequestContext, address, or_error
@@ -76,7 +75,7 @@ async def of_topic(context: RequestContext) -> Response:
     topic = context.path["topic"]
     clients = context.clients()
     client = await clients.delayed()
-    begin_ms = moment(context.query.get("begin", "")) or 0
+    begin_ms = context.time("begin") or 0
     skip = context.query.get("skip", "")
     skipped = int(skip) if skip.isdecimal() and len(skip) < 6 else 0
     found = await _waiting(client, topic, begin_ms, most=skipped + MOST_DRAWN + 1)

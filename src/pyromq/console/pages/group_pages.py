@@ -11,7 +11,6 @@ from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.admin.cluster_offsets import QueueProgress
 from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.cluster.cluster_snapshot import GroupView
-from pyromq.console.search.query import moment
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.chart import ChartLine
 from pyromq.console.view.request_context import RequestContext, address, or_error
@@ -80,7 +79,7 @@ async def reset_form(context: RequestContext) -> Response:
     topic, to = query.get("topic", "").strip(), query.get("to", "")
     if topic and to:
         try:
-            rows = await preview(clients, name, topic, to, query.get("at", ""))
+            rows = await preview(clients, name, topic, to, place_of(context, to))
         except MQError as wrong:
             error = wrong
     members = view_of.members if view_of is not None else set()
@@ -91,7 +90,7 @@ async def reset_form(context: RequestContext) -> Response:
         topics=topics,
         topic=topic,
         to=to or "time",
-        at=query.get("at", ""),
+        at=context.time_text("at") if to != "offset" else query.get("at", ""),
         rows=rows,
         error=error,
         members=members,
@@ -116,24 +115,33 @@ class OffsetMove:
         return (self.now or 0) - self.then
 
 
-async def preview(clients: ClusterClients, group: str, topic: str, to: str, at: str) -> list[OffsetMove]:
-    """Return what a reset would change in each queue, in order of queues. Raises `UsageError` and errors of brokers."""
+def place_of(context: RequestContext, to: str) -> int | None:
+    """Return the time (ms) or the offset in field `at`, as `to` demands; None for the end. Raises `UsageError`."""
     if to not in PLACES:
         raise UsageError(f"to={to[:20]!r} is unknown; write {' or '.join(PLACES)}")
+    if to == "time":
+        time_ms = context.time("at")
+        if time_ms is None:
+            raise UsageError("nothing was changed: the time is missing; enter the time from which the group continues")
+        return time_ms
+    if to == "offset":
+        at = context.fields.get("at", "").strip()
+        if not at.isdecimal() or len(at) > 18:
+            raise UsageError(f"{at[:30]!r} is not an offset; write one whole number, which applies to every queue")
+        return int(at)
+    return 0 if to == "begin" else None
+
+
+async def preview(clients: ClusterClients, group: str, topic: str, to: str, at: int | None) -> list[OffsetMove]:
+    """Return what a reset would change in each queue, in order of queues. Raises errors of brokers."""
     reader = await clients.reader()
     bounds = await reader.bounds([topic])
     committed = await reader.committed(bounds, group)
-    if to == "time":
-        time_ms = moment(at)
-        if time_ms is None:
-            raise UsageError("nothing was changed: the time is missing; enter the time from which the group continues")
-        found = await asyncio.gather(*(reader.first_since(queue, time_ms, each) for queue, each in bounds.items()))
+    if to == "time" and at is not None:
+        found = await asyncio.gather(*(reader.first_since(queue, at, each) for queue, each in bounds.items()))
         places = dict(zip(bounds, found, strict=True))
-    elif to == "offset":
-        if not at.strip().isdecimal() or len(at.strip()) > 18:
-            raise UsageError(f"{at[:30]!r} is not an offset; write one whole number, which applies to every queue")
-        offset = int(at)
-        places = {queue: min(max(offset, least), most) for queue, (least, most) in bounds.items()}
+    elif to == "offset" and at is not None:
+        places = {queue: min(max(at, least), most) for queue, (least, most) in bounds.items()}
     else:
         places = {queue: least if to == "begin" else most for queue, (least, most) in bounds.items()}
     return [OffsetMove(queue, committed[queue], places[queue], bounds[queue][1]) for queue in sorted(bounds)]
@@ -144,7 +152,8 @@ async def reset(context: RequestContext) -> Response:
     else the offsets are stored.
     """
     name, form = context.path["name"], context.form
-    topic, to, at = form.get("topic", ""), form.get("to", ""), form.get("at", "")
+    topic, to = form.get("topic", ""), form.get("to", "")
+    at = place_of(context, to)
     clients = context.clients()
     admin = await clients.admin()
     moves = await preview(clients, name, topic, to, at)
@@ -154,8 +163,7 @@ async def reset(context: RequestContext) -> Response:
                 f"nothing was changed: members of {name} are online, and would not use the new offsets; "
                 "stop the members, or choose a time"
             )
-        time_ms = {"begin": 0, "end": None}.get(to, moment(at))
-        offsets = await admin.reset_offset(name, topic, time_ms)
+        offsets = await admin.reset_offset(name, topic, at)
         how = "its members were notified"
     else:
         for move in moves:

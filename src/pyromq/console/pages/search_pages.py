@@ -39,7 +39,9 @@ async def messages(context: RequestContext) -> Response:
     kept = {name: value for name in FIELDS if (value := context.query.get(name, ""))}
     query, result, error = Query(), None, None  # type: Query, SearchResult[MessageRow] | None, MQError | None
     try:
-        query = Query.of(context.query)
+        times = context.time_range()
+        kept |= times.fields
+        query = Query.of(context.query, times)
         if query.topic or query.text:
             with context.console.metrics.searching():
                 result = await Search(clients, query, ROWS, seconds=context.console.config.search_seconds).run()
@@ -86,7 +88,7 @@ async def export(context: RequestContext) -> Response:
     form = context.query.get("format", "jsonl")
     if form not in ("jsonl", "csv"):
         raise UsageError(f"format={form[:20]!r} is unknown; write jsonl or csv")
-    query = replace(Query.of(context.query), limit=MOST_EXPORTED)
+    query = replace(Query.of(context.query, context.time_range()), limit=MOST_EXPORTED)
     if not query.topic and not query.text:
         raise UsageError("the search is empty: name a topic, or a text to search for")
     lines = Projection(json_line if form == "jsonl" else csv_line, len)
@@ -106,7 +108,7 @@ async def export(context: RequestContext) -> Response:
 
 async def tail(context: RequestContext) -> Response:
     """Send new messages of a topic as server-sent events. Each event is a table row."""
-    query = Query.of(context.query)
+    query = Query.of(context.query, context.time_range())
     if not query.topic:
         raise UsageError("the topic is missing: name the topic to follow")
     reader = await context.clients().reader()

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from starlette.responses import Response
 
 from pyromq.console.search.bodies import FORMS, BodyView, encoded
-from pyromq.console.search.query import moment
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, address, whole
 from pyromq.console.view.routing import MOST_MESSAGE_FORM_BYTES, change, view
@@ -61,7 +60,7 @@ def _body_fields(body: BodyView) -> dict[str, str]:
 async def send(context: RequestContext) -> Response:
     form = context.form
     try:
-        message = message_of(form)
+        message = message_of(form, deliver_at=context.time("deliver_at"))
         result = await (await context.clients().producer()).send(message)
     except MQError as error:
         return await _shown(context, form, error=context.failed(error))
@@ -82,7 +81,7 @@ async def send(context: RequestContext) -> Response:
     )
 
 
-def message_of(fields: Mapping[str, str]) -> Message:
+def message_of(fields: Mapping[str, str], *, deliver_at: int | None = None) -> Message:
     """Return the message that a form describes. Raises `UsageError` and `IllegalMessage`."""
     how = fields.get("form", "text")
     if how not in FORMS:
@@ -100,7 +99,7 @@ def message_of(fields: Mapping[str, str]) -> Message:
         tags=fields.get("tag", "").strip() or None,
         keys=tuple(fields.get("keys", "").split()),
         properties=properties,
-        deliver_at=moment(fields.get("deliver_at", "")),
+        deliver_at=deliver_at,
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
+from pyromq.console.view.viewer_times import TimeRange
 from pyromq.errors import UsageError
 
 WAYS = ("any", "id", "key", "tag", "text", "sql")
@@ -29,8 +29,8 @@ class Query:
     before: str = ""
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Query:
-        """Return the query that the fields of an address describe. Raises `UsageError`."""
+    def of(cls, query: Mapping[str, str], times: TimeRange) -> Query:
+        """Return the query that the fields of an address describe, of these times. Raises `UsageError`."""
         by = query.get("by") or "any"
         if by not in WAYS:
             raise UsageError(f"by={by[:40]!r} is unknown; write {' or '.join(WAYS)}")
@@ -42,26 +42,9 @@ class Query:
             topic=query.get("topic", "").strip(),
             text=text,
             by=by,
-            since_ms=moment(query.get("since", "")),
-            until_ms=moment(query.get("until", "")),
+            since_ms=times.since_ms,
+            until_ms=times.until_ms,
             queue=query.get("queue", "").strip(),
             limit=int(limit) if limit in map(str, LIMITS) else 50,
             before=query.get("before", ""),
         )
-
-
-def moment(text: str) -> int | None:
-    """Return ms since 1970 from a text: `2026-11-22T17:00` (in UTC if there is no zone), or a number of ms.
-
-    Raises `UsageError`.
-    """
-    text = text.strip()
-    if not text:
-        return None
-    if text.isdecimal() and len(text) < 16:
-        return int(text)
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{text[:60]!r} is not a time: write 2026-11-22T17:00, or ms since 1970") from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -32,6 +32,10 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     details: dict[str, str] = {}
     error: str = ""
 
+    @property
+    def time_ms(self) -> int:
+        return int(datetime.fromisoformat(self.time).timestamp() * 1000)
+
 
 class ConsoleAuditLog:
     """Appends to the file of the audit log, which the console never shortens."""

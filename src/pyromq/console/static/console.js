@@ -1,18 +1,29 @@
-// What pages cannot do without a script: fresh parts, local times, colours, keys, and following messages as they come.
+// What pages cannot do without a script: fresh parts, the zone of times, colours, keys, and following messages as they come.
 // Every page works without it.
 "use strict";
 
 const REFRESH_SECONDS = 5;
 
-// --- times in the reader's own zone
+// --- the zone of times: the server writes and reads times in the zone that the cookie names
 
-// Year first, as everybody reads it and as it sorts.
-const local = new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "medium" });
-const clock = new Intl.DateTimeFormat("sv-SE", { timeStyle: "medium" });
+const shownZone = document.documentElement.dataset.zone;
+const ownZone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+const clock = new Intl.DateTimeFormat("sv-SE", { timeStyle: "medium", timeZone: shownZone });
+const zoneOfCookie = () => document.cookie.match(/(?:^|; )pyromq-zone=([^;]*)/)?.[1];
 
-function localTimes(root) {
-  for (const each of root.querySelectorAll("time[datetime]")) each.textContent = local.format(new Date(each.dateTime));
-  for (const each of root.querySelectorAll("[data-clock]")) each.textContent = clock.format(new Date(each.dataset.clock));
+function useZone(zone) {
+  document.cookie = `pyromq-zone=${zone}; path=/; max-age=31536000; samesite=lax`;
+  if (zone !== shownZone && zoneOfCookie() === zone) location.reload();
+}
+
+// UTC in the cookie is a choice; another zone is this browser's, which changes when its owner travels.
+if (zoneOfCookie() !== "UTC" && zoneOfCookie() !== ownZone) useZone(ownZone);
+const zoneSwitch = document.querySelector("[data-zone-switch]");
+if (zoneSwitch && ownZone !== "UTC") {
+  const other = shownZone === "UTC" ? ownZone : "UTC";
+  zoneSwitch.textContent = `Use ${other}`;
+  zoneSwitch.hidden = false;
+  zoneSwitch.addEventListener("click", () => useZone(other));
 }
 
 // --- parts that stay fresh
@@ -42,13 +53,11 @@ async function refresh() {
   for (const part of parts) {
     const fresh = page.getElementById(part.id);
     if (!fresh || part.contains(document.activeElement) || part.querySelector("details[open]")) continue;
-    localTimes(fresh);
     if (fresh.innerHTML !== part.innerHTML) part.replaceChildren(...fresh.childNodes);
   }
 }
 
 let shownAt = new Date();
-localTimes(document);
 setInterval(refresh, REFRESH_SECONDS * 1000);
 
 // --- light, dark, as the system
@@ -170,7 +179,6 @@ for (const button of document.querySelectorAll("[data-tail]")) {
         rows.insertAdjacentHTML("afterbegin", each);
         rows.firstElementChild.classList.add("fresh");
       }
-      localTimes(rows);
       while (rows.children.length > MOST_ROWS) rows.lastElementChild.remove();
       say(`Following: ${seen} new messages.` + (more ? ` ${more} went by too fast to be shown.` : ""));
     });

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
-from pyromq.clock import utc_time
 from pyromq.console.cluster.cluster_history import Point
 from pyromq.console.view.texts import number
+from pyromq.console.view.viewer_times import in_zone, time_text, zone_name
 
 MOST_COLUMNS = 60
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
@@ -102,11 +101,11 @@ def grid(top: float, text: Callable[[float], str], *, shares: Sequence[float] = 
 def _clock(begin: int, end: int) -> Markup:
     parts = []
     for share, style in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        at = datetime.fromtimestamp((begin + share * (end - begin)) / 1000, UTC)
+        ms = begin + share * (end - begin)
         x = LEFT + share * (WIDTH - LEFT - RIGHT)
         parts.append(
-            Markup('<text x="{:.1f}" y="{}" class="axis-x {}" data-clock="{}">{}</text>').format(
-                x, HEIGHT - 6, style, at.isoformat().replace("+00:00", "Z"), at.strftime("%H:%M:%S")
+            Markup('<text x="{:.1f}" y="{}" class="axis-x {}">{}</text>').format(
+                x, HEIGHT - 6, style, time_text(ms)[11:]
             )
         )
     return Markup("").join(parts)
@@ -166,25 +165,25 @@ def columns(noun: str, times: Sequence[int]) -> Markup:
                 HEIGHT - BOTTOM - height,
                 max(wide - 1, 0.5),
                 height,
-                _utc(at * step, step),
+                _day_text(at * step, step),
                 number(count),
             )
         )
     right = LEFT + (end + 1 - begin) * wide
-    parts.append(_label(LEFT, "start", _utc(begin * step, step)))
+    parts.append(_label(LEFT, "start", _day_text(begin * step, step)))
     if right > 260:  # a label further left would overlap the first label
-        parts.append(_label(right, "end", _utc(end * step, step)))
-    label = f"{title}: {number(top)} at most, from {_utc(begin * step, step)} to {_utc(end * step, step)}"
+        parts.append(_label(right, "end", _day_text(end * step, step)))
+    label = f"{title}: {number(top)} at most, from {_day_text(begin * step, step)} to {_day_text(end * step, step)}"
     return Markup(
         "<figure class=chart><figcaption><span class=chart-title>{}</span>"
-        '<span class=muted>UTC</span></figcaption><svg viewBox="0 0 {} {}" role=img aria-label="{}">{}</svg></figure>'
-    ).format(title, WIDTH, HEIGHT, label, Markup("").join(parts))
+        '<span class=muted>{}</span></figcaption><svg viewBox="0 0 {} {}" role=img aria-label="{}">{}</svg></figure>'
+    ).format(title, zone_name(), WIDTH, HEIGHT, label, Markup("").join(parts))
 
 
 def _label(x: float, style: str, text: str) -> Markup:
     return Markup('<text x="{:.1f}" y="{}" class="axis-x {}">{}</text>').format(x, HEIGHT - 6, style, text)
 
 
-def _utc(ms: int, step: int) -> str:
-    at = utc_time(ms)
+def _day_text(ms: int, step: int) -> str:
+    at = in_zone(ms)
     return at.strftime("%Y-%m-%d" if step >= DAY_MS else "%Y-%m-%d %H:%M") if at is not None else f"{ms} ms"

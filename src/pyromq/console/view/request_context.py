@@ -19,6 +19,7 @@ from pyromq.console.security.sessions import BrowserSession, Notice, RefusedForm
 from pyromq.console.view import texts
 from pyromq.console.view.chart import bar, chart, spark
 from pyromq.console.view.typed_form import TypedForm
+from pyromq.console.view.viewer_times import SPANS, TimeRange, field_text, read_time, zone_name
 from pyromq.errors import MQError, UsageError
 
 T = TypeVar("T")
@@ -74,6 +75,28 @@ class RequestContext:
     def path(self) -> Mapping[str, str]:
         """The named parts of the address path, as the route declares them."""
         return self.request.path_params
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        """The fields of the form; for a GET request, of the address."""
+        return self.form or self.query
+
+    def time(self, name: str) -> int | None:
+        """Return a time field in ms since 1970; None for an empty field. Raises `UsageError`."""
+        return read_time(self.fields.get(name, ""), self.console.clock.now_ms(), zone=self.fields.get("zone"))
+
+    def time_range(self) -> TimeRange:
+        """Return the range of times in the fields. Raises `UsageError`."""
+        return TimeRange.of(self.fields, self.console.clock.now_ms())
+
+    def time_text(self, name: str) -> str:
+        """Return what a time field shows: the time in the viewer's zone, or the text as typed if it is no time."""
+        try:
+            if name in ("since", "until") and self.fields.get("last"):
+                return field_text(getattr(self.time_range(), f"{name}_ms"))
+            return field_text(self.time(name))
+        except UsageError:
+            return self.fields.get(name, "")
 
     rate_text = staticmethod(texts.rate)
     number_text = staticmethod(texts.number)
@@ -205,7 +228,9 @@ def page_templates(assets: Mapping[str, str]) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     found.filters.update(texts.FILTERS)
-    found.globals.update(address=address, chart=chart, spark=spark, bar=bar, asset=assets)
+    found.globals.update(
+        address=address, chart=chart, spark=spark, bar=bar, asset=assets, zone_name=zone_name, spans=SPANS
+    )
     return found
 
 

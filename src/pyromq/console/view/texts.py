@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from markupsafe import Markup, escape
-
-from pyromq.clock import utc_time
+from pyromq.console.view.viewer_times import exact_moment, field_text, moment
 
 _STEPS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 NOTHING = "–"
@@ -50,18 +48,6 @@ def duration(seconds: float | None) -> str:
     return " ".join(parts[:2])
 
 
-def moment(ms: int | None) -> Markup:
-    """Return an HTML time element in UTC, which the page's script converts to the reader's zone."""
-    if not ms or ms < 0:
-        return Markup(f"<span class=muted>{NOTHING}</span>")
-    at = utc_time(ms)
-    if at is None:
-        return escape(f"{ms} ms")
-    iso = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    shown = at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d} UTC"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, shown, shown[:-8] + " UTC")
-
-
 def permission(bits: int) -> str:
     """Return the permission of a topic in words."""
     words = [word for bit, word in ((4, "read"), (2, "write")) if bits & bit]
@@ -74,5 +60,7 @@ FILTERS = {
     "size": size,
     "duration": duration,
     "moment": moment,
+    "exact_moment": exact_moment,
+    "field_text": field_text,
     "permission": permission,
 }

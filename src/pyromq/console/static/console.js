@@ -101,6 +101,13 @@ document.addEventListener("submit", (event) => {
   if (question && !confirm(question)) event.preventDefault();
 });
 
+// --- what a cell cuts off is its title
+
+document.addEventListener("mouseover", (event) => {
+  const cell = event.target.closest?.("tbody th, tbody td");
+  if (cell && cell.scrollWidth > cell.clientWidth && !cell.querySelector("[title]")) cell.title = cell.innerText;
+});
+
 // --- a refused form, wherever it is on its page
 
 document.querySelector("[data-refused]")?.scrollIntoView({ block: "center" });

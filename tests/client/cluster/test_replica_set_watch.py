@@ -36,6 +36,40 @@ async def test_the_connection_to_a_former_master_is_closed_soon(replicas, master
         await until(lambda: channel.closed)
 
 
+async def test_the_connection_to_a_silent_former_master_is_closed_at_once(replicas, monkeypatch):
+    monkeypatch.setattr(replica_set_watch, "FORMER_SECONDS", 60.0)
+    monkeypatch.setattr(replica_set_watch, "SILENT_SECONDS", 0.01)
+    old, new = await replicas.start(linked=True), await replicas.start()
+    await replicas.register(old, epoch=1)
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        await producer.send(Message("orders", b"1"))
+        replicas.links[0].requests.pause()
+        sending = producer.send_soon(Message("orders", b"2"))
+        await asyncio.sleep(0.02)
+        await replicas.register(new, epoch=2)
+        await producer._cluster._set_watch.look()
+        await asyncio.wait_for(sending, 5.0)
+    assert replicas.stored(1) == [b"2"]
+
+
+async def test_a_silent_master_costs_one_route_and_not_one_of_each_topic(replicas, monkeypatch):
+    monkeypatch.setattr(replica_set_watch, "SILENT_SECONDS", 0.01)
+    monkeypatch.setattr(replica_set_watch, "WATCH_SECONDS", 60.0)
+    await replicas.register(await replicas.start(linked=True), epoch=1)
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        for topic in ("orders", "bills", "letters"):
+            await producer.send(Message(topic, b"1"))
+            await producer._cluster.refresh(topic)
+        replicas.links[0].requests.pause()
+        sending = producer.send_soon(Message("orders", b"2"))
+        await asyncio.sleep(0.3)
+        await producer._cluster._set_watch.look()
+        ages = [producer._cluster.route_age(topic) for topic in ("orders", "bills", "letters")]
+        assert sorted(age < 0.2 for age in ages) == [False, False, True]
+        replicas.links[0].requests.resume()
+        await sending
+
+
 async def test_the_connection_to_a_master_that_two_replicas_argued_about_stays(replicas, masters):
     async with AsyncProducer("g", replicas.namesrv) as producer:
         await producer.send(Message("orders", b"1"))

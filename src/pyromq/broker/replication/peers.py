@@ -26,6 +26,8 @@ class Peer:
     hello: Hello | None = None  # the last hello, on either link
     end: int = 0  # log end in the peer's last hello or heartbeat
     has_our_link: bool = False
+    # Whether a message has come on the link that this replica dialled. A stopped process accepts links, and is silent.
+    has_answered: bool = False
     has_their_link: bool = False
     is_dialling: bool = False
     may_dial_at: float = NEVER
@@ -84,8 +86,8 @@ class Peers:
         return list(self._peers.values())
 
     def in_sync(self, record: SetRecord) -> list[Peer]:
-        """Return the connected replicas that the record lists as in sync, with the same incarnation."""
-        return [peer for peer in self._peers.values() if peer.member in record.in_sync]
+        """Return the replicas that answer and that the record lists as in sync, with the same incarnation."""
+        return [peer for peer in self._peers.values() if peer.has_answered and peer.member in record.in_sync]
 
     def shift(self, seconds: float) -> None:
         """Move all times of the peers by the length of a pause of this process, which received nothing in the pause."""

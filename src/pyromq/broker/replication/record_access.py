@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pyromq.broker.replication.registry import Conflict, Missed
+from pyromq.broker.replication.registry import Conflict
 from pyromq.broker.replication.replica import Replica
 from pyromq.broker.replication.replica_actions import Actions, ReadRecord, SwapRecord
 from pyromq.broker.replication.set_record import ReplicaInfo
@@ -72,12 +72,12 @@ class RecordAccess:
         self._do(actions)
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever the record may have changed, until cancelled."""
+        """Call `changed` whenever the record or the running replicas may have changed, until cancelled."""
         while True:
             try:
                 _, revision = await self._keys.read()
                 async for change in self._keys.watch(revision):
-                    if isinstance(change, Missed) or change.key.endswith("/state"):
+                    if self._keys.is_news(change, self.infos):
                         changed()
             except MQError as error:
                 logger.info("the set is not watched: %s", error)

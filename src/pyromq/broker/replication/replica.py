@@ -181,6 +181,7 @@ class Replica:
         if peer.has_our_link:
             self._unlink(now, Link(number, True))
         peer.is_dialling, peer.has_our_link, peer.heard_at, peer.connected_at = False, True, now, now
+        peer.has_answered = False
         peer.refused_at.clear()
         return [self._hello_to(Link(number, True))]
 
@@ -372,7 +373,7 @@ class Replica:
 
     def _note_hello(self, now: float, peer: Peer, link: Link, hello: Hello) -> None:
         if link.is_ours:
-            peer.heard_at = now
+            peer.heard_at, peer.has_answered = now, True
         else:
             if not peer.has_their_link and self.mastership is not None:
                 self.mastership.remove_follower(peer.number, now)
@@ -565,7 +566,7 @@ class Replica:
             return
         has_lasted = peer.has_our_link and now - peer.connected_at > SILENT_SECONDS
         peer.may_dial_at = now if has_lasted else now + DIAL_SECONDS
-        peer.is_dialling = peer.has_our_link = False
+        peer.is_dialling = peer.has_our_link = peer.has_answered = False
         peer.heard_at = NEVER
         if self.following is not None and self.following[0] == link.number:
             self.following = None

@@ -45,6 +45,21 @@ class SetRegistry:
         """Yield changes of the set's keys later than the registry's revision `after`. Changes may be reported late."""
         return self._registry.watch(self._prefix, after)
 
+    def is_news(self, change: Changed | Missed, replicas: dict[int, ReplicaInfo]) -> bool:
+        """Whether the set's record may have changed, or a registration is new, ended, or of another process.
+
+        `replicas` are the known registrations. Each replica writes its log's end once a second, which is no news.
+        """
+        if isinstance(change, Missed) or change.key == self._key("state"):
+            return True
+        if not change.key.startswith(self._key("replica/")):
+            return False
+        info = self._decode(ReplicaInfo, change.key.removeprefix(self._prefix), change.now)
+        known = None if info is None else replicas.get(info.number)
+        if info is None or known is None:
+            return True
+        return (known.incarnation, known.address, known.ha_address) != (info.incarnation, info.address, info.ha_address)
+
     async def read(self) -> tuple[Reading, int]:
         """Return the set's record with the registered replicas, and the registry's revision."""
         found = await self._registry.read_all(self._prefix)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-WATCH_SECONDS = 1.0  # interval of `look`
+WATCH_SECONDS = 0.25  # interval of `look`: sends to a silent master wait this much longer than its successor needs
 SILENT_SECONDS = 1.0  # a master that owes an answer so long may have a successor: ask the name server
 REFRESH_SECONDS = 5.0  # interval between refreshes of routes with replica sets: pulls are silent for longer
-FORMER_SECONDS = 1.0  # time for a former master's last answers, before its connection is closed
+FORMER_SECONDS = 1.0  # time for the last answers of a former master that is not silent
 _HELD = frozenset({int(RequestCode.PULL_MESSAGE)})  # requests that brokers may hold for long
 
 
@@ -38,8 +38,12 @@ class ReplicaSetWatch:
         cluster.routes.on_master_change.append(self._leave_former)
 
     async def look(self) -> None:
-        """Refresh the routes of replica sets whose master is silent, or that are older than `REFRESH_SECONDS`."""
-        due = [topic for topic, route in self._cluster.routes.known.items() if route.epochs and self._is_due(topic)]
+        """Refresh the routes of replica sets that are older than `REFRESH_SECONDS`, and one of each silent master."""
+        of_sets = [route for route in self._cluster.routes.known.values() if route.epochs]
+        due = {route.topic for route in of_sets if self._cluster.route_age(route.topic) >= REFRESH_SECONDS}
+        # One topic is enough: all routes take the addresses of a broker name from the route that was fetched last.
+        one_topic = {(name, route.master(name)): route.topic for route in of_sets for name in route.epochs}
+        due |= {topic for (_, master), topic in one_topic.items() if master is not None and self._is_silent(master)}
         await asyncio.gather(*(self._cluster.refresh(topic) for topic in due))
 
     def compare_soon(self, topic: str) -> None:
@@ -70,27 +74,26 @@ class ReplicaSetWatch:
         except ProtocolError as error:
             logger.debug("the route of %s at name server %s is left out: %s", topic, address, error)
 
-    def _is_due(self, topic: str) -> bool:
-        route = self._cluster.routes.known[topic]
-        masters = filter(None, map(route.master, route.epochs))
-        return self._cluster.route_age(topic) >= REFRESH_SECONDS or any(map(self._is_silent, masters))
-
     def _is_silent(self, address: str) -> bool:
         channel = self._cluster.open_channel(self._cluster.sending_address(address))
         return channel is not None and channel.session.oldest_wait(_HELD) >= SILENT_SECONDS
 
     def _leave_former(self, broker_name: str, former: str, present: str) -> None:
-        """Close the connections to a former master soon: its unanswered requests are then sent to the successor."""
+        """Close the connections to a former master: its unanswered requests are then sent to the successor.
+
+        A former master that is not silent has `FORMER_SECONDS` for its last answers.
+        """
         logger.info("the master of broker %s is now %s; it was %s", broker_name, present, former)
         if self._cluster.running:  # a master that does not know a producer cannot ask it about transactions
             self._cluster.tasks.start(self._cluster.heartbeat(), name=f"heartbeat to {present}")
+        wait = 0.0 if self._is_silent(former) else FORMER_SECONDS
         for address in {former, self._cluster.sending_address(former)}:
             if self._cluster.running and (channel := self._cluster.open_channel(address)) is not None:
-                work = self._cut_later(channel, broker_name, former)
+                work = self._cut_later(channel, broker_name, former, wait)
                 self._cluster.tasks.start(work, name=f"leave former master {address}")
 
-    async def _cut_later(self, channel: Channel, broker_name: str, former: str) -> None:
-        await self._clock.sleep(FORMER_SECONDS)
+    async def _cut_later(self, channel: Channel, broker_name: str, former: str, seconds: float) -> None:
+        await self._clock.sleep(seconds)
         if self._cluster.routes.present_master(broker_name) != former:
             channel.cut()
 

@@ -60,7 +60,7 @@ async def test_viewers_read_the_reason_and_have_no_button(browser, places):
     await browser.sign_in("vera")
     page = await browser.get(places["sent"])
     assert "GiveUp: no such" in page and "An operator can redrive it." in page
-    assert "<button" not in page[page.index("<main") :]
+    assert "<button" not in page[page.index("<h1>") : page.index("</main>")]
 
 
 async def test_a_dead_letter_without_a_reason_says_where_to_look(browser, cluster):
@@ -73,3 +73,21 @@ async def test_a_dead_letter_without_a_reason_says_where_to_look(browser, cluste
     assert "gave up after 17 attempts" in page
     assert "Consumers of Java give none" in page
     assert "The message itself has expired." in page
+
+
+async def test_a_search_shows_a_message_once_and_says_who_gave_it_up(browser, places):
+    page = await browser.get("/messages?q=k1")
+    assert re.findall(r'<th scope="row"><a href="([^"]+)"', page) == [places["sent"]]
+    assert '<span class="badge bad">given up by billing</span>' in page
+
+
+async def test_the_copies_in_a_named_topic_are_rows(browser, places):
+    page = await browser.get("/messages?topic=%25DLQ%25billing")
+    assert re.findall(r'<th scope="row"><a href="([^"]+)"', page) == [places["dead"]]
+
+
+async def test_finding_the_key_of_one_message_opens_its_page(browser, places, cluster):
+    assert "gave up after 1 attempt" in await browser.get("/find?q=k1")
+    await (await cluster.producer()).send(Message("orders", b"another", keys="k1"))
+    page = await browser.get("/find?q=k1")
+    assert "<title>Messages" in page and page.count('<th scope="row"><a') == 2

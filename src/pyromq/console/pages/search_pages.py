@@ -15,6 +15,7 @@ from pyromq.client.consumer.pulling import PullResult
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.console.search.bodies import BodyExcerpt
 from pyromq.console.search.message_files import MOST_EXPORTED, csv_head, csv_line, json_line
+from pyromq.console.search.message_outcome import ORIGINAL, copy_name, dead_letter_group
 from pyromq.console.search.query import LIMITS, WAYS, Query
 from pyromq.console.search.queue_scan import Match, Projection
 from pyromq.console.search.search import Search, SearchResult, wanted
@@ -47,6 +48,11 @@ async def messages(context: RequestContext) -> Response:
                 result = await Search(clients, query, ROWS, seconds=context.console.config.search_seconds).run()
     except (UsageError, SubscriptionParseFailed) as wrong:  # an error of the input, shown beside the form
         error = wrong
+    rows = result.found.kept if result is not None else []
+    if not query.topic:
+        rows = folded(rows)
+    if context.query.get("open") and len(rows) == 1 and result is not None and result.is_by_index:
+        return context.go(rows[0].link)
     return context.show(
         "messages.html",
         status=400 if error else 200,
@@ -55,7 +61,7 @@ async def messages(context: RequestContext) -> Response:
         kept=kept,
         result=result,
         error=error,
-        rows=result.found.kept if result is not None else [],
+        rows=rows,
         ways=WAYS,
         limits=LIMITS,
         topic_names=sorted(each.name for each in snapshot.topics.values() if each.kind != "system"),
@@ -70,6 +76,7 @@ class MessageRow:
     def __init__(self, message: StoredMessage) -> None:
         self.body = BodyExcerpt(message)
         self.message = replace_fields(message, stored_body=b"")
+        self.copies: list[MessageRow] = []
         self.link = address(
             "message", message.topic, message.broker_name, str(message.queue_id), str(message.queue_offset)
         )
@@ -78,6 +85,30 @@ class MessageRow:
     def size(self) -> int:
         """The approximate size of the row in bytes."""
         return ROW_BYTES + 2 * len(self.message.property_text)
+
+    @property
+    def name(self) -> str:
+        """What the row shows: the message itself, or one of its copies."""
+        return copy_name(self.message)
+
+    @property
+    def dead_in(self) -> list[str]:
+        """The groups that made the message a dead letter, sorted."""
+        rows = [self, *self.copies]
+        return sorted({group for each in rows if (group := dead_letter_group(each.message)) is not None})
+
+
+def folded(rows: list[MessageRow]) -> list[MessageRow]:
+    """Return one row for each message: the message itself, or its earliest copy; the other rows are its `copies`."""
+    of_message: dict[str, list[MessageRow]] = {}
+    for row in rows:
+        of_message.setdefault(row.message.message_id, []).append(row)
+    found = []
+    for same in of_message.values():
+        same.sort(key=lambda row: (row.name != ORIGINAL, row.message.store_ms, row.message.log_offset))
+        same[0].copies = same[1:]
+        found.append(same[0])
+    return found
 
 
 ROWS = Projection(MessageRow, lambda row: row.size)
@@ -169,7 +200,7 @@ def _older(kept: dict[str, str], result: SearchResult[MessageRow] | None) -> str
 async def find(context: RequestContext) -> Response:
     """Answer the search box of every page.
 
-    The name of a topic or group opens its page, other input searches messages.
+    The name of a topic or group opens its page, the id or key of one message its page. Other input searches messages.
     """
     text = context.query.get("q", "").strip()
     snapshot = await context.clients().snapshot()
@@ -177,7 +208,7 @@ async def find(context: RequestContext) -> Response:
         return context.go(address("topics", text))
     if text in snapshot.groups:
         return context.go(address("groups", text))
-    return context.go(address("messages", q=text))
+    return context.go(address("messages", q=text, open="one"))
 
 
 async def save(context: RequestContext) -> Response:

@@ -66,7 +66,7 @@ def _outcome(group: str, events: Sequence[LifeEvent], redriven: Container[str]) 
     """Return the outcome in a group from its events in order of time. `redriven` has the ids of redriven letters."""
     copies = [each.record for each in events if each.record is not None]
     failed = next((each for each in reversed(copies) if each.reconsume_times > 0), None)
-    letter = next((each for each in reversed(copies) if _is_dead(each)), None)
+    letter = next((each for each in reversed(copies) if is_dead(each)), None)
     calls = [each for each in events if each.what in ("consumed", "failed")]
     failed_calls = [each for each in calls if each.what == "failed"]
     judged = next((each for each in events if each.what in ("passed", "not yet", "not known")), None)
@@ -90,7 +90,7 @@ def _kind(last: StoredMessage | None, judged: str, call: LifeEvent | None) -> Ou
         return Outcome.CONSUMED
     if judged == "not known":
         return Outcome.NOT_KNOWN
-    if last is not None and _is_dead(last):
+    if last is not None and is_dead(last):
         return Outcome.REDRIVEN if judged else Outcome.GAVE_UP  # an offset is judged if a redriven copy is the latest
     if last is not None:
         return Outcome.REDRIVEN if is_redriven(last) else Outcome.RETRIED
@@ -100,7 +100,7 @@ def _kind(last: StoredMessage | None, judged: str, call: LifeEvent | None) -> Ou
 def told_by(message: StoredMessage) -> LifeEvent:
     """Return the only event that is known of a message if its life cannot be read: that this copy was stored."""
     return LifeEvent(
-        message.store_ms, "dead letter" if _is_dead(message) else "stored", message.broker_name, "", message
+        message.store_ms, "dead letter" if is_dead(message) else "stored", message.broker_name, "", message
     )
 
 
@@ -117,7 +117,7 @@ ORIGINAL = "the message"
 def copy_name(message: StoredMessage) -> str:
     """Return what a copy is, for example `attempt 2 of billing`."""
     topic, group = sent_to(message)
-    if _is_dead(message):
+    if is_dead(message):
         return f"dead letter of {group}"
     if message.topic in PARKED_IN:
         if group is not None:
@@ -130,5 +130,10 @@ def copy_name(message: StoredMessage) -> str:
     return ORIGINAL if topic == message.topic else f"copy in {message.topic}"
 
 
-def _is_dead(message: StoredMessage) -> bool:
+def dead_letter_group(message: StoredMessage) -> str | None:
+    """Return the group of a dead letter; None for every other message."""
+    return message.topic.removeprefix(DEAD_LETTER_PREFIX) if is_dead(message) else None
+
+
+def is_dead(message: StoredMessage) -> bool:
     return message.topic.startswith(DEAD_LETTER_PREFIX)

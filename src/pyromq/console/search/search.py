@@ -49,12 +49,13 @@ T = TypeVar("T")
 class SearchResult(Generic[T]):
     """The matches of a search; `said` describes the search to people.
 
-    `failed` maps topics to errors of their brokers.
+    `failed` maps topics to errors of their brokers. `is_by_index`: brokers found the matches by id or key.
     """
 
     found: ScanResult[T]
     said: str
     failed: dict[str, str] = field(default_factory=dict)
+    is_by_index: bool = False
 
 
 class Search(Generic[T]):
@@ -72,7 +73,7 @@ class Search(Generic[T]):
         if query.by in ("any", "id") and OF_AN_ID.match(query.text):
             found = await self._by_id(query.text.upper())
             if found or query.by == "id":
-                return SearchResult(await self._kept(found), "by its id")
+                return SearchResult(await self._kept(found), "by its id", is_by_index=True)
         elif query.by == "id":
             return SearchResult(ScanResult(), "an id has 32 or 56 hex digits")
         if query.by in ("any", "key") and query.text:
@@ -135,7 +136,7 @@ class Search(Generic[T]):
 
         found = [message for messages in await each_of(look, await self.topics()) for message in messages]
         found.sort(key=lambda each: each.store_ms, reverse=True)
-        return SearchResult(await self._kept(found[: query.limit]), "by their key", failed)
+        return SearchResult(await self._kept(found[: query.limit]), "by their key", failed, is_by_index=True)
 
     async def _scan(self) -> SearchResult[T]:
         query, reader = self._query, await self._clients.reader()

@@ -52,6 +52,8 @@ check: $(BUILT)  ## everything short: format, lint, types, then the tests, none 
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
+	@$(VENV)/bin/mypy --platform darwin --exclude 'platforms/(linux|windows)'
+	@$(VENV)/bin/mypy --platform win32 --follow-imports silent -p pyromq.client -p pyromq.cli -p pyromq.console -m pyromq.platforms.windows
 	@$(MAKE) --no-print-directory debug pure docs
 	@$(MAKE) --no-print-directory test STRICT=--strict-slow
 

@@ -21,6 +21,8 @@ FLAGS = "-O2 -g0 -fno-strict-aliasing"
 def extensions():
     if os.environ.get("PYROMQ_PURE", "0") not in ("", "0") or platform.python_implementation() != "CPython":
         return []
+    if sys.platform != "linux":  # epoll, sync_file_range and MADV_POPULATE_WRITE: elsewhere everything is plain Python
+        return []
     try:
         from Cython.Build import cythonize
         from Cython.Compiler.Errors import CompileError

@@ -35,6 +35,7 @@ WORDS = {
     "extras",
     "server_settings",
     "quota",
+    "platforms",
 }
 MECHANISMS = {"remoting", "store", "filter", "speedups"}
 PERMISSIONS = {"permissions"}  # what brokers and name servers judge by
@@ -50,7 +51,7 @@ MAY_USE: dict[str, set[str]] = {
     "net": WORDS | {"remoting", "speedups"},
     "permissions": WORDS | {"remoting", "store.worker"},
     "metrics": WORDS | {"remoting", "net", "speedups", "store.disk"},
-    "speedups": set(),
+    "speedups": {"platforms"},
     **{role: WORDS | MECHANISMS | {"net"} for role in ROLES},
     **{role: WORDS | MECHANISMS | {"net"} | PERMISSIONS | METRICS for role in ("nameserver", "broker")},
     "testing": WORDS | MECHANISMS | {"net"} | ROLES,
@@ -74,16 +75,18 @@ FRONT_DOORS = {"pyromq", "pyromq.__main__"}
 # Fixed places: who may import a module of others.
 PLACES: dict[str, set[str]] = {
     "asyncio": {
-        "net", "client", "testing", "cli", "console", "clock", "metrics",
+        "net", "client", "testing", "cli", "console", "clock", "metrics", "platforms",
         "nameserver.nameserver", "broker.broker", "broker.name_server_registration", "broker.replication",
     },
     # `message`: the bytes of an address, no connection; the console's server is uvicorn, on a port of ours.
     # `ha_service` writes memory views of the log to its sockets: transports would copy them.
-    "socket": {"net", "message", "broker.replication.ha.ha_service", "console.console_server",
+    "socket": {"net", "message", "platforms", "broker.replication.ha.ha_service", "console.console_server",
                "console.browser_connections"},
     "ssl": {"net"},
-    "mmap": {"store"},
-    "ctypes": {"store"},
+    "mmap": {"store", "platforms"},
+    "ctypes": {"platforms"},
+    "fcntl": {"platforms"},
+    "resource": {"platforms"},
     "tomllib": {"cli"},
     "configparser": {"cli"},
     "pyspark": {"spark"},

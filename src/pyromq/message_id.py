@@ -18,6 +18,7 @@ from typing import NamedTuple
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.message import format_address, pack_address
+from pyromq.platforms import platform
 from pyromq.plural import counted
 
 _BLOCK = 4096
@@ -33,7 +34,7 @@ def _note_process() -> None:
     _process = os.getpid()
 
 
-os.register_at_fork(after_in_child=_note_process)  # a forked child must not make the same ids as its parent
+platform.after_fork(after_in_child=_note_process)  # a forked child must not make the same ids as its parent
 
 
 class UniqueIds:

@@ -8,15 +8,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import resource
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +28,7 @@ from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.listening import new_serving_loop
 from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
+from pyromq.platforms import platform
 
 if TYPE_CHECKING:
     from pyromq.metrics.config import MetricsConfig
@@ -45,9 +43,12 @@ def run(serving: Coroutine[Any, Any, None], log_level: str) -> None:
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    if platform.MISSING_FOR_SERVERS:
+        serving.close()
+        raise UsageError(platform.MISSING_FOR_SERVERS)
     if log_level != "debug":
         logger_of("httpx").setLevel(logging.WARNING)  # httpx notes every request to etcd: four a second
-    _raise_file_limit()
+    platform.raise_descriptor_limit()
     speedups.keep_memory()
     with asyncio.Runner(loop_factory=new_serving_loop) as runner:
         runner.run(serving)
@@ -207,38 +208,19 @@ def _is_loopback(host: str) -> bool:
 async def _until_stopped(failed: asyncio.Future[None] | None = None) -> None:
     """Print that the servers are ready, and wait for SIGINT or SIGTERM. Raises the error of `failed`."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    end = platform.on_stop_signals(stop.set)
     # Objects of the start live as long as the process. Frozen objects are not traversed in each garbage collection.
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 5, 20)  # collecting 10,000 young objects blocks the event loop for a millisecond
-    click.echo(f"ready in {_process_age() * 1000:.0f} ms")
+    age = platform.process_age()  # includes the interpreter's start and the imports
+    click.echo(f"ready in {(time.process_time() if age is None else age) * 1000:.0f} ms")
     sys.stdout.flush()
     if failed is not None:
         failed.add_done_callback(lambda _: stop.set())
     await stop.wait()
     if failed is not None and failed.done():
         failed.result()
-    for number in (signal.SIGINT, signal.SIGTERM):  # a second signal has its default effect and ends the process
-        loop.remove_signal_handler(number)
+    end()
     if sys.stderr.isatty():
         click.echo("stopping", err=True)
-
-
-def _process_age() -> float:
-    """Return the seconds since this process started, so that `ready in` includes the interpreter and imports."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        started = int(fields[19]) / 100  # field starttime of /proc/self/stat, in clock ticks since boot
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - started
-    except (OSError, ValueError, IndexError, AttributeError):
-        return time.process_time()
-
-
-def _raise_file_limit() -> None:
-    """Raise the limit of open files to the permitted maximum: each connection and mapped file takes a descriptor."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -7,13 +7,13 @@ unread, and between two requests. A new connection at the limit closes the conne
 from __future__ import annotations
 
 import asyncio
-import resource
 from typing import TYPE_CHECKING
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pyromq.net.tasks import Tasks, every
+from pyromq.platforms import platform
 from pyromq.remoting.rejection_log import UNREADABLE
 
 if TYPE_CHECKING:
@@ -171,5 +171,4 @@ def _most_connections() -> int:
     """Return the limit of browsers' connections: half of the process's file descriptors stay free for files and
     brokers.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
+    return min(MAX_CONNECTIONS, platform.descriptor_limit() // 2)

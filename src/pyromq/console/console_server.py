@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pyromq.errors import UsageError
 from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.endpoint import MetricsEndpoint
 from pyromq.net.listening import HandingListener
+from pyromq.platforms import platform
 
 GRACE_SECONDS = 2  # time for responses to end at the stop: a response that follows messages never ends by itself
 
@@ -35,11 +35,9 @@ async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends
         if config.metrics is not None:
             tell("metrics", await _tell_metrics(stack, console, config.metrics))
         server = ConsoleServer(console)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, server.stop)
+        stack.callback(platform.on_stop_signals(server.stop))
         if ends_with_input:
-            loop.add_reader(
+            asyncio.get_running_loop().add_reader(
                 sys.stdin.fileno(), server.stop
             )  # the parent process writes nothing to standard input, which becomes readable only when the parent ends
         port = listener.getsockname()[1]

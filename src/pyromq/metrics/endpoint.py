@@ -7,11 +7,8 @@ replaces the oldest connection that has sent no request, or the oldest connectio
 from __future__ import annotations
 
 import asyncio
-import os
-import resource
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
 from pyromq.errors import UsageError
@@ -21,6 +18,7 @@ from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.exposition import CONTENT_TYPE, Exposition, Family, MetricKind, Source
 from pyromq.net.listening import listen_failure
 from pyromq.net.tasks import Tasks
+from pyromq.platforms import platform
 from pyromq.slow_work import SlowWork
 from pyromq.store.disk import LOCAL_DISK
 
@@ -247,24 +245,23 @@ async def in_slices(work: SlowWork[T]) -> T:
 
 
 class ProcessMetrics:
-    """The metrics of this process, for example its memory. Without /proc some of them are missing."""
+    """The metrics of this process, for example its memory. Those that the system does not tell are missing."""
 
     async def tell(self, exposition: Exposition) -> None:
         self._tell(exposition)
 
     def _tell(self, exposition: Exposition) -> None:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        exposition.add(CPU, "", used.ru_utime + used.ru_stime)
-        exposition.add(MOST_DESCRIPTORS, "", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        try:
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            exposition.add(MEMORY, "", pages * resource.getpagesize())
-            exposition.add(DESCRIPTORS, "", sum(1 for _ in Path("/proc/self/fd").iterdir()))
-            ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-            age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-            exposition.add(STARTED, "", round(time.time() - age, 2))
-        except (OSError, ValueError, IndexError, AttributeError):
-            pass
+        exposition.add(CPU, "", time.process_time())
+        exposition.add(MOST_DESCRIPTORS, "", platform.descriptor_limit())
+        age = platform.process_age()
+        told = {
+            MEMORY: platform.resident_bytes(),
+            DESCRIPTORS: platform.open_descriptors(),
+            STARTED: None if age is None else round(time.time() - age, 2),
+        }
+        for family, value in told.items():
+            if value is not None:
+                exposition.add(family, "", value)
 
     def faults(self) -> dict[str, str]:
         return {}

@@ -6,8 +6,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -17,6 +16,7 @@ from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.net.tls.first_bytes import FirstBytes
 from pyromq.net.tls.tls_server import ServerContext
+from pyromq.platforms import platform
 from pyromq.remoting.rejection_log import RejectionLog
 
 if TYPE_CHECKING or speedups.is_active:
@@ -26,7 +26,6 @@ if TYPE_CHECKING or speedups.is_active:
 logger = logger_of(__name__)
 
 BACKLOG = 1024
-_LISTEN = "0A"  # state of a listening socket in /proc/net/tcp
 _ACCEPTED_AT_ONCE = 64
 _PAUSE_SECONDS = 1.0  # pause before accepting again if the process has no free descriptor
 _TRIES = 20  # limit of tries to find two free ports at the wanted distance
@@ -191,7 +190,7 @@ def listen_failure(host: str, port: int, error: OSError | OverflowError) -> str:
     if isinstance(error, OverflowError):
         return f"cannot listen on {host}:{port}: a port is 0 to 65535"
     if error.errno == errno.EADDRINUSE:
-        owner = port_owner(port)
+        owner = platform.port_owner(port)
         return f"port {port} at {host} is in use" + (f" by {owner}" if owner else "")
     if error.errno == errno.EACCES:
         return f"port {port} at {host} may not be opened by this user; choose one above 1023"
@@ -225,45 +224,6 @@ async def all_accepted() -> None:
     """Wait until the protocols of all connections accepted before `stop_listening` are called."""
     for _ in range(_ACCEPT_TURNS):
         await asyncio.sleep(0)
-
-
-def port_owner(port: int) -> str | None:
-    """Return `name (pid N)` of the process that listens at the port; None if unknown or another user's process."""
-    try:
-        inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit() and inodes & _open_files(process):
-                name = (process / "comm").read_text().strip()
-                return f"{name} (pid {process.name})"
-    except OSError:
-        return None
-    return None
-
-
-def _listening_inodes(port: int) -> Iterator[str]:
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        path = Path(table)
-        if not path.exists():
-            continue
-        for line in path.read_text().splitlines()[1:]:
-            columns = line.split()
-            if columns[3] == _LISTEN and int(columns[1].rpartition(":")[2], 16) == port:
-                yield columns[9]
-
-
-def _open_files(process: Path) -> set[str]:
-    try:
-        links = list((process / "fd").iterdir())
-    except OSError:  # another user's process, or an ended one
-        return set()
-    return {target for link in links if (target := _target(link)) is not None}
-
-
-def _target(link: Path) -> str | None:
-    try:
-        return os.readlink(link)  # noqa: PTH115  Path.readlink builds a Path
-    except OSError:  # closed meanwhile, for example the descriptor that listed this folder
-        return None
 
 
 _selectors: WeakKeyDictionary[asyncio.AbstractEventLoop, ServingSelector] = WeakKeyDictionary()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from pyromq.net.connection_config import PLAIN, ConnectionConfig
 from pyromq.net.listening import Listener, OpenPorts, all_accepted, listen, stop_listening
 from pyromq.net.tasks import Tasks, every
 from pyromq.net.tls.tls_server import ServerContext, ServerTlsConfig, TlsMode
+from pyromq.platforms import platform
 from pyromq.remoting.connection_limits import DEFAULT_CONNECTION_LIMITS, Budget, ConnectionLimits
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.rejection_log import IDLE
@@ -208,8 +207,8 @@ class Server:
 
 def _most_descriptors() -> int:
     """Return the limit of connections that leaves enough file descriptors for files."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - max(_OTHER_DESCRIPTORS, soft // 8)
+    limit = platform.descriptor_limit()
+    return limit - max(_OTHER_DESCRIPTORS, limit // 8)
 
 
 async def _poll(done: Callable[[], bool], seconds: float) -> None:

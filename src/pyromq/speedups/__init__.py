@@ -10,6 +10,8 @@ import os
 import sys
 from importlib import import_module
 
+from pyromq.platforms import platform
+
 KEPT_BYTES = 16 << 20  # bytes of freed memory that a process keeps: three or four of the largest batches
 
 UNITS = (
@@ -37,6 +39,8 @@ _BUILD = (
 def _reason() -> str:
     if os.environ.get("PYROMQ_PURE", "0") not in ("", "0"):
         return "chosen by PYROMQ_PURE"
+    if not platform.HAS_COMPILED_PARTS:
+        return "as always outside Linux"
     for unit in UNITS:
         name = f"{__name__}.{unit}"
         try:

@@ -2,7 +2,7 @@ import socket
 from asyncio import AbstractEventLoop
 from asyncio import Transport as AsyncioTransport
 from collections.abc import Callable, Sequence
-from selectors import EpollSelector
+from selectors import DefaultSelector
 from typing import Any
 
 from pyromq.speedups.fast_path import FastHandler
@@ -28,5 +28,5 @@ class Reactor:
     def add(self, sock: socket.socket, protocol: Any) -> Transport: ...
     def close(self) -> None: ...
 
-class ServingSelector(EpollSelector):
+class ServingSelector(DefaultSelector):
     reactors: dict[int, Reactor]

@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 from pyromq.errors import StoreLocked, StoreNotWritable
+from pyromq.platforms import platform
 from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder, read_file, remove_file, write_file
 
 _UNFLUSHED = "unflushed"
@@ -47,6 +48,8 @@ class Directory:
         """
         if self._descriptor is not None:
             return
+        if platform.MISSING_FOR_SERVERS:
+            raise StoreNotWritable(f"cannot open data folder {self.root}: {platform.MISSING_FOR_SERVERS}")
         try:
             make_lasting_folder(self._disk, self.root)
             descriptor = self._disk.open(self.lock_file, create=True)
@@ -83,7 +86,7 @@ class Directory:
             return
         words = content.split()
         self.crashed = True
-        known = len(words) > 1 and words[1] == self._disk.boot_id().encode()
+        known = len(words) > 1 and words[1] == self._disk.boot_id().encode() != b"unknown"
         self.same_boot = known and _UNFLUSHED.encode() not in words
 
     def mark_open(self) -> None:

@@ -1,57 +1,34 @@
 """The store's interface to file systems, and its implementation for the local machine. Does not know file formats.
 
 All file operations of the store go through a `Disk`. So tests can use a disk that fails, loses unflushed data and stops
-at any operation (`pyromq.testing`). Only bytes of mapped files are accessed directly.
-
-Mapping, flushing and populating use system calls that release Python's interpreter lock (GIL). `mmap.flush` and
-`mmap.madvise` hold the lock for tenths of a second. Each `mmap` object keeps a file descriptor, which a store with
-thousands of queues would exhaust.
+at any operation (`pyromq.testing`). Only bytes of mapped files are accessed directly. What differs between operating
+systems is in `pyromq.platforms`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import shutil
-import struct
-import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyromq import speedups
 from pyromq.errors import StoreError
+from pyromq.platforms import platform
 from pyromq.slow_work import FilePiece
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups import records
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_advise = _libc.madvise
-_advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_in_core = _libc.mincore
-_in_core.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-
 Content = bytes | bytearray | memoryview
 
 OWNER_ONLY, OWNER_ONLY_FOLDER = 0o600, 0o700  # modes of new files and folders: other users must not read messages
-_MADV_POPULATE_READ = 22  # since Linux 5.14; before, EINVAL: `_load` then reads the pages
-_MADV_POPULATE_WRITE = 23  # since Linux 5.14; before, EINVAL: the first write makes each page
-_FAILED = ctypes.c_void_p(-1).value  # address that a failed mmap returns
-_FLOCK = struct.Struct("hhqqi4x")  # C struct flock: type, whence, start, length, pid
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_ASKED_BYTES = 128 << 10  # bytes per call of posix_fadvise: the kernel may ignore further bytes
 _PIECE = 1 << 20  # bytes read, copied or cleared per system call
 _ZEROS = memoryview(bytes(_PIECE))
-_map = _libc.mmap
-_map.restype = ctypes.c_void_p
-_map.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_unmap = _libc.munmap
-_unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
 
 class Disk(Protocol):
@@ -170,6 +147,21 @@ class Disk(Protocol):
 class LocalDisk:
     """The disk of the local machine."""
 
+    read = staticmethod(platform.read)
+    write = staticmethod(platform.write)
+    sync_folder = staticmethod(platform.sync_folder)
+    close = staticmethod(platform.close)
+    allocate = staticmethod(platform.allocate)
+    sync = staticmethod(platform.sync)
+    map = staticmethod(platform.map_file)
+    populate = staticmethod(platform.populate)
+    drop_pages = staticmethod(platform.drop_pages)
+    is_resident = staticmethod(platform.is_resident)
+    read_now = staticmethod(platform.read_now)
+    lock = staticmethod(platform.lock)
+    lock_holder = staticmethod(platform.lock_holder)
+    boot_id = staticmethod(platform.boot_id)
+
     @property
     def in_threads(self) -> bool:
         return True
@@ -194,13 +186,6 @@ class LocalDisk:
             if not each.is_dir():
                 each.mkdir(OWNER_ONLY_FOLDER, exist_ok=True)
 
-    def sync_folder(self, folder: Path) -> None:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
     def remove_folder(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -211,72 +196,34 @@ class LocalDisk:
         source.replace(target)
 
     def open(self, path: Path, *, create: bool = False, write: bool = True) -> int:
-        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0), OWNER_ONLY)
-
-    def close(self, descriptor: int) -> None:
-        os.close(descriptor)
+        flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        return os.open(path, flags | platform.O_BINARY, OWNER_ONLY)
 
     def is_at(self, descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
 
-    def read(self, descriptor: int, size: int, position: int) -> bytes:
-        return os.pread(descriptor, size, position)
-
-    def write(self, descriptor: int, content: Content, position: int) -> int:
-        return os.pwrite(descriptor, content, position)
-
     def resize(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
 
-    def allocate(self, descriptor: int, position: int, size: int) -> None:
-        os.posix_fallocate(descriptor, position, size)
-
     def clear(self, descriptor: int, position: int, end: int) -> None:
         # Zeros are written: a process killed between truncating and extending would leave a file of another size.
-        while (position := _next_data(descriptor, position)) < end:
+        while (position := platform.next_data(descriptor, position)) < end:
             size = min(_PIECE - position % _PIECE, end - position)
-            if os.pread(descriptor, size, position).strip(b"\0"):
-                os.pwrite(descriptor, bytes(size), position)
+            if self.read(descriptor, size, position).strip(b"\0"):
+                self.write(descriptor, bytes(size), position)
             position += size
 
     def hole_behind(self, descriptor: int, position: int) -> int:
-        while True:
-            try:
-                position = os.lseek(descriptor, position, os.SEEK_HOLE)
-            except OSError:  # `position` is after the file's end
-                return position
-            page = os.pread(descriptor, mmap.PAGESIZE, position)
+        while (hole := platform.next_hole(descriptor, position)) is not None:
+            page = self.read(descriptor, mmap.PAGESIZE, hole)
             if not page.strip(b"\0"):  # otherwise the page was written, but the file system has not allocated it yet
-                return position
-            position += len(page)
-
-    def sync(self, descriptor: int) -> None:
-        os.fdatasync(descriptor)
+                return hole
+            position = hole + len(page)
+        return position
 
     def write_out(self, descriptor: int, position: int, size: int) -> None:
         if speedups.is_active:
             records.write_out(descriptor, position, size)
-
-    def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:
-        protection = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
-        address = _map(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
-        if address == _FAILED:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        if scattered:
-            _advise(address, size, mmap.MADV_RANDOM)  # the result is ignored: advice may fail
-        content = (ctypes.c_ubyte * size).from_address(address)
-        # No unmapping at the interpreter's exit: a thread may still write, and the end of the process unmaps.
-        weakref.finalize(content, _unmap, address, size).atexit = False
-        memory = memoryview(content).cast("B")  # `memory.obj` is `content`, which knows the address
-        return memory if write else memory.toreadonly()
-
-    def populate(self, memory: memoryview, position: int, size: int) -> bool:
-        if _advise(*_pages(memory, position, size), _MADV_POPULATE_WRITE) == 0:
-            return True
-        if ctypes.get_errno() != errno.EFAULT:
-            return False
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # EFAULT tells no reason; nearly always the disk is full
 
     def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int) -> None:
         if speedups.is_active:
@@ -285,50 +232,13 @@ class LocalDisk:
             self.allocate(descriptor, position, size)
             written = 0
             while written < size:
-                written += os.pwrite(descriptor, _ZEROS[: size - written], position + written)
+                written += self.write(descriptor, _ZEROS[: size - written], position + written)
             self.populate(memory, position, size)
-
-    def drop_pages(self, memory: memoryview, position: int, size: int) -> None:
-        first = -(-position // mmap.PAGESIZE) * mmap.PAGESIZE
-        end = (position + size) // mmap.PAGESIZE * mmap.PAGESIZE
-        if first < end:  # no data is lost, as the mapping is shared
-            _advise(*_pages(memory, first, end - first), mmap.MADV_DONTNEED)
-
-    def is_resident(self, memory: memoryview, position: int, size: int) -> bool:
-        start, size = _pages(memory, position, size)
-        pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
-        return bool(_in_core(start, size, pages) != 0 or 0 not in bytes(pages))
-
-    def read_now(self, descriptor: int, size: int, position: int) -> bytes | None:
-        content = bytearray(size)
-        try:
-            found = os.preadv(descriptor, [content], position, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:  # EOPNOTSUPP comes from some file systems, such as tmpfs
-                raise
-            found = os.preadv(descriptor, [content], position)
-        return bytes(content) if found == size else None
 
     def load(self, pages: Sequence[FilePiece]) -> None:
         for piece in pages:
             with contextlib.suppress(OSError):  # the next read raises the error
-                _load(piece)
-
-    def lock(self, descriptor: int) -> None:
-        # The lock belongs to the open file, not to the process: two stores in one process exclude each other too.
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
-
-    def lock_holder(self, descriptor: int) -> int:
-        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-        return max(0, int(_FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, query))[4]))
-
-    def boot_id(self) -> str:
-        try:
-            return _BOOT_ID.read_text().strip()
-        except OSError:
-            return "unknown"
+                platform.load(*piece)
 
 
 LOCAL_DISK = LocalDisk()
@@ -414,33 +324,3 @@ def rewrite(disk: Disk, path: Path, start: int, end: int) -> None:
     with opened(disk, path) as descriptor:
         for position in range(start, end, _PIECE):
             disk.write(descriptor, disk.read(descriptor, min(_PIECE, end - position), position), position)
-
-
-def _next_data(descriptor: int, position: int) -> int:
-    """Return the first position from `position` on that is not in a hole; 1 << 62 if only holes follow."""
-    try:
-        return os.lseek(descriptor, position, os.SEEK_DATA)
-    except OSError:  # only holes follow up to the file's end
-        return 1 << 62
-
-
-def _load(piece: FilePiece) -> None:
-    path, start, size, memory, ahead = piece
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        # Without the kernel's read-ahead: a page fault at the end of one read-ahead starts the next, and takes 5 ms.
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        for position in range(start, start + size + ahead, _ASKED_BYTES):
-            asked = min(_ASKED_BYTES, start + size + ahead - position)
-            os.posix_fadvise(descriptor, position, asked, os.POSIX_FADV_WILLNEED)
-        if memory is None or _advise(*_pages(memory, start, size), _MADV_POPULATE_READ) != 0:
-            for position in range(start, start + size, _PIECE):
-                os.pread(descriptor, min(_PIECE, start + size - position), position)
-    finally:
-        os.close(descriptor)
-
-
-def _pages(memory: memoryview, position: int, size: int) -> tuple[int, int]:
-    """Return memory address and size of a range of a mapped file, extended to the begin of the first page."""
-    before = position % mmap.PAGESIZE
-    return ctypes.addressof(memory.obj) + position - before, size + before  # type: ignore[arg-type]  # made by `map`

@@ -18,6 +18,7 @@ from pyromq.broker.replication.registry import (
     Versioned,
 )
 from pyromq.errors import LeaseGone, RegistryUnavailable
+from pyromq.platforms import platform
 
 _LOOK_SECONDS = 0.05  # between two looks for leases that have ended
 
@@ -90,7 +91,7 @@ class MemoryRegistry:
 
     async def keep(self, lease_id: int) -> Lease:
         self._reach()
-        sent, granted = time.clock_gettime(time.CLOCK_BOOTTIME), self._leases.get(lease_id)
+        sent, granted = platform.boot_seconds(), self._leases.get(lease_id)
         if granted is None:
             return Lease(lease_id, 0, sent)
         granted.ends = time.monotonic() + granted.seconds

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from pyromq import speedups
 from pyromq.broker.confirmation import MAX_UNCONFIRMED
 from pyromq.broker.consuming.lags import stored_time
@@ -13,6 +11,7 @@ from pyromq.broker.statistics import Rates, Span
 from pyromq.errors import BrokerError, ConsumerNotOnline
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.net.slow_replies import in_pieces
+from pyromq.platforms import platform
 from pyromq.remoting.bodies import (
     BrokerStats,
     ClientConnection,
@@ -39,7 +38,6 @@ from pyromq.remoting.headers import (
 from pyromq.slow_work import breathe
 from pyromq.store.retention import around
 
-_MEMORY_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 FALL_SIZE, FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
 
 
@@ -185,7 +183,7 @@ class RuntimeInfoProcessor:
             "bootTimestamp": str(statistics.started_ms),
             "runtime": _duration(now - statistics.started_ms),
             # The tool exportMetrics reads this entry, though upstream's brokers do not send it.
-            "totalMemKBytes": str(_MEMORY_BYTES // 1024),
+            "totalMemKBytes": str(platform.memory_bytes() // 1024),
             "putMessageTimesTotal": str(puts.count),
             "putMessageFailedTimes": str(statistics.failed_puts),
             "putMessageSizeTotal": str(puts.size),

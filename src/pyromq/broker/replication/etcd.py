@@ -21,6 +21,7 @@ from pyromq.excerpt import excerpt
 from pyromq.extras import install_command
 from pyromq.net.connection_config import TlsConfig
 from pyromq.net.tls.failures import describe
+from pyromq.platforms import platform
 
 try:
     import httpx
@@ -238,7 +239,7 @@ class EtcdRegistry:
     async def _post_once(self, endpoint: str, path: str, body: dict[str, Any]) -> tuple[_Answer, float]:
         headers = await self._authorization(endpoint)
         async with self._one_try(endpoint, TRY_SECONDS):
-            sent = time.clock_gettime(time.CLOCK_BOOTTIME)
+            sent = platform.boot_seconds()
             content = msgspec.json.encode(body)
             response = await self._client().post(f"{endpoint}/v3/{path}", content=content, headers=headers)
             return _read_answer(endpoint, response.content), sent

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -65,6 +64,7 @@ from pyromq.logs import logger_of
 from pyromq.message import join_address, pack_address
 from pyromq.net.listening import OpenPorts
 from pyromq.net.tasks import Tasks, soon_in_this_loop
+from pyromq.platforms import platform
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.epoch_file import EpochFile
 from pyromq.store.log_cut import LogCut
@@ -76,11 +76,6 @@ logger = logger_of(__name__)
 _START_SECONDS = 10.0  # longest wait for the registry at the start
 _RETRY_SECONDS = 0.2  # between two attempts of the start
 _LEAVE_SECONDS = 2.0  # longest time that a stop waits for a handover, or for leaving the in-sync list
-
-
-def boot_seconds() -> float:
-    """Return the seconds of a clock that also counts while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class ReplicaServer:
@@ -104,10 +99,10 @@ class ReplicaServer:
         failover = config.failover
         self._failover = failover
         self._set = SetRegistry(registry, config.cluster, config.name)
-        self.record = RecordAccess(self._set, now=boot_seconds, do=self._do)
+        self.record = RecordAccess(self._set, now=platform.boot_seconds, do=self._do)
         self._lease = SetLease(
             *(registry, self._set, failover.lease_ms / 1000),
-            now=boot_seconds,
+            now=platform.boot_seconds,
             info=self._info,
             renewed=self._lease_renewed,
         )
@@ -130,7 +125,7 @@ class ReplicaServer:
         self._trust = ReplicaTrust(config, self.clock)
         self._links = ReplicaLinks(
             self,
-            now=boot_seconds,
+            now=platform.boot_seconds,
             promised=lambda: self.replica.epoch,
             load=lambda pages: self.broker.cold_reads.load(pages),
             trust=self._trust,
@@ -167,7 +162,7 @@ class ReplicaServer:
         await self._move_clients()
         self._is_stopping = True
         if not self.failed.done() and self._changing is None:
-            self._do(self.replica.leave(boot_seconds()))
+            self._do(self.replica.leave(platform.boot_seconds()))
             try:
                 async with asyncio.timeout(_LEAVE_SECONDS):
                     await self._may_leave.wait()
@@ -177,7 +172,7 @@ class ReplicaServer:
 
     def metrics(self) -> ReplicaMetrics:
         """Return the metrics of the set and of the broker, which follow the replica from broker to broker."""
-        return ReplicaMetrics(self, boot_seconds)
+        return ReplicaMetrics(self, platform.boot_seconds)
 
     @property
     def is_open(self) -> bool:
@@ -205,14 +200,14 @@ class ReplicaServer:
 
     async def _agree(self) -> None:
         """Compare the settings with the set's. Retries for a while: after a power cut the registry may start slowly."""
-        until = boot_seconds() + _START_SECONDS
+        until = platform.boot_seconds() + _START_SECONDS
         is_told = False
         while True:
             try:
                 await self._set.agree(self._settings)
                 return
             except RegistryUnavailable as error:
-                if boot_seconds() > until:
+                if platform.boot_seconds() > until:
                     raise
                 if not is_told:
                     logger.warning("replica of %s waits for the registry: %s", self.config.name, error)
@@ -240,7 +235,7 @@ class ReplicaServer:
         epochs = EpochFile(config.data, self._disk)
         epochs.load()
         role = BrokerRole(self.number or 1, is_master=False, epoch=epochs.promised)
-        more = [replica_set(self, boot_seconds)]
+        more = [replica_set(self, platform.boot_seconds)]
         broker = Broker(config, self.clock, disk=self._disk, role=role, modules=more, ports=ports)
         broker.store.bound_reads()
         broker.confirmation.require_replicas(self._rule)
@@ -274,7 +269,7 @@ class ReplicaServer:
             ),
             log,
             epochs,
-            now=boot_seconds(),
+            now=platform.boot_seconds(),
         )
         self._trust.permissions = broker.permissions if config.permissions else None
         self._reports.clear()
@@ -352,7 +347,7 @@ class ReplicaServer:
         if self._handed_over is not None and not self._handed_over.done():
             raise UsageError("the master hands over already")
         self._handed_over = asyncio.get_running_loop().create_future()
-        self._do(self.replica.hand_over(boot_seconds(), number))
+        self._do(self.replica.hand_over(platform.boot_seconds(), number))
         if (reason := await self._handed_over) is not None:
             raise UsageError(f"the master stays at replica {self.number}: {reason}")
 
@@ -377,7 +372,7 @@ class ReplicaServer:
 
     def accept_loss(self, reason: str) -> None:
         """Make this replica the master although it may lack confirmed messages."""
-        self._do(self.replica.accept_loss(boot_seconds(), reason))
+        self._do(self.replica.accept_loss(platform.boot_seconds(), reason))
 
     # -- actions
 
@@ -473,16 +468,16 @@ class ReplicaServer:
     # -- events of links
 
     def link_opened(self, number: int) -> None:
-        self._do(self.replica.connected(boot_seconds(), number))
+        self._do(self.replica.connected(platform.boot_seconds(), number))
 
     def link_refused(self, number: int) -> None:
-        self._do(self.replica.refused(boot_seconds(), number))
+        self._do(self.replica.refused(platform.boot_seconds(), number))
 
     def link_lost(self, link: Link) -> None:
-        self._do(self.replica.disconnected(boot_seconds(), link))
+        self._do(self.replica.disconnected(platform.boot_seconds(), link))
 
     def received(self, link: Link, messages: list[Message]) -> None:
-        replica, now, has_frames = self.replica, boot_seconds(), False
+        replica, now, has_frames = self.replica, platform.boot_seconds(), False
         for message in messages:
             if not self._links.is_open(link):  # an earlier message has closed the link
                 break
@@ -534,7 +529,7 @@ class ReplicaServer:
 
     def _log_grew(self) -> None:
         self._is_woken = False
-        self._do(self.replica.log_grew(boot_seconds()))
+        self._do(self.replica.log_grew(platform.boot_seconds()))
         self._send_reports()
 
     # -- time
@@ -543,7 +538,7 @@ class ReplicaServer:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._changing is None:
-                now = boot_seconds()
+                now = platform.boot_seconds()
                 self._look_at_disk(now)
                 self._do(self.replica.log_grew(now))
                 self._tables.sent.check()
@@ -562,10 +557,10 @@ class ReplicaServer:
     # -- the registry
 
     def _record_changed(self) -> None:
-        self._do(self.replica.record_changed(boot_seconds()))
+        self._do(self.replica.record_changed(platform.boot_seconds()))
 
     def _lease_renewed(self, sent: float) -> None:
-        self._do(self.replica.lease_renewed(boot_seconds(), sent))
+        self._do(self.replica.lease_renewed(platform.boot_seconds(), sent))
 
     def _info(self) -> ReplicaInfo | None:
         """Return this replica's registration; None while the broker's role changes."""

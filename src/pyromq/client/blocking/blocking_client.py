@@ -25,6 +25,7 @@ from pyromq.client.blocking.sigint import shield
 from pyromq.client.cluster.cluster_client import AsyncLifespan
 from pyromq.client.cluster.shared_connections import share_on
 from pyromq.errors import NotRunning, UsageError
+from pyromq.platforms import platform
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -224,7 +225,7 @@ def _abandon_all() -> None:
     forget_all()
 
 
-os.register_at_fork(after_in_child=_abandon_all)
+platform.after_fork(after_in_child=_abandon_all)
 
 
 class Blocking(Generic[A]):

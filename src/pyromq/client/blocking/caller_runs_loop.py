@@ -26,6 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 from pyromq.client.blocking.sigint import shield
 from pyromq.errors import NotRunning
 from pyromq.logs import logger_of
+from pyromq.platforms import platform
 
 logger = logger_of(__name__)
 
@@ -70,6 +71,8 @@ class _Selector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> Any:
         if threading.get_ident() != shield.main_thread:
             return super().select(timeout)
+        if platform.LONGEST_SELECT is not None:
+            timeout = min(timeout if timeout is not None else platform.LONGEST_SELECT, platform.LONGEST_SELECT)
         shield.waiting = True
         try:
             return super().select(timeout)

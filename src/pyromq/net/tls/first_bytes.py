@@ -20,6 +20,7 @@ from pyromq.message import join_address
 from pyromq.net.tasks import Tasks, every
 from pyromq.net.tls.tls_server import ServerContext, TlsMode
 from pyromq.net.tls.transport import TlsLayer
+from pyromq.platforms import platform
 from pyromq.remoting.command import Call, FrameSplitter, decode_request, write_reply
 from pyromq.remoting.dispatch import refusal
 from pyromq.remoting.rejection_log import HANDSHAKES, NOT_ENCRYPTED, RejectionLog
@@ -33,7 +34,6 @@ _EXPIRE_SECONDS = 1.0
 _REFUSED_SECONDS = 1.0
 
 _HANDSHAKE = 0x16
-_ESTABLISHED = 1  # state of an open connection, see tcp(7)
 _RECORD_HEADER = 5  # type, version, length
 _MOST_RECORD = (1 << 14) + _RECORD_HEADER
 _MOST_REFUSED = 1 << 16  # limit of bytes of requests that are read and answered by refusals
@@ -153,7 +153,7 @@ class FirstBytes:
         elif len(seen) == waiting.needed < (needed := _record_size(seen)):
             self._wait_for(waiting, needed)
         # The rest of the first record will not arrive.
-        elif len(seen) < waiting.needed and not _is_open(waiting.accepted):
+        elif len(seen) < waiting.needed and not platform.may_still_send(waiting.accepted):
             self._drop(waiting)
         else:
             self._forget(waiting)
@@ -254,8 +254,3 @@ def _record_size(seen: bytes) -> int:
     if len(seen) < _RECORD_HEADER:
         return _RECORD_HEADER
     return min(_RECORD_HEADER + int.from_bytes(seen[3:5], "big"), _MOST_RECORD)
-
-
-def _is_open(accepted: socket.socket) -> bool:
-    """Return whether the peer may still send. The first byte of TCP_INFO is the state of the connection."""
-    return accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _ESTABLISHED

@@ -90,7 +90,7 @@ class StoppedStore:
         self.crashed = abort.exists()
         # As in `Directory`: unless the machine went down, everything that the broker wrote exists.
         words = abort.read_bytes().split() if self.crashed else []
-        same_boot = len(words) > 1 and words[1] == LOCAL_DISK.boot_id().encode()
+        same_boot = len(words) > 1 and words[1] == LOCAL_DISK.boot_id().encode() != b"unknown"
         self.power_cut = self.crashed and (not same_boot or b"unflushed" in words)
 
     def log_path(self, base: int) -> Path:

@@ -5,13 +5,13 @@ Source: RocketMQ 4.9.8, DefaultMessageStore.getMessage and isTheBatchFull.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 
 import msgspec
 
 from pyromq.filter.filter import Filter
+from pyromq.platforms import platform
 from pyromq.slow_work import NotInMemory, PagesToLoad, loaded
 from pyromq.store.log.commit_log import RECENT_BYTES, CommitLog, Residency
 from pyromq.store.queue.consume_queue import (
@@ -83,8 +83,7 @@ class Reading:
         self._limits = (config.max_transfer_bytes, config.max_transfer_count)
         self._cold_limits = (config.cold_transfer_bytes, config.cold_transfer_count)
         self._bulk_limits = (config.bulk_transfer_bytes, config.bulk_transfer_count)
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        self._resident_bytes = memory * config.cold_memory_percent // 100
+        self._resident_bytes = platform.memory_bytes() * config.cold_memory_percent // 100
 
     def read(
         self,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import heapq
 import re
-import select
 import signal
 import sys
 import threading
@@ -40,6 +39,7 @@ from pyromq.excerpt import escaped
 from pyromq.filter.filter import check_tag_words, looks_like_sql, wanted_by
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import TOOLS_GROUP
+from pyromq.platforms import platform
 
 FIELDS: dict[str, tuple[str, Callable[[StoredMessage], str | bytes]]] = {
     "v": ("body", lambda message: message.body),
@@ -62,7 +62,6 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 FieldReader = Callable[[StoredMessage], str | bytes]
 
-WATCH_MS = 1000  # longest delay until the watching thread ends; a closed pipe wakes the thread immediately
 
 POLL_SECONDS = 0.5
 _ESCAPED_ON_TERMINALS = re.compile(r"[^\n\t\x20-\x7e]")  # `escaped` leaves printable characters beyond ASCII alone
@@ -352,13 +351,9 @@ class OutputWatch:
             raise BrokenPipeError(errno.EPIPE, "standard output was closed by its reader") from error
 
     def _watch(self, descriptor: int) -> None:
-        poll = select.poll()
-        poll.register(descriptor, 0)  # poll always reports errors and hang-ups
-        while not self._left.is_set():
-            if poll.poll(WATCH_MS):
-                self._closed = True
-                self._end()
-                return
+        if platform.wait_for_reader_gone(descriptor, self._left.is_set):
+            self._closed = True
+            self._end()
 
 
 def parse_format(text: str) -> Callable[[StoredMessage], bytes]:
@@ -400,5 +395,5 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 def _time(ms: int) -> str:
-    time = local_time(ms)
-    return time.isoformat(timespec="milliseconds") if time is not None else ""
+    at = local_time(ms)
+    return at.isoformat(timespec="milliseconds") if at is not None else ""

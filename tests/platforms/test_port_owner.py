@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.net.listening import port_owner
+from pyromq.platforms.linux import port_owner
 
 pytestmark = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc")
 

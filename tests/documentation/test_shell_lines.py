@@ -21,6 +21,7 @@ TYPED = (
     "docs/delays.md",
     "docs/how-to/dead-letters.md",
     "docs/console.md",
+    "docs/console-accounts.md",
     "docs/metrics.md",
     "docs/administration.md",
     "docs/hooks.md",
@@ -31,6 +32,7 @@ TYPED = (
 )
 # Pages whose lines are parsed only, and why.
 PARSED = {
+    "docs/damage.md": "needs a damaged folder; tests/store/offline has many",
     "docs/deploy.md": "changes the machine, by docker and systemd; tests/deploy runs what they run",
     "docs/spark-cluster.md": "needs a cluster of Spark; tests/spark/test_cluster.py has one",
     "docs/spark-jobs.md": "is half a minute of Spark each; tests/spark/jobs has them all",

@@ -9,7 +9,11 @@ class RecordDecoder(Generic[M]):
         self, buffer: bytes | bytearray | memoryview, check_crc: bool, broker_name: str
     ) -> list[M] | None: ...
     def decode_holding(
-        self, buffer: bytes | bytearray | memoryview, words: tuple[bytes, ...], broker_name: str
+        self,
+        buffer: bytes | bytearray | memoryview,
+        words: tuple[bytes, ...],
+        broker_name: str,
+        text: bytes | None = None,
     ) -> list[M] | None: ...
 
 def pass_records(buffer: bytes | bytearray | memoryview, position: int, end: int, text: bytes) -> int: ...

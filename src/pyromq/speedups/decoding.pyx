@@ -121,10 +121,11 @@ cdef class RecordDecoder:
         finally:
             PyBuffer_Release(&view)
 
-    def decode_holding(self, buffer, tuple words, str broker_name):
+    def decode_holding(self, buffer, tuple words, str broker_name, bytes text=None):
         """Return the messages of those records that contain one of the words, or whose bodies are compressed.
 
-        The records lie back to back. Return None if the plain path must decode them, for example for more than four
+        The records lie back to back. The words are searched in `text`, which has the length of the buffer; without it,
+        in the buffer. Return None if the plain path must decode them, for example for more than four
         words, or for an empty word.
         """
         cdef Py_buffer view
@@ -132,6 +133,7 @@ cdef class RecordDecoder:
         cdef Words wanted
         cdef Py_ssize_t count = 0, number
         cdef Py_ssize_t* places
+        cdef const char* searched
         cdef list messages = []
         if not 0 < len(words) <= MOST_WORDS:
             return None
@@ -143,12 +145,15 @@ cdef class RecordDecoder:
             if wanted.size[number] == 0:
                 return None
         PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+        searched = <const char*> view.buf if text is None else PyBytes_AS_STRING(text)
         places = <Py_ssize_t*> malloc((view.len // RECORD_FIXED_BYTES + 1) * sizeof(Py_ssize_t))
         try:
             if places == NULL:
                 raise MemoryError
+            if text is not None and PyBytes_GET_SIZE(text) != view.len:
+                raise ValueError("the text has another length than the buffer")
             with nogil:
-                count = find_holding(<const char*> view.buf, view.len, &wanted, places)
+                count = find_holding(<const char*> view.buf, view.len, searched, &wanted, places)
             if count < 0:
                 return None
             for number in range(count):
@@ -190,14 +195,17 @@ cdef class RecordDecoder:
         )
 
 
-cdef Py_ssize_t find_holding(const char* begin, Py_ssize_t size, const Words* words, Py_ssize_t* places) noexcept nogil:
+cdef Py_ssize_t find_holding(
+    const char* begin, Py_ssize_t size, const char* text, const Words* words, Py_ssize_t* places
+) noexcept nogil:
     """Write the positions of records that contain a word or are compressed to `places`. Return their number.
 
-    -1 if any record is not sound.
+    Words are searched in `text`, which has the same size. -1 if any record is not sound.
     """
     cdef const char* p = begin
     cdef const char* end = begin + size
-    cdef const char* next_at[MOST_WORDS]  # next place of each word; `end` if there is none
+    cdef const char* at = text  # the same place in the text
+    cdef const char* next_at[MOST_WORDS]  # next place of each word in the text; its end if there is none
     cdef Record record
     cdef Py_ssize_t count = 0
     cdef int number
@@ -209,16 +217,17 @@ cdef Py_ssize_t find_holding(const char* begin, Py_ssize_t size, const Words* wo
             return -1
         holds = get_u32(p + RECORD_SYS_FLAG_AT) & COMPRESSED
         for number in range(words.count):
-            if next_at[number] < p:
-                next_at[number] = <const char*> memmem(p, end - p, words.at[number], words.size[number])
+            if next_at[number] < at:
+                next_at[number] = <const char*> memmem(at, end - p, words.at[number], words.size[number])
                 if next_at[number] == NULL:
-                    next_at[number] = end
+                    next_at[number] = text + size
             # A word that ends after the record is not in the record; no earlier place of the word exists.
-            holds = holds or p + record.size - next_at[number] >= words.size[number]
+            holds = holds or at + record.size - next_at[number] >= words.size[number]
         if holds:
             places[count] = p - begin
             count += 1
         p += record.size
+        at += record.size
     return count
 
 

@@ -16,11 +16,11 @@ from pyromq.record import decode_all
 decoding = pytest.importorskip("pyromq.speedups.decoding")
 
 
-def plainly(raw: bytes, words: tuple[bytes, ...]) -> list[StoredMessage] | str:
+def plainly(raw: bytes, words: tuple[bytes, ...], *, ignore_case: bool = False) -> list[StoredMessage] | str:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pulling, "_decoder", None)
         try:
-            return decode_holding(raw, words, broker_name="broker-a")
+            return decode_holding(raw, words, broker_name="broker-a", ignore_case=ignore_case)
         except StoreCorrupt as error:
             return str(error)
 
@@ -46,6 +46,25 @@ def test_the_same_records_are_found_both_ways(given_: tuple[bytes, tuple[bytes, 
         if message.sys_flag & SysFlag.COMPRESSED or any(word in record for word in words):
             expected.append(message)
     assert found == expected
+
+
+@given(searched())
+def test_case_is_ignored_both_ways(given_: tuple[bytes, tuple[bytes, ...]]):
+    raw, words = given_[0], tuple(word.lower() for word in given_[1])
+    found = decode_holding(raw, words, broker_name="broker-a", ignore_case=True)
+    assert found == plainly(raw, words, ignore_case=True)
+    position, expected = 0, []
+    for message in decode_all(raw, broker_name="broker-a"):
+        record = raw[position : position + message.size].lower()
+        position += message.size
+        if message.sys_flag & SysFlag.COMPRESSED or any(word in record for word in words):
+            expected.append(message)
+    assert found == expected
+
+
+def test_a_text_of_another_length_is_refused():
+    with pytest.raises(ValueError, match="another length"):
+        decoding.RecordDecoder(StoredMessage).decode_holding(b"abc", (b"a",), "broker-a", b"ab")
 
 
 @given(damaged(), st.binary(min_size=1, max_size=3))

@@ -281,15 +281,18 @@ class PullResult:
             self._messages = self._decoded()
         return self._damaged
 
-    def holding(self, words: tuple[bytes, ...]) -> list[StoredMessage]:
-        """Return the wanted messages, perhaps without those whose records contain none of these words.
+    def holding(self, words: tuple[bytes, ...], *, ignore_case: bool = False) -> list[StoredMessage]:
+        """Return the wanted messages, perhaps without those whose records contain none of these words. `ignore_case`
+        does not distinguish ASCII letters by their case; the words must then be in lower case.
 
         Without `verify`, records that contain none of the words are not decoded. Messages with compressed bodies are
         always included. May be called once, in any thread.
         """
         if self._messages is None and not self._request.verify and words:
             try:
-                found = decode_holding(self.raw, words, broker_name=self.queue.broker_name)
+                found = decode_holding(
+                    self.raw, words, broker_name=self.queue.broker_name, ignore_case=ignore_case
+                )
             except StoreCorrupt:
                 return self.messages
             return self._as_asked(found)
@@ -365,21 +368,25 @@ def _template(
 
 
 def decode_holding(
-    raw: bytes | bytearray | memoryview, words: tuple[bytes, ...], *, broker_name: str = ""
+    raw: bytes | bytearray | memoryview, words: tuple[bytes, ...], *, broker_name: str = "", ignore_case: bool = False
 ) -> list[StoredMessage]:
     """Decode the records that contain one of these words anywhere, and all records with compressed bodies.
 
+    With `ignore_case`, the words are in lower case, and are found in ASCII letters of either case.
+
     Raises `StoreCorrupt` if a decoded record is broken, or if a record does not begin where the previous one ends.
     """
-    if _decoder is not None and (found := _decoder.decode_holding(raw, words, broker_name)) is not None:
+    text = bytes(raw).lower() if ignore_case else None
+    if _decoder is not None and (found := _decoder.decode_holding(raw, words, broker_name, text)) is not None:
         return found
     data = bytes(raw)
+    text = data if text is None else text
     messages = []
     position = 0
     while position < len(data):
         end = position + _size_at(data, position)
         is_compressed = sys_flag_of(memoryview(data)[position:]) & SysFlag.COMPRESSED
-        if is_compressed or any(data.find(word, position, end) >= 0 for word in words):
+        if is_compressed or any(text.find(word, position, end) >= 0 for word in words):
             messages.append(decode_plainly(data, position))
             messages[-1].broker_name = broker_name
         position = end

@@ -87,10 +87,10 @@ async def test_letters_are_chosen_by_the_time_they_died(browser, died, cluster):
 
 
 async def test_many_letters_come_in_pages(browser, cluster):
-    await die(cluster, [Message("orders", b"x", keys=f"k{number}") for number in range(25)])
-    page = await browser.get(f"{AT}?limit=20")
+    await die(cluster, [Message("orders", b"x", keys=f"k{number}") for number in range(30)])
+    page = await browser.get(f"{AT}?limit=25")
     older = re.search(r'<a href="([^"]+)" rel="next">Older', page)[1].replace("&amp;", "&")
-    assert len(keys(page)) == 20
+    assert len(keys(page)) == 25
     assert len(keys(await browser.get(older))) == 5
 
 

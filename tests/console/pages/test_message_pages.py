@@ -32,10 +32,10 @@ def keys(page):
 
 
 async def test_a_topics_latest_messages_come_first_and_older_ones_behind_a_link(browser, sent):
-    page = await browser.get("/messages?topic=orders&limit=20")
-    assert keys(page) == [f"k{number}" for number in range(29, 9, -1)]
+    page = await browser.get("/messages?topic=orders&limit=25")
+    assert keys(page) == [f"k{number}" for number in range(29, 4, -1)]
     older = re.search(r'<a href="([^"]+)" rel="next">Older messages', page)[1].replace("&amp;", "&")
-    assert keys(await browser.get(older)) == [f"k{number}" for number in range(9, -1, -1)]
+    assert keys(await browser.get(older)) == [f"k{number}" for number in range(4, -1, -1)]
 
 
 async def test_the_latest_are_those_of_all_queues(browser, cluster):
@@ -44,7 +44,7 @@ async def test_the_latest_are_those_of_all_queues(browser, cluster):
     for number in range(40):
         await producer.send(Message("wide", b"1", keys=f"k{number}"))
         await cluster.clock.advance(1)
-    assert keys(await browser.get("/messages?topic=wide&limit=20")) == [f"k{number}" for number in range(39, 19, -1)]
+    assert keys(await browser.get("/messages?topic=wide&limit=25")) == [f"k{number}" for number in range(39, 14, -1)]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +171,7 @@ async def test_new_messages_are_followed(browser, sent, cluster):
     from starlette.requests import Request
 
     from pyromq.console.pages.search_pages import _events
+    from pyromq.console.search.message_columns import MessageColumns
     from pyromq.console.search.query import Query
     from pyromq.console.view.request_context import RequestContext
 
@@ -179,7 +180,7 @@ async def test_new_messages_are_followed(browser, sent, cluster):
     reader = await browser.console.clients_of(None).reader()
     ends = {queue: most for queue, (_, most) in (await reader.bounds(["orders"])).items()}
     context = RequestContext(Request({"type": "http", "app": browser.app}), browser.console, session, None, {})
-    events = _events(context, reader, Query(topic="orders", text="new", by="text"), ends)
+    events = _events(context, reader, Query(topic="orders", text="new", by="text"), ends, MessageColumns())
     assert b"retry" in await anext(events)
     producer = await cluster.producer("late")
     await producer.send(Message("orders", b"something old", keys="other"))

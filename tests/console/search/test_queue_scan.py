@@ -130,7 +130,7 @@ def test_pages_have_all_messages_that_hold_a_text_each_once_and_newest_first(clu
         patched.setattr(scanning, "LARGEST_WINDOW", WINDOWS[1])
         for _ in range(4):  # pages
             page, left = expected_page(bounds, messages, lambda each: holds(text, each), limit=limit, window=WINDOWS[0])
-            found = asyncio.run(scanned(cluster.namesrv, bounds, TextMatch(text), limit))
+            found = asyncio.run(scanned(cluster.namesrv, bounds, TextMatch(text, match_case=True), limit))
             assert [place(each) for each in found.kept] == [place(each) for each in page]
             shown += [place(each) for each in found.kept]
             if not left:

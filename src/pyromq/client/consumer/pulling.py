@@ -290,9 +290,7 @@ class PullResult:
         """
         if self._messages is None and not self._request.verify and words:
             try:
-                found = decode_holding(
-                    self.raw, words, broker_name=self.queue.broker_name, ignore_case=ignore_case
-                )
+                found = decode_holding(self.raw, words, broker_name=self.queue.broker_name, ignore_case=ignore_case)
             except StoreCorrupt:
                 return self.messages
             return self._as_asked(found)

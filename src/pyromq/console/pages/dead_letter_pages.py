@@ -229,6 +229,7 @@ class _Match:
     """Matches the dead letters that a redrive would select."""
 
     words = ()
+    ignores_case = False
 
     def __init__(self, group: str, wanted: DeadLetterFilter) -> None:
         self._group, self._wanted = group, wanted

@@ -104,10 +104,10 @@ async def stored(context: RequestContext) -> StoredMessage:
     return await (await context.clients().admin()).view_at(queue, offset)
 
 
-_PLACE = "/message/{topic}/{broker}/{queue}/{offset}"
+PLACE = "/message/{topic}/{broker}/{queue}/{offset}"
 
 
 ROUTES = [
-    view(_PLACE, message),
-    view(_PLACE + "/body", body),
+    view(PLACE, message),
+    view(PLACE + "/body", body),
 ]

@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Any
 from urllib.parse import quote
 
 from msgspec.structs import replace as replace_fields
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pyromq.client.consumer.pulling import PullResult
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
-from pyromq.console.search.bodies import BodyExcerpt
+from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot
+from pyromq.console.pages.message_pages import PLACE, link_of, stored
+from pyromq.console.search.bodies import BodyExcerpt, BodyView
+from pyromq.console.search.found_names import KINDS, FoundName, equal_names, found_names, similar_names
+from pyromq.console.search.message_columns import COLUMNS, COLUMNS_COOKIE, COLUMNS_SECONDS, MessageColumns
 from pyromq.console.search.message_files import MOST_EXPORTED, csv_head, csv_line, json_line
 from pyromq.console.search.message_outcome import ORIGINAL, copy_name, dead_letter_group
 from pyromq.console.search.query import LIMITS, WAYS, Query
 from pyromq.console.search.queue_scan import Match, Projection
-from pyromq.console.search.search import Search, SearchResult, wanted
+from pyromq.console.search.search import BODY, Search, SearchResult, body_fields, wanted
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.request_context import RequestContext, address
-from pyromq.console.view.routing import change, view
-from pyromq.errors import MQError, SubscriptionParseFailed, UsageError
+from pyromq.console.view.routing import change, status_of, view
+from pyromq.errors import MQError, TopicNotFound, UsageError
 from pyromq.message import MessageQueue, StoredMessage
 
 TAIL_SECONDS = 0.5  # pause between two pulls for browsers that follow a topic
 MOST_TAILED = 100  # limit of messages in one pull: people cannot read more
 MOST_TAILS = 20  # limit of browsers that follow topics at the same time
 ROW_BYTES = 2000  # estimated size of a row without its properties
-FIELDS = ("topic", "q", "by", "since", "until", "queue", "limit")
+FIELDS = ("topic", "q", "by", "case", "since", "until", "queue", "limit")
+MOST_LISTED = 50  # limit of names on the page of found names; the lists of topics and groups have all
+MOST_SUGGESTED = 12  # limit of names below a field: as many as a person reads while typing
 
 _tails = asyncio.Semaphore(MOST_TAILS)
 
@@ -38,43 +45,73 @@ async def messages(context: RequestContext) -> Response:
     clients = context.clients()
     snapshot = await clients.snapshot()
     kept = {name: value for name in FIELDS if (value := context.query.get(name, ""))}
+    columns = _columns(context)
     query, result, error = Query(), None, None  # type: Query, SearchResult[MessageRow] | None, MQError | None
     try:
         times = context.time_range()
         kept |= times.fields
         query = Query.of(context.query, times)
         if query.topic or query.text:
+            seconds = context.console.config.search_seconds
             with context.console.metrics.searching():
-                result = await Search(clients, query, ROWS, seconds=context.console.config.search_seconds).run()
-    except (UsageError, SubscriptionParseFailed) as wrong:  # an error of the input, shown beside the form
+                result = await Search(clients, query, rows_with(columns), seconds=seconds).run()
+    except MQError as wrong:  # shown beside the form, which keeps what was typed
         error = wrong
     rows = result.found.kept if result is not None else []
     if not query.topic:
         rows = folded(rows)
     if context.query.get("open") and len(rows) == 1 and result is not None and result.is_by_index:
         return context.go(rows[0].link)
-    return context.show(
+    response = context.show(
         "messages.html",
-        status=400 if error else 200,
+        status=status_of(error) if error is not None else 200,
         snapshot=snapshot,
         query=query,
         kept=kept,
         result=result,
         error=error,
         rows=rows,
+        similar=_topics_like(context, snapshot) if isinstance(error, TopicNotFound) else [],
         ways=WAYS,
         limits=LIMITS,
-        topic_names=sorted(each.name for each in snapshot.topics.values() if each.kind != "system"),
+        columns=columns,
+        all_columns=COLUMNS,
         saved=context.console.saved.of(context.name),
         next_link=_older(kept, result),
     )
+    if "columns" in context.query:
+        secure = context.console.config.speaks_https
+        options: dict[str, Any] = {"httponly": True, "samesite": "lax", "secure": secure, "max_age": COLUMNS_SECONDS}
+        response.set_cookie(COLUMNS_COOKIE, columns.cookie, **options)
+    return response
+
+
+def _columns(context: RequestContext) -> MessageColumns:
+    """Return the columns that the address names, else those that the viewer chose before."""
+    params = context.request.query_params
+    if "columns" in params:
+        return MessageColumns.of(params.getlist("columns"), params.get("fields", ""))
+    return MessageColumns.of_cookie(context.request.cookies.get(COLUMNS_COOKIE))
+
+
+def _topics_like(context: RequestContext, snapshot: ClusterSnapshot) -> list[FoundName]:
+    name = context.query.get("topic", "").strip()
+    return (found_names(snapshot, name, ("topic",)) or similar_names(snapshot, name, ("topic",)))[:MOST_SUGGESTED]
 
 
 class MessageRow:
-    """A message as a row of a list: its fields, and the beginning of its body."""
+    """A message as a row of a list: its fields, and the beginning of its body.
 
-    def __init__(self, message: StoredMessage) -> None:
+    `values` are the values of columns of properties and of fields of a JSON body; None for absent ones.
+    """
+
+    def __init__(self, message: StoredMessage, fields: Sequence[str] = ()) -> None:
         self.body = BodyExcerpt(message)
+        found = message.properties if fields else {}
+        if any(each.startswith(BODY) for each in fields):
+            found = {**found, **body_fields(message)}
+        self.values = [found.get(each) for each in fields]
+        self.stored_size = len(message.stored_body)
         self.message = replace_fields(message, stored_body=b"")
         self.copies: list[MessageRow] = []
         self.link = address(
@@ -84,7 +121,7 @@ class MessageRow:
     @property
     def size(self) -> int:
         """The approximate size of the row in bytes."""
-        return ROW_BYTES + 2 * len(self.message.property_text)
+        return ROW_BYTES + 2 * len(self.message.property_text) + sum(len(each or "") for each in self.values)
 
     @property
     def name(self) -> str:
@@ -111,7 +148,8 @@ def folded(rows: list[MessageRow]) -> list[MessageRow]:
     return found
 
 
-ROWS = Projection(MessageRow, lambda row: row.size)
+def rows_with(columns: MessageColumns) -> Projection[MessageRow]:
+    return Projection(lambda message: MessageRow(message, columns.fields), lambda row: row.size)
 
 
 async def export(context: RequestContext) -> Response:
@@ -146,14 +184,20 @@ async def tail(context: RequestContext) -> Response:
     ends = {queue: most for queue, (_, most) in (await reader.bounds([query.topic])).items()}
     if _tails.locked():
         raise UsageError(f"{MOST_TAILS} browsers follow topics already; close one first")
-    return StreamingResponse(_events(context, reader, query, ends), media_type="text/event-stream")
+    events = _events(context, reader, query, ends, _columns(context))
+    return StreamingResponse(events, media_type="text/event-stream")
 
 
 async def _events(
-    context: RequestContext, reader: AsyncQueueReader, query: Query, ends: dict[MessageQueue, int]
+    context: RequestContext,
+    reader: AsyncQueueReader,
+    query: Query,
+    ends: dict[MessageQueue, int],
+    columns: MessageColumns,
 ) -> AsyncIterator[bytes]:
     match, tag, sql = wanted(query)
     template = context.templates.get_template("message_row.html")
+    shown = columns.shown(with_topic=False)
     async with _tails:
         yield b"retry: 2000\n\n"
         while context.console.sessions.find(context.session.key) is not None:
@@ -170,21 +214,21 @@ async def _events(
                     if at < most:
                         skipped = max(at, most - MOST_TAILED)
                         result = await reader.pull(queue, skipped, MOST_TAILED, tags=tag, sql=sql)
-                        found += await asyncio.to_thread(_rows, result, match)
+                        found += await asyncio.to_thread(_rows, result, match, columns)
                         ends[queue] = max(result.next_offset, at)
             except MQError as error:
                 yield _event("trouble", {"text": str(error)})
             found.sort(key=lambda each: each.message.store_ms)
             if found:
-                html = [template.render(row=each, with_topic=False) for each in found[-MOST_TAILED:]]
+                html = [template.render(row=each, shown=shown) for each in found[-MOST_TAILED:]]
                 yield _event("rows", {"rows": html, "more": max(0, len(found) - MOST_TAILED)})
             else:
                 yield b": still here\n\n"  # only a write detects a closed connection
             await asyncio.sleep(TAIL_SECONDS)
 
 
-def _rows(result: PullResult, match: Match) -> list[MessageRow]:
-    return [MessageRow(each) for each in result.messages if match.accepts(each)]
+def _rows(result: PullResult, match: Match, columns: MessageColumns) -> list[MessageRow]:
+    return [MessageRow(each, columns.fields) for each in result.messages if match.accepts(each)]
 
 
 def _event(kind: str, data: object) -> bytes:
@@ -197,18 +241,38 @@ def _older(kept: dict[str, str], result: SearchResult[MessageRow] | None) -> str
     return address("messages", **kept, before=result.found.before)
 
 
+async def inline(context: RequestContext) -> Response:
+    """Send the part of a page that a list shows below a message: its body and its properties."""
+    found = await stored(context)
+    body = await asyncio.to_thread(BodyView, found)
+    return context.part("message_inline.html", message=found, body=body, link=link_of(found))
+
+
 async def find(context: RequestContext) -> Response:
     """Answer the search box of every page.
 
-    The name of a topic or group opens its page, the id or key of one message its page. Other input searches messages.
+    A name opens its page, a part of names lists them, other input searches messages.
     """
     text = context.query.get("q", "").strip()
     snapshot = await context.clients().snapshot()
-    if text in snapshot.topics:
-        return context.go(address("topics", text))
-    if text in snapshot.groups:
-        return context.go(address("groups", text))
-    return context.go(address("messages", q=text, open="one"))
+    equal = equal_names(snapshot, text)
+    if len(equal) == 1:
+        return context.go(equal[0].link)
+    found = found_names(snapshot, text)
+    if not found:
+        return context.go(address("messages", q=text, open="one"))
+    return context.show("find.html", text=text, found=found, most=MOST_LISTED)
+
+
+async def names(context: RequestContext) -> Response:
+    """Send the names that contain a text as JSON, for the suggestions below a field."""
+    text, kind = context.query.get("q", "").strip(), context.query.get("kind", "")
+    kinds = (kind,) if kind in KINDS else KINDS
+    snapshot = await context.clients().snapshot()
+    found = (found_names(snapshot, text, kinds) or similar_names(snapshot, text, kinds))[:MOST_SUGGESTED]
+    return JSONResponse(
+        [{"kind": each.kind, "name": each.name, "note": each.note, "link": each.link} for each in found]
+    )
 
 
 async def save(context: RequestContext) -> Response:
@@ -225,9 +289,11 @@ async def forget(context: RequestContext) -> Response:
 
 ROUTES = [
     view("/find", find),
+    view("/find/names", names),
     view("/messages", messages),
     view("/messages/export", export),
     view("/messages/tail", tail),
+    view(PLACE + "/inline", inline),
     change("/messages/save", save, needs=Role.VIEWER, what="save search"),
     change("/messages/forget", forget, needs=Role.VIEWER, what="delete search"),
 ]

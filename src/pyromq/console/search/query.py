@@ -9,23 +9,24 @@ from pyromq.console.view.viewer_times import TimeRange
 from pyromq.errors import UsageError
 
 WAYS = ("any", "id", "key", "tag", "text", "sql")
-LIMITS = (20, 50, 100, 500)
+LIMITS = (25, 50, 100, 500)  # the first is the default: as many rows as a screen has
 MOST_TEXT = 1000  # limit of characters in a searched text
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     """The search that an address describes. `by` is one of `WAYS`. Times are ms since 1970, both ends included.
-    `before` continues an earlier page.
+    `match_case` distinguishes upper and lower case in texts. `before` continues an earlier page.
     """
 
     topic: str = ""
     text: str = ""
     by: str = "any"
+    match_case: bool = False
     since_ms: int | None = None
     until_ms: int | None = None
     queue: str = ""
-    limit: int = 50
+    limit: int = LIMITS[0]
     before: str = ""
 
     @classmethod
@@ -42,9 +43,10 @@ class Query:
             topic=query.get("topic", "").strip(),
             text=text,
             by=by,
+            match_case=query.get("case") == "yes",
             since_ms=times.since_ms,
             until_ms=times.until_ms,
             queue=query.get("queue", "").strip(),
-            limit=int(limit) if limit in map(str, LIMITS) else 50,
+            limit=int(limit) if limit in map(str, LIMITS) else LIMITS[0],
             before=query.get("before", ""),
         )

@@ -42,6 +42,10 @@ class Match(Protocol):
         are known.
         """
 
+    @property
+    def ignores_case(self) -> bool:
+        """Whether `words` are in lower case, and are found in either case."""
+
     def accepts(self, message: StoredMessage) -> bool: ...
 
 
@@ -49,6 +53,7 @@ class MatchAll:
     """Matches every message."""
 
     words = ()
+    ignores_case = False
 
     def accepts(self, message: StoredMessage) -> bool:
         return True
@@ -240,7 +245,7 @@ class QueueScan(Generic[T]):
         """
         hits: list[_Hit[T]] = []
         left = MOST_PAGE_BYTES
-        for message in reversed(result.holding(self._match.words)):
+        for message in reversed(result.holding(self._match.words, ignore_case=self._match.ignores_case)):
             if message.queue_offset not in offsets or not self._match.accepts(message):
                 continue
             if left < 0:

@@ -22,11 +22,10 @@ from pyromq.console.search.queue_scan import (
     bounds_between,
     narrowed,
 )
-from pyromq.errors import MQError, NoPermission, QueryNotFound, TopicNotFound, UndecodableBody
+from pyromq.errors import MQError, NoPermission, QueryNotFound, TopicNotFound, UndecodableBody, UsageError
 from pyromq.filter.sql import SqlFilter, check_sql
 from pyromq.message import MessageQueue, StoredMessage, encode_properties
 from pyromq.names import NOT_FOR_CLIENTS, TRACE_TOPIC
-from pyromq.plural import counted
 
 Test = Callable[[StoredMessage], bool]
 
@@ -47,15 +46,21 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class SearchResult(Generic[T]):
-    """The matches of a search; `said` describes the search to people.
+    """The matches of a search, and where it searched. `way` is how: by `id`, by `key`, or by reading the `queues`.
 
-    `failed` maps topics to errors of their brokers. `is_by_index`: brokers found the matches by id or key.
+    `failed` maps topics to errors of their brokers.
     """
 
     found: ScanResult[T]
-    said: str
+    way: str
+    topics: list[str]
+    queues: int = 0
     failed: dict[str, str] = field(default_factory=dict)
-    is_by_index: bool = False
+
+    @property
+    def is_by_index(self) -> bool:
+        """Whether brokers found the matches in their index, without reading the queues."""
+        return self.way != "scan"
 
 
 class Search(Generic[T]):
@@ -73,9 +78,9 @@ class Search(Generic[T]):
         if query.by in ("any", "id") and OF_AN_ID.match(query.text):
             found = await self._by_id(query.text.upper())
             if found or query.by == "id":
-                return SearchResult(await self._kept(found), "by its id", is_by_index=True)
-        elif query.by == "id":
-            return SearchResult(ScanResult(), "an id has 32 or 56 hex digits")
+                return SearchResult(await self._kept(found), "id", await self.topics())
+        elif query.by == "id" and query.text:
+            raise UsageError(f"{query.text[:80]!r} is not an id: an id has 32 or 56 hex digits; look for it as text")
         if query.by in ("any", "key") and query.text:
             result = await self._by_key(query.text)
             if result.found.kept or query.by == "key":
@@ -134,9 +139,10 @@ class Search(Generic[T]):
                 failed[topic] = str(error)
                 return []
 
-        found = [message for messages in await each_of(look, await self.topics()) for message in messages]
+        topics = await self.topics()
+        found = [message for messages in await each_of(look, topics) for message in messages]
         found.sort(key=lambda each: each.store_ms, reverse=True)
-        return SearchResult(await self._kept(found[: query.limit]), "by their key", failed, is_by_index=True)
+        return SearchResult(await self._kept(found[: query.limit]), "key", topics, failed=failed)
 
     async def _scan(self) -> SearchResult[T]:
         query, reader = self._query, await self._clients.reader()
@@ -160,12 +166,12 @@ class Search(Generic[T]):
             bounds = {
                 queue: at for queue, at in bounds.items() if f"{queue.broker_name}:{queue.queue_id}" == query.queue
             }
+        queues = len(bounds)
         bounds = narrowed(bounds, query.before)
         seconds, keeping = self._seconds, self._keeping
         scan = QueueScan(reader, bounds, match, keeping=keeping, limit=query.limit, seconds=seconds, tag=tag, sql=sql)
         found = await scan.run()
-        where = f"topic {query.topic}" if query.topic else counted(len(topics), "topic")
-        return SearchResult(found, f"of {where}, {counted(found.read, 'message')} read", failed)
+        return SearchResult(found, "scan", topics, queues, failed)
 
 
 def wanted(query: Query) -> tuple[Match, str, str | None]:
@@ -175,7 +181,7 @@ def wanted(query: Query) -> tuple[Match, str, str | None]:
         return (match, "*", None) if match.of_body else (MatchAll(), "*", query.text)
     if query.by == "tag" and query.text:
         return MatchAll(), query.text, None
-    return (TextMatch(query.text) if query.text else MatchAll()), "*", None
+    return (TextMatch(query.text, match_case=query.match_case) if query.text else MatchAll()), "*", None
 
 
 async def _named(clients: ClusterClients, message: StoredMessage) -> StoredMessage:
@@ -188,14 +194,18 @@ async def _named(clients: ClusterClients, message: StoredMessage) -> StoredMessa
 
 
 class TextMatch:
-    """Matches messages with a text in body, properties, keys, tag or id. Case counts."""
+    """Matches messages with a text in body, properties, keys, tag or id, in upper or lower case unless `match_case`."""
 
-    def __init__(self, text: str) -> None:
-        self._needle = text.encode()
-        self._text = text
-        self.words: tuple[bytes, ...] = (self._needle,)
+    def __init__(self, text: str, *, match_case: bool = False) -> None:
+        self.ignores_case = not match_case
+        self._text = text if match_case else text.lower()
+        self._needle = self._text.encode()
+        words = [(text if match_case else _caseless_part(self._text)).encode()]
         if OF_AN_ID.match(text):
-            self.words += (text.upper().encode(), bytes.fromhex(text)[-_LOG_OFFSET_BYTES:])
+            words += [text.upper().encode(), bytes.fromhex(text)[-_LOG_OFFSET_BYTES:]]
+        self.words: tuple[bytes, ...] = ()
+        if words[0]:
+            self.words = tuple(words) if match_case else tuple(word.lower() for word in words)
 
     def accepts(self, message: StoredMessage) -> bool:
         try:
@@ -203,10 +213,26 @@ class TextMatch:
         except UndecodableBody:
             body = message.stored_body
         return (
-            self._needle in body
-            or self._text in message.property_text
+            self._is_in(body)
+            or self._text in (message.property_text.lower() if self.ignores_case else message.property_text)
             or self._text.upper() in (message.message_id, message.offset_message_id)
         )
+
+    def _is_in(self, body: bytes) -> bool:
+        if not self.ignores_case:
+            return self._needle in body
+        if self._text.isascii():
+            return self._needle in body.lower()
+        return self._text in body.decode(errors="replace").lower()
+
+
+def _caseless_part(text: str) -> str:
+    """Return the longest part of a text in lower case of which no letter but ASCII has another case, "" without one.
+
+    A record in which bytes of ASCII letters are lower case contains this part, if it contains the text.
+    """
+    parts = "".join(each if each.isascii() or each.lower() == each.upper() else "\0" for each in text).split("\0")
+    return max(parts, key=len)
 
 
 class SqlMatch:
@@ -216,6 +242,7 @@ class SqlMatch:
     """
 
     words = ()
+    ignores_case = False
 
     def __init__(self, expression: str) -> None:
         self.filter: SqlFilter = check_sql(expression)
@@ -224,12 +251,16 @@ class SqlMatch:
     def accepts(self, message: StoredMessage) -> bool:
         if not self.of_body:
             return self.filter.accepts_properties(message.property_text)
-        try:
-            body = message.body
-            fields = _flat(msgspec.json.decode(body)) if len(body) <= MOST_PARSED else {}
-        except (UndecodableBody, ValueError, RecursionError):  # not JSON, or too deeply nested
-            fields = {}
-        return self.filter.accepts_properties(encode_properties({**message.properties, **fields}))
+        return self.filter.accepts_properties(encode_properties({**message.properties, **body_fields(message)}))
+
+
+def body_fields(message: StoredMessage) -> dict[str, str]:
+    """Return the scalar values in a JSON body by path, for example `body_item_sku`. Other bodies have none."""
+    try:
+        body = message.body
+        return _flat(msgspec.json.decode(body)) if len(body) <= MOST_PARSED else {}
+    except (UndecodableBody, ValueError, RecursionError):  # not JSON, or too deeply nested
+        return {}
 
 
 def _flat(value: Any) -> dict[str, str]:

@@ -137,6 +137,10 @@ class RequestContext:
         )
         return HTMLResponse(page, status)
 
+    def part(self, template: str, **values: Any) -> Response:
+        """Render a part of a page, which the page's script inserts."""
+        return HTMLResponse(self.templates.get_template(template).render(context=self, may=self.may, **values))
+
     def failed(self, error: MQError) -> MQError:
         """Record for the audit log that a change failed, if the handler shows its form again instead of raising."""
         self.error = error

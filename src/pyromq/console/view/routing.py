@@ -28,6 +28,7 @@ from pyromq.errors import (
     MQError,
     NoPermission,
     QueryNotFound,
+    SubscriptionParseFailed,
     TopicNotFound,
     Unavailable,
     UsageError,
@@ -44,7 +45,7 @@ CLIENT_CLOSED_REQUEST = 499  # status for a browser that has disconnected, as in
 _STATUS = (
     ((TopicNotFound, GroupNotFound, QueryNotFound), 404),
     ((NoPermission, AccessDenied), 403),
-    (UsageError, 400),
+    ((UsageError, SubscriptionParseFailed), 400),
     (Unavailable, 503),
     (BrokerError, 502),
 )
@@ -153,8 +154,12 @@ def _at_most(receive: Receive, most_bytes: int) -> Receive:
 
 def error_page(context: RequestContext, error: MQError) -> Response:
     """Return a page that shows an error with its original text."""
-    status = next((code for kinds, code in _STATUS if isinstance(error, kinds)), 500)
-    return context.show("error.html", status=status, error=error, kind=type(error).__name__)
+    return context.show("error.html", status=status_of(error), error=error, kind=type(error).__name__)
+
+
+def status_of(error: MQError) -> int:
+    """Return the HTTP status of a page that shows an error."""
+    return next((code for kinds, code in _STATUS if isinstance(error, kinds)), 500)
 
 
 def refused(context: RequestContext, needs: Role) -> Response:

@@ -26,7 +26,7 @@ async def form(context: RequestContext) -> Response:
     """
     query = context.query
     if not query.get("broker"):
-        return await _shown(context, {"topic": query.get("topic", ""), "form": "text"})
+        return _shown(context, {"topic": query.get("topic", ""), "form": "text"})
     queue_id = whole("queue", query.get("queue", ""), most=MAX_INT)
     offset = whole("offset", query.get("offset", ""), most=MAX_LONG)
     queue = MessageQueue(query.get("topic", ""), query["broker"], queue_id)
@@ -45,7 +45,7 @@ async def form(context: RequestContext) -> Response:
         **_body_fields(body),
         "copy_of": message.message_id,
     }
-    return await _shown(context, fields)
+    return _shown(context, fields)
 
 
 def _body_fields(body: BodyView) -> dict[str, str]:
@@ -63,7 +63,7 @@ async def send(context: RequestContext) -> Response:
         message = message_of(form, deliver_at=context.time("deliver_at"))
         result = await (await context.clients().producer()).send(message)
     except MQError as error:
-        return await _shown(context, form, error=context.failed(error))
+        return _shown(context, form, error=context.failed(error))
     queue = result.queue
     link = address("message", queue.topic, queue.broker_name, str(queue.queue_id), str(result.queue_offset))
     if message.is_timed or message.delay_level:
@@ -103,11 +103,9 @@ def message_of(fields: Mapping[str, str], *, deliver_at: int | None = None) -> M
     )
 
 
-async def _shown(context: RequestContext, values: Mapping[str, str], *, error: MQError | None = None) -> Response:
-    snapshot = await context.clients().snapshot()
-    names = sorted(each.name for each in snapshot.topics.values() if each.kind == "normal")
+def _shown(context: RequestContext, values: Mapping[str, str], *, error: MQError | None = None) -> Response:
     status = 400 if error is not None else 200
-    return context.show("send.html", status=status, fields=values, error=error, topic_names=names, forms=FORMS)
+    return context.show("send.html", status=status, fields=values, error=error, forms=FORMS)
 
 
 ROUTES = [

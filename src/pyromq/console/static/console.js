@@ -33,15 +33,17 @@ const offline = document.getElementById("offline");
 async function refresh() {
   const parts = document.querySelectorAll("[data-live][id]");
   if (!parts.length || document.hidden) return;
+  const address = location.href;
   let answer;
   try {
-    answer = await fetch(location.href, { headers: { "x-refresh": "1" }, redirect: "error" });
+    answer = await fetch(address, { headers: { "x-refresh": "1" }, redirect: "error" });
   } catch {
     offline.textContent = "The console does not answer. What is shown is as of " + clock.format(shownAt) + ".";
     offline.hidden = false;
     return;
   }
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  if (address !== location.href) return;  // another filter was typed meanwhile
   const error = page.querySelector("section.error .said");
   if (error) {
     offline.textContent = error.textContent + " – what is shown is as of " + clock.format(shownAt) + ".";
@@ -52,8 +54,11 @@ async function refresh() {
   shownAt = new Date();
   for (const part of parts) {
     const fresh = page.getElementById(part.id);
-    if (!fresh || part.contains(document.activeElement) || part.querySelector("details[open]")) continue;
-    if (fresh.innerHTML !== part.innerHTML) part.replaceChildren(...fresh.childNodes);
+    if (!fresh || part.querySelector("details[open]") || fresh.innerHTML === part.innerHTML) continue;
+    const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : "";
+    if (focused === null) continue;  // a button or a field that is in use
+    part.replaceChildren(...fresh.childNodes);
+    if (focused) part.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 }
 
@@ -116,18 +121,170 @@ document.querySelector("[data-refused]")?.scrollIntoView({ block: "center" });
 
 document.querySelector("nav.side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
-// --- keys: / finds, g and a letter goes
+// --- keys, as the dialog of ? lists them
 
+const keysDialog = document.getElementById("keys");
+const keysButton = document.querySelector("[data-keys]");
+keysButton.hidden = false;
+keysButton.addEventListener("click", () => keysDialog.showModal());
+
+const rowLinks = () => [...document.querySelectorAll("main tbody th[scope=row] a")].filter((each) => each.offsetParent);
+
+function walk(step) {
+  const links = rowLinks();
+  const at = links.indexOf(document.activeElement.closest("tr")?.querySelector("th[scope=row] a"));
+  const next = links[at < 0 ? (step > 0 ? 0 : links.length - 1) : at + step];
+  next?.focus();
+  return next !== undefined;
+}
+
+// The arrows scroll, except on a page of one list, and in a list.
+const walksByArrow = () => document.activeElement.closest("main tbody") || document.querySelectorAll("main table").length === 1;
+
+function unfold(isOpen) {
+  const button = document.activeElement.closest("tr")?.querySelector("[data-expand]");
+  if (button && (button.getAttribute("aria-expanded") === "true") !== isOpen) button.click();
+  return Boolean(button);
+}
+
+const KEYS = {
+  "/": () => { document.getElementById("find").focus(); return true; },
+  "?": () => { keysDialog.showModal(); return true; },
+  j: () => walk(1),
+  k: () => walk(-1),
+  ArrowDown: () => walksByArrow() && walk(1),
+  ArrowUp: () => walksByArrow() && walk(-1),
+  ArrowRight: () => unfold(true),
+  ArrowLeft: () => unfold(false),
+};
 let wentG = false;
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
-  if (event.key === "/") {
-    document.getElementById("find")?.focus();
+  if (event.key === "Escape") closePops();
+  if (event.ctrlKey || event.metaKey || event.altKey || keysDialog.open) return;
+  if (event.target.closest("input, textarea, select, [tabindex='0']")) return;
+  if (wentG) document.querySelector(`nav.side a[data-key="${CSS.escape(event.key)}"]`)?.click();
+  else if (Object.hasOwn(KEYS, event.key) && KEYS[event.key]()) event.preventDefault();
+  wentG = !wentG && event.key === "g";
+});
+
+// --- what pops up closes by Escape and by a click beside it
+
+function closePops(inside = null) {
+  for (const each of document.querySelectorAll("details.pop[open]")) if (!inside || !each.contains(inside)) each.open = false;
+}
+document.addEventListener("click", (event) => closePops(event.target));
+
+// --- names while one types: in the box above, and in fields for a topic
+
+function suggest(input) {
+  const list = document.createElement("ul");
+  Object.assign(list, { id: `${input.id}-names`, className: "suggestions", hidden: true });
+  list.setAttribute("role", "listbox");
+  list.setAttribute("aria-label", "Names");
+  input.parentElement.classList.add("suggests");
+  input.after(list);
+  for (const [name, value] of [["role", "combobox"], ["aria-autocomplete", "list"], ["aria-controls", list.id]]) input.setAttribute(name, value);
+  let chosen = -1, wanted = "", timer = 0;
+  const show = (isShown) => { list.hidden = !isShown; input.setAttribute("aria-expanded", String(isShown)); choose(-1); };
+  const choose = (number) => {
+    chosen = number;
+    for (const [place, each] of [...list.children].entries()) each.setAttribute("aria-selected", String(place === number));
+    if (number < 0) input.removeAttribute("aria-activedescendant");
+    else input.setAttribute("aria-activedescendant", list.children[number].id);
+  };
+  const take = (option) => {
+    if (input.dataset.suggest) {
+      input.value = option.dataset.name;
+      show(false);
+    } else location.href = option.dataset.link;
+  };
+  const option = (text, note, data) => {
+    const item = document.createElement("li");
+    item.id = `${list.id}-${list.children.length}`;
+    item.setAttribute("role", "option");
+    Object.assign(item.dataset, data);
+    item.title = text;
+    for (const each of [text, note]) item.append(Object.assign(document.createElement("span"), { textContent: each }));
+    item.lastElementChild.className = "muted";
+    item.addEventListener("mousedown", (event) => { event.preventDefault(); take(item); });
+    list.append(item);
+  };
+  const look = async () => {
+    const text = wanted = input.value.trim();
+    if (!text) return show(false);
+    let found;
+    try {
+      found = await (await fetch(`/find/names?${new URLSearchParams({ q: text, kind: input.dataset.suggest })}`, { redirect: "error" })).json();
+    } catch {
+      return show(false);  // the form works without
+    }
+    if (text !== wanted || document.activeElement !== input) return;
+    list.replaceChildren();
+    for (const each of found) option(each.name, `${each.kind} ${each.note}`.trim(), each);
+    if (!input.dataset.suggest) option(`Messages with “${text}”`, "", { link: `/messages?${new URLSearchParams({ q: text, open: "one" })}` });
+    show(list.children.length > 0);
+  };
+  input.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(look, 120); });
+  input.addEventListener("blur", () => show(false));
+  input.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    const count = list.children.length;
+    if (event.key === "Escape" && !list.hidden) show(false);
+    else if (list.hidden || !count) return;
+    else if (step) choose(chosen < 0 && step < 0 ? count - 1 : (chosen + step + count + 1) % (count + 1) === count ? -1 : chosen + step);
+    else if (event.key === "Enter" && chosen >= 0) take(list.children[chosen]);
+    else return;
     event.preventDefault();
-  } else if (wentG) {
-    document.querySelector(`nav.side a[data-key="${CSS.escape(event.key)}"]`)?.click();
-    wentG = false;
-  } else wentG = event.key === "g";
+  });
+}
+for (const each of document.querySelectorAll("[data-suggest]")) suggest(each);
+
+// --- lists are filtered while one types
+
+for (const form of document.querySelectorAll("form.filter:has(input[name=filter])")) {
+  let timer = 0;
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      const address = new URL(location.href);
+      for (const [name, value] of new FormData(form)) address.searchParams.set(name, value);
+      address.searchParams.delete("page");
+      history.replaceState(null, "", address);
+      refresh();
+    }, 250);
+  });
+}
+
+// --- a message in place, below its row
+
+async function expand(button) {
+  const row = button.closest("tr");
+  const isOpen = button.getAttribute("aria-expanded") === "true";
+  button.setAttribute("aria-expanded", String(!isOpen));
+  if (isOpen) {
+    row.nextElementSibling.remove();
+    return;
+  }
+  const inside = document.createElement("tr");
+  inside.className = "inside";
+  const cell = inside.insertCell();
+  cell.colSpan = row.cells.length;
+  cell.textContent = "…";
+  row.after(inside);
+  try {
+    const answer = await fetch(button.dataset.expand, { redirect: "error" });
+    const text = await answer.text();
+    if (answer.ok) cell.innerHTML = text;
+    else cell.textContent = new DOMParser().parseFromString(text, "text/html").querySelector("section.error .said")?.textContent || "It cannot be shown.";
+  } catch {
+    cell.textContent = "The console does not answer.";
+  }
+}
+document.addEventListener("click", (event) => {
+  const row = event.target.closest("#rows tr");
+  if (!row || event.target.closest("a, tr.inside") || !getSelection().isCollapsed) return;
+  const button = row.querySelector("[data-expand]");
+  if (button) expand(button);
 });
 
 // --- copy
@@ -181,6 +338,7 @@ for (const button of document.querySelectorAll("[data-tail]")) {
       const { rows: html, more } = JSON.parse(event.data);
       seen += html.length + more;
       rows.querySelector("tr.none")?.remove();
+      rows.parentElement.tHead.hidden = false;
       for (const old of rows.querySelectorAll(".fresh")) old.classList.remove("fresh");
       for (const each of html) {
         rows.insertAdjacentHTML("afterbegin", each);

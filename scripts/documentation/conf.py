@@ -1,7 +1,5 @@
 """Sphinx's settings for the site; `build` names the folders."""
 
-from pathlib import Path
-
 project = "pyromq"
 author = "the authors of pyromq"
 extensions = ["myst_parser"]
@@ -9,7 +7,8 @@ root_doc = "docs/index"
 html_theme = "furo"
 html_title = "pyromq"
 html_copy_source = False
-html_search_scorer = str(Path(__file__).with_name("scorer.js"))
+templates_path = ["site/templates"]
+html_static_path = ["site/static"]
 html_show_sphinx = False
 html_show_copyright = False
 myst_heading_anchors = 4

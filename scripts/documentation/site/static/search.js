@@ -1,0 +1,241 @@
+// Ranks the sections of the site for what somebody asks. Knows no browser: the page of the search and a test call it.
+//
+// A question's words and the words of all sections are cut, stemmed and widened by the same function (`terms`). A group
+// of synonyms is one more term, which each of its phrases adds; so "backlog" finds what is written about "lag". Sections
+// are scored by BM25 over title, heading, search words and text; a page is as good as its best sections.
+
+const STOP_WORDS = new Set(
+  ("a about after all also am an and any are as at be been before being both but by can could did do does doing don dont " +
+    "each for from get gets getting give go goes good got had has have having he her here his how however i if in into is " +
+    "it its just let like ll make me mine more most my myself need no nor not now of off on once one only or other our out " +
+    "own please possible re same should so some such t than that the their them then there these they thing this those " +
+    "through to too until up use used using ve very want was way we were what when where whether which while who whom why " +
+    "will with without work works would you your").split(" "),
+);
+const WEIGHTS = { title: 3, heading: 3, words: 4 }; // what a term counts there, in occurrences in the text
+const SATURATION = 1.2; // BM25's k1
+const LENGTH = 0.35; // BM25's b
+const TYPO = 0.7; // what a misspelled word counts
+const EXACT = 1.5; // added, as a share, where a title, a heading or a search word is all that was asked
+
+class SiteSearch {
+  // `pages` as `sections.py` makes them, `synonyms` a list of lists of phrases, `kinds` weights by the beginning of a
+  // page's name, `stem` a function.
+  constructor({ pages, synonyms, kinds }, stem) {
+    this.stems = new Map();
+    this.stemWord = stem;
+    this.synonyms = this.readSynonyms(synonyms);
+    this.pages = pages.map(({ name, title }) => ({ name, title, weight: weightOf(name, kinds) }));
+    this.sections = [];
+    this.postings = new Map(); // term -> [[section, weighted count]]
+    pages.forEach((page, at) => page.sections.forEach((section) => this.addSection(at, page.title, section)));
+    this.length = this.sections.reduce((sum, { length }) => sum + length, 0) / this.sections.length;
+  }
+
+  addSection(page, title, [heading, anchor, words, lines]) {
+    const counts = new Map();
+    const add = (text, weight) => {
+      const found = this.terms(text);
+      found.forEach((term) => counts.set(term, (counts.get(term) || 0) + weight));
+      return found.length;
+    };
+    const length = lines.reduce((sum, line) => sum + add(line, 1), 0);
+    add(title, WEIGHTS.title);
+    if (anchor) add(heading, WEIGHTS.heading);
+    words.forEach((phrase) => add(phrase, WEIGHTS.words));
+    const at = this.sections.length;
+    const whole = [title, heading, ...words].map((text) => this.words(text).join(" "));
+    this.sections.push({ page, heading, anchor, lines, length, whole });
+    counts.forEach((count, term) => {
+      if (!this.postings.has(term)) this.postings.set(term, []);
+      this.postings.get(term).push([at, count]);
+    });
+  }
+
+  // The pages found, best first, each with its best sections and a line of each.
+  find(question, most = 10) {
+    const asked = this.askedTerms(question);
+    const terms = new Set(asked.flatMap(({ forms }) => forms));
+    return this.rank(question, asked).slice(0, most).map(({ name, title, sections }) => ({
+      name,
+      title,
+      sections: sections.map(({ heading, anchor, lines }) => ({ heading, anchor, excerpt: this.excerpt(lines, terms) })),
+    }));
+  }
+
+  // The pages found, best first, each with its best sections.
+  rank(question, asked = this.askedTerms(question)) {
+    const total = asked.reduce((sum, { rarity }) => sum + rarity, 0);
+    if (!total) return [];
+    const scores = this.sections.map(() => ({ score: 0, matched: 0 }));
+    for (const { forms, rarity, weight } of asked) {
+      const best = new Map(); // a misspelled word has several forms: the best one counts in each section
+      for (const form of forms) {
+        for (const [at, count] of this.postings.get(form)) {
+          const norm = 1 - LENGTH + (LENGTH * this.sections[at].length) / this.length;
+          const score = (rarity * weight * count * (SATURATION + 1)) / (count + SATURATION * norm);
+          best.set(at, Math.max(score, best.get(at) || 0));
+        }
+      }
+      best.forEach((score, at) => {
+        scores[at].score += score;
+        scores[at].matched += rarity;
+      });
+    }
+    const whole = this.words(question).join(" ");
+    const found = new Map();
+    scores.forEach(({ score, matched }, at) => {
+      if (!score) return;
+      const section = this.sections[at];
+      const exact = section.whole.includes(whole) ? 1 + EXACT : 1;
+      const total_ = score * exact * (matched / total) ** 0.7 * this.pages[section.page].weight;
+      if (!found.has(section.page)) found.set(section.page, []);
+      found.get(section.page).push({ section, score: total_ });
+    });
+    const ranked = [...found].map(([page, sections]) => {
+      sections.sort((a, b) => b.score - a.score);
+      const score = sections[0].score + 0.15 * (sections[1]?.score || 0);
+      const shown = sections.filter((each, n) => n < 3 && each.score > 0.5 * sections[0].score);
+      const { name, title } = this.pages[page];
+      return { name, title, score, sections: shown.map(({ section }) => section) };
+    });
+    return ranked.sort((a, b) => b.score - a.score || (a.title < b.title ? -1 : 1));
+  }
+
+  // The terms of a question that are in the index, with what each is worth.
+  askedTerms(question) {
+    const all = this.terms(question);
+    const kept = [...new Set(all.filter((term) => !STOP_WORDS.has(term) && !this.stopStems.has(term)))];
+    return (kept.length ? kept : [...new Set(all)]).flatMap((term) => {
+      if (this.postings.has(term)) return [{ forms: [term], rarity: this.rarity(term), weight: 1 }];
+      const forms = this.nearTo(term);
+      if (!forms.length) return [];
+      return [{ forms, rarity: Math.max(...forms.map((form) => this.rarity(form))), weight: TYPO }];
+    });
+  }
+
+  rarity(term) {
+    const count = this.postings.get(term).length;
+    return Math.log(1 + (this.sections.length - count + 0.5) / (count + 0.5));
+  }
+
+  // What somebody may have meant: two words written as one, the beginning of a word, or a word with a letter or two wrong.
+  nearTo(term) {
+    if (term.length < 4 || /^\d/.test(term)) return [];
+    for (let cut = 3; cut <= term.length - 3; cut++) {
+      const [first, second] = [this.stem(term.slice(0, cut)), this.stem(term.slice(cut))];
+      if (this.postings.has(first) && this.postings.has(second)) return [first, second];
+    }
+    const allowed = term.length < 6 ? 1 : 2;
+    const near = [];
+    for (const form of this.postings.keys()) {
+      if (form.startsWith("=")) continue;
+      if (form.startsWith(term)) near.push([0.5, form]);
+      else if (Math.abs(form.length - term.length) <= allowed && form[0] === term[0]) {
+        const distance = wrongLetters(term, form, allowed);
+        if (distance <= allowed) near.push([distance, form]);
+      }
+    }
+    const least = Math.min(...near.map(([distance]) => distance));
+    return near.filter(([distance]) => distance === least).map(([, form]) => form);
+  }
+
+  // The sentence or row with the rarest of the asked terms, as [text, is asked for] pieces.
+  excerpt(lines, terms) {
+    let best = null;
+    for (const line of lines) {
+      for (const sentence of line.split(/(?<=[.!?:]) +(?=[A-Z`])/)) {
+        const found = new Set(this.terms(sentence).filter((term) => terms.has(term)));
+        const worth = [...found].reduce((sum, term) => sum + this.rarity(term), 0);
+        if (!best || worth > best.worth) best = { worth, sentence };
+      }
+    }
+    return best ? this.marked(cutAround(best.sentence, (word) => this.isAsked(word, terms)), terms) : [];
+  }
+
+  marked(text, terms) {
+    return text
+      .split(/([\p{L}\p{N}_]+)/u)
+      .filter((piece) => piece)
+      .map((piece) => [piece, this.isAsked(piece, terms)]);
+  }
+
+  isAsked(word, terms) {
+    return this.terms(word).some((term) => terms.has(term));
+  }
+
+  // The stemmed words of a text with their compounds, and a term for each group of synonyms that has a phrase in it.
+  terms(text) {
+    const words = this.words(text);
+    const found = [...words];
+    words.forEach((word, at) => {
+      for (const [phrase, concept] of this.synonyms.get(word) || []) {
+        if (phrase.every((each, n) => words[at + n] === each)) found.push(concept);
+      }
+    });
+    return [...found, ...this.compounds(text)];
+  }
+
+  words(text) {
+    const parts = text.replace(/([\p{Ll}\d])(\p{Lu})|(\p{Lu})(\p{Lu}\p{Ll})/gu, "$1$3 $2$4").toLowerCase();
+    return (parts.replace(/['’](s|t)\b/g, "$1").match(/[\p{L}\p{N}]+/gu) || []).map((word) => this.stem(word));
+  }
+
+  // `maxRetries`, `max_retries` and `max-retries` are also one word.
+  compounds(text) {
+    const found = text.match(/[\p{L}\p{N}]+(?:[_-][\p{L}\p{N}]+)+|\p{L}*\p{Ll}\p{Lu}[\p{L}\p{N}]*/gu) || [];
+    return found.map((word) => word.replace(/[_-]/g, "").toLowerCase());
+  }
+
+  stem(word) {
+    if (!this.stems.has(word)) this.stems.set(word, this.stemWord(word));
+    return this.stems.get(word);
+  }
+
+  readSynonyms(groups) {
+    this.stopStems = new Set([...STOP_WORDS].map((word) => this.stem(word)));
+    const byFirst = new Map();
+    groups.forEach((group, at) => {
+      for (const text of group) {
+        const phrase = this.words(text);
+        if (!byFirst.has(phrase[0])) byFirst.set(phrase[0], []);
+        byFirst.get(phrase[0]).push([phrase, `=${at}`]);
+      }
+    });
+    return byFirst;
+  }
+}
+
+function weightOf(name, kinds) {
+  const kind = kinds.find(([beginning]) => name.startsWith(beginning));
+  return kind ? kind[1] : 1;
+}
+
+// The part of a long sentence around its first asked word, at most 220 letters.
+function cutAround(text, isAsked) {
+  if (text.length <= 220) return text;
+  const words = text.split(/(?<=\s)/);
+  let start = words.findIndex((word) => isAsked(word));
+  start = Math.max(0, start - 8);
+  let cut = "";
+  for (const word of words.slice(start)) {
+    if (cut.length + word.length > 210) break;
+    cut += word;
+  }
+  return `${start ? "… " : ""}${cut.trim()} …`;
+}
+
+// Letters added, left out, changed or swapped between two words; more than `allowed` is any larger number.
+function wrongLetters(a, b, allowed) {
+  let [before, last] = [null, [...Array(b.length + 1).keys()]];
+  for (let i = 1; i <= a.length; i++) {
+    const row = [i];
+    for (let j = 1; j <= b.length; j++) {
+      row[j] = Math.min(row[j - 1] + 1, last[j] + 1, last[j - 1] + (a[i - 1] === b[j - 1] ? 0 : 1));
+      if (i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]) row[j] = Math.min(row[j], before[j - 2] + 1);
+    }
+    if (Math.min(...row) > allowed) return allowed + 1;
+    [before, last] = [last, row];
+  }
+  return last[b.length];
+}

@@ -46,3 +46,16 @@ async def test_a_server_that_resets_tells_clients_that_their_requests_are_lost(r
     else:
         assert await reader.read() == b""
     writer.close()
+
+
+async def test_a_connection_that_has_just_broken_can_be_reset():
+    server = Server(Dispatcher(), SystemClock())
+    await server.start()
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    while not server.sessions:
+        await asyncio.sleep(0)
+    [connection] = server._connections
+    connection.cut()  # the compiled transport closes its socket now, and reports the end in the loop's next turn
+    connection.reset()
+    await server.close(reset=True)
+    writer.close()

@@ -198,7 +198,8 @@ class Connection(asyncio.Protocol):
 
         Java's clients let a request wait for its time-out if the connection is closed in order, but not after a reset.
         """
-        if (sock := self._transport.get_extra_info("socket")) is not None:
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:  # a connection that has just ended may have closed its socket
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
         self.cut()
 

@@ -15,6 +15,7 @@ from tests.broker.replication.replica_sets import ReplicaSet, replica_set
 
 from pyromq import Message
 from pyromq.broker.replication.replica_server import ReplicaServer
+from pyromq.broker.replication.replica_stream import PREAMBLE, VERSION, Hello, StreamDecoder, encode_message
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import ServiceNotAvailable, UsageError
@@ -172,6 +173,29 @@ async def test_a_follower_is_sent_what_the_master_has_on_disk_only(
     await replicas.until(lambda: follower.broker.store.max_log_offset == end)
     assert loaded
     assert not [each for each in caplog.records if each.name == "concurrent.futures"]  # errors of callbacks
+
+
+async def test_a_replica_that_connects_while_the_broker_restarts_gets_a_hello_first(replicas: ReplicaSet) -> None:
+    for number in (1, 2):
+        await replicas.start(number)
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    old = replicas.master
+    assert old is not None
+    handing_over = asyncio.create_task(old.hand_over(3 - old.number))
+    while old.is_open:
+        await asyncio.sleep(0)
+    host, port = old.ha_address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    hello = Hello(VERSION, "DefaultCluster", "orders", 9, 99, 0, False, (), 0, 0, False, old.replica.config.settings)
+    writer.write(PREAMBLE + encode_message(hello))
+    assert not old.is_open
+    await handing_over
+    stream, messages = StreamDecoder(), []
+    async with asyncio.timeout(10):
+        while not messages:
+            messages = stream.feed(await reader.read(1 << 16))
+    assert isinstance(messages[0], Hello)
+    writer.close()
 
 
 async def test_a_master_without_registry_and_followers_stops_acting_as_master(replicas: ReplicaSet) -> None:

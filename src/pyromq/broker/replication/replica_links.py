@@ -92,7 +92,7 @@ class ReplicaConnection(asyncio.Protocol):
         self.written_at = 0.0
         self.is_full = False  # whether the connection's buffer has reached its limit
         self.sent_tables = SentToFollower()
-        self.has_hello = False  # whether a hello was accepted
+        self.hello: Hello | None = None  # the last hello that was accepted
         self.loading: Future[None] | None = None  # loads pages of the log that are not resident
         self._links = links
         self._decoder = StreamDecoder()
@@ -203,27 +203,30 @@ class ReplicaLinks:
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        self.stop_listening()
         await self._tasks.stop()
         self.close_all()
 
-    def abort(self) -> None:
-        """Break all links and stop listening, as a crash of this process does. Call `stop` afterwards."""
-        self.log = None
+    def stop_listening(self) -> None:
         if self._listener is not None:
             self._listener.close()
+
+    def close_all(self, *, drop_unsent: bool = False) -> None:
+        """Close all links without calling `LinkEvents`. Until `log` is set again, accepted links only wait.
+
+        With `drop_unsent` the links break as in a crash of this process.
+        """
+        self.log = None
         for connection in [*self._connections.values(), *self._unknown]:
-            connection.abort()
+            connection.abort() if drop_unsent else connection.close()
         self._connections.clear()
         self._unknown.clear()
 
-    def close_all(self) -> None:
-        """Close all links without calling `LinkEvents`."""
-        for connection in [*self._connections.values(), *self._unknown]:
-            connection.close()
-        self._connections.clear()
-        self._unknown.clear()
+    @property
+    def waiting(self) -> list[tuple[Link, Hello]]:
+        """Return the accepted links with their last hello. A new `Replica` must answer the hellos."""
+        accepted = [(link, each.hello) for link, each in self._connections.items() if not link.is_ours]
+        return [(link, hello) for link, hello in accepted if hello is not None]
 
     @property
     def fed(self) -> dict[int, int]:
@@ -401,6 +404,8 @@ class ReplicaLinks:
         connection.written_at = self.now()
         if connection.link is None:
             self._unknown.add(connection)
+        elif self.log is None:  # dialled for a `Replica` that has ended meanwhile; the next one dials again
+            connection.close()
         else:
             self._connections[connection.link] = connection
             self._events.link_opened(connection.link.number)
@@ -427,8 +432,8 @@ class ReplicaLinks:
             if isinstance(message, Hello):
                 if (fault := self._trust.fault(message)) is not None:
                     return fault
-                connection.has_hello = True
-            elif not connection.has_hello and not isinstance(message, Refusal):
+                connection.hello = message
+            elif connection.hello is None and not isinstance(message, Refusal):
                 return f"it begins with {type(message).__name__}, not with a hello"
         if connection.link is None and not isinstance(messages[0], Hello):
             return f"it begins with {type(messages[0]).__name__}, not with a hello"

@@ -190,7 +190,8 @@ class ReplicaServer:
 
     def cut_connections(self) -> None:
         """Break all connections, as a crash of this process does. `abort` must follow. For tests."""
-        self._links.abort()
+        self._links.stop_listening()
+        self._links.close_all(drop_unsent=True)
         self.broker.cut_connections()
 
     async def abort(self) -> None:
@@ -283,6 +284,8 @@ class ReplicaServer:
         self._links.log, self._links.tables = log, self._tables.sent
         if self._lease.sent is not None:
             self._lease_renewed(self._lease.sent)
+        for link, hello in self._links.waiting:
+            self._do(self.replica.hello_received(boot_seconds(), link, hello))
 
     def _change(self, change: Callable[[], Awaitable[None]], what: str) -> None:
         """Start a task that changes the broker's role. `_tick` does nothing with the `Replica` until the task ends."""
@@ -301,7 +304,6 @@ class ReplicaServer:
 
     async def _reopen(self, cut: LogCut | None = None, *, begin: int | None = None) -> None:
         """Restart the broker as a follower. With `begin`, its log is emptied, and begins at this log offset."""
-        self._links.log = None
         self._links.close_all()
         await self.record.stop()
         ports = self.broker.keep_ports()

@@ -18,7 +18,8 @@ from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.broker.replication.replica_stream import PREAMBLE, VERSION, Hello, StreamDecoder, encode_message
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.producer.async_producer import AsyncProducer
-from pyromq.errors import ServiceNotAvailable, UsageError
+from pyromq.errors import ServiceNotAvailable, StoreNotWritable, UsageError
+from pyromq.message import StoredMessage
 from pyromq.slow_work import FilePiece
 from pyromq.store.disk import LocalDisk
 from pyromq.store.log import commit_log
@@ -196,6 +197,34 @@ async def test_a_replica_that_connects_while_the_broker_restarts_gets_a_hello_fi
             messages = stream.feed(await reader.read(1 << 16))
     assert isinstance(messages[0], Hello)
     writer.close()
+
+
+async def test_a_master_that_hands_over_appends_nothing_itself_so_that_no_log_is_cut(
+    replicas: ReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        await replicas.start(number)
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    old = replicas.master
+    assert old is not None
+    swap, refusals = replicas.registry.swap, []
+
+    async def deliver_meanwhile(key: str, *arguments: object, **more: object) -> object:
+        if key.endswith("/state"):
+            with pytest.raises(StoreNotWritable) as refused:
+                old.broker.store.append(StoredMessage("orders", b"delayed", ""))
+            refusals.append(str(refused.value))
+        return await swap(key, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(replicas.registry, "swap", deliver_meanwhile)
+    await old.hand_over(3 - old.number)
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    monkeypatch.undo()
+    assert refusals[0] == "the master hands over to another replica"
+    assert not list(replicas._folder.glob("*/cut"))
+    assert replicas.master is not old
+    assert replicas.master is not None
+    replicas.master.broker.store.append(StoredMessage("orders", b"delayed", ""))
 
 
 async def test_a_master_without_registry_and_followers_stops_acting_as_master(replicas: ReplicaSet) -> None:

@@ -143,7 +143,7 @@ class Replica:
         self.peers.know(set(reading.replicas))
         if reading.record is not None:
             self.peers.know({member.number for member in reading.record.in_sync})
-        return self._record_learnt(now)
+        return self._dial(now) + self._record_learnt(now)
 
     def read_failed(self, now: float, number: int) -> Actions:
         """Read the record again after a pause, because the registry did not answer `ReadRecord`."""

@@ -151,7 +151,7 @@ class ReplicaServer:
             await self._close()
             raise
         for work, name in (
-            (self._keep_lease(), "renew lease"),
+            (self._fail_if_taken(self._lease.keep), "renew lease"),
             (self.record.watch(self._record_changed), "watch the set"),
             (self._tick(), "replica"),
         ):
@@ -285,7 +285,7 @@ class ReplicaServer:
         if self._lease.sent is not None:
             self._lease_renewed(self._lease.sent)
         for link, hello in self._links.waiting:
-            self._do(self.replica.hello_received(boot_seconds(), link, hello))
+            self._do(self.replica.hello_received(platform.boot_seconds(), link, hello))
 
     def _change(self, change: Callable[[], Awaitable[None]], what: str) -> None:
         """Start a task that changes the broker's role. `_tick` does nothing with the `Replica` until the task ends."""
@@ -299,6 +299,9 @@ class ReplicaServer:
                 self._fail(error)
             finally:
                 self._changing = None
+            if self.is_open:  # the others wait for this replica
+                self._do(self.replica.record_changed(platform.boot_seconds()))
+                self._tasks.start(self._fail_if_taken(self._lease.register), name="register the replica")
 
         self._changing = self._tasks.start(run(), name=what)
 
@@ -315,7 +318,6 @@ class ReplicaServer:
             store = MessageStore(self.config.store_config, self.clock, store_address=address, disk=self._disk)
             await asyncio.to_thread(cut_log, store, cut, self.config.data)
         await self._open_broker(begin or 0, ports)
-        await self._lease.register()
 
     async def _promote(self, epoch: int) -> None:
         await self.broker.promote(epoch)
@@ -438,12 +440,17 @@ class ReplicaServer:
                 self._may_leave.set()
 
     def _serve(self) -> None:
-        """Make new writes wait during a planned failover of this master; otherwise make the broker answer them."""
+        """Make new writes wait during a planned failover of this master; otherwise make the broker answer them.
+
+        Deliveries and checks append nothing meanwhile, or this replica would have to cut its log before it follows.
+        """
         mastership = self.replica.mastership
         if mastership is not None and mastership.is_handing_over:
             self._passing.hold()
+            self.broker.store.refuse_own("the master hands over to another replica")
         elif mastership is not None:
             self._passing.serve()
+            self.broker.store.refuse_own("")
 
     def _send_reports(self) -> None:
         """Send the newest report to the master. A report includes all earlier reports.
@@ -581,8 +588,8 @@ class ReplicaServer:
             lines[-1].epoch if lines else 0,
         )
 
-    async def _keep_lease(self) -> None:
+    async def _fail_if_taken(self, register: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self._lease.keep()
+            await register()
         except ReplicaNumberTaken as error:
             self._fail(error)

@@ -30,6 +30,7 @@ from pyromq.remoting.headers import (
     EndTransaction,
     LockQueues,
     QueryConsumerOffset,
+    RecallMessage,
     ResumeHalfMessage,
     RollBackBatch,
     SendBatchMessage,
@@ -55,7 +56,7 @@ _WRITES = {
     int(header.code)
     for header in (
         *(SendMessage, SendMessageV2, SendBatchMessage, SendMessageBack, SendReplyMessage, EndTransaction),
-        *(ResumeHalfMessage, SendHalfRun, CommitBatch, RollBackBatch),
+        *(ResumeHalfMessage, SendHalfRun, CommitBatch, RollBackBatch, RecallMessage),
     )
 }
 # Requests that a replica passes on to the master: writes, and those for offsets and locks of groups.

@@ -49,7 +49,7 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "`Consumer` gives messages to listeners, `PullConsumer` hands them out when asked.",
         ("Consumer", "AsyncConsumer", "PullConsumer", "AsyncPullConsumer", "PullResult", "PullStatus", "Ack",
          "RetryLater", "GiveUp", "ConsumeFrom", "OffsetStore", "Damaged", "DamagedMessage", "MessageDamaged",
-         "Listener", "QueueListener", "Strategy"),
+         "Listener", "Once", "QueueListener", "Strategy"),
     ),
     "admin": (
         "Administration",

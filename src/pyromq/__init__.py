@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from pyromq.client.consumer.pulling import MessageDamaged as MessageDamaged
     from pyromq.client.consumer.pulling import PullResult as PullResult
     from pyromq.client.consumer.pulling import PullStatus as PullStatus
+    from pyromq.client.consumer.once import Once as Once
     from pyromq.client.consumer.push.listener import Ack as Ack
     from pyromq.client.consumer.push.listener import GiveUp as GiveUp
     from pyromq.client.consumer.push.listener import Listener as Listener
@@ -222,6 +223,7 @@ _MODULES = {
         "PullResult",
         "PullStatus",
     ),
+    "pyromq.client.consumer.once": ("Once",),
     "pyromq.client.consumer.push.listener": (
         "Ack",
         "GiveUp",

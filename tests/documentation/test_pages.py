@@ -3,6 +3,8 @@
 import re
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ PRINTED = {
     "how-to/from-rocketmq-client-python.md": ["ID b'a book'"],
     "how-to/test.md": [],
     "how-to/idempotent-consumers.md": [],
+    "how-to/scheduled-work.md": [],
     "delays.md": [],
     "transactions.md": [],
     "batch-transactions.md": ["True"],
@@ -70,6 +73,11 @@ def run(cluster, examples, names=None):
     return names
 
 
+def rows(path, statement):
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(statement).fetchall()
+
+
 def stored(cluster, topic):
     return sum(status.max_offset for status in cluster.admin().topic_status(topic))
 
@@ -80,10 +88,19 @@ def test_a_pages_examples_print_what_it_says(name, cluster, capsys):
     if name == "how-to/test.md":
         names["test_order_is_found"](cluster)
     if name == "how-to/idempotent-consumers.md":
-        twice = names["Message"]("moves", b"5", keys="order-1")
+        twice = Message("moves", b"5", keys="order-1")
         names["add"](twice), names["add"](twice)
-        assert names["total"]() == 5
-        names["database"].close()
+        names["once"].close()
+        assert rows("shop.db", "select total from sums") == [(5,)]
+    if name == "how-to/scheduled-work.md":
+        try:
+            with names["producer"], names["consumer"]:
+                for _ in range(2):  # a repeated begin forks no chain
+                    names["schedule"](datetime(2026, 11, 23, tzinfo=UTC))
+                wait_until(lambda: stored(cluster, "report-times") == 3)  # the first time twice, this hour once
+                wait_until(lambda: len(rows("reports.db", "select * from reports")) == 2)
+        finally:
+            names["once"].close()
     if name == "tutorial.md":
         names["database"].close()
     if name == "transactions.md":

@@ -1,0 +1,214 @@
+"""Lets the work for a message happen once, by marks of done work in a database of the application."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from importlib import import_module
+from typing import Any, Protocol
+from uuid import uuid4
+
+from pyromq.client.consumer.push.listener import RetryLater
+from pyromq.clock import Clock, SystemClock
+from pyromq.errors import UsageError
+from pyromq.message import StoredMessage
+
+WEEK_SECONDS = 7 * 24 * 3600
+MOST_KEY = 255  # characters of a key
+CLEANING_SECONDS = 3600.0  # between two deletions of old marks
+CLAIM_SECONDS = 60.0
+
+_PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+_TABLE = """\
+create table if not exists pyromq_done (
+    consumer_group varchar(255) not null, message_key varchar(255) not null, done_at bigint not null,
+    primary key (consumer_group, message_key))"""
+_INDEX = "create index if not exists pyromq_done_at on pyromq_done (done_at)"
+_INSERT = "insert into pyromq_done (consumer_group, message_key, done_at) values ({0}, {0}, {0}) on conflict do nothing"
+_CLEAN = "delete from pyromq_done where consumer_group = {0} and done_at < {0}"
+
+_DONE = b"done"
+_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0"
+
+
+class Once:
+    """Lets the work for a message happen once in a consumer group, although messages are delivered at least once.
+
+    `store` keeps a mark for each done message. It is one of:
+
+    - a function that returns a DB-API connection to SQLite or PostgreSQL. Work on this connection and its mark are one
+      transaction, so the work happens exactly once. Each thread has a connection; do not commit on it.
+    - a client of Redis, `redis.Redis`. The mark is written after the work. The work is repeated if its process dies
+      before the mark is written, or if the work takes longer than `claim_seconds`.
+
+    `key(message)` names the work, in at most 255 characters. The default is the message id, which all attempts of one
+    `send` and all redeliveries share. A mark is kept for `window_seconds`. Raises `UsageError` for invalid arguments.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        group: str,
+        *,
+        key: Callable[[StoredMessage], str] | None = None,
+        window_seconds: float = WEEK_SECONDS,
+        claim_seconds: float = CLAIM_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        if not group:
+            raise UsageError("group is empty; name the consumer group whose work is marked")
+        for name, seconds in (("window_seconds", window_seconds), ("claim_seconds", claim_seconds)):
+            if not 0.001 <= seconds < 1e10:
+                raise UsageError(f"{name}={seconds} is not between 0.001 and 10,000,000,000")
+        self._key = key or (lambda message: message.message_id)
+        self._marks: _Marks
+        if callable(store):
+            self._marks = _DatabaseMarks(store, group, window_seconds, clock or SystemClock())
+        elif hasattr(store, "set") and hasattr(store, "eval"):
+            self._marks = _RedisMarks(store, group, window_seconds, claim_seconds)
+        else:
+            raise UsageError(
+                f"store={type(store).__name__} is neither a function that returns a database connection nor a client "
+                "of Redis; pass `lambda: sqlite3.connect(...)`, or `redis.Redis(...)`"
+            )
+
+    def __call__(self, message: StoredMessage) -> AbstractContextManager[Any]:
+        """Return a context in which the work for a message is done. It gives the connection, or the client of Redis;
+        None if the work is done already.
+
+        An exception in the context removes the mark, so a redelivered message is worked on again. Raises `UsageError`
+        for an invalid key, `RetryLater` while another process works on this message, and the errors of the store.
+        """
+        key = self._key(message)
+        if not isinstance(key, str) or not 1 <= len(key) <= MOST_KEY or "\0" in key:
+            raise UsageError(
+                f"key(message) returned {key!r:.300} for message {message.message_id}; "
+                f"it must return a text of 1 to {MOST_KEY} characters without NUL"
+            )
+        return self._marks.work(key)
+
+    def close(self) -> None:
+        """Close the database connections of all threads. A client of Redis stays open."""
+        self._marks.close()
+
+
+class _Marks(Protocol):
+    """Where marks of done work are kept."""
+
+    def work(self, key: str) -> AbstractContextManager[Any]: ...
+
+    def close(self) -> None: ...
+
+
+class _DatabaseMarks:
+    """Marks in the table `pyromq_done` of an SQL database, in the transaction of the work."""
+
+    def __init__(self, connect: Callable[[], Any], group: str, window_seconds: float, clock: Clock) -> None:
+        self._connect = connect
+        self._group = group
+        self._window_ms = int(window_seconds * 1000)
+        self._clock = clock
+        self._threads = threading.local()
+        self._open: list[Any] = []  # connections of all threads
+        self._clean_at = clock.monotonic()
+
+    @contextmanager
+    def work(self, key: str) -> Iterator[Any]:
+        connection, placeholder = self._connection()
+        try:
+            now_ms = self._clock.now_ms()
+            is_first = self._run(connection, _INSERT.format(placeholder), self._group, key, now_ms) == 1
+            if getattr(connection, "in_transaction", True) is False:
+                raise UsageError("the database connection commits each statement by itself; switch autocommit off")
+            yield connection if is_first else None
+            connection.commit()
+            self._clean(connection, placeholder, now_ms)
+        except BaseException:
+            self._roll_back(connection)
+            raise
+
+    def close(self) -> None:
+        self._threads = threading.local()
+        while self._open:
+            with contextlib.suppress(Exception):  # SQLite lets only the thread that opened a connection close it
+                self._open.pop().close()
+
+    def _connection(self) -> tuple[Any, str]:
+        """Return the connection of this thread, and the placeholder of its values in statements."""
+        found: tuple[Any, str] | None = getattr(self._threads, "found", None)
+        if found is None:
+            connection = self._connect()
+            self._open.append(connection)
+            driver = type(connection).__module__.partition(".")[0]
+            style = getattr(import_module(driver), "paramstyle", None)
+            if style not in _PLACEHOLDERS:
+                raise UsageError(f"connections of {driver} are not supported; use those of sqlite3 or psycopg")
+            if getattr(connection, "autocommit", False) is True:
+                raise UsageError(
+                    "the database connection has autocommit=True; switch it off, so that work and mark are one"
+                )
+            self._make_table(connection)
+            found = self._threads.found = connection, _PLACEHOLDERS[style]
+        return found
+
+    def _make_table(self, connection: Any) -> None:
+        try:
+            self._run(connection, _TABLE)
+        except Exception:  # noqa: BLE001  drivers have their own errors; in PostgreSQL, two connections that create a table at once
+            connection.rollback()
+            self._run(connection, _TABLE)
+        self._run(connection, _INDEX)
+        connection.commit()
+
+    def _clean(self, connection: Any, placeholder: str, now_ms: int) -> None:
+        if self._clock.monotonic() >= self._clean_at:
+            self._clean_at = self._clock.monotonic() + CLEANING_SECONDS
+            self._run(connection, _CLEAN.format(placeholder), self._group, now_ms - self._window_ms)
+            connection.commit()
+
+    def _roll_back(self, connection: Any) -> None:
+        """Undo the work and its mark; a connection that cannot is closed, and the next work opens another."""
+        try:
+            connection.rollback()
+        except Exception:  # noqa: BLE001  the first error is raised
+            self._threads.found = None
+            with contextlib.suppress(Exception):
+                self._open.remove(connection)
+                connection.close()
+
+    @staticmethod
+    def _run(connection: Any, statement: str, *values: object) -> int:
+        """Run a statement; return the number of changed rows."""
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(statement, values)
+            return int(cursor.rowcount)
+
+
+class _RedisMarks:
+    """Marks in Redis: a claim while the work is in progress, then `done` until the window ends."""
+
+    def __init__(self, client: Any, group: str, window_seconds: float, claim_seconds: float) -> None:
+        self._client = client
+        self._group = group
+        self._window_ms = int(window_seconds * 1000)
+        self._claim_ms = int(claim_seconds * 1000)
+
+    @contextmanager
+    def work(self, key: str) -> Iterator[Any]:
+        name, claim = f"pyromq:done:{self._group}:{key}", uuid4().hex
+        if not self._client.set(name, claim, nx=True, px=self._claim_ms):
+            if self._client.get(name) not in (_DONE, _DONE.decode()):  # a client may decode answers
+                raise RetryLater(f"the work for {key} is in progress in another process", delay_level=3)
+            yield None
+            return
+        try:
+            yield self._client
+        except BaseException:
+            self._client.eval(_RELEASE, 1, name, claim)
+            raise
+        self._client.set(name, _DONE, px=self._window_ms)
+
+    def close(self) -> None:
+        """Do nothing: the client belongs to the application."""

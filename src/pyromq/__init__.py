@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from pyromq.client.client_hooks import SendMessageHook as SendMessageHook
     from pyromq.client.client_hooks import SendOutcome as SendOutcome
     from pyromq.client.client_hooks import TransactionEnd as TransactionEnd
+    from pyromq.client.consumer.once import Once as Once
     from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer as AsyncPullConsumer
     from pyromq.client.consumer.pull.subscribed_queues import QueueListener as QueueListener
     from pyromq.client.consumer.pulling import DamagedMessage as DamagedMessage
     from pyromq.client.consumer.pulling import MessageDamaged as MessageDamaged
     from pyromq.client.consumer.pulling import PullResult as PullResult
     from pyromq.client.consumer.pulling import PullStatus as PullStatus
-    from pyromq.client.consumer.once import Once as Once
     from pyromq.client.consumer.push.listener import Ack as Ack
     from pyromq.client.consumer.push.listener import GiveUp as GiveUp
     from pyromq.client.consumer.push.listener import Listener as Listener

@@ -63,6 +63,7 @@ MAY_USE: dict[str, set[str]] = {
         "filter",
         "net.connection_config",
         "net.listening",
+        "net.silent_servers",
         "net.tasks",
         "remoting.bodies",
         "remoting.rejection_log",

@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     from pyromq.errors import RegistryRefused as RegistryRefused
     from pyromq.errors import RegistryUnavailable as RegistryUnavailable
     from pyromq.errors import ServiceNotAvailable as ServiceNotAvailable
+    from pyromq.errors import SilentServer as SilentServer
     from pyromq.errors import StoreCorrupt as StoreCorrupt
     from pyromq.errors import StoreError as StoreError
     from pyromq.errors import StoreLocked as StoreLocked
@@ -289,6 +290,7 @@ _MODULES = {
         "RegistryRefused",
         "RegistryUnavailable",
         "ServiceNotAvailable",
+        "SilentServer",
         "StoreCorrupt",
         "StoreError",
         "StoreLocked",

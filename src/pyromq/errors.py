@@ -161,6 +161,13 @@ class DeadlineExceeded(Unavailable):
     cure = "Try again, or raise `timeout`. A message may have been stored all the same."
 
 
+class SilentServer(Unavailable):
+    """The server did not answer earlier requests or connections, so this request fails without waiting."""
+
+    retriable = False
+    cure = "Look at the server's process and host, then try again."
+
+
 class NoReply(DeadlineExceeded):
     """A request message was stored, but no reply message came in time; a consumer may still work on the request."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -23,6 +21,8 @@ from pyromq.console.security.console_accounts import ConsoleAccount, ConsoleAcco
 from pyromq.console.security.console_audit_log import ConsoleAuditLog
 from pyromq.console.security.sessions import Sessions, SignInFailures
 from pyromq.errors import UsageError
+from pyromq.net.silent_servers import SilentServers
+from pyromq.net.tasks import Tasks
 from pyromq.remoting.rejection_log import RejectionLog
 
 Keys = tuple[str, str] | None
@@ -53,7 +53,9 @@ class Console:
         self.refusals = RejectionLog(self.clock)
         self.metrics = ConsoleMetrics(self.history, self.refusals)
         self._clients: dict[Keys, ClusterClients] = {}
-        self._sampling: asyncio.Task[None] | None = None
+        self._silent = SilentServers(self.clock)
+        self._connections = replace(connections_of(config.connections), silent=self._silent)
+        self._tasks = Tasks()
 
     @property
     def is_open(self) -> bool:
@@ -76,10 +78,9 @@ class Console:
         if account is not None and account.access_key and account.secret_key:
             keys = (account.access_key, account.secret_key)
         if keys not in self._clients:
-            connections = self.config.connections
+            connections = self._connections
             if keys is not None:
-                given = connections_of(connections)
-                connections = replace(given, signer=None, access_key=keys[0], secret_key=keys[1])
+                connections = replace(connections, signer=None, access_key=keys[0], secret_key=keys[1])
             self._clients[keys] = ClusterClients(self.config, connections, self.clock)
         return self._clients[keys]
 
@@ -87,16 +88,14 @@ class Console:
         sampling = keep_sampling(
             self.history, self.clients_of(None), self.clock, sample_seconds=self.config.sample_seconds
         )
-        self._sampling = asyncio.create_task(sampling, name="sampling")
+        self._tasks.start(sampling, name="sampling")
+        self._tasks.start(self._silent.keep_looking(self._connections), name="look for silent servers")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._sampling is not None:
-            self._sampling.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._sampling
+        await self._tasks.stop()
         await self.redrives.close()
         for clients in self._clients.values():
             await clients.close()

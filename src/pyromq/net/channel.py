@@ -10,10 +10,11 @@ from functools import lru_cache
 from socket import gaierror
 
 from pyromq.clock import Clock
-from pyromq.errors import DeadlineExceeded, HostNotFound, MQError, NotRunning, TlsRefused, Unavailable
+from pyromq.errors import DeadlineExceeded, HostNotFound, MQError, NotRunning, SilentServer, TlsRefused, Unavailable
 from pyromq.logs import logger_of
 from pyromq.net.connection import Connection
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
+from pyromq.net.silent_servers import SilentServers
 from pyromq.net.tls.certificate_dates import SOON_DAYS, expiry, lifetime
 from pyromq.net.tls.failures import refused_handshake
 from pyromq.remoting.command import Response
@@ -31,8 +32,12 @@ WRITE_SECONDS = 1.0  # longest time for writing the output at the end, to a peer
 class Channel:
     """One open connection to a server, which all calls of a client share. Responses may arrive in any order."""
 
-    def __init__(self, connection: Connection, ended: asyncio.Event) -> None:
-        """`ended` is set when the connection has closed."""
+    def __init__(
+        self, connection: Connection, ended: asyncio.Event, *, name: str = "", silent: SilentServers | None = None
+    ) -> None:
+        """`ended` is set when the connection has closed. `name` is the server's address in `silent`."""
+        self._name = name
+        self._silent = silent
         self._connection = connection
         self._session = connection.session
         self._ended = ended
@@ -83,6 +88,13 @@ class Channel:
 
     def ask(self, header: Header | Filled, body: bytes = b"", *, timeout: float, answered: Completed) -> None:
         """Send a request as `call_soon` does; `answered` is called with the response or the error."""
+        if self._silent is not None:
+            try:
+                self._silent.check(self._name)
+            except SilentServer as error:
+                answered(error)
+                return
+            answered = self._silent.around(self._name, answered)
         self._session.call(header, body, timeout=timeout, answered=answered)
         if self._expiry is None:
             self.watch()
@@ -199,7 +211,7 @@ async def connect(
     if transport.get_extra_info("peername") is None:
         transport.abort()
         raise Unavailable(f"{address} closed the connection at once")
-    channel = Channel(connected, ended)
+    channel = Channel(connected, ended, name=address, silent=connections.silent)
     if (end := channel.certificate_expiry) is not None and (left := end - clock.now_ms() / 1000) < SOON_DAYS * 86_400:
         _log_expiry(address, lifetime(left))
     return channel
@@ -235,6 +247,9 @@ class Pool:
         """
         if (channel := self.open_channel(address)) is not None:
             return channel
+        silent = self._connections.silent
+        if silent is not None:
+            silent.check(address)
         opening = self._opening.get(address)
         if opening is None:
             opening = self._opening[address] = asyncio.create_task(self._open(address), name=f"connect to {address}")
@@ -266,12 +281,20 @@ class Pool:
             await self.drop(address)
 
     async def _open(self, address: str) -> Channel:
+        silent = self._connections.silent
+        ended = silent.around(address, lambda _: None) if silent is not None else None
         try:
             channel = self._channels[address] = await connect(
                 address, self._dispatcher, self._clock, connections=self._connections
             )
+        except Unavailable as error:
+            if silent is not None:
+                silent.lost(address, error)
+            raise
         finally:
             self._opening.pop(address, None)
+            if ended is not None:
+                ended(Unavailable(f"connecting to {address} has ended"))
         return channel
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
+from pyromq.net.silent_servers import SilentServers
 from pyromq.remoting.command import JSON
 from pyromq.remoting.hooks import RemotingHook
 from pyromq.remoting.signer import AccessKeySigner, Signer
@@ -27,6 +28,8 @@ class ConnectionConfig:
     # Access key of an account of the broker. Both keys are short for `signer=AccessKeySigner(access_key, secret_key)`.
     access_key: str | None = None
     secret_key: str | None = field(default=None, repr=False)  # secret key of the account; never shown
+    # Requests to servers that did not answer fail immediately. None: each request waits for its own deadline.
+    silent: SilentServers | None = None
 
     def __post_init__(self) -> None:
         if self.access_key is None and self.secret_key is None:

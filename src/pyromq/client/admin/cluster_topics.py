@@ -199,11 +199,18 @@ class ClusterTopics:
         return config
 
     async def topic_configs(
-        self, name: str, *, cluster: str | None = None, broker: str | None = None
+        self, name: str, *, cluster: str | None = None, broker: str | None = None, partial: bool = False
     ) -> dict[str, TopicConfig]:
-        """Return a topic's settings by broker name; {} if no broker has the topic."""
+        """Return a topic's settings by broker name; {} if no broker has the topic.
+
+        With `partial`, brokers out of reach are left out and logged.
+        """
         masters = await self._brokers.masters(cluster=cluster, broker=broker)
-        found = {each: await self._config_at(masters[each], name) for each in sorted(masters)}
+        if partial:
+            at = await self._cluster.ask_reachable(masters.values(), lambda address: self._config_at(address, name))
+            found = {each: at.get(masters[each]) for each in sorted(masters)}
+        else:
+            found = {each: await self._config_at(masters[each], name) for each in sorted(masters)}
         return {each: config for each, config in found.items() if config is not None}
 
     async def allocation(self, topic: str, client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:

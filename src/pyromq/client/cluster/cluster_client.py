@@ -29,6 +29,7 @@ from pyromq.errors import (
     NotRunning,
     NotTheMaster,
     ProtocolError,
+    SilentServer,
     TopicNotFound,
     Unavailable,
     from_response,
@@ -297,7 +298,8 @@ class ClusterClient:
         """Log that partial results lack a broker: one line until that broker answers again."""
         if address not in self._out_of_reach:
             partial_results.warning("broker %s is left out, it cannot be reached: %s", address, error)
-        self._out_of_reach[address] = self._clock.monotonic() + OUT_OF_REACH_SECONDS, error
+        again_in = OUT_OF_REACH_SECONDS if error.retriable else 0.0  # a silent server's error comes immediately
+        self._out_of_reach[address] = self._clock.monotonic() + again_in, error
 
     async def _reach(self, address: str, ask: Callable[[str], Awaitable[T]]) -> T | Unavailable:
         again_at, failure = self._out_of_reach.get(address, (0.0, None))
@@ -326,6 +328,8 @@ class ClusterClient:
                 if address is None:
                     raise Unavailable(f"broker {queue.broker_name!r} is not in the route of topic {queue.topic!r}")
                 return self._taken(queue, await self.ask(address, header, timeout=retry.left))
+            except SilentServer:
+                raise
             except (Unavailable, NotTheMaster) as error:
                 if not await retry.pause():
                     raise
@@ -352,7 +356,8 @@ class ClusterClient:
             except NotTheMaster as refusal:
                 error: MQError = refusal
             except Unavailable as unavailable:
-                if not self.is_set(queue) or (may_be_taken(unavailable) and not idempotent):
+                is_silent = isinstance(unavailable, SilentServer)
+                if is_silent or not self.is_set(queue) or (may_be_taken(unavailable) and not idempotent):
                     raise
                 error = unavailable
             if not await retry.pause():

@@ -15,7 +15,7 @@ from pyromq.client.cluster.topic_routes import Route
 from pyromq.client.consumer.pulling import PullRequest, PullResult, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import NoPermission, TopicNotFound
+from pyromq.errors import NoPermission, TopicNotFound, Unavailable
 from pyromq.filter.filter import wanted_by
 from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC, retry_topic
@@ -105,13 +105,14 @@ class AsyncQueueReader(AsyncLifespan):
         asked = [(topic, name) for topic, name in places if name in masters]
         return {place for place in asked if not await self._has(place[0], masters[place[1]])}
 
-    async def bounds(self, topics: Iterable[str]) -> dict[MessageQueue, Bounds]:
+    async def bounds(self, topics: Iterable[str], *, partial: bool = False) -> dict[MessageQueue, Bounds]:
         """Return the bounds of every queue of these topics, sorted, with one request per topic and broker.
 
         If the broker knows that all messages of a queue have expired, both bounds are the queue's end; `live_bounds`
-        checks other queues. Raises `TopicNotFound`, and `NoPermission` for a topic that cannot be read.
+        checks other queues. With `partial`, brokers out of reach are left out and logged. Raises `TopicNotFound`, and
+        `NoPermission` for a topic that cannot be read.
         """
-        found = await asyncio.gather(*(self._topic_bounds(topic) for topic in topics))
+        found = await asyncio.gather(*(self._topic_bounds(topic, partial=partial) for topic in topics))
         return dict(sorted((queue, bounds) for each in found for queue, bounds in each.items()))
 
     async def live_bounds(self, bounds: Mapping[MessageQueue, Bounds]) -> dict[MessageQueue, Bounds]:
@@ -231,22 +232,30 @@ class AsyncQueueReader(AsyncLifespan):
             return False
         return True
 
-    async def _topic_bounds(self, topic: str) -> dict[MessageQueue, Bounds]:
+    async def _topic_bounds(self, topic: str, *, partial: bool) -> dict[MessageQueue, Bounds]:
         route = await self._route(topic)
         if not route.readable:
             raise NoPermission(f"topic {topic!r} has no queue that may be read: its permission forbids that")
         found: dict[MessageQueue, Bounds] = {}
+        left_out = set()
         for name in sorted({queue.broker_name for queue in route.readable}):
             anyone = next(queue for queue in route.readable if queue.broker_name == name)
-            response = await self._cluster.ask_queue(
-                anyone, TopicStatistics(topic=self._names.wrap(topic)), timeout=self._timeout
-            )
+            question = TopicStatistics(topic=self._names.wrap(topic))
+            try:
+                response = await self._cluster.ask_queue(anyone, question, timeout=self._timeout)
+            except Unavailable as error:
+                if not partial:
+                    raise
+                self._cluster.leave_out(route.replica(name) or name, error)
+                left_out.add(name)
+                continue
             stats = decode_body(TopicStats, response.check().body)
             of_queues = {self._names.unwrap_queue(queue): each for queue, each in stats.queues.items()}
             found |= {queue: (each.min_offset, each.max_offset) for queue, each in of_queues.items()}
             doubted = {queue: found[queue] for queue, each in of_queues.items() if each.last_update_ms <= 0}
             found |= await self.live_bounds(doubted)  # the queue's last message has expired, so probably all have
-        return {queue: found.get(queue) or await self._ask_bounds(queue) for queue in route.readable}
+        asked = [queue for queue in route.readable if queue.broker_name not in left_out]
+        return {queue: found.get(queue) or await self._ask_bounds(queue) for queue in asked}
 
     async def _ask_bounds(self, queue: MessageQueue) -> Bounds:
         """Return the bounds of a queue that is not writable: the broker's statistics have writable queues only."""

@@ -21,10 +21,13 @@ from pyromq.console.cluster.cluster_snapshot import BrokerView, ClusterSnapshot,
 from pyromq.console.console_config import ConsoleConfig
 from pyromq.names import INNER_PRODUCER_GROUP, TOOLS_GROUP
 from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.silent_servers import SilentServers
 
 T = TypeVar("T")
 
 TIMEOUT = 5.0
+PATIENCE_SECONDS = 0.3  # a page waits this long for a new snapshot, and then shows the previous one
+MOST_AGE = 20  # a previous snapshot is shown up to this multiple of `snapshot_seconds`
 
 
 class ClusterClients:
@@ -32,7 +35,7 @@ class ClusterClients:
     be reached.
     """
 
-    def __init__(self, config: ConsoleConfig, connections: ConnectionConfig | None, clock: Clock) -> None:
+    def __init__(self, config: ConsoleConfig, connections: ConnectionConfig, clock: Clock) -> None:
         self._config = config
         self._connections = connections
         self._clock = clock
@@ -41,6 +44,7 @@ class ClusterClients:
         self._starting = asyncio.Lock()
         self._snapshot: ClusterSnapshot | None = None
         self._taking: asyncio.Task[ClusterSnapshot] | None = None
+        self._silent = connections.silent or SilentServers(clock)
         self._seen: dict[str, BrokerView] = {}
 
     async def close(self) -> None:
@@ -85,18 +89,23 @@ class ClusterClients:
         )
 
     async def snapshot(self, *, fresh: bool = False) -> ClusterSnapshot:
-        """Return a snapshot of the cluster that is at most `snapshot_seconds` old; with `fresh`, a new snapshot."""
-        known = self._snapshot
-        if (
-            known is not None
-            and not fresh
-            and self._clock.now_ms() - known.at_ms < self._config.snapshot_seconds * 1000
-        ):
+        """Return a snapshot of the cluster that is at most `snapshot_seconds` old; with `fresh`, a new snapshot.
+
+        While brokers are slow, return the previous snapshot instead of waiting.
+        """
+        known, newest_ms = self._snapshot, self._clock.now_ms() - self._config.snapshot_seconds * 1000
+        if known is not None and not fresh and known.at_ms > newest_ms:
             return known
         if fresh and self._taking is not None:
             await asyncio.wait([self._taking])
         if self._taking is None or self._taking.done():
             self._taking = asyncio.create_task(self._take())
+        if known is not None and not fresh:
+            age_seconds = (self._clock.now_ms() - known.at_ms) / 1000
+            if age_seconds < MOST_AGE * self._config.snapshot_seconds:
+                await asyncio.wait([self._taking], timeout=PATIENCE_SECONDS)
+                if not self._taking.done():
+                    return known
         return await asyncio.shield(self._taking)
 
     async def snapshot_with(self, name: str, among: Callable[[ClusterSnapshot], Container[str]]) -> ClusterSnapshot:
@@ -113,14 +122,14 @@ class ClusterClients:
     async def _take(self) -> ClusterSnapshot:
         now = self._clock.now_ms()
         snapshot = await take(await self.admin(), now)
-        for name, broker in snapshot.brokers.items():
-            self._seen[name] = broker
-        for name, broker in self._seen.items():
+        for name, before in self._seen.items():
             if name not in snapshot.brokers:
-                gone = broker.gone_since_ms or now
-                self._seen[name] = snapshot.brokers[name] = replace(
-                    broker, runtime={}, error="no name server knows it any more", gone_since_ms=gone
-                )
+                snapshot.brokers[name] = replace(before, runtime={}, error="no name server knows it any more")
+        for name, broker in snapshot.brokers.items():
+            if broker.error is not None:
+                known = self._seen.get(name, broker)
+                broker.error_since_ms = self._silent.since_ms(broker.address or "") or known.error_since_ms or now
+        self._seen = dict(snapshot.brokers)
         self._snapshot = snapshot
         return snapshot
 

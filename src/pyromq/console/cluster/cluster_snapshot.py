@@ -29,8 +29,7 @@ MASTER = 0
 
 @dataclass(slots=True)
 class BrokerView:
-    """A broker in a snapshot. `error` is the reason why its figures are missing. `gone_since_ms` is when the name
-    servers removed the broker.
+    """A broker in a snapshot. `error` is the reason why its figures are missing, since `error_since_ms`.
 
     `refused`: the broker responded, but the console's keys have no right to the figures.
     """
@@ -41,7 +40,7 @@ class BrokerView:
     runtime: dict[str, str] = field(default_factory=dict)
     error: str | None = None
     refused: bool = False
-    gone_since_ms: int | None = None
+    error_since_ms: int | None = None
 
     @property
     def silence(self) -> str:
@@ -126,7 +125,7 @@ class ClusterSnapshot:
     @property
     def silent(self) -> list[BrokerView]:
         """The brokers whose figures are missing in the sums of topics and groups."""
-        return [each for each in self.brokers.values() if each.error is not None or each.gone_since_ms is not None]
+        return [each for each in self.brokers.values() if each.error is not None]
 
     @property
     def silence(self) -> frozenset[str]:
@@ -178,11 +177,13 @@ async def _look(admin: AsyncAdmin, broker: BrokerView) -> FiguresTable | None:
         broker.error = "no master is registered under this name"
         return None
     try:
-        broker.runtime = await admin.broker_runtime(broker.address)
-        return await admin.overviews.figures(broker.address)
+        broker.runtime, figures = await asyncio.gather(
+            admin.broker_runtime(broker.address), admin.overviews.figures(broker.address)
+        )
     except MQError as error:
         broker.error, broker.refused = str(error), isinstance(error, AccessDenied | NoPermission)
         return None
+    return figures
 
 
 def _add_topics(topics: dict[str, TopicView], broker: str, figures: FiguresTable) -> None:

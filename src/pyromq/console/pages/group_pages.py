@@ -35,7 +35,7 @@ async def group(context: RequestContext) -> Response:
     if name not in snapshot.groups and not snapshot.silent:
         raise GroupNotFound(f"group {name} does not exist")
     progress, state, configs, owners = await asyncio.gather(
-        or_error(admin.group_progress(name)),
+        or_error(admin.group_progress(name, partial=True)),
         or_error(admin.group_state(name)),
         or_error(admin.group_configs(name)),
         _owners(admin, name),

@@ -9,6 +9,7 @@ from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot, GroupView, 
 from pyromq.console.view.chart import ChartLine
 from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import view
+from pyromq.console.view.viewer_times import time_text
 from pyromq.errors import MQError
 from pyromq.plural import counted
 
@@ -59,7 +60,14 @@ async def doctor(context: RequestContext) -> Response:
 
 def _problems(snapshot: ClusterSnapshot) -> list[tuple[str, str, str]]:
     """Return the problems of the cluster, worst first, each with severity, text and address of a page."""
-    found = [("bad", f"Broker {each.name}: {each.error}", "/doctor") for each in snapshot.silent]
+    found = [
+        (
+            "bad",
+            f"Broker {each.name} {each.silence} since {time_text(each.error_since_ms)}: {each.error}",
+            address("brokers", each.name),
+        )
+        for each in snapshot.silent
+    ]
     for broker in snapshot.brokers.values():
         line = RuntimeFigures(broker)
         if line.refusal:

@@ -26,7 +26,9 @@ async def topic(context: RequestContext) -> Response:
     if name not in snapshot.topics and not snapshot.silent:
         raise TopicNotFound(f"topic {name} does not exist")
     queues, configs, producers = await asyncio.gather(
-        or_error(admin.topic_status(name)), or_error(admin.topic_configs(name)), or_error(_producers(admin, name))
+        or_error(admin.topic_status(name, partial=True)),
+        or_error(admin.topic_configs(name, partial=True)),
+        or_error(_producers(admin, name)),
     )
     table = None
     if not isinstance(queues, MQError):

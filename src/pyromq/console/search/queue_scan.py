@@ -311,7 +311,7 @@ async def bounds_between(
     reader: AsyncQueueReader, topics: Sequence[str], since_ms: int | None, until_ms: int | None
 ) -> dict[MessageQueue, Bounds]:
     """Return the bounds of the queues of topics, limited to messages stored between two times (ms, both included)."""
-    bounds = await reader.bounds(topics)
+    bounds = await reader.bounds(topics, partial=True)
     if since_ms is None and until_ms is None:
         return bounds
 

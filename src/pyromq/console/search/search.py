@@ -22,7 +22,15 @@ from pyromq.console.search.queue_scan import (
     bounds_between,
     narrowed,
 )
-from pyromq.errors import MQError, NoPermission, QueryNotFound, TopicNotFound, UndecodableBody, UsageError
+from pyromq.errors import (
+    MQError,
+    NoPermission,
+    QueryNotFound,
+    TopicNotFound,
+    Unavailable,
+    UndecodableBody,
+    UsageError,
+)
 from pyromq.filter.sql import SqlFilter, check_sql
 from pyromq.message import MessageQueue, StoredMessage, encode_properties
 from pyromq.names import NOT_FOR_CLIENTS, TRACE_TOPIC
@@ -136,6 +144,9 @@ class Search(Generic[T]):
             except (NoPermission, TopicNotFound) as error:
                 if query.topic:
                     raise
+                failed[topic] = str(error)
+                return []
+            except Unavailable as error:
                 failed[topic] = str(error)
                 return []
 

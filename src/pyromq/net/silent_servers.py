@@ -1,0 +1,111 @@
+"""Remembers servers that do not answer or refuse connections, so that requests to them fail immediately."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyromq.clock import Clock
+from pyromq.errors import MQError, SilentServer, Unavailable
+from pyromq.net.tasks import every
+from pyromq.remoting.command import Response
+from pyromq.remoting.dispatch import Completed, Dispatcher
+from pyromq.remoting.headers import BrokerState
+
+if TYPE_CHECKING:  # a pool's configuration has an object of this class
+    from pyromq.net.channel import Pool
+    from pyromq.net.connection_config import ConnectionConfig
+
+SUSPECT_SECONDS = 1.0  # a server is asked for a sign of life if a request has waited this long, and nothing came since
+LIFE_SECONDS = 1.5  # time limit of that sign of life, which a slow server must keep
+LOOK_SECONDS = 0.5  # pause between two looks at suspected and silent servers
+
+
+class SilentServers:
+    """The servers that do not answer, by address, for all connections with this object in their `ConnectionConfig`.
+
+    A slow request alone does not make a server silent: `keep_looking` asks for a sign of life over a connection of its
+    own. Requests to a silent server, also those under way, fail with `SilentServer` until the server answers again.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # Silent servers: monotonic time of their last sign of life, and what is wrong.
+        self._silent: dict[str, tuple[float, str]] = {}
+        self._waiting: dict[str, dict[Completed, float]] = {}  # requests under way, with the times of their sending
+
+    def since_ms(self, address: str) -> int | None:
+        """Return since when a server does not answer (ms since 1970); None for other servers."""
+        if (silent := self._silent.get(address)) is None:
+            return None
+        return int(self._clock.now_ms() - (self._clock.monotonic() - silent[0]) * 1000)
+
+    def check(self, address: str) -> None:
+        """Raise `SilentServer` if the server does not answer."""
+        if address in self._silent:
+            raise self._error(address)
+
+    def lost(self, address: str, error: Unavailable) -> None:
+        """Note that no connection to a server can be opened."""
+        self._fall_silent(address, str(error))
+
+    def around(self, address: str, answered: Completed) -> Completed:
+        """Note a request. Return the function to call with its response or error, instead of `answered`."""
+        waiting = self._waiting.setdefault(address, {})
+
+        def complete(result: Response | MQError) -> None:
+            if waiting.pop(complete, None) is None:
+                return  # the server was found silent meanwhile
+            if not isinstance(result, MQError):
+                waiting.update(dict.fromkeys(waiting, self._clock.monotonic()))
+            answered(result)
+
+        waiting[complete] = self._clock.monotonic()
+        return complete
+
+    async def keep_looking(self, connections: ConnectionConfig) -> None:
+        """Ask suspected and silent servers for a sign of life, until cancelled."""
+        from pyromq.net.channel import Pool
+
+        pool = Pool(Dispatcher(), self._clock, replace(connections, silent=None))
+
+        async def look() -> None:
+            await asyncio.gather(*(self._look(pool, each) for each in self._doubtful()))
+
+        try:
+            await every(LOOK_SECONDS, look, self._clock)
+        finally:
+            await pool.close()
+
+    def _doubtful(self) -> list[str]:
+        """Return silent servers, and servers with a request that has waited since their last sign of life."""
+        latest = self._clock.monotonic() - SUSPECT_SECONDS
+        suspects = {
+            address for address, waiting in self._waiting.items() if any(at < latest for at in waiting.values())
+        }
+        return sorted(suspects | self._silent.keys())
+
+    async def _look(self, pool: Pool, address: str) -> None:
+        try:
+            async with asyncio.timeout(LIFE_SECONDS):
+                channel = await pool.channel(address)
+                await channel.call(BrokerState(), timeout=2 * LIFE_SECONDS)  # a refusal is a sign of life, too
+        except TimeoutError:
+            self._fall_silent(address, f"{address} does not answer")
+        except Unavailable as error:
+            self._fall_silent(address, str(error))
+        else:
+            self._silent.pop(address, None)
+
+    def _fall_silent(self, address: str, reason: str) -> None:
+        waiting = self._waiting.get(address, {})
+        before = min(waiting.values(), default=self._clock.monotonic())
+        since, _ = self._silent.get(address, (before, ""))
+        self._silent[address] = since, reason
+        for complete in list(waiting):
+            complete(self._error(address))
+
+    def _error(self, address: str) -> SilentServer:
+        since, reason = self._silent[address]
+        return SilentServer(f"{reason}, for {self._clock.monotonic() - since:.0f} s now")

@@ -1,0 +1,83 @@
+"""Requests to a server that does not answer fail immediately, until the server answers again."""
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from tests.waiting import until
+
+from pyromq.clock import SystemClock
+from pyromq.errors import SilentServer, Unavailable
+from pyromq.net import silent_servers
+from pyromq.net.channel import Pool
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.silent_servers import SilentServers
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.headers import BrokerState
+from pyromq.testing import Cluster
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    for name, seconds in (("SUSPECT_SECONDS", 0.02), ("LIFE_SECONDS", 0.5), ("LOOK_SECONDS", 0.01)):
+        monkeypatch.setattr(silent_servers, name, seconds)
+
+
+@asynccontextmanager
+async def watched():
+    """Give a pool whose servers are watched, and what watches them."""
+    silent = SilentServers(SystemClock())
+    connections = ConnectionConfig(silent=silent)
+    pool = Pool(Dispatcher(), SystemClock(), connections)
+    looking = asyncio.create_task(silent.keep_looking(connections))
+    try:
+        yield pool, silent
+    finally:
+        looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await looking
+        await pool.close()
+
+
+async def ask(pool, address):
+    return await (await pool.channel(address)).call(BrokerState(), timeout=20)
+
+
+async def test_a_request_under_way_and_all_later_ones_fail_until_the_server_answers_again():
+    async with Cluster(linked=True) as cluster, watched() as (pool, silent):
+        link = cluster.links[0]
+        assert (await ask(pool, link.address)).code == 0
+        assert silent.since_ms(link.address) is None
+        link.pause()
+        async with asyncio.timeout(10):  # the request has 20 s
+            with pytest.raises(SilentServer, match="does not answer"):
+                await ask(pool, link.address)
+        for _ in range(100):
+            with pytest.raises(SilentServer, match=link.address):
+                await ask(pool, link.address)
+        assert silent.since_ms(link.address) <= SystemClock().now_ms()
+        link.resume()
+        await until(lambda: silent.since_ms(link.address) is None)
+        assert (await ask(pool, link.address)).code == 0
+
+
+async def test_a_port_without_a_server_is_silent_until_somebody_listens():
+    async with Cluster() as cluster, watched() as (pool, silent):
+        address = cluster.broker.address
+        await cluster.stop_broker()
+        with pytest.raises(Unavailable, match="refuses connections"):
+            await ask(pool, address)
+        with pytest.raises(SilentServer, match="refuses connections: nothing listens there, for 0 s now"):
+            await ask(pool, address)
+        await cluster.start_broker()
+        await until(lambda: silent.since_ms(address) is None)
+        assert (await ask(pool, address)).code == 0
+
+
+async def test_a_slow_request_does_not_make_a_server_silent():
+    async with Cluster(linked=True) as cluster, watched() as (pool, silent):
+        link = cluster.links[0]
+        silent.around(link.address, lambda _: pytest.fail("a request was completed that has no answer yet"))
+        await until(lambda: link.connections == 1)  # the look for a sign of life
+        assert (await ask(pool, link.address)).code == 0
+        assert silent.since_ms(link.address) is None

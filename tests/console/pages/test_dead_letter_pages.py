@@ -7,7 +7,7 @@ from tests.client.admin.messages.test_dead_letters import die, receive
 from tests.console.conftest import browsing
 from tests.waiting import until
 
-from pyromq.message import Message
+from pyromq.message import Message, StoredMessage
 from pyromq.testing import FakeClock
 
 AT = "/dead-letters/billing"
@@ -62,7 +62,7 @@ async def test_letters_are_shown_latest_first_with_reason_and_origin(browser, di
     assert keys(page) == ["k3", "k2", "k1"] or keys(page) == ["k3", "k1", "k2"]
     assert "GiveUp: no such customer" in page
     assert "no &lt;b&gt;address" in page and "<b>address" not in page
-    assert '<a href="/topics/invoices">invoices</a>' in page
+    assert '<a href="/topics/invoices" title="invoices">invoices</a>' in page
 
 
 @pytest.mark.parametrize(
@@ -185,3 +185,62 @@ async def test_viewers_see_dead_letters_and_redrive_none(browser, died):
     page = await browser.get(AT)
     assert "k3" in keys(page) and "Redrive" not in page
     await browser.get(f"{AT}/redrive", status=403)
+
+
+def reasons(page):
+    """Return the counts and patterns of the table of reasons."""
+    table = page[page.index('class="letters reasons"') :].partition("</table>")[0]
+    return re.findall(r'<b>([\d,]+)</b></td>\s*<th [^>]*><a href="[^"]*">([^<]+)</a>', table)
+
+
+@pytest.fixture
+async def many_died(cluster):
+    bodies = [*(b"no such customer: %d" % number for number in range(4711, 4714)), b"HTTP 503 from bank", b""]
+    await die(cluster, [Message("orders", body or b" ", keys=f"k{n}") for n, body in enumerate(bodies)])
+
+
+async def test_reasons_that_differ_in_numbers_are_counted_together(browser, many_died):
+    page = await browser.get(AT)
+    assert reasons(page) == [("3", "GiveUp: no such customer: …"), ("1", "GiveUp"), ("1", "GiveUp: HTTP 503 from bank")]
+    link = re.search(r'<a href="([^"]+)">GiveUp: no such customer: …</a>', page)[1].replace("&amp;", "&")
+    page = await browser.get(link)
+    assert sorted(keys(page)) == ["k0", "k1", "k2"]
+    assert len(reasons(page)) == 3, "the other reasons stay in sight"
+    assert '<tr aria-current="true">' in page
+
+
+async def test_the_letters_of_one_reason_are_redriven_together_and_marked(operator, many_died):
+    page = await operator.get(AT)
+    link = re.search(r'<a href="([^"]+)" aria-label="Redrive 3 with reason [^"]+">', page)[1].replace("&amp;", "&")
+    page = await operator.get(link)
+    assert fates(page) == ["would be sent"] * 3
+    form = page[page.index('data-confirm="Redrive 3 messages?"') :].partition("</form>")[0]
+    fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form))
+    assert fates(await ended(operator, await operator.post(f"{AT}/redrive", **fields))) == ["sent"] * 3
+    operator.console.redrives._runs.clear()  # as after a restart of the console: copies are found at the brokers
+    page = await operator.get(AT)
+    assert page.count(">redriven</a>") == 3
+    copy = re.search(r'<a class="badge" href="([^"]+)"', page)[1].replace("&amp;", "&")
+    assert "it is redriven and not consumed yet" in await operator.get(copy)
+
+
+async def test_letters_without_a_reason_are_one_group(browser, cluster):
+    await (await cluster.admin()).create_topic("%DLQ%billing", 1)
+    for number in range(3):
+        text = f"UNIQ_KEY\x01{number:032d}"
+        cluster.broker.store.append(StoredMessage("%DLQ%billing", b"x", text, store_ms=cluster.clock.now_ms()))
+    page = await browser.get(AT)
+    assert reasons(page) == [("3", "not told by the consumer")]
+    assert page.count('<span class="muted">not told by the consumer</span>') == 3
+    assert len(re.findall(r'<th scope="row"><a href="/message', await browser.get(f"{AT}?pattern=(none)"))) == 3
+    assert "No dead letter is like that." in await browser.get(f"{AT}?pattern=other")
+
+
+async def test_the_list_of_groups_shows_each_groups_last_reason(browser, died):
+    assert "GiveUp: no &lt;b&gt;address&lt;/b&gt;" in await browser.get("/dead-letters")
+
+
+async def test_filters_are_folded_until_they_are_used(browser, died):
+    assert '<details class="card filters" >' in await browser.get(AT)
+    assert '<details class="card filters" open>' in await browser.get(f"{AT}?key=k1")
+    assert '<details class="card filters" open>' in await browser.get(f"{AT}?since=yesterday", status=400)

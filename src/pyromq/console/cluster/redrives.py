@@ -130,6 +130,11 @@ class Redrives:
         """Return the redrives of a group, latest first."""
         return [each for each in self._runs.values() if each.group == group][::-1]
 
+    def copies(self) -> dict[tuple[MessageQueue, int], tuple[MessageQueue, int]]:
+        """Return the place of each known copy by the place of its dead letter."""
+        outcomes = [each for run in self._runs.values() for each in run.outcomes]
+        return {each.place: each.copy for each in outcomes if each.copy is not None}
+
     async def close(self) -> None:
         tasks = list(self._tasks.values())
         for task in tasks:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from starlette.responses import Response
 
@@ -25,12 +26,27 @@ from pyromq.errors import MQError, QueryNotFound, TopicNotFound, UsageError
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import DEAD_LETTER_PREFIX, check_group, dead_letter_topic
 
+T = TypeVar("T")
+
 HOW = ("to", "to_topic", "most", "rate", "again")
 MOST_TRIED = 200  # limit of dead letters in a dry run: each needs a request that looks for an earlier copy
 DEFAULTS = {"to": "group", "most": "1000", "rate": "100"}  # defaults of the form, chosen to flood no consumer
 
-CHOICE = ("id", "topic", "reason", "tag", "key", "since", "until")  # fields of the address that select dead letters
+CHOICE = (
+    "id",
+    "topic",
+    "pattern",
+    "reason",
+    "tag",
+    "key",
+    "since",
+    "until",
+)  # fields of the address that select dead letters
 PAGE = 50
+MOST_COUNTED = 10_000  # limit of dead letters whose reasons are counted: reading them takes half a second
+MOST_REASONS = 20  # limit of reasons in the table
+MOST_LAST = 20  # limit of groups whose last reason is shown: each needs two requests
+MARK_SECONDS = 1.0  # time limit for what a list shows beside its rows: redriven copies, last reasons
 
 
 async def dead_letters(context: RequestContext) -> Response:
@@ -46,7 +62,31 @@ async def dead_letters(context: RequestContext) -> Response:
         sort="-last",
         text=_group_of,
     )
-    return context.show("dead_letters.html", table=table, snapshot=snapshot, group_of=_group_of)
+    last = await _last_letters(context, [_group_of(each) for each in table.rows[:MOST_LAST]])
+    return context.show("dead_letters.html", table=table, snapshot=snapshot, group_of=_group_of, last=last)
+
+
+async def _last_letters(context: RequestContext, groups: Sequence[str]) -> dict[str, DeadLetter]:
+    """Return the latest dead letter of each group, as far as brokers answer within `MARK_SECONDS`."""
+    reader = await context.clients().reader()
+    found: dict[str, DeadLetter] = {}
+
+    async def look(group: str) -> None:
+        try:
+            bounds = await reader.bounds([dead_letter_topic(group)])
+            ends = [(queue, most - 1, 1) for queue, (least, most) in bounds.items() if least < most]
+            last = [message for result in await reader.pull_all(ends) for message in result.messages]
+        except MQError:
+            return  # the page shows the other groups
+        if last:
+            found[group] = DeadLetter(group, max(last, key=lambda message: message.store_ms))
+
+    try:
+        async with asyncio.timeout(MARK_SECONDS):
+            await asyncio.gather(*map(look, groups))
+    except TimeoutError:
+        pass
+    return found
 
 
 async def of_group(context: RequestContext) -> Response:
@@ -55,11 +95,12 @@ async def of_group(context: RequestContext) -> Response:
     check_group(group)
     clients = context.clients()
     snapshot = await clients.snapshot()
-    found, error, query = ScanResult[LetterRow](), None, dict(context.query)
+    found, reasons, error, query = ScanResult[LetterRow](), ReasonTable(), None, dict(context.query)
     try:
         query |= context.time_range().fields
         wanted = wanted_letters(query)
-        found = await _found(context, group, wanted)
+        found, reasons = await asyncio.gather(_found(context, group, wanted), _reasons(context, group, wanted))
+        await _mark_redriven(context, found.kept)
     except UsageError as wrong:  # an error of the input, shown beside the form
         error = wrong
     except TopicNotFound:
@@ -78,6 +119,12 @@ async def of_group(context: RequestContext) -> Response:
         found=found,
         kept=kept,
         is_narrowed=any(kept[name] for name in CHOICE),
+        is_filtered=any(kept[name] for name in CHOICE if name not in ("id", "pattern")),
+        reasons=reasons,
+        reason_link=lambda pattern: address("dead-letters", group, **{**kept, "pattern": pattern}),
+        redrive_reason_link=lambda pattern: address(
+            "dead-letters", group, "redrive", **{**{name: kept[name] for name in CHOICE}, "pattern": pattern}
+        ),
         error=error,
         limits=LIMITS,
         redrive_link=address("dead-letters", group, "redrive", **{name: kept[name] for name in CHOICE}),
@@ -92,10 +139,75 @@ class LetterRow(MessageRow):
     def __init__(self, group: str, message: StoredMessage) -> None:
         super().__init__(message)
         self.letter = DeadLetter(group, self.message)
+        self.copy_link = ""  # address of the redriven copy, if there is one
         died = str(message.store_ms)  # with the time, the message is found without reading the whole queue
         self.redrive_link = address(
             "dead-letters", group, "redrive", id=message.offset_message_id, since=died, until=died
         )
+
+
+@dataclass(slots=True)
+class ReasonCount:
+    """A pattern of reasons with the number of its dead letters, the latest reason, and when it was given."""
+
+    pattern: str
+    latest: str
+    last_ms: int
+    count: int = 0
+
+
+@dataclass(slots=True)
+class ReasonTable:
+    """Patterns of reasons, the most frequent first. `read` is the number of dead letters counted.
+
+    `is_partial`: older dead letters are not counted. `more` patterns are left out.
+    """
+
+    rows: Sequence[ReasonCount] = ()
+    read: int = 0
+    is_partial: bool = False
+    more: int = 0
+
+
+async def _reasons(context: RequestContext, group: str, wanted: DeadLetterFilter) -> ReasonTable:
+    """Count the selected dead letters by the patterns of their reasons, whichever pattern is selected."""
+
+    def kept(message: StoredMessage) -> tuple[str, str, int]:
+        letter = DeadLetter(group, message)
+        return letter.pattern, letter.reason or "", message.store_ms
+
+    scan = await _scan(
+        context,
+        group,
+        replace(wanted, pattern=None),
+        keeping=Projection(kept, lambda each: 200 + len(each[1])),
+        limit=MOST_COUNTED,
+    )
+    found = await scan.run()
+    counts: dict[str, ReasonCount] = {}
+    for pattern, reason, store_ms in found.kept:  # latest first
+        counts.setdefault(pattern, ReasonCount(pattern, reason, store_ms)).count += 1
+    rows = sorted(counts.values(), key=lambda each: (-each.count, each.pattern))
+    more = max(0, len(rows) - MOST_REASONS)
+    return ReasonTable(rows[:MOST_REASONS], len(found.kept), bool(found.before), more)
+
+
+async def _mark_redriven(context: RequestContext, rows: Sequence[LetterRow]) -> None:
+    """Set the address of the redriven copy in each row, as far as brokers answer within `MARK_SECONDS`."""
+    client = await context.clients().dead_letters()
+    sent = context.console.redrives.copies()
+    for row in rows:
+        if (copy := sent.get((row.message.queue, row.message.queue_offset))) is not None:
+            row.copy_link = place_link(copy)
+    left = [row for row in rows if not row.copy_link]
+    try:
+        async with asyncio.timeout(MARK_SECONDS):
+            found = await client.redriven([row.letter for row in left])
+    except (MQError, TimeoutError):
+        return  # the rows are shown without marks
+    for row in left:
+        if (message := found.get(row.message.offset_message_id)) is not None:
+            row.copy_link = place_link((message.queue, message.queue_offset))
 
 
 def wanted_letters(query: Mapping[str, str]) -> DeadLetterFilter:
@@ -107,6 +219,7 @@ def wanted_letters(query: Mapping[str, str]) -> DeadLetterFilter:
         tag=text["tag"] or None,
         key=text["key"] or None,
         reason=text["reason"] or None,
+        pattern=text["pattern"] or None,
         since_ms=whole("since", text["since"] or "0", most=MAX_LONG),
         until_ms=whole("until", text["until"], most=MAX_LONG) if text["until"] else None,
     )
@@ -125,18 +238,31 @@ class _Match:
         return self._wanted.accepts(DeadLetter(self._group, message))
 
 
-async def _found(context: RequestContext, group: str, wanted: DeadLetterFilter) -> ScanResult[LetterRow]:
+async def _scan(
+    context: RequestContext,
+    group: str,
+    wanted: DeadLetterFilter,
+    *,
+    keeping: Projection[T],
+    limit: int,
+    before: str = "",
+) -> QueueScan[T]:
     reader = await context.clients().reader()
     bounds = await bounds_between(reader, [dead_letter_topic(group)], wanted.since_ms or None, wanted.until_ms)
-    bounds = narrowed(bounds, context.query.get("before", ""))
+    seconds = context.console.config.search_seconds
+    match = _Match(group, wanted)
+    return QueueScan(reader, narrowed(bounds, before), match, keeping=keeping, limit=limit, seconds=seconds)
+
+
+async def _found(context: RequestContext, group: str, wanted: DeadLetterFilter) -> ScanResult[LetterRow]:
     limit = context.query.get("limit", "")
-    scan = QueueScan(
-        reader,
-        bounds,
-        _Match(group, wanted),
+    scan = await _scan(
+        context,
+        group,
+        wanted,
         keeping=Projection(partial(LetterRow, group), lambda row: row.size),
         limit=int(limit) if limit in map(str, LIMITS) else PAGE,
-        seconds=context.console.config.search_seconds,
+        before=context.query.get("before", ""),
     )
     with context.console.metrics.searching():
         return await scan.run()

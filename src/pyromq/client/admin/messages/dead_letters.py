@@ -7,14 +7,15 @@ destination and skips the dead letter.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
-from pyromq.client.admin.admin_client import AdminClient
+from pyromq.client.admin.admin_client import AdminClient, each_of
 from pyromq.client.admin.messages.message_search import find_by_offset_id, find_copies, one_id
+from pyromq.client.admin.messages.reason_pattern import reason_pattern
 from pyromq.client.arguments import checked
 from pyromq.client.consumer.pulling import PullRequest, pull
 from pyromq.client.consumer.queue_offsets import QueueOffsets
@@ -65,6 +66,11 @@ class DeadLetter:
         return self.message.properties.get(Property.RETRY_REASON)
 
     @property
+    def pattern(self) -> str:
+        """The reason without numbers, ids and quoted texts: equal failures have equal patterns."""
+        return reason_pattern(self.reason)
+
+    @property
     def attempts(self) -> int:
         """The number of failed attempts, the first one included."""
         return self.message.reconsume_times
@@ -74,8 +80,9 @@ class DeadLetter:
 class DeadLetterFilter:
     """Selects the dead letters that meet all conditions; a condition left at its default accepts all.
 
-    `ids` are unique ids or offset ids. `reason` is part of the reason's text, upper or lower case. `since_ms` and
-    `until_ms` limit the time (ms since 1970) at which the message became a dead letter, both ends included.
+    `ids` are unique ids or offset ids. `reason` is part of the reason's text, upper or lower case. `pattern` is the
+    whole `DeadLetter.pattern`. `since_ms` and `until_ms` limit the time (ms since 1970) at which the message became a
+    dead letter, both ends included.
     """
 
     ids: frozenset[str] = frozenset()
@@ -85,6 +92,7 @@ class DeadLetterFilter:
     reason: str | None = None
     since_ms: int = 0
     until_ms: int | None = None
+    pattern: str | None = None
 
     def accepts(self, letter: DeadLetter) -> bool:
         message = letter.message
@@ -94,6 +102,7 @@ class DeadLetterFilter:
             and self.tag in (None, message.tags)
             and (self.key is None or self.key in message.keys)
             and (self.reason is None or self.reason.casefold() in (letter.reason or "").casefold())
+            and self.pattern in (None, letter.pattern)
             and self.since_ms <= message.store_ms
             and (self.until_ms is None or message.store_ms <= self.until_ms)
         )
@@ -243,6 +252,20 @@ class AsyncDeadLetters(AdminClient):
         own = letter.message.offset_message_id
         copies = [message for message in found if message.properties.get(REDRIVEN_FROM) == own]
         return sorted(copies, key=lambda message: message.store_ms)
+
+    async def redriven(self, letters: Sequence[DeadLetter]) -> dict[str, StoredMessage]:
+        """Return the latest copy of each redriven dead letter, by the letter's offset id.
+
+        Copies in the group's retry topic and in the original topic are found, with two requests for each letter.
+        """
+
+        async def look(letter: DeadLetter) -> StoredMessage | None:
+            topics = (retry_topic(letter.group), *([letter.original_topic] if letter.original_topic else []))
+            found = [copy for topic in topics for copy in await self.copies(letter, topic)]
+            return max(found, key=lambda copy: copy.store_ms, default=None)
+
+        found = zip(letters, await each_of(look, letters), strict=True)
+        return {letter.message.offset_message_id: copy for letter, copy in found if copy is not None}
 
     async def redrive(
         self, group: str, wanted: DeadLetterFilter | None = None, order: RedriveOrder | None = None

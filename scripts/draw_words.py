@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
+SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=[.!?]\*\*))\s+(?=[A-Z`\[“\"*])")
 
 
 def docstrings_and_comments() -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ TYPED = (
     "docs/delays.md",
     "docs/how-to/dead-letters.md",
     "docs/console.md",
+    "docs/console-accounts.md",
     "docs/metrics.md",
     "docs/administration.md",
     "docs/hooks.md",
@@ -31,6 +32,7 @@ TYPED = (
 )
 # Pages whose lines are parsed only, and why.
 PARSED = {
+    "docs/damage.md": "needs a damaged folder; tests/store/offline has many",
     "docs/deploy.md": "changes the machine, by docker and systemd; tests/deploy runs what they run",
     "docs/how-to/my-consumer-gets-nothing.md": "shows faults; test_consumer_gets_nothing.py makes them",
     "docs/spark-cluster.md": "needs a cluster of Spark; tests/spark/test_cluster.py has one",

@@ -8,7 +8,7 @@ from pyromq.message import Message
 
 
 def names(page):
-    return re.findall(r'<th scope="row"><a href="/topics/[^"]+">([^<]+)</a>', page)
+    return re.findall(r'<th scope="row"[^>]*><a href="/topics/[^>]+>([^<]+)</a>', page)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ async def test_a_form_that_is_not_taken_keeps_what_was_typed_and_says_why(browse
 
 
 async def test_a_page_that_refreshes_in_another_tab_takes_nothing_away(browser, shop):
-    form = forms_of(await browser.get("/new-topic"))[-1]
+    form = form_of(await browser.get("/new-topic"), "/new-topic")
     typed = {**form.values, "name": "kept", "queues": "0"}
     answer = await browser.client.post("/new-topic", data=typed, follow_redirects=False)
     refreshed = (await browser.client.get("/topics", headers={"x-refresh": "1"})).text

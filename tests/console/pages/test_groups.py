@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from pyromq.console.pages.group_pages import OffsetMove, ResetPlan
 from pyromq.errors import GroupNotFound
-from pyromq.message import Message
+from pyromq.message import Message, MessageQueue
 from pyromq.remoting.bodies import GroupConfig
 
 
@@ -69,30 +70,87 @@ async def test_a_group_is_created_changed_and_deleted(browser, admin):
 
 async def test_a_reset_is_shown_before_it_is_done(browser, admin):
     page = await browser.get("/groups/billing/reset?topic=orders&to=begin")
-    assert page.count("2 come once more") == 2
+    assert "The reset redelivers 4 messages of orders." in page and "8 messages are then left" in page
+    assert 'data-confirm="Reset billing? The reset redelivers 4 messages of orders.' in page
     assert await offsets(admin) == [2, 2]
     page = await browser.post("/groups/billing/reset", topic="orders", to="begin")
-    assert "goes on elsewhere in 2 queues of orders; nobody of it is online" in page
+    assert "The reset of billing redelivers 4 messages of orders, in 2 queues." in page
     assert await offsets(admin) == [0, 0]
 
 
+async def test_a_reset_that_skips_everything_is_red(browser, admin):
+    page = await browser.get("/groups/billing/reset?topic=orders&to=end")
+    assert 'class="notice failed" role="status"><b>The reset skips all 4 unconsumed messages of orders.' in page
+    assert "Nothing is then left to consume." in page
+    assert 'class="notice note" role="status"' in await browser.get(
+        "/groups/billing/reset?topic=orders&to=offset&offset=3"
+    )
+
+
+async def test_a_reset_that_changes_nothing_says_so(browser, admin):
+    page = await browser.get("/groups/billing/reset?topic=orders&to=offset&offset=2")
+    assert "The reset skips and redelivers nothing of orders." in page
+    page = await browser.get("/groups/audit/reset?topic=orders&to=end")
+    assert "The reset sets the first offsets of orders." in page
+
+
+def test_only_stored_messages_count_as_skipped_and_redelivered():
+    queue = MessageQueue("orders", "broker-a", 0)
+    moves = [OffsetMove(queue, 5, 20, 10, 30), OffsetMove(queue, 40, 25, 10, 30), OffsetMove(queue, None, 25, 10, 30)]
+    assert [(each.skipped, each.redelivered) for each in moves] == [(10, 0), (0, 5), (0, 0)]
+    plan = ResetPlan([*moves, OffsetMove(queue, 0, 1_234_567, 0, 1_234_568)], "orders", "end", None)
+    assert plan.effect == "skips 1,234,577 messages and redelivers 5 messages"
+    assert plan.left == 10 + 5 + 5 + 1
+
+
 @pytest.mark.parametrize(
-    ("to", "at", "expected"), [("end", "", [4, 4]), ("offset", "3", [3, 3]), ("offset", "99", [4, 4])]
+    ("to", "offset", "expected"), [("end", "", [4, 4]), ("offset", "3", [3, 3]), ("offset", "99", [4, 4])]
 )
-async def test_a_group_goes_on_at(browser, admin, to, at, expected):
-    await browser.post("/groups/billing/reset", topic="orders", to=to, at=at)
+async def test_a_group_goes_on_at(browser, admin, to, offset, expected):
+    await browser.post("/groups/billing/reset", topic="orders", to=to, offset=offset)
     assert await offsets(admin) == expected
 
 
-async def test_a_group_goes_on_at_a_time(browser, admin, cluster):
+@pytest.mark.parametrize("by_button", [False, True])
+async def test_a_group_goes_on_at_a_time(browser, admin, cluster, by_button):
     since = cluster.clock.now_ms() - 30_000  # the last three were stored since then
-    page = await browser.get(f"/groups/billing/reset?topic=orders&to=time&at={since}")
-    assert "1 are passed over" in page or "passed over" in page
+    browser.console.clock = cluster.clock
+    fields = "to=end&last=30s" if by_button else f"to=time&at={since}"
+    page = await browser.get(f"/groups/billing/reset?topic=orders&{fields}")
+    assert "The reset skips 1 message of orders." in page
+    assert f'name="at" value="{since}"' in page  # what is shown is what is done, however long somebody thinks
     await browser.post("/groups/billing/reset", topic="orders", to="time", at=str(since))
     assert sum(await offsets(admin)) == 5
 
 
-async def test_what_is_no_place_is_said_so(browser, admin):
-    page = await browser.get("/groups/billing/reset?topic=orders&to=time&at=soon", status=400)
-    assert "is not a time" in page
+async def test_members_that_are_online_are_notified(browser, admin, cluster):
+    consumer = await cluster.push_consumer("billing")
+    consumer.subscribe("orders", lambda messages: None)
+    while not (await admin.group_state("billing")).members:
+        pass
+    page = await browser.get("/groups/billing/reset?topic=orders&to=end")
+    assert "1 member is online" in page
+    page = await browser.post("/groups/billing/reset", topic="orders", to="begin")
+    assert "Its members were notified." in page
+    page = await browser.post("/groups/billing/reset", topic="orders", to="offset", offset="1")
+    assert "nothing was changed: members of billing are online" in page
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("to=time&at=soon", "is not a time"),
+        ("to=time", "the time is missing"),
+        ("to=offset&offset=many", "is not an offset"),
+        ("to=nowhere", "is unknown"),
+    ],
+)
+async def test_what_is_no_place_is_said_so(browser, admin, query, said):
+    page = await browser.get(f"/groups/billing/reset?topic=orders&{query}", status=400)
+    assert said in page and 'value="orders"' in page
     assert await offsets(admin) == [2, 2]
+
+
+async def test_a_topic_that_does_not_exist_is_said_beside_the_form(browser, admin):
+    page = await browser.get("/groups/billing/reset?topic=nothing&to=end", status=404)
+    assert "nothing" in page and 'name="topic"' in page

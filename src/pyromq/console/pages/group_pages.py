@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.responses import Response
 
@@ -14,17 +14,18 @@ from pyromq.console.cluster.cluster_snapshot import GroupView
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.chart import ChartLine
 from pyromq.console.view.request_context import RequestContext, address, or_error
-from pyromq.console.view.routing import change, view
+from pyromq.console.view.routing import change, status_of, view
 from pyromq.console.view.table import Table
 from pyromq.errors import ConsumerNotOnline, GroupNotFound, MQError, UsageError
 from pyromq.message import MessageQueue
+from pyromq.names import RETRY_PREFIX
 from pyromq.plural import counted
 from pyromq.remoting.bodies import ConsumerRunning, GroupConfig
 
 SHOWS = ("all", "behind", "nobody online", "members differ", "system")
 
 MEMBER_SECONDS = 2.0  # time limit for the responses in which members list their queues
-PLACES = {"begin": "the first message", "end": "the end", "time": "a time", "offset": "an offset"}
+PLACES = ("begin", "end", "time", "offset")
 
 
 async def group(context: RequestContext) -> Response:
@@ -69,71 +70,118 @@ async def group(context: RequestContext) -> Response:
 
 
 async def reset_form(context: RequestContext) -> Response:
-    """Show the current and the new offset of each queue, before offsets are reset."""
+    """Show what a reset would skip and redeliver, in all and in each queue, before offsets are reset."""
     name, query = context.path["name"], context.query
     clients = context.clients()
     snapshot = await clients.snapshot()
     view_of = snapshot.groups.get(name)
-    topics = sorted(view_of.topics) if view_of is not None else []
-    rows, error = [], None
-    topic, to = query.get("topic", "").strip(), query.get("to", "")
+    topics = sorted(view_of.topics, key=lambda each: (each.startswith(RETRY_PREFIX), each)) if view_of else []
+    topic, plan, error = query.get("topic", "").strip(), None, None
+    to = "time" if query.get("last") else query.get("to", "")
     if topic and to:
         try:
-            rows = await preview(clients, name, topic, to, place_of(context, to))
+            plan = await planned(clients, name, topic, to, place_of(context, to))
         except MQError as wrong:
             error = wrong
-    members = view_of.members if view_of is not None else set()
     return context.show(
         "group_reset.html",
-        status=400 if error else 200,
+        status=status_of(error) if error else 200,
         name=name,
         topics=topics,
-        topic=topic,
+        topic=topic
+        or next((each for each in topics[:1] if len(topics) == 1 or topics[1].startswith(RETRY_PREFIX)), ""),
         to=to or "time",
-        at=context.time_text("at") if to != "offset" else query.get("at", ""),
-        rows=rows,
+        at=context.time_text("since" if query.get("last") else "at"),
+        plan=plan,
         error=error,
-        members=members,
+        members=view_of.members if view_of is not None else set(),
         places=PLACES,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """The current and the new offset of a queue in a reset. `end` is the offset of the next message that will be
-    stored.
+    """The consumer offset of a queue before and after a reset; None if the group has none. `least` is the offset of the
+    first stored message, `end` that of the next message.
     """
 
     queue: MessageQueue
     now: int | None
     then: int
+    least: int
     end: int
 
     @property
-    def change(self) -> int:
-        """The number of messages that the reset redelivers (above 0) or skips (below 0)."""
-        return (self.now or 0) - self.then
+    def skipped(self) -> int:
+        return 0 if self.now is None else max(0, self.then - max(self.now, self.least))
+
+    @property
+    def redelivered(self) -> int:
+        return 0 if self.now is None else max(0, min(self.now, self.end) - self.then)
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """What a reset does to a group in a topic. `at` is the time (ms) or the offset to which `to` refers."""
+
+    moves: list[OffsetMove]
+    topic: str
+    to: str
+    at: int | None
+
+    @property
+    def skipped(self) -> int:
+        return sum(each.skipped for each in self.moves)
+
+    @property
+    def redelivered(self) -> int:
+        return sum(each.redelivered for each in self.moves)
+
+    @property
+    def left(self) -> int:
+        """The lag after the reset."""
+        return sum(each.end - each.then for each in self.moves)
+
+    @property
+    def skips_everything(self) -> bool:
+        return self.skipped > 0 and self.left == 0
+
+    @property
+    def effect(self) -> str:
+        """What the reset does, for a question, a button and a result: `skips 4 messages and redelivers 2`."""
+        if all(each.now is None for each in self.moves):
+            return "sets the first offsets"
+        parts = []
+        if self.skipped:
+            everything = f"skips all {self.skipped:,} unconsumed messages"
+            parts.append(everything if self.skips_everything else f"skips {_messages(self.skipped)}")
+        if self.redelivered:
+            parts.append(f"redelivers {_messages(self.redelivered)}")
+        return " and ".join(parts) or "skips and redelivers nothing"
 
 
 def place_of(context: RequestContext, to: str) -> int | None:
-    """Return the time (ms) or the offset in field `at`, as `to` demands; None for the end. Raises `UsageError`."""
+    """Return the time (ms) or the offset in the fields of a reset, as `to` demands; None for the end.
+
+    Raises `UsageError`.
+    """
     if to not in PLACES:
         raise UsageError(f"to={to[:20]!r} is unknown; write {' or '.join(PLACES)}")
     if to == "time":
-        time_ms = context.time("at")
+        time_ms = context.time_range().since_ms if context.fields.get("last") else context.time("at")
         if time_ms is None:
             raise UsageError("nothing was changed: the time is missing; enter the time from which the group continues")
         return time_ms
     if to == "offset":
-        at = context.fields.get("at", "").strip()
-        if not at.isdecimal() or len(at) > 18:
-            raise UsageError(f"{at[:30]!r} is not an offset; write one whole number, which applies to every queue")
-        return int(at)
+        text = context.fields.get("offset", "").strip().replace(",", "")
+        if not text.isdecimal() or len(text) > 18:
+            raise UsageError(f"{text[:30]!r} is not an offset; write one whole number, which applies to every queue")
+        return int(text)
     return 0 if to == "begin" else None
 
 
-async def preview(clients: ClusterClients, group: str, topic: str, to: str, at: int | None) -> list[OffsetMove]:
-    """Return what a reset would change in each queue, in order of queues. Raises errors of brokers."""
+async def planned(clients: ClusterClients, group: str, topic: str, to: str, at: int | None) -> ResetPlan:
+    """Return what a reset would do in each queue, in order of queues. Raises errors of brokers."""
     reader = await clients.reader()
     bounds = await reader.bounds([topic])
     committed = await reader.committed(bounds, group)
@@ -144,7 +192,8 @@ async def preview(clients: ClusterClients, group: str, topic: str, to: str, at: 
         places = {queue: min(max(at, least), most) for queue, (least, most) in bounds.items()}
     else:
         places = {queue: least if to == "begin" else most for queue, (least, most) in bounds.items()}
-    return [OffsetMove(queue, committed[queue], places[queue], bounds[queue][1]) for queue in sorted(bounds)]
+    moves = [OffsetMove(queue, committed[queue], places[queue], *bounds[queue]) for queue in sorted(bounds)]
+    return ResetPlan(moves, topic, to, at)
 
 
 async def reset(context: RequestContext) -> Response:
@@ -156,7 +205,8 @@ async def reset(context: RequestContext) -> Response:
     at = place_of(context, to)
     clients = context.clients()
     admin = await clients.admin()
-    moves = await preview(clients, name, topic, to, at)
+    plan = await planned(clients, name, topic, to, at)
+    how = ""
     if await _is_online(admin, name):
         if to == "offset":
             raise UsageError(
@@ -164,18 +214,17 @@ async def reset(context: RequestContext) -> Response:
                 "stop the members, or choose a time"
             )
         offsets = await admin.reset_offset(name, topic, at)
-        how = "its members were notified"
+        moves = [replace(each, then=offsets.get(each.queue, each.then)) for each in plan.moves]
+        plan, how = replace(plan, moves=moves), " Its members were notified."
     else:
-        for move in moves:
+        for move in plan.moves:
             await admin.commit_offset(name, move.queue, move.then)
-        offsets, how = {move.queue: move.then for move in moves}, "nobody of it is online"
-    told = ", ".join(
-        f"{queue.broker_name}:{queue.queue_id} → {offset}" for queue, offset in sorted(offsets.items())[:16]
-    )
-    return context.done(
-        f"Group {name} goes on elsewhere in {counted(len(offsets), 'queue')} of {topic}; {how}. {told}",
-        address("groups", name),
-    )
+    text = f"The reset of {name} {plan.effect} of {topic}, in {counted(len(plan.moves), 'queue')}.{how}"
+    return context.done(text, address("groups", name))
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count:,} messages"
 
 
 async def alter(context: RequestContext) -> Response:

@@ -298,6 +298,10 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = text; }, 1500);
 });
 
+// --- a field beside a choice chooses it
+
+for (const each of document.querySelectorAll(".choice")) each.addEventListener("input", () => { each.querySelector("[type=radio]").checked = true; });
+
 // --- forms that are sent when something is chosen
 
 for (const field of document.querySelectorAll("[data-submit]")) field.addEventListener("change", () => field.form.requestSubmit());

@@ -5,6 +5,7 @@ import logging
 from contextlib import AsyncExitStack
 
 import pytest
+from tests.platforms.only_linux import only_linux
 
 from pyromq.errors import UsageError
 from pyromq.metrics import endpoint as endpoints
@@ -46,6 +47,7 @@ async def serving():
         yield enter
 
 
+@only_linux
 async def test_figures_of_all_sources_and_of_the_process_are_told(serving):
     source = Source(many=3)
     answer = await get(await serving(source), "/metrics?x=1")
@@ -156,6 +158,7 @@ async def test_a_source_that_fails_is_logged_and_the_next_scrape_is_answered(ser
     assert (await get(endpoint, "/metrics")).status == 200
 
 
+@only_linux
 async def test_long_answers_come_whole_also_to_several_at_once(serving):
     endpoint = await serving(Source(many=20_000))
     answers = await asyncio.gather(*(get(endpoint, "/metrics") for _ in range(3)))

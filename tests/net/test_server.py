@@ -6,6 +6,7 @@ import os
 import socket
 
 import pytest
+from tests.platforms.only_linux import only_linux
 from tests.processes import free_port
 from tests.waiting import PATIENCE_SECONDS
 
@@ -37,6 +38,7 @@ async def test_the_port_is_known_once_it_listens(server, channel):
     assert (await channel.call(maximum(3), timeout=30)).header(OffsetResponse).offset == 3
 
 
+@only_linux
 async def test_a_port_in_use_is_named_with_its_owner(server, serve):
     with pytest.raises(UsageError) as raised:
         await serve(port=server.port)
@@ -72,6 +74,7 @@ async def test_the_port_beside_is_served_alike(serve, offsets, until):
         await connect(f"127.0.0.1:{server.port - 2}", Dispatcher(), SystemClock())
 
 
+@only_linux
 async def test_a_port_beside_that_is_in_use_is_named_and_the_other_is_freed(serve):
     port = free_port(-2)
     text = rf"port {port - 2} at 127.0.0.1 is in use by .* together .* {port}$"

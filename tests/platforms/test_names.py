@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tests.platforms.availability import MISSING, MODULES, names
 
+from pyromq.platforms import linux, macos, windows
+
 ROOT = Path(__file__).parents[2]
 OWN = {"darwin": "macos.py", "win32": "windows.py", "linux": "linux.py"}
 FOLDERS_OF_LINUX = ("/proc", "/sys/", "/dev/shm")
@@ -48,6 +50,17 @@ def wrong_names(path: Path, platform: str) -> list[str]:
 def test_the_shared_sources_use_only_names_of_a_platform(platform):
     wrong = [name for path in sources(beside=OWN[platform]) for name in wrong_names(path, platform)]
     assert wrong == []
+
+
+@pytest.mark.parametrize("module", [macos, windows])
+def test_each_system_has_the_names_of_linux(module):
+    shared = {name for name in vars(linux) if not name.startswith("_") and _is_ours(getattr(linux, name))}
+    assert shared >= {"sync", "port_owner", "on_stop_signals"}
+    assert {name for name in {*shared, *linux.__all__} if not hasattr(module, name)} == set()
+
+
+def _is_ours(thing: object) -> bool:
+    return callable(thing) and str(thing.__module__).startswith("pyromq")
 
 
 def test_macos_and_linux_share_only_names_of_both():

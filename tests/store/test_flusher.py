@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import struct
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -13,6 +12,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.errors import StoreNotWritable
 from pyromq.store import flusher
+from pyromq.store.disk import LocalDisk
 from pyromq.store.message_store import MessageStore
 from pyromq.store.store_config import FlushMode, StoreConfig
 from pyromq.testing import SimulatedDisk
@@ -53,8 +53,8 @@ def test_a_flush_confirms_no_record_that_was_appended_while_it_ran() -> None:
 def test_many_waiters_share_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path, segment_bytes=1 << 20) as store:
         calls = []
-        genuine = os.fdatasync
-        monkeypatch.setattr(os, "fdatasync", lambda descriptor: (calls.append(1), genuine(descriptor)))
+        genuine = LocalDisk.sync
+        monkeypatch.setattr(LocalDisk, "sync", staticmethod(lambda descriptor: (calls.append(1), genuine(descriptor))))
         sent = fill(store, 200)
         waiting = [store.wait_flushed(each.log_offset + each.size) for each in sent]
         wait(waiting, timeout=5)
@@ -86,7 +86,7 @@ def test_broken_disk_ends_appends_and_close_says_so(tmp_path: Path, monkeypatch:
     def broken(descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "fdatasync", broken)
+    monkeypatch.setattr(LocalDisk, "sync", staticmethod(broken))
     assert store.wait_flushed(store.max_log_offset).result(timeout=PATIENCE_SECONDS) is False
     with pytest.raises(StoreNotWritable, match="Input/output error"):
         store.append(message())

@@ -30,12 +30,12 @@ from pyromq.platforms.posix import (
     next_data,
     next_hole,
     on_stop_signals,
-    pages,
     read,
     wait_for_reader_gone,
     write,
 )
 from pyromq.platforms.posix import map_file as _map_file
+from pyromq.platforms.posix import pages as _pages
 
 __all__ = [
     "LONGEST_SELECT",
@@ -90,13 +90,13 @@ def map_file(descriptor: int, size: int, *, scattered: bool, write: bool = True)
     """Map a file into memory until the last view is deleted. `scattered`: writes are not sequential."""
     memory = _map_file(descriptor, size, write=write)
     if scattered:
-        _advise(*pages(memory, 0, size), mmap.MADV_RANDOM)  # the result is ignored: advice may fail
+        _advise(*_pages(memory, 0, size), mmap.MADV_RANDOM)  # the result is ignored: advice may fail
     return memory
 
 
 def populate(memory: memoryview, position: int, size: int) -> bool:
     """Make pages writable without page faults. Return False if the kernel does not support that."""
-    if _advise(*pages(memory, position, size), _MADV_POPULATE_WRITE) == 0:
+    if _advise(*_pages(memory, position, size), _MADV_POPULATE_WRITE) == 0:
         return True
     if ctypes.get_errno() != errno.EFAULT:
         return False
@@ -108,12 +108,12 @@ def drop_pages(memory: memoryview, position: int, size: int) -> None:
     first = -(-position // mmap.PAGESIZE) * mmap.PAGESIZE
     end = (position + size) // mmap.PAGESIZE * mmap.PAGESIZE
     if first < end:
-        _advise(*pages(memory, first, end - first), mmap.MADV_DONTNEED)
+        _advise(*_pages(memory, first, end - first), mmap.MADV_DONTNEED)
 
 
 def is_resident(memory: memoryview, position: int, size: int) -> bool:
     """Return True if a range of a mapped file is in memory, or if the kernel cannot tell."""
-    start, size = pages(memory, position, size)
+    start, size = _pages(memory, position, size)
     found = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
     return bool(_in_core(start, size, found) != 0 or 0 not in bytes(found))
 
@@ -141,7 +141,7 @@ def load(path: Path, start: int, size: int, memory: memoryview | None, ahead: in
         for position in range(start, start + size + ahead, _ASKED_BYTES):
             asked = min(_ASKED_BYTES, start + size + ahead - position)
             os.posix_fadvise(descriptor, position, asked, os.POSIX_FADV_WILLNEED)
-        if memory is None or _advise(*pages(memory, start, size), _MADV_POPULATE_READ) != 0:
+        if memory is None or _advise(*_pages(memory, start, size), _MADV_POPULATE_READ) != 0:
             for position in range(start, start + size, _PIECE):
                 os.pread(descriptor, min(_PIECE, start + size - position), position)
     finally:

@@ -414,18 +414,18 @@ async def test_a_queue_the_topic_does_not_have_is_refused_for_batches_too(orders
 
 
 class Disk:
-    """Lets the flusher's fdatasync hang until it is told to go on."""
+    """Lets the flusher's sync hang until it is told to go on."""
 
     def __init__(self, monkeypatch):
         self.works = threading.Event()
-        genuine = os.fdatasync
+        genuine = LocalDisk.sync
 
-        def fdatasync(descriptor):
+        def sync(descriptor):
             if threading.current_thread().name == "store-flush":
                 self.works.wait(30)
             genuine(descriptor)
 
-        monkeypatch.setattr(os, "fdatasync", fdatasync)
+        monkeypatch.setattr(LocalDisk, "sync", staticmethod(sync))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import threading
 
 import pytest
@@ -21,6 +20,7 @@ from pyromq import (
 from pyromq.client.producer.transaction_producer import decision_of
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
+from pyromq.store.disk import LocalDisk
 from pyromq.store.store_config import FlushMode, StoreConfig
 from pyromq.testing import Cluster
 
@@ -248,12 +248,12 @@ async def hesitant(tmp_path, monkeypatch):
     """A cluster that confirms when the disk has a message, with a disk that takes its time."""
     store = StoreConfig(tmp_path, flush=FlushMode.SYNC, sync_flush_timeout_ms=50)
     works = threading.Event()
-    genuine = os.fdatasync
+    genuine = LocalDisk.sync
     async with Cluster(clock=SystemClock(), store=store) as cluster:
         async with AsyncTransactionProducer("p", cluster.namesrv, check=Checks()) as producer:
             await producer.send_in_transaction(Message("orders", b"0"), lambda message: Decision.ROLLBACK)
         await visible(cluster)  # topics and groups exist: making them waits for the disk
-        monkeypatch.setattr(os, "fdatasync", lambda descriptor: (works.wait(30), genuine(descriptor)))
+        monkeypatch.setattr(LocalDisk, "sync", staticmethod(lambda fd: (works.wait(30), genuine(fd))))
         yield cluster
         works.set()
 

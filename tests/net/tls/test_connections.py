@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 from tests.certificates import Authority
+from tests.platforms.only_linux import only_linux
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import ConnectionConfig, TlsConfig
@@ -347,6 +348,7 @@ async def test_who_does_not_finish_the_first_record_is_closed_in_time(serve_tls,
     writer.close()
 
 
+@only_linux
 async def test_who_breaks_off_within_the_first_record_costs_no_handshake(serve_tls, until, monkeypatch):
     server = await serve_tls()
     begun = []

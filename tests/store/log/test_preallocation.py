@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.platforms.only_linux import only_linux
 from tests.store.making import ADDRESS, SMALL, StoppedClock, bodies, fill, opened
 
 from pyromq import speedups
@@ -27,6 +28,7 @@ def resident(path: Path) -> int:
     return sum(map(int, found))
 
 
+@only_linux
 def test_forgotten_pages_come_back_as_they_were(tmp_path: Path) -> None:
     segment = Segment(tmp_path / "0", 64 * PAGE, disk=LOCAL_DISK)
     segment.create()
@@ -44,6 +46,7 @@ def test_forgotten_pages_come_back_as_they_were(tmp_path: Path) -> None:
     assert segment.memory == content
 
 
+@only_linux
 def test_a_log_keeps_only_its_end_in_memory(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(room_ahead, "KEPT_BEHIND", 4 * PAGE)
     monkeypatch.setattr(room_ahead, "FIRST_STRETCH", PAGE)
@@ -59,6 +62,7 @@ def test_a_log_keeps_only_its_end_in_memory(tmp_path: Path, monkeypatch) -> None
         assert bodies(store) == [b"body %d" % number for number in range(0, 2_000, 2)]
 
 
+@only_linux
 def test_pages_read_again_are_let_go_again(tmp_path: Path) -> None:
     with opened(tmp_path, segment_bytes=1 << 18) as store:
         fill(store, 2_000)

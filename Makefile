@@ -12,7 +12,7 @@ BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/cons
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover crashes damage sanitize image wheels size walk
+.PHONY: platforms console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover crashes damage sanitize image wheels size walk
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -47,6 +47,12 @@ debug: $(BUILT)  ## clients and network once more, with asyncio in debug mode
 
 pure: $(BUILT)  ## in plain Python once more what has a compiled form
 	@exec env PYROMQ_PURE=1 $(PYTEST) $(SIDE_BY_SIDE) $(BOTH_FORMS)
+
+platforms: $(BUILT)  ## store, net, clients and the demo with macOS's names, clients, commands and console with Windows's; minutes
+	@scripts/names-of darwin $(VENV)/bin/python -m pytest $(SIDE_BY_SIDE) $(addprefix tests/,remoting store net metrics nameserver broker client)
+	@PYROMQ_TEST_SERVERS=1 PYROMQ_TEST_LOOP=selector scripts/names-of win32 $(VENV)/bin/python -m pytest $(SIDE_BY_SIDE) tests/client
+	@PYROMQ_TEST_SERVERS=1 PYROMQ_TEST_LOOP=proactor scripts/names-of win32 $(VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m "not soak and not browser" tests/client tests/cli tests/console
+	@scripts/names-of darwin $(VENV)/bin/python demo/demo.py
 
 check: $(BUILT)  ## everything short: format, lint, types, then the tests, none of them slow without saying so
 	@$(VENV)/bin/ruff format --check .

@@ -1,4 +1,4 @@
-"""Runs pyromq on Linux with the standard library of another system: `install("darwin")`, before pyromq is loaded.
+"""Runs pyromq on Linux with the standard library of another system, for tests; `scripts/names-of` starts a process so.
 
 Modules of pyromq that import `os`, `socket` and the others of `availability.MODULES` get only the names that the other
 system has, and cannot import what is missing there. The standard library itself, tests and other packages keep Linux.
@@ -21,8 +21,10 @@ from typing import Any
 
 from tests.platforms.availability import MISSING, MODULES, names
 
-# Windows runs clients, command line and console. In their tests, servers run beside them as on Linux.
-SERVERS = ("broker", "nameserver", "store", "net.server", "net.listening", "metrics.endpoint", "testing")
+PLATFORM, LOOP, SERVERS_TOO = "PYROMQ_TEST_PLATFORM", "PYROMQ_TEST_LOOP", "PYROMQ_TEST_SERVERS"
+# Windows runs clients, command line and console. With `SERVERS_TOO`, servers run in their process as on Linux.
+SERVERS = ("broker", "nameserver", "store", "net.server", "net.listening", "net.tls", "metrics.endpoint", "testing")
+OF_LINUX = ("pyromq.platforms.linux", "pyromq.platforms.posix")  # loaded on Windows for servers only
 F_FULLFSYNC, F_PREALLOCATE = 51, 42
 calls: list[int] = []  # fcntl commands of macOS that were acted
 
@@ -41,10 +43,13 @@ class Restricted(ModuleType):
         return self._more[name] if name in self._more else getattr(self._real, name)
 
 
-def install(platform: str) -> None:
-    """Give pyromq the standard library of `platform`, darwin or win32, from now on."""
+def install(platform: str, *, proactor: bool = False) -> None:
+    """Give pyromq the standard library of `platform`, darwin or win32, from now on. Spark is not there.
+
+    `proactor`: event loops have no readers, as Windows's usual one.
+    """
     assert not any(name.startswith("pyromq.") for name in sys.modules), "pyromq is loaded already"
-    os.environ["PYROMQ_PURE"] = "1"  # for the processes that tests start
+    sys.modules["pyspark"] = None  # type: ignore[assignment]  # importing it fails
     more: dict[str, dict[str, Any]] = {"fcntl": {"fcntl": _fcntl_of_macos}} if platform == "darwin" else {}
     modules: dict[str, Any] = {
         name: Restricted(import_module(name), platform, more.get(name, {}))
@@ -57,23 +62,56 @@ def install(platform: str) -> None:
         importer = str((globals or {}).get("__name__", ""))
         if importer == "pyromq.platforms" and name == "sys":
             return SimpleNamespace(platform=platform)
-        if level == 0 and _is_restricted(importer, platform):
+        servers = platform == "win32" and not is_restricted(importer, platform)
+        if servers and name == "pyromq.platforms" and "platform" in (fromlist or ()):
+            return SimpleNamespace(platform=import_module("pyromq.platforms.linux"))
+        if level == 0 and is_restricted(importer, platform):
             if name.partition(".")[0] in MISSING[platform]:
                 raise ModuleNotFoundError(f"No module named {name!r} on {platform}", name=name)
             if name in modules:
                 return modules[name]
-        return genuine(name, globals, locals, fromlist, level)
+        found = genuine(name, globals, locals, fromlist, level)
+        if importer == name == "pyromq.platforms" and "macos" in (fromlist or ()):
+            _act_macos(found.macos)
+        return found
 
     builtins.__import__ = restricted
-    if platform == "darwin":
-        _act_macos(import_module("pyromq.platforms.macos"))
+    if platform == "win32":
+        _use_loops_of_windows(proactor=proactor)
 
 
-def _is_restricted(importer: str, platform: str) -> bool:
-    if not importer.startswith("pyromq."):
+def is_restricted(importer: str, platform: str) -> bool:
+    if not importer.startswith("pyromq.") or (platform == "win32" and importer in OF_LINUX):
         return False
     inner = importer.removeprefix("pyromq.")
-    return platform == "darwin" or not any(inner == each or inner.startswith(f"{each}.") for each in SERVERS)
+    servers = platform == "win32" and os.environ.get(SERVERS_TOO)
+    return not servers or not any(inner == each or inner.startswith(f"{each}.") for each in SERVERS)
+
+
+def _use_loops_of_windows(*, proactor: bool) -> None:
+    """Make usual event loops refuse pyromq what those of Windows do not have."""
+    import asyncio
+
+    missing = {"add_signal_handler", "remove_signal_handler"}
+    if proactor:
+        missing |= {"add_reader", "remove_reader", "add_writer", "remove_writer"}
+
+    def refusing(name: str) -> Any:
+        genuine = getattr(asyncio.SelectorEventLoop, name)
+
+        def method(loop: Any, *given: Any) -> Any:
+            if is_restricted(sys._getframe(1).f_globals.get("__name__", ""), "win32"):
+                raise NotImplementedError(name)
+            return genuine(loop, *given)
+
+        return method
+
+    class LoopOfWindows(asyncio.SelectorEventLoop):
+        pass
+
+    for name in missing:
+        setattr(LoopOfWindows, name, refusing(name))
+    setattr(type(asyncio.get_event_loop_policy()), "_loop_factory", LoopOfWindows)  # noqa: B010
 
 
 def _act_macos(macos: Any) -> None:

@@ -29,6 +29,7 @@ from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.listening import new_serving_loop
 from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 from pyromq.platforms import platform
+from pyromq.store.directory import check_platform
 
 if TYPE_CHECKING:
     from pyromq.metrics.config import MetricsConfig
@@ -43,9 +44,11 @@ def run(serving: Coroutine[Any, Any, None], log_level: str) -> None:
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
-    if platform.MISSING_FOR_SERVERS:
+    try:
+        check_platform()
+    except UsageError:
         serving.close()
-        raise UsageError(platform.MISSING_FOR_SERVERS)
+        raise
     if log_level != "debug":
         logger_of("httpx").setLevel(logging.WARNING)  # httpx notes every request to etcd: four a second
     platform.raise_descriptor_limit()

@@ -76,6 +76,11 @@ def next_hole(descriptor: int, position: int) -> int | None:
         return end if position < end else None
 
 
+def file_name(text: str) -> str:
+    """Return a text as the name of a file or folder. The text contains no "/"."""
+    return text
+
+
 def memory_bytes() -> int:
     """Return the size of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -53,6 +54,11 @@ def write(descriptor: int, content: bytes | bytearray | memoryview, position: in
     """Write bytes at a file position; return how many. One thread only: moves the position of the open file."""
     os.lseek(descriptor, position, os.SEEK_SET)
     return os.write(descriptor, content)
+
+
+def file_name(text: str) -> str:
+    """Return a text as the name of a file or folder: ":" and others that Windows forbids become "%3A" and the like."""
+    return re.sub(r'[<>:"|?*\\]|[. ]$', lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def after_fork(*, after_in_child: Callable[[], object]) -> None:

@@ -13,11 +13,17 @@ import contextlib
 import os
 from pathlib import Path
 
-from pyromq.errors import StoreLocked, StoreNotWritable
+from pyromq.errors import StoreLocked, StoreNotWritable, UsageError
 from pyromq.platforms import platform
 from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder, read_file, remove_file, write_file
 
 _UNFLUSHED = "unflushed"
+
+
+def check_platform() -> None:
+    """Raise `UsageError` on a system that has no stores, and so no servers."""
+    if platform.MISSING_FOR_SERVERS:
+        raise UsageError(platform.MISSING_FOR_SERVERS)
 
 
 class Directory:
@@ -48,8 +54,7 @@ class Directory:
         """
         if self._descriptor is not None:
             return
-        if platform.MISSING_FOR_SERVERS:
-            raise StoreNotWritable(f"cannot open data folder {self.root}: {platform.MISSING_FOR_SERVERS}")
+        check_platform()
         try:
             make_lasting_folder(self._disk, self.root)
             descriptor = self._disk.open(self.lock_file, create=True)

@@ -209,13 +209,13 @@ class LocalDisk:
         # Zeros are written: a process killed between truncating and extending would leave a file of another size.
         while (position := platform.next_data(descriptor, position)) < end:
             size = min(_PIECE - position % _PIECE, end - position)
-            if self.read(descriptor, size, position).strip(b"\0"):
-                self.write(descriptor, bytes(size), position)
+            if platform.read(descriptor, size, position).strip(b"\0"):
+                platform.write(descriptor, bytes(size), position)
             position += size
 
     def hole_behind(self, descriptor: int, position: int) -> int:
         while (hole := platform.next_hole(descriptor, position)) is not None:
-            page = self.read(descriptor, mmap.PAGESIZE, hole)
+            page = platform.read(descriptor, mmap.PAGESIZE, hole)
             if not page.strip(b"\0"):  # otherwise the page was written, but the file system has not allocated it yet
                 return hole
             position = hole + len(page)
@@ -232,7 +232,7 @@ class LocalDisk:
             self.allocate(descriptor, position, size)
             written = 0
             while written < size:
-                written += self.write(descriptor, _ZEROS[: size - written], position + written)
+                written += platform.write(descriptor, _ZEROS[: size - written], position + written)
             self.populate(memory, position, size)
 
     def load(self, pages: Sequence[FilePiece]) -> None:

@@ -102,7 +102,9 @@ def console(
         config = replace(config, proxies=proxies)
     if port is not None:
         config = replace(config, port=port)
-    asyncio.run(serve(config, _tell, ends_with_input=ends_with_input))
+    # The console accepts connections by readers of the event loop, which the usual loop of Windows does not have.
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(serve(config, _tell, ends_with_input=ends_with_input))
 
 
 @console.group("account")

@@ -27,6 +27,7 @@ from pyromq.client.consumer.queue_offsets import QueueOffsets
 from pyromq.errors import DeadlineExceeded, MQError, ProtocolError, StoreCorrupt, StoreError
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
+from pyromq.platforms import platform
 from pyromq.remoting.bodies import FILE, Body, decode_body, encode_body
 from pyromq.store.json_file import JsonFile
 
@@ -194,7 +195,7 @@ class OffsetFile:
     """
 
     def __init__(self, folder: Path, client_id: str, group: str) -> None:
-        self.path = folder / client_id / group / "offsets.json"
+        self.path = folder / platform.file_name(client_id) / platform.file_name(group) / "offsets.json"
         self._file = JsonFile(self.path)
         self._read = b""  # the file content from which `_offsets` was decoded
         self._offsets: dict[MessageQueue, int] = {}

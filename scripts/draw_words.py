@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=[.!?]\*\*))\s+(?=[A-Z`\[“\"*])")
+SENTENCE = re.compile(r"(?:(?<=[.!?])|(?<=[.!?]\*\*))\s+(?=[A-Z`\[“\"*]|pyromq)")
 
 
 def docstrings_and_comments() -> Iterator[tuple[str, str]]:
@@ -58,7 +58,9 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
 def sentences() -> Iterator[tuple[str, str]]:
     """Yield the place and the text of every sentence of README, ARCHITECTURE and docs, without code and tables."""
     for path in sorted([ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]):
-        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = re.sub(
+            r"```.*?```|<!--.*?-->|!\[[^\]]*\]\([^)]*\)", "", path.read_text(encoding="utf-8"), flags=re.DOTALL
+        )
         for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)", text):  # list items stand alone
             if not paragraph.lstrip().startswith(("#", "|")) and not paragraph.startswith("    "):
                 for sentence in SENTENCE.split(re.sub(r"^(?:[-*]|\d+\.)\s", "", " ".join(paragraph.split()))):

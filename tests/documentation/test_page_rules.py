@@ -3,9 +3,11 @@
 import re
 
 import pytest
+from scripts.draw_words import sentences
 from tests.documentation.terminal import ROOT
 
 WORDS = 1800  # ten minutes of reading
+LONGEST_SENTENCE = 30  # words; the rule is 25, and a reader loses the thread of more
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEXTS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *PAGES]
 GENERATED = "docs/reference/"  # scripts/documentation/reference.py makes these pages from the code
@@ -48,6 +50,12 @@ def test_a_page_is_read_at_one_sitting_unless_it_says_that_it_is_a_reference(pag
 def test_a_page_begins_with_what_its_reader_can_do(page):
     first = re.split(r"(?<=[.:])\s", beginning(page))[0]
     assert " you can " in first, f"begins with {first!r}"
+
+
+def test_sentences_are_short_enough_to_read_once():
+    texts = [(place, re.sub(r"\]\([^)]*\)|`[^`]*`", " code ", sentence)) for place, sentence in sentences()]
+    assert len(texts) > 1000
+    assert [(place, text) for place, text in texts if len(text.split()) > LONGEST_SENTENCE] == []
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=name)

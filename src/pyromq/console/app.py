@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pyromq.console.console import Console
 from pyromq.console.console_metrics import NO_PAGE
 from pyromq.console.pages import PAGES
+from pyromq.console.view.error_texts import sentence
 from pyromq.console.view.request_context import RequestContext, page_templates
 from pyromq.console.view.routing import CLIENT_CLOSED_REQUEST, COOKIE, error_page, session_of
 from pyromq.console.view.viewer_times import ZONE_COOKIE, use_zone
@@ -161,9 +162,9 @@ class RequestGuard:
         if name not in {"localhost", config.host.lower(), *(each.lower() for each in config.names)} and not _is_ip(
             name
         ):
-            return f"the console does not accept host name {name[:100]!r}: its operator can allow it with --name"
+            return f"The console does not accept host name {name[:100]!r}. Its operator can allow it with --name."
         if method == "POST" and connection.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-            return "the form belongs to another site"
+            return "The form belongs to another site. Nothing was changed."
         return None
 
     def _cookie(self, key: str) -> str:
@@ -211,7 +212,7 @@ def _error_response(request: Request, error: MQError, status: int) -> Response:
     console: Console = request.app.state.console
     session, account = session_of(request, console)
     if session is None:
-        return PlainTextResponse(str(error), status)
+        return PlainTextResponse(sentence(error), status)
     page = error_page(RequestContext(request, console, session, account, {}), error)
     page.status_code = status
     return page

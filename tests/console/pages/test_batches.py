@@ -65,7 +65,7 @@ async def test_one_is_shown_with_its_attempts(browser, cluster):
     page = await browser.get(PAGE)
     assert re.findall(r'class="mono">(\w+)</th>\s+<td class="num">(\d)</td>', page) == [(first, "2"), (second, "1")]
     assert "checked" not in page  # one of two that may be the same work once more
-    assert "batch transaction &#39;etl:18&#39; is not undecided" in await browser.get(
+    assert "Batch transaction &#39;etl:18&#39; is not undecided" in await browser.get(
         "/transactions-batch?name=etl%3A18", status=404
     )
 

@@ -36,7 +36,7 @@ async def test_a_broker_shows_figures_and_what_its_queues_hold(browser, cluster)
     assert re.search(r'href="/topics/orders">orders</a></th><td class="num">\d</td><td class="num">3</td>', page)
     assert ">commitLogMaxOffset</th>" in page
     assert "0 <span" in page and "master" in page
-    assert "broker nowhere is not registered; registered brokers: broker-a" in await browser.get(
+    assert "Broker nowhere is not registered; registered brokers: broker-a" in await browser.get(
         "/brokers/nowhere", status=404
     )
 
@@ -46,7 +46,7 @@ async def test_settings_are_searched_by_name_and_value(browser, cluster):
     assert re.findall(r'<th scope="row" class="mono">([^<]+)</th>', page) == ["fileReservedTime"]
     assert "flushDiskType" in await browser.get("/brokers/broker-a/settings?filter=async_flush")
     page = await browser.get("/brokers/broker-a/settings?id=7", status=400)
-    assert "broker broker-a has no id" in page
+    assert "Broker broker-a has no id" in page
 
 
 async def test_a_setting_is_changed_after_it_was_shown_what_would_change(browser, cluster):
@@ -79,13 +79,13 @@ async def test_a_setting_that_another_has_changed_meanwhile_stays(browser, clust
     page = await browser.post(
         "/brokers/broker-a/change", id="0", setting="transactionCheckMax", before="15", value="7", back=browser.form_at
     )
-    assert "nothing was changed: transactionCheckMax is now &#39;9&#39;, and no longer &#39;15&#39;" in page
+    assert "Nothing was changed: transactionCheckMax is now &#39;9&#39;, and no longer &#39;15&#39;" in page
     assert await setting(cluster, "transactionCheckMax") == "9"
 
 
 async def test_a_setting_that_does_not_exist_is_said_to_be_none(browser, cluster):
     page = await browser.get("/brokers/broker-a/change?setting=nothing", status=404)
-    assert "broker broker-a has no setting &#39;nothing&#39;" in page
+    assert "Broker broker-a has no setting &#39;nothing&#39;" in page
 
 
 async def test_a_broker_that_died_is_named_with_what_is_known_of_it(browser, cluster):

@@ -168,14 +168,14 @@ async def test_a_redrive_is_as_slow_as_asked_and_is_stopped(config, died):
         while run.ended_ms is None:
             await clock.advance(10)
         page = await operator.get(f"{AT}/redrives/{run_id}")
-        assert "it was stopped" in page
+        assert "It was stopped" in page
         assert fates(page) == ["sent"] * 2
         page = await operator.post(f"{AT}/redrives/{run_id}/stop", back=AT)
         assert "has already ended: 2 sent" in page
 
 
 async def test_a_redrive_that_is_not_known_is_not_found(browser):
-    assert "redrive 77 is unknown" in await browser.get(f"{AT}/redrives/77", status=404)
+    assert "Redrive 77 is unknown" in await browser.get(f"{AT}/redrives/77", status=404)
 
 
 async def test_viewers_see_dead_letters_and_redrive_none(browser, died):

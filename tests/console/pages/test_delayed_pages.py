@@ -106,5 +106,5 @@ async def test_a_levels_messages_come_in_order_of_delivery_with_where_they_go(br
     assert "recall_handle" not in page and "what waits in a level cannot be cancelled" in page
     assert 'a retry of</span> <a href="/groups/billing">' in await browser.get("/delayed-levels/6")
     assert "Nothing waits in this level." in await browser.get("/delayed-levels/7")
-    assert "no broker has delay level 99" in await browser.get("/delayed-levels/99", status=400)
+    assert "No broker has delay level 99" in await browser.get("/delayed-levels/99", status=400)
     assert "is not a whole number" in await browser.get("/delayed-levels/x", status=400)

@@ -62,7 +62,7 @@ async def test_a_group_is_created_changed_and_deleted(browser, admin):
     await browser.post("/groups/shipping/alter", retries="5", retry_queues="2")
     config = (await admin.group_configs("shipping"))["broker-a"]
     assert (config.retry_max_times, config.retry_queues, config.consume_enabled) == (5, 2, False)
-    assert "nothing was deleted" in await browser.post("/groups/shipping/delete", name="x")
+    assert "Nothing was deleted" in await browser.post("/groups/shipping/delete", name="x")
     assert "Group shipping is deleted." in await browser.post("/groups/shipping/delete", name="shipping")
     with pytest.raises(GroupNotFound):
         await admin.alter_group("shipping", retries=1)

@@ -50,7 +50,7 @@ async def test_a_planned_failover_is_made_and_noted(browser, cluster):
     assert (entry.details["name"], entry.details["number"]) == ("broker-a", str(target))
 
     page = await browser.post("/brokers/broker-a/failover", number=str(master), master=str(master), back="/brokers")
-    assert f"nothing was changed: the master is now replica {target}, and no longer replica {master}" in page
+    assert f"Nothing was changed: the master is now replica {target}, and no longer replica {master}" in page
     assert replicas.master == target
 
 
@@ -58,4 +58,4 @@ async def test_the_masters_reason_is_shown_if_it_cannot_hand_over(browser, clust
     browser.form_at = "/brokers/broker-a"
     master = cluster.sets[0].master
     page = await browser.post("/brokers/broker-a/failover", number="9", master=str(master), back="/brokers/broker-a")
-    assert "replica set broker-a has no replica 9; it has 1, 2, 3" in page
+    assert "Replica set broker-a has no replica 9; it has 1, 2, 3" in page

@@ -43,7 +43,7 @@ async def test_a_topic_shows_its_queues_groups_and_settings(browser, admin):
 
 async def test_what_does_not_exist_is_said_to_be_so(browser, admin):
     page = await browser.get("/topics/nothing", status=404)
-    assert "topic nothing does not exist" in page
+    assert "Topic nothing does not exist" in page
 
 
 async def test_a_topic_is_created_changed_and_deleted(browser, admin):
@@ -60,13 +60,13 @@ async def test_a_topic_is_created_changed_and_deleted(browser, admin):
 
 async def test_a_topic_is_deleted_only_with_its_name_typed(browser, admin):
     page = await browser.post("/topics/orders/delete", name="order", back="/topics/orders")
-    assert "nothing was deleted: type the topic" in page
+    assert "Nothing was deleted: type the topic" in page
     assert "orders" in await admin.topics()
 
 
 async def test_what_the_broker_refuses_is_shown_as_it_says_it(browser, admin):
     page = await browser.post("/new-topic", name="orders", queues="4", permission="rw", back="/new-topic")
-    assert "topic orders exists already" in page
+    assert "Topic orders exists already" in page
     assert "Done" not in page
     (entry,) = browser.console.audit.recent()
     assert (entry.what, entry.outcome, entry.details["name"]) == ("create topic", "failed", "orders")

@@ -44,7 +44,7 @@ async def test_one_is_shown_with_its_body(browser, sent):
     page = await browser.get(f"/transactions/{sent[0].message_id}")
     assert "&lt;k1&gt;" in page
     assert '<a href="/topics/orders">orders</a>' in page
-    assert "no undecided half message has id" in await browser.get("/transactions/" + "0" * 32, status=404)
+    assert "No undecided half message has id" in await browser.get("/transactions/" + "0" * 32, status=404)
 
 
 @pytest.mark.parametrize(("decision", "said", "seen"), [("commit", "committed", ["k1"]), ("rollback", "rolled", [])])
@@ -65,7 +65,7 @@ async def test_what_was_decided_before_is_no_success(browser, sent):
     await browser.post(url, decision="rollback")
     page = await browser.post(url, decision="commit", back="/transactions")
     assert "<b>Failed:</b>" in page and "<b>Done:</b>" not in page
-    assert "nothing was decided" in await browser.post(url, decision="maybe", back="/transactions")
+    assert "Nothing was decided" in await browser.post(url, decision="maybe", back="/transactions")
 
 
 async def test_viewers_decide_nothing(browser, sent):

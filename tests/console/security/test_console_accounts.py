@@ -256,10 +256,10 @@ async def test_signing_out_and_a_new_password_end_sessions(signed):
 async def test_the_first_account_is_an_administrators(browser):
     browser.form_at = "/accounts"
     fields = {"name": "anna", "password": PASSWORD, "password_again": PASSWORD, "back": "/accounts"}
-    assert "the first account must be an administrator" in await browser.post("/accounts/save", role="viewer", **fields)
+    assert "The first account must be an administrator" in await browser.post("/accounts/save", role="viewer", **fields)
     assert "<title>Sign in" in await browser.post("/accounts/save", role="admin", **fields)
     await browser.sign_in("anna")
-    assert "this is your own account" in await browser.post("/accounts/delete", name="anna", back="/accounts")
+    assert "This is your own account" in await browser.post("/accounts/delete", name="anna", back="/accounts")
 
 
 async def test_the_audit_log_has_every_change_and_no_secret(browser, tmp_path):

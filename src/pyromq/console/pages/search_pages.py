@@ -25,6 +25,7 @@ from pyromq.console.search.query import LIMITS, WAYS, Query
 from pyromq.console.search.queue_scan import Match, Projection
 from pyromq.console.search.search import BODY, Search, SearchResult, body_fields, wanted
 from pyromq.console.security.console_accounts import Role
+from pyromq.console.view.error_texts import sentence
 from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import change, status_of, view
 from pyromq.errors import MQError, TopicNotFound, UsageError
@@ -204,7 +205,7 @@ async def _events(
             try:
                 bounds = await reader.bounds([query.topic])
             except MQError as error:
-                yield _event("trouble", {"text": str(error)})
+                yield _event("trouble", {"text": sentence(error)})
                 await asyncio.sleep(4 * TAIL_SECONDS)
                 continue
             found: list[MessageRow] = []
@@ -217,7 +218,7 @@ async def _events(
                         found += await asyncio.to_thread(_rows, result, match, columns)
                         ends[queue] = max(result.next_offset, at)
             except MQError as error:
-                yield _event("trouble", {"text": str(error)})
+                yield _event("trouble", {"text": sentence(error)})
             found.sort(key=lambda each: each.message.store_ms)
             if found:
                 html = [template.render(row=each, shown=shown) for each in found[-MOST_TAILED:]]

@@ -20,6 +20,7 @@ from pyromq.console.console import Console
 from pyromq.console.security.console_accounts import ConsoleAccount, Role
 from pyromq.console.security.console_audit_log import DONE, FAILED, REFUSED
 from pyromq.console.security.sessions import BrowserSession
+from pyromq.console.view.error_texts import advice_for, notice_text
 from pyromq.console.view.request_context import SECRETS, RequestContext, address
 from pyromq.errors import (
     AccessDenied,
@@ -92,7 +93,7 @@ def change(path: str, handler: Handler, *, needs: Role, what: str, most_form_byt
             response = await handler(context)
         except MQError as error:
             console.audit.ended(noted, FAILED, error=str(error))
-            return context.refuse(str(error))
+            return context.refuse(notice_text(error))
         except BaseException as error:
             console.audit.ended(noted, FAILED, error=repr(error))
             raise
@@ -153,8 +154,8 @@ def _at_most(receive: Receive, most_bytes: int) -> Receive:
 
 
 def error_page(context: RequestContext, error: MQError) -> Response:
-    """Return a page that shows an error with its original text."""
-    return context.show("error.html", status=status_of(error), error=error, kind=type(error).__name__)
+    """Return a page that shows an error as a sentence, with the next step."""
+    return context.show("error.html", status=status_of(error), error=error, advice=advice_for(error))
 
 
 def status_of(error: MQError) -> int:

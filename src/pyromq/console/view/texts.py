@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyromq.console.view.error_texts import sentence
 from pyromq.console.view.viewer_times import exact_moment, field_text, moment
 
 _STEPS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -63,4 +64,5 @@ FILTERS = {
     "exact_moment": exact_moment,
     "field_text": field_text,
     "permission": permission,
+    "sentence": sentence,
 }

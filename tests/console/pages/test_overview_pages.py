@@ -5,6 +5,8 @@ from dataclasses import replace
 
 from tests.console.conftest import browsing
 
+from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot, ConsumedTopic, GroupView
+from pyromq.console.pages.overview_pages import groups_behind, problems_of
 from pyromq.message import Message
 
 
@@ -21,7 +23,31 @@ async def test_a_group_that_is_behind_without_members_is_a_warning(browser, clus
     admin = await cluster.admin()
     await admin.commit_offset("billing", (await admin.topic_status("orders"))[0].queue, 0)
     page = await browser.get("/")
-    assert "Group billing is 1 message behind, and nobody of it is online" in page
+    assert "Group billing is 1 message behind" in page and "; no member is online" in page
+    assert '<span class="badge warn">nobody online</span>' in page
+
+
+def group(name, lag, delay_seconds=0.0, members=("m",), *, is_system=False):
+    topics = {"orders": ConsumedTopic(0, lag, int(delay_seconds * 1000))}
+    return GroupView(name, is_system, members=set(members), topics=topics)
+
+
+def test_groups_are_told_worst_first_also_with_members_and_none_of_the_system():
+    groups = [
+        group("fresh", 12, 0.4),  # has members, and is only a moment behind
+        group("many", 35_341, 20),
+        group("left", 3, 7, members=()),
+        group("old", 5, 4000),
+        group("done", 0, members=()),
+        group("CID_RMQ_SYS_TRANS", 9_999_999, 9999, members=(), is_system=True),
+    ]
+    snapshot = ClusterSnapshot(1, {}, {}, {each.name: each for each in groups})
+    assert [each.name for each in groups_behind(snapshot)] == ["old", "many", "left", "fresh"]
+    assert [(each.kind, each.text) for each in problems_of(snapshot)] == [
+        ("bad", "Group old is 5 messages behind, the oldest waits for 1 h 6 min; 1 member online"),
+        ("warn", "Group many is 35,341 messages behind, the oldest waits for 20 s; 1 member online"),
+        ("warn", "Group left is 3 messages behind, the oldest waits for 7 s; no member is online"),
+    ]
 
 
 async def test_a_broker_that_dies_is_shown_as_such_and_its_sums_are_not_made_up(browser, cluster):

@@ -25,13 +25,16 @@ from pyromq.names import (
 from pyromq.remoting.bodies import FiguresTable
 
 MASTER = 0
+WARM_DELAY_MS, HIGH_DELAY_MS = 30_000, 300_000  # a waiting time that needs a look, and one that is trouble
+WARM_LAG, HIGH_LAG = 10_000, 1_000_000  # numbers of messages that are so even if they do not wait long
 
 
 @dataclass(slots=True)
 class BrokerView:
     """A broker in a snapshot. `error` is the reason why its figures are missing, since `error_since_ms`.
 
-    `refused`: the broker responded, but the console's keys have no right to the figures.
+    `refused`: the broker responded, but the console's keys have no right to the figures. `sent` and `consumed` are the
+    messages that users' topics and groups have sent and consumed here since they exist.
     """
 
     name: str
@@ -41,6 +44,8 @@ class BrokerView:
     error: str | None = None
     refused: bool = False
     error_since_ms: int | None = None
+    sent: int = 0
+    consumed: int = 0
 
     @property
     def silence(self) -> str:
@@ -111,6 +116,11 @@ class GroupView:
     def delay_ms(self) -> int:
         return max((each.delay_ms for each in self.topics.values()), default=0)
 
+    @property
+    def level(self) -> str:
+        """How far the group is behind, a class of the style sheet: `calm`, `warm` or `high`; "" without lag."""
+        return lag_level(self.lag, self.delay_ms)
+
 
 @dataclass(slots=True)
 class ClusterSnapshot:
@@ -156,8 +166,26 @@ async def take(admin: AsyncAdmin, at_ms: int) -> ClusterSnapshot:
             _add_topics(snapshot.topics, name, figures)
             _add_groups(snapshot.groups, figures)
     _join(snapshot)
+    for name, figures in zip(brokers, found, strict=True):
+        if figures is not None:
+            topics, groups = snapshot.topics, snapshot.groups
+            brokers[name].sent = sum(each.sent for each in figures.topics if topics[each.name].kind == "normal")
+            users = [each for each in figures.groups if not groups[each.name].is_system]
+            brokers[name].consumed = sum(at.consumed for each in users for at in each.topics)
     snapshot.took_seconds = time.monotonic() - began
     return snapshot
+
+
+def lag_level(lag: int, delay_ms: int) -> str:
+    """Return how far a group is behind: `calm`, `warm` or `high`; "" without lag.
+
+    The number counts, too: Java's brokers do not say how long messages wait.
+    """
+    if not lag:
+        return ""
+    if delay_ms > HIGH_DELAY_MS or lag >= HIGH_LAG:
+        return "high"
+    return "warm" if delay_ms > WARM_DELAY_MS or lag >= WARM_LAG else "calm"
 
 
 def kind_of(topic: str, broker_names: Iterable[str] = ()) -> str:
@@ -239,8 +267,6 @@ class RuntimeFigures:
         self.broker = broker
         self.runtime = runtime = broker.runtime if runtime is None else runtime
         self.version = runtime.get("brokerVersionDesc", "")
-        self.in_per_second = _first(runtime.get("putTps"))
-        self.out_per_second = _first(runtime.get("getTransferedTps", runtime.get("getTransferredTps")))
         self.disk = _first(runtime.get("commitLogDiskRatio"))
         self.started_ms = int(_first(runtime.get("bootTimestamp")) or 0)
         self.refusal = runtime.get("sendRefusal")

@@ -62,6 +62,8 @@ async def broker(context: RequestContext) -> Response:
         table=table,
         figures=figures,
         replica_set=await _replica_set(context, admin, found) if is_set else None,
+        into=context.rate_line("in", "broker in", found.name),
+        out=context.rate_line("out", "broker out", found.name, "two"),
         page="state",
     )
 
@@ -201,14 +203,14 @@ async def _replica(admin: AsyncAdmin, broker: BrokerView, broker_id: int) -> Rep
 
 
 async def brokers(context: RequestContext) -> Response:
-    snapshot = await context.clients().snapshot()
+    snapshot, rate = await context.clients().snapshot(), context.history.rate
     table = Table[RuntimeFigures](
         [RuntimeFigures(each) for each in snapshot.brokers.values()],
         context.query,
         columns={
             "name": lambda each: each.broker.name.casefold(),
-            "in": lambda each: each.in_per_second or 0.0,
-            "out": lambda each: each.out_per_second or 0.0,
+            "in": lambda each: rate("broker in", each.broker.name) or 0.0,
+            "out": lambda each: rate("broker out", each.broker.name) or 0.0,
             "disk": lambda each: each.disk or 0.0,
             "log": lambda each: each.log_bytes or 0,
             "oldest": lambda each: each.oldest_ms or 0,

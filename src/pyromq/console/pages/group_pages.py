@@ -12,7 +12,6 @@ from pyromq.client.admin.cluster_offsets import QueueProgress
 from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.cluster.cluster_snapshot import GroupView
 from pyromq.console.security.console_accounts import Role
-from pyromq.console.view.chart import ChartLine
 from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, status_of, view
 from pyromq.console.view.table import Table
@@ -51,7 +50,6 @@ async def group(context: RequestContext) -> Response:
             text=lambda each: " ".join((each.queue.topic, each.queue.broker_name, *owners.get(each.queue, []))),
         )
     locks = {} if isinstance(state, MQError) or state.locks is None else {each.queue: each for each in state.locks}
-    history = context.history
     return context.show(
         "group.html",
         name=name,
@@ -63,9 +61,9 @@ async def group(context: RequestContext) -> Response:
         configs=configs,
         owners=owners,
         locks=locks,
-        lag_line=ChartLine("lag", history.values("lag", name)),
-        delay_line=ChartLine("oldest waits", history.values("delay", name), "two"),
-        out_line=ChartLine("consumed", history.rates("consumed", name)),
+        lag_line=context.value_line("lag", "lag", name),
+        delay_line=context.value_line("oldest waits", "delay", name, "two"),
+        out_line=context.rate_line("consumed", "consumed", name),
     )
 
 

@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from starlette.responses import Response
 
 from pyromq.client.admin.diagnosis import Finding, diagnose
-from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot, GroupView, RuntimeFigures
-from pyromq.console.view.chart import ChartLine
+from pyromq.console.cluster.cluster_snapshot import BrokerView, ClusterSnapshot, GroupView, RuntimeFigures
 from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import view
+from pyromq.console.view.texts import duration
 from pyromq.console.view.viewer_times import time_text
 from pyromq.errors import MQError
 from pyromq.plural import counted
 
 SHOWN = 8  # number of groups and of topics shown
-DISK_WARNING = 0.85
+MOST_PROBLEMS = 10
+DISK_WARNING, DISK_TROUBLE = 0.85, 0.95
 
 
 async def overview(context: RequestContext) -> Response:
-    clients = context.clients()
-    snapshot = await clients.snapshot()
+    snapshot = await context.clients().snapshot()
     history = context.history
     topics = [each for each in snapshot.topics.values() if each.kind == "normal"]
-    busiest = sorted(topics, key=lambda each: (-(history.rate("sent", each.name) or 0), -each.messages, each.name))
+    rates = {each.name: history.rate("sent", each.name) for each in topics}
+    busiest = sorted(topics, key=lambda each: (-(rates[each.name] or 0), -each.messages, each.name))
+    groups = [each for each in snapshot.groups.values() if not each.is_system]
+    behind = groups_behind(snapshot)
+    problems = problems_of(snapshot)
     return context.show(
         "overview.html",
         snapshot=snapshot,
         brokers=[RuntimeFigures(each) for each in snapshot.brokers.values()],
-        problems=_problems(snapshot),
+        problems=problems[:MOST_PROBLEMS],
+        more=Counter(each.kind for each in problems[MOST_PROBLEMS:]),
         topics=topics,
+        rates=rates,
         busiest=busiest[:SHOWN],
-        behind=_behind(snapshot)[:SHOWN],
-        groups=[each for each in snapshot.groups.values() if not each.is_system],
-        lag=sum(each.lag for each in snapshot.groups.values()),
-        into=ChartLine("in", history.rates("sent")),
-        out=ChartLine("out", history.rates("consumed"), "two"),
-        behind_line=ChartLine("lag", history.values("lag")),
+        behind=behind[:SHOWN],
+        groups=groups,
+        lag=sum(each.lag for each in groups),
+        into=context.rate_line("in", "sent"),
+        out=context.rate_line("out", "consumed", style="two"),
+        behind_line=context.value_line("lag", "lag"),
     )
 
 
@@ -58,42 +68,58 @@ async def doctor(context: RequestContext) -> Response:
     return context.show("doctor.html", findings=found, topic=topic or "")
 
 
-def _problems(snapshot: ClusterSnapshot) -> list[tuple[str, str, str]]:
-    """Return the problems of the cluster, worst first, each with severity, text and address of a page."""
-    found = [
-        (
-            "bad",
-            f"Broker {each.name} {each.silence} since {time_text(each.error_since_ms)}: {each.error}",
-            address("brokers", each.name),
-        )
-        for each in snapshot.silent
-    ]
-    for broker in snapshot.brokers.values():
-        line = RuntimeFigures(broker)
-        if line.refusal:
-            found.append(("bad", f"Broker {broker.name} takes no messages: {line.refusal}", "/doctor"))
-        elif line.disk is not None and line.disk >= DISK_WARNING:
-            found.append(("warn", f"Broker {broker.name}: its disk is {line.disk:.0%} full", "/doctor"))
-        if fault := broker.runtime.get("pyromqPermissionsFault"):
-            found.append(("bad", f"Broker {broker.name}: its files of accounts are broken: {fault}", "/doctor"))
+class Problem(NamedTuple):
+    """Something that needs a look. `kind` is `bad`, `warn` or `note`; `link` is the page that shows more."""
+
+    kind: str
+    text: str
+    link: str
+
+
+KINDS = ("bad", "warn", "note")
+LEVELS = ("high", "warm", "calm")
+OF_LEVELS = {"high": "bad", "warm": "warn", "calm": "warn"}
+
+
+def groups_behind(snapshot: ClusterSnapshot) -> list[GroupView]:
+    """Return users' groups with lag; the group that needs help most comes first."""
+    behind = [each for each in snapshot.groups.values() if each.lag and not each.is_system]
+    return sorted(behind, key=lambda each: (LEVELS.index(each.level), -each.delay_ms, -each.lag, each.name))
+
+
+def problems_of(snapshot: ClusterSnapshot) -> list[Problem]:
+    """Return the problems of the cluster, worst first: brokers, then groups as in `groups_behind`."""
+    found = [problem for broker in snapshot.brokers.values() for problem in _problems_of(broker)]
     for group in snapshot.groups.values():
-        where = address("groups", group.name)
         if group.differs:
-            found.append(("bad", f"Members of group {group.name} subscribe differently, and miss messages", where))
-        if group.lag and not group.members and not group.is_system:
-            text = f"Group {group.name} is {counted(group.lag, 'message')} behind, and nobody of it is online"
-            found.append(("warn", text, where))
+            text = f"Members of group {group.name} subscribe differently, and miss messages"
+            found.append(Problem("bad", text, address("groups", group.name)))
+    for group in groups_behind(snapshot):
+        if group.level != "calm" or not group.members:
+            waits = f", the oldest waits for {duration(group.delay_ms / 1000)}" if group.delay_ms else ""
+            online = f"{counted(len(group.members), 'member')} online" if group.members else "no member is online"
+            text = f"Group {group.name} is {counted(group.lag, 'message')} behind{waits}; {online}"
+            found.append(Problem(OF_LEVELS[group.level], text, address("groups", group.name)))
     letters = sum(each.dead_letters for each in snapshot.groups.values())
     if letters:
-        text = f"{counted(letters, 'dead letter')}: messages that groups gave up"
-        found.append(("note", text, "/dead-letters"))
-    return sorted(found, key=lambda each: ("bad", "warn", "note").index(each[0]))
+        found.append(
+            Problem("note", f"{counted(letters, 'dead letter')}: messages that groups gave up", "/dead-letters")
+        )
+    return sorted(found, key=lambda each: KINDS.index(each.kind))
 
 
-def _behind(snapshot: ClusterSnapshot) -> list[GroupView]:
-    """Return the groups that have lag, with the longest delay in time first."""
-    late = [each for each in snapshot.groups.values() if each.lag > 0]
-    return sorted(late, key=lambda each: (-each.delay_ms, -each.lag, each.name))
+def _problems_of(broker: BrokerView) -> Iterator[Problem]:
+    line, link = RuntimeFigures(broker), address("brokers", broker.name)
+    if broker.error is not None:
+        since = time_text(broker.error_since_ms)
+        yield Problem("bad", f"Broker {broker.name} {broker.silence} since {since}: {broker.error}", link)
+    if line.refusal:
+        yield Problem("bad", f"Broker {broker.name} takes no messages: {line.refusal}", link)
+    elif line.disk is not None and line.disk >= DISK_WARNING:
+        kind = "bad" if line.disk >= DISK_TROUBLE else "warn"
+        yield Problem(kind, f"Broker {broker.name}: its disk is {line.disk:.0%} full", link)
+    if fault := broker.runtime.get("pyromqPermissionsFault"):
+        yield Problem("bad", f"Broker {broker.name}: its files of accounts are broken: {fault}", link)
 
 
 ROUTES = [view("/", overview), view("/doctor", doctor)]

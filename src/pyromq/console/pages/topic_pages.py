@@ -9,7 +9,6 @@ from starlette.responses import Response
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.console.cluster.cluster_snapshot import TopicView, kind_of
 from pyromq.console.security.console_accounts import Role
-from pyromq.console.view.chart import ChartLine
 from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
@@ -55,8 +54,8 @@ async def topic(context: RequestContext) -> Response:
         configs=configs,
         producers=producers,
         groups=groups,
-        into=ChartLine("in", context.history.rates("sent", name)),
-        behind=[ChartLine(each.name, context.history.values("lag", each.name), "two") for each in lines],
+        into=context.rate_line("in", "sent", name),
+        behind=[context.value_line(each.name, "lag", each.name, "two") for each in lines],
     )
 
 

@@ -54,7 +54,7 @@ async function refresh() {
   shownAt = new Date();
   for (const part of parts) {
     const fresh = page.getElementById(part.id);
-    if (!fresh || part.querySelector("details[open]") || fresh.innerHTML === part.innerHTML) continue;
+    if (!fresh || part.querySelector("details[open], [data-shows]") || fresh.innerHTML === part.innerHTML) continue;
     const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : "";
     if (focused === null) continue;  // a button or a field that is in use
     part.replaceChildren(...fresh.childNodes);
@@ -285,6 +285,22 @@ document.addEventListener("click", (event) => {
   if (!row || event.target.closest("a, tr.inside") || !getSelection().isCollapsed) return;
   const button = row.querySelector("[data-expand]");
   if (button) expand(button);
+});
+
+// --- the values of a chart at the pointer
+
+document.addEventListener("pointerover", (event) => {
+  const chart = event.target.closest?.(".chart");
+  const reading = event.target.closest?.(".reading");
+  for (const each of document.querySelectorAll(".chart-reading[data-shows]")) {
+    if (each.closest(".chart") === chart) continue;
+    each.textContent = each.dataset.range;
+    delete each.dataset.shows;
+  }
+  const line = reading && chart.querySelector(".chart-reading");
+  if (!line) return;
+  line.textContent = reading.querySelector("title").textContent;
+  line.dataset.shows = "";
 });
 
 // --- copy

@@ -1,13 +1,19 @@
-"""Draws charts of values over time as SVG on the server: no script, no library, colours by style-sheet classes."""
+"""Draws charts of values over time as SVG on the server: no library, colours by style-sheet classes.
+
+Each chart has columns with the values at a time, which the browser shows as a tooltip and the page's script beside the
+legend.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
 from pyromq.console.cluster.cluster_history import Point
+from pyromq.console.view.chart_axes import SCALES, Scale, time_ticks
 from pyromq.console.view.texts import number
 from pyromq.console.view.viewer_times import in_zone, time_text, zone_name
 
@@ -16,45 +22,50 @@ MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 STEPS = ((MINUTE_MS, "minute"), (10 * MINUTE_MS, "ten minutes"), (HOUR_MS, "hour"), (6 * HOUR_MS, "six hours"))
 LONG_STEPS = ((DAY_MS, "day"), (7 * DAY_MS, "week"), (30 * DAY_MS, "thirty days"), (365 * DAY_MS, "year"))
 
-WIDTH, HEIGHT = 640, 150
-LEFT, RIGHT, TOP, BOTTOM = 56, 8, 10, 26
+WIDTH, HEIGHT = 1000, 100  # units of lines, which are stretched to the chart; texts are not
 SPARK_WIDTH, SPARK_HEIGHT = 96, 22
+SPARK_POINTS = 48  # a small chart has no room for more
 
 
 class ChartLine:
-    """One line of a chart: name in the legend, style-sheet class (`one`, `two`), points."""
+    """One line of a chart: name in the legend, points, style-sheet class (`one`, `two`).
 
-    def __init__(self, name: str, points: Sequence[Point], style: str = "one") -> None:
+    `now` is the value of the legend, by default that of the last point.
+    """
+
+    def __init__(self, name: str, points: Sequence[Point], style: str = "one", *, now: float | None = None) -> None:
         self.name, self.points, self.style = name, points, style
+        last = next((each.value for each in reversed(points) if each.value is not None), None)
+        self.now = last if now is None else now
 
     @property
     def known(self) -> list[float]:
         return [point.value for point in self.points if point.value is not None]
 
 
-def chart(title: str, lines: Sequence[ChartLine], text: Callable[[float | None], str]) -> Markup:
-    """Return a chart as an HTML figure with title, legend and axes.
-
-    Last values are written out; the label has all values.
-    """
+def chart(title: str, lines: Sequence[ChartLine], unit: str) -> Markup:
+    """Return a chart as an HTML figure with title, legend and axes. `unit` is a key of `SCALES`."""
+    scale = SCALES[unit]
     times = [point.time_ms for line in lines for point in line.points]
     known = [value for line in lines for value in line.known]
-    legend = Markup("").join(_legend(line, text) for line in lines)
+    legend = Markup("").join(
+        Markup("<span class='legend {}'>{} <b>{}</b></span>").format(line.style, line.name, scale.text(line.now))
+        for line in lines
+    )
     head = Markup("<figcaption><span class=chart-title>{}</span>{}</figcaption>").format(title, legend)
     if len(known) < 2 or min(times) == max(times):
         empty = "The first samples are being taken; a line appears within half a minute."
         return Markup("<figure class=chart>{}<p class='muted chart-empty'>{}</p></figure>").format(head, empty)
-    begin, end, top = min(times), max(times), _round_up(max(known))
-    parts = [grid(top, text), _clock(begin, end)]
-    parts += [_path(line, begin, end, top) for line in lines]
-    label = f"{title}: " + "; ".join(
-        f"{line.name} {text(min(line.known))} to {text(max(line.known))}, now {text(line.known[-1])}"
+    begin, end = min(times), max(times)
+    ticks = scale.ticks(max(known))
+    label = f"{title}, {time_text(begin)} to {time_text(end)}: " + "; ".join(
+        f"{line.name} {scale.text(min(line.known))} to {scale.text(max(line.known))}, now {scale.text(line.now)}"
         for line in lines
         if line.known
     )
-    return Markup('<figure class=chart>{}<svg viewBox="0 0 {} {}" role=img aria-label="{}">{}</svg></figure>').format(
-        head, WIDTH, HEIGHT, label, Markup("").join(parts)
-    )
+    drawn = Markup("").join(_path(line, begin, end, ticks[-1]) for line in lines)
+    parts = _axes(scale, ticks, time_ticks(begin, end)) + _stretched(drawn) + _readings(lines, scale, begin, end)
+    return _figure(head, label, f"{time_text(begin)[:16]} to {_end_text(begin, end)}", parts)
 
 
 def spark(points: Sequence[Point], label: str) -> Markup:
@@ -63,9 +74,9 @@ def spark(points: Sequence[Point], label: str) -> Markup:
     if len(known) < 2:
         return Markup("")
     top, begin, end = max(known) or 1.0, points[0].time_ms, points[-1].time_ms
-    pieces = _pieces(points, begin, end, top, (0, SPARK_WIDTH), (2, SPARK_HEIGHT - 2))
+    pieces = _pieces(points, begin, end, top, (SPARK_WIDTH, SPARK_HEIGHT - 4))
     return Markup(
-        '<svg class=spark viewBox="0 0 {} {}" role=img aria-label="{}"><path class="line one" d="{}"/></svg>'
+        '<svg class=spark viewBox="0 -2 {} {}" role=img aria-label="{}"><path class="line one" d="{}"/></svg>'
     ).format(SPARK_WIDTH, SPARK_HEIGHT, label, pieces)
 
 
@@ -79,69 +90,6 @@ def bar(share: float, label: str) -> Markup:
     ).format(level, label, share * 100)
 
 
-def _legend(line: ChartLine, text: Callable[[float | None], str]) -> Markup:
-    last = line.known[-1] if line.known else None
-    return Markup("<span class='legend {}'>{} <b>{}</b></span>").format(line.style, line.name, text(last))
-
-
-def grid(top: float, text: Callable[[float], str], *, shares: Sequence[float] = (0.0, 0.5, 1.0)) -> Markup:
-    """Return the SVG lines across a chart at these shares of `top`, each with its value in front."""
-    parts = []
-    for share in shares:
-        y = TOP + (1 - share) * (HEIGHT - TOP - BOTTOM)
-        parts.append(
-            Markup(
-                '<line class=grid x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
-                '<text x="{}" y="{:.1f}" class=axis-y>{}</text>'
-            ).format(LEFT, WIDTH - RIGHT, y, y, LEFT - 6, y + 4, text(top * share))
-        )
-    return Markup("").join(parts)
-
-
-def _clock(begin: int, end: int) -> Markup:
-    parts = []
-    for share, style in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        ms = begin + share * (end - begin)
-        x = LEFT + share * (WIDTH - LEFT - RIGHT)
-        parts.append(
-            Markup('<text x="{:.1f}" y="{}" class="axis-x {}">{}</text>').format(
-                x, HEIGHT - 6, style, time_text(ms)[11:]
-            )
-        )
-    return Markup("").join(parts)
-
-
-def _path(line: ChartLine, begin: int, end: int, top: float) -> Markup:
-    pieces = _pieces(line.points, begin, end, top, (LEFT, WIDTH - RIGHT), (TOP, HEIGHT - BOTTOM))
-    return Markup('<path class="line {}" d="{}"><title>{}</title></path>').format(line.style, pieces, line.name)
-
-
-def _pieces(
-    points: Sequence[Point], begin: int, end: int, top: float, across: tuple[float, float], down: tuple[float, float]
-) -> str:
-    """Return attribute `d` of an SVG path through the points, interrupted where values are unknown."""
-    span, parts, move = max(end - begin, 1), [], True
-    for point in points:
-        if point.value is None:
-            move = True
-            continue
-        x = across[0] + (point.time_ms - begin) / span * (across[1] - across[0])
-        y = down[1] - (point.value / top if top else 0) * (down[1] - down[0])
-        parts.append(f"{'M' if move else 'L'}{x:.1f} {y:.1f}")
-        move = False
-    return str(escape("".join(parts)))
-
-
-def _round_up(value: float) -> float:
-    """Return the next of 1, 2, 5, 10, 20, ... above a value, so that the axis has round numbers."""
-    if value <= 0:
-        return 1.0
-    step = 10.0 ** (len(str(int(value))) - 1) if value >= 1 else 0.1
-    while step > value:
-        step /= 10
-    return next(step * each for each in (1, 2, 5, 10) if step * each >= value)
-
-
 def columns(noun: str, times: Sequence[int]) -> Markup:
     """Return a column chart with the number of times (ms since 1970) in each minute, hour or day; "" without times."""
     if not times:
@@ -150,38 +98,99 @@ def columns(noun: str, times: Sequence[int]) -> Markup:
     steps = (*STEPS, *LONG_STEPS)
     step, name = next((each for each in steps if (last - first) / each[0] < MOST_COLUMNS), steps[-1])
     counts = Counter(each // step for each in times)
-    begin, end = min(counts), max(counts)
-    top = max(counts.values())
+    begin, count = min(counts), max(max(counts) - min(counts) + 1, 12)
+    scale = SCALES["number"]
+    ticks = scale.ticks(max(counts.values()))
     title = f"{noun} each {name}"
-    wide = (WIDTH - LEFT - RIGHT) / max(end - begin + 1, 12)
-    parts = [grid(top, number, shares=(0.0, 1.0))]
-    for at, count in sorted(counts.items()):
-        height = count / top * (HEIGHT - TOP - BOTTOM)
+    drawn = Markup("").join(
+        Markup('<rect class=column x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
+            (at - begin + 0.05) * WIDTH / count,
+            HEIGHT * (1 - found / ticks[-1]),
+            0.9 * WIDTH / count,
+            HEIGHT * found / ticks[-1],
+        )
+        for at, found in sorted(counts.items())
+    )
+    readings = Markup("").join(
+        _reading((at - begin) / count, 1 / count, f"{_day_text(at * step, step)}: {number(found)}")
+        for at, found in sorted(counts.items())
+    )
+    end_ms = (begin + count) * step
+    parts = _axes(scale, ticks, time_ticks(begin * step, end_ms)) + _stretched(drawn) + readings
+    span = f"{_day_text(begin * step, step)} to {_day_text(max(counts) * step, step)}"
+    head = Markup("<figcaption><span class=chart-title>{}</span></figcaption>").format(title)
+    return _figure(head, f"{title}: {number(max(counts.values()))} at most, from {span}", span, parts)
+
+
+def _figure(head: Markup, label: str, reading: str, parts: Markup) -> Markup:
+    return Markup(
+        '<figure class=chart>{}<svg class=drawing role=img aria-label="{}">'
+        '<svg class=plot x=50 y=8 width="86%" height="76%">{}</svg></svg>'
+        '<p class="chart-reading muted" data-range="{range}" aria-hidden=true>{range}</p></figure>'
+    ).format(head, label, parts, range=f"{reading}, {zone_name()}")
+
+
+def _axes(scale: Scale, ticks: Sequence[float], times: Sequence[tuple[float, str]]) -> Markup:
+    """Return lines across the chart with the values before them, and times below."""
+    parts = []
+    for value in ticks:
+        y = f"{100 * (1 - value / ticks[-1]):.2f}%"
         parts.append(
             Markup(
-                '<rect class=column x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}: {}</title></rect>'
-            ).format(
-                LEFT + (at - begin) * wide + 0.5,
-                HEIGHT - BOTTOM - height,
-                max(wide - 1, 0.5),
-                height,
-                _day_text(at * step, step),
-                number(count),
-            )
+                '<line class=grid x1=0 x2="100%" y1="{}" y2="{}"/><text x=-6 y="{}" dy=".32em" class=axis-y>{}</text>'
+            ).format(y, y, y, scale.label(value, ticks[-1]))
         )
-    right = LEFT + (end + 1 - begin) * wide
-    parts.append(_label(LEFT, "start", _day_text(begin * step, step)))
-    if right > 260:  # a label further left would overlap the first label
-        parts.append(_label(right, "end", _day_text(end * step, step)))
-    label = f"{title}: {number(top)} at most, from {_day_text(begin * step, step)} to {_day_text(end * step, step)}"
-    return Markup(
-        "<figure class=chart><figcaption><span class=chart-title>{}</span>"
-        '<span class=muted>{}</span></figcaption><svg viewBox="0 0 {} {}" role=img aria-label="{}">{}</svg></figure>'
-    ).format(title, zone_name(), WIDTH, HEIGHT, label, Markup("").join(parts))
+    for share, text in times:
+        parts.append(Markup('<text x="{:.2f}%" y="100%" dy="1.5em" class=axis-x>{}</text>').format(100 * share, text))
+    return Markup("").join(parts)
 
 
-def _label(x: float, style: str, text: str) -> Markup:
-    return Markup('<text x="{:.1f}" y="{}" class="axis-x {}">{}</text>').format(x, HEIGHT - 6, style, text)
+def _stretched(drawn: Markup) -> Markup:
+    return Markup('<svg width="100%" height="100%" viewBox="0 0 {} {}" preserveAspectRatio=none>{}</svg>').format(
+        WIDTH, HEIGHT, drawn
+    )
+
+
+def _readings(lines: Sequence[ChartLine], scale: Scale, begin: int, end: int) -> Markup:
+    """Return invisible columns across the chart, each with the values in its middle as title."""
+    shown = [(line.name, line.points, [each.time_ms for each in line.points]) for line in lines if line.points]
+    count = min(MOST_COLUMNS, max(len(points) for _, points, _ in shown))
+    parts = []
+    for place in range(count):
+        at = begin + (place + 0.5) * (end - begin) / count
+        found = [(name, points[min(bisect_left(times, at), len(points) - 1)]) for name, points, times in shown]
+        text = ", ".join(f"{name} {scale.text(point.value)}" for name, point in found)
+        parts.append(_reading(place / count, 1 / count, f"{time_text(found[0][1].time_ms)}: {text}"))
+    return Markup("").join(parts)
+
+
+def _reading(place: float, width: float, text: str) -> Markup:
+    return Markup('<rect class=reading x="{:.2f}%" width="{:.2f}%" height="100%"><title>{}</title></rect>').format(
+        100 * place, 100 * width, text
+    )
+
+
+def _path(line: ChartLine, begin: int, end: int, top: float) -> Markup:
+    pieces = _pieces(line.points, begin, end, top, (WIDTH, HEIGHT))
+    return Markup('<path class="line {}" d="{}"/>').format(line.style, pieces)
+
+
+def _pieces(points: Sequence[Point], begin: int, end: int, top: float, size: tuple[int, int]) -> str:
+    """Return attribute `d` of an SVG path through the points, interrupted where values are unknown."""
+    span, parts, move = max(end - begin, 1), [], True
+    for at_ms, value in points:
+        if value is None:
+            move = True
+            continue
+        x, y = (at_ms - begin) / span * size[0], size[1] * (1 - (value / top if top else 0))
+        parts.append(f"{'M' if move else 'L'}{x:.1f} {y:.1f}")
+        move = False
+    return str(escape("".join(parts)))
+
+
+def _end_text(begin_ms: int, end_ms: int) -> str:
+    begin, end = time_text(begin_ms)[:16], time_text(end_ms)[:16]
+    return end[11:] if begin[:10] == end[:10] else end
 
 
 def _day_text(ms: int, step: int) -> str:

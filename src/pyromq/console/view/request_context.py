@@ -13,11 +13,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.cluster.cluster_history import ClusterHistory
+from pyromq.console.cluster.cluster_snapshot import lag_level
 from pyromq.console.console import Console
 from pyromq.console.security.console_accounts import ConsoleAccount, Role
 from pyromq.console.security.sessions import BrowserSession, Notice, RefusedForm
 from pyromq.console.view import texts
-from pyromq.console.view.chart import bar, chart, spark
+from pyromq.console.view.chart import SPARK_POINTS, ChartLine, bar, chart, spark
 from pyromq.console.view.typed_form import TypedForm
 from pyromq.console.view.viewer_times import SPANS, TimeRange, field_text, read_time, zone_name
 from pyromq.errors import MQError, UsageError
@@ -28,6 +29,8 @@ PASSWORDS = frozenset({"password", "password_again", "secret_key"})
 SECRETS = PASSWORDS | {"csrf", "back", "body"}  # fields that are not in the audit log
 MOST_KEPT = 16 << 10  # limit of characters kept of a refused form, in the memory of its session
 
+CHART_SPANS = {"15m": 900.0, "1h": 3600.0, "1d": 86_400.0}  # time ranges of charts, in seconds
+CHART_POINTS = 300  # about the number of points of a chart's line
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1  # the largest queue id and offset in the protocol
 
 
@@ -98,13 +101,30 @@ class RequestContext:
         except UsageError:
             return self.fields.get(name, "")
 
-    rate_text = staticmethod(texts.rate)
-    number_text = staticmethod(texts.number)
-    seconds_text = staticmethod(texts.duration)
-
     @property
     def history(self) -> ClusterHistory:
         return self.console.history
+
+    @property
+    def span(self) -> str:
+        """The time range of the page's charts, a key of `CHART_SPANS`."""
+        span = self.query.get("span", "")
+        return span if span in CHART_SPANS else "1h"
+
+    def span_link(self, span: str) -> str:
+        """Return the address of this page with another time range of its charts."""
+        query = {name: value for name, value in self.query.items() if name != "span"}
+        return f"{self.request.url.path}?{urlencode({**query, 'span': span})}"
+
+    def rate_line(self, label: str, what: str, name: str = "", style: str = "one") -> ChartLine:
+        """Return a line of a chart with the rates of a counter, as in `ClusterHistory.rates`."""
+        points = self.history.rates(what, name, seconds=CHART_SPANS[self.span], most=CHART_POINTS)
+        return ChartLine(label, points, style, now=self.history.rate(what, name))
+
+    def value_line(self, label: str, what: str, name: str = "", style: str = "one") -> ChartLine:
+        """Return a line of a chart with values of a group, as in `ClusterHistory.values`."""
+        points = self.history.values(what, name, seconds=CHART_SPANS[self.span], most=CHART_POINTS)
+        return ChartLine(label, points, style)
 
     def may(self, role: str) -> bool:
         return self.role >= Role.of(role)
@@ -232,9 +252,8 @@ def page_templates(assets: Mapping[str, str]) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     found.filters.update(texts.FILTERS)
-    found.globals.update(
-        address=address, chart=chart, spark=spark, bar=bar, asset=assets, zone_name=zone_name, spans=SPANS
-    )
+    found.globals.update(address=address, asset=assets, chart=chart, spark=spark, spark_points=SPARK_POINTS, bar=bar)
+    found.globals.update(chart_spans=CHART_SPANS, lag_level=lag_level, zone_name=zone_name, spans=SPANS)
     return found
 
 

@@ -38,4 +38,4 @@ def test_a_wrong_name_is_told_what_it_is_like(cli, names):
 
 
 def test_a_wrong_command_is_told_what_it_is_like(cli):
-    assert "Did you mean 'send'?" in cli("sned", "orders", "x").err
+    assert "did you mean `pyromq send`?" in cli("sned", "orders", "x").err

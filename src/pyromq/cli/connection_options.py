@@ -119,6 +119,11 @@ def _note_namesrv(ctx: click.Context, option: click.Parameter, value: str) -> st
     """Store the name servers of this command: the option if typed, else those of the context, else `value`."""
     if ctx.get_parameter_source(str(option.name)) is not ParameterSource.COMMANDLINE:
         value = ctx.meta.get(_NAMESRV, value)
+    elif value.isascii() and value.isdigit():  # in other programs -n is a count
+        counts = (each.opts for each in ctx.command.params if each.name in ("count", "last"))
+        written = " or ".join(f"{letter} {value} ({name})" for letter, name, *_ in counts)
+        advice = f"; for a number of messages write {written}" if written else ""
+        raise click.BadParameter(f"-n names the name servers, and {value} is not HOST:PORT{advice}")
     ctx.meta[_NAMESRV] = value
     return value
 

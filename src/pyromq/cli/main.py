@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -22,6 +21,7 @@ except ImportError:  # the extra `cli` is not installed
     sys.exit(f"pyromq: the command line needs more packages; to install them: {install_command('cli')}")
 
 from pyromq.cli.cluster_names import suggestions
+from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connection_options, use
 from pyromq.cli.context_file import CONTEXT, variables_in_use
 from pyromq.cli.render import one_line
@@ -51,32 +51,28 @@ COMMANDS = {
     "bench": ("messages.bench:bench", "Measure the throughput of sending and pulling."),
     "context": ("context_commands:context", "Save named clusters and choose the current one."),
     "completion": ("completion:completion", "Print the completion script of a shell."),
+    "help": ("help_command:help_command", "Show the help of a command."),
 }
 
 
-class Commands(click.Group):
-    """A click group that lists commands from `COMMANDS` without importing them, so that `--help` is quick."""
+class Commands(Group):
+    """The group of all commands. It lists `COMMANDS` without importing them, so that `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            if not ctx.resilient_parsing and (alike := get_close_matches(cmd_name, COMMANDS)):
-                ctx.fail(f"No such command {cmd_name!r}. Did you mean {' or '.join(map(repr, alike))}?")
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(import_module(f"pyromq.cli.commands.{module}"), attribute)
-        assert isinstance(command, click.Command)
-        return command
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+            self.add_command(getattr(import_module(f"pyromq.cli.commands.{module}"), attribute), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def summary(self, ctx: click.Context, name: str) -> str:
+        return COMMANDS[name][1]
 
     def invoke(self, ctx: click.Context) -> Any:
         with suggestions(ctx):
             return super().invoke(ctx)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[click.shell_completion.CompletionItem]:
         options = click.Command.shell_complete(self, ctx, incomplete)
@@ -87,13 +83,13 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="pyromq", message="pyromq %(version)s (protocol of RocketMQ 4.9.8)")
 @connection_options(hidden=False)
-@click.option("--context", envvar=CONTEXT, metavar="NAME", help="Use this saved cluster; see `pyromq context`.")
+@click.option("--context", envvar=CONTEXT, metavar="NAME", help="Use this saved cluster; accepted at any position.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error; accepted at any position.")
 @click.pass_context
 def pyromq(ctx: click.Context, context: str | None, debug: bool) -> None:
     """RocketMQ in one pip install.
 
-    Start with `pyromq serve`, then `pyromq send orders hello` and `pyromq consume orders --from beginning`.
+    Words of rpk, nats and kcat are understood too: ls, cat, tail, produce, pub, sub, describe, rm.
     """
     use(ctx, variables_in_use(context))
 
@@ -114,6 +110,7 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code. An error is printed as one line on standard error."""
     arguments, debug = _without_debug(arguments)
+    arguments = _context_first(arguments)
     try:
         _check_text(arguments)
         with _LeftOut() as left_out:
@@ -175,3 +172,13 @@ def _without_debug(arguments: Sequence[str]) -> tuple[list[str], bool]:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [each for number, each in enumerate(arguments) if each != "--debug" or number >= end]
     return kept, len(kept) < len(arguments)
+
+
+def _context_first(arguments: list[str]) -> list[str]:
+    """Return the arguments with `--context NAME` first: users append this option of `pyromq` to a command."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    for number, each in enumerate(arguments[:end]):
+        if each == "--context" or each.startswith("--context="):
+            width = 1 if "=" in each else 2
+            return [*arguments[number : number + width], *arguments[:number], *arguments[number + width :]]
+    return arguments

@@ -6,7 +6,7 @@ import click
 
 from pyromq.errors import UsageError
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 class Declined(UsageError):

@@ -27,6 +27,7 @@ class Start:
 
 BEGINNING = Start(offset=0)
 END = Start()
+_PLACES = {"beginning": BEGINNING, "start": BEGINNING, "earliest": BEGINNING, "end": END, "latest": END}
 
 
 def read_time(text: str) -> int:
@@ -62,9 +63,9 @@ def read_duration(text: str) -> float:
 
 
 def read_place(text: str) -> Start:
-    """Parse where reading of a queue starts: `beginning`, `end`, or a time."""
-    if text in ("beginning", "end"):
-        return BEGINNING if text == "beginning" else END
+    """Parse where reading of a queue starts: `beginning`, `end`, or a time. Words of rpk and Kafka are accepted."""
+    if place := _PLACES.get(text):
+        return place
     try:
         return Start(time_ms=read_time(text))
     except click.BadParameter as error:
@@ -73,4 +74,6 @@ def read_place(text: str) -> Start:
 
 def read_start(text: str) -> Start:
     """Parse where reading of a queue starts: `beginning`, `end`, an offset, or a time."""
+    if re.fullmatch(r"-\d+", text):
+        raise click.BadParameter(f"{text!r} is before the beginning; for the newest messages write --last {text[1:]}")
     return Start(offset=int(text)) if text.isdigit() and len(text) < 12 and text.isascii() else read_place(text)

@@ -154,14 +154,14 @@ def test_a_slave_finds_its_master_by_the_name_servers_of_an_option(serve, tmp_pa
     [
         (["--broker-ip", "0.0.0.0"], "clients cannot connect to 0.0.0.0; give the address at which they reach"),
         (["--broker-ip", "localhost"], "'localhost' is not an IP address"),
-        (["--namesrv-port", "70000"], "70000 is not in the range"),
+        (["--namesrv-port", "70000"], "70,000 is out of range; write 0 to 65,535"),
         (["--namesrv-port", "7000", "--broker-port", "7000"], "cannot both listen on port 7000"),
         (["--config", "nono.conf"], "'nono.conf' does not exist"),
         (["--broker-name", "x", "broker"], "write --broker-name after `serve broker`"),
         (["broker"], "a broker needs a name server: give one with --namesrv"),
         (["broker", "--etcd", "127.0.0.1:2379"], "'127.0.0.1:2379' is no URL of a member of etcd"),
         (["broker", "--etcd", ","], "give the URL of at least one member of etcd"),
-        (["broker", "--etcd", "http://127.0.0.1:1", "--replica", "256"], "256 is not in the range"),
+        (["broker", "--etcd", "http://127.0.0.1:1", "--replica", "256"], "256 is out of range; write 1 to 255"),
     ],
 )
 def test_wrong_options_are_refused_with_the_usage(cli, monkeypatch, arguments, text):

@@ -9,16 +9,17 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import TOPIC_NAME
+from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option, secret_in
 from pyromq.cli.prompts import confirm, yes_option
 from pyromq.cli.render import output_option, show_rows
 from pyromq.client.admin.cluster_accounts import RIGHTS, find_account
 
 _RIGHT = click.Choice(RIGHTS)
-_broker_option = click.option("--broker", metavar="NAME", help="Only on this broker. [default: all]")
+_broker_option = click.option("-b", "--broker", metavar="NAME", help="Only on this broker. [default: all]")
 
 
-@click.group()
+@click.group(cls=Group)
 def acl() -> None:
     """List, set, delete and check accounts and their rights, on brokers with permissions.
 
@@ -70,9 +71,14 @@ def list_accounts(broker: str | None, namesrv: str, output: str) -> None:
 @click.option("--new-secret", metavar="@FILE", help="File with the account's secret key. [default: prompt]")
 @click.option("--admin/--no-admin", default=None, help="Make it an administrator, which has all rights, or not.")
 @click.option(
-    "--topic", "topics", multiple=True, metavar="NAME=RIGHT", help="PUB, SUB, PUB|SUB or DENY; empty: the default."
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME=RIGHT",
+    help="PUB, SUB, PUB|SUB or DENY; empty: the default.",
 )
-@click.option("--group", "groups", multiple=True, metavar="NAME=RIGHT", help="SUB or DENY; empty: the default.")
+@click.option("-g", "--group", "groups", multiple=True, metavar="NAME=RIGHT", help="SUB or DENY; empty: the default.")
 @click.option("--other-topics", type=_RIGHT, help="Default right on topics.")
 @click.option("--other-groups", type=_RIGHT, help="Default right on groups.")
 @click.option("--from", "addresses", metavar="PATTERN", help="Addresses that need neither signature nor rights.")

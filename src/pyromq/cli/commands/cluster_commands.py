@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 import click
 
 from pyromq import Admin
+from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.replica_commands import failover, replicas
 from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.client.admin.servers import RoundTrip
 from pyromq.clock import local_time
@@ -29,7 +31,7 @@ def _not_empty(ctx: click.Context, argument: click.Parameter, text: str) -> str:
     return text
 
 
-@click.group()
+@click.group(cls=Group)
 def cluster() -> None:
     """Show brokers, their state and settings."""
 
@@ -239,8 +241,10 @@ def lag(broker: str | None, least: int, ordered: bool, namesrv: str, output: str
 
 @cluster.command("rt")
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@click.option("--count", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="Messages per topic.")
-@click.option("--size", type=click.IntRange(1, 4 << 20), default=128, show_default=True, help="Bytes of a message.")
+@click.option(
+    "-c", "--count", type=WholeNumber(1, 1_000_000), default=100, show_default=True, help="Messages per topic."
+)
+@click.option("--size", type=WholeNumber(1, 4 << 20), default=128, show_default=True, help="Bytes of a message.")
 @click.option("--each", is_flag=True, help="Show every message.")
 @namesrv_option
 @output_option

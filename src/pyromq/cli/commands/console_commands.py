@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import output_option, show_rows
 from pyromq.errors import UsageError
 from pyromq.extras import install_command
@@ -33,11 +35,11 @@ _DATA = click.option(
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @namesrv_option
 @_DATA
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="IP", help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="[default: 8876; 0: any free]")
+@click.option("--port", type=WholeNumber(0, 65535), metavar="PORT", help="[default: 8876; 0: any free]")
 @click.option("--name", "names", multiple=True, help="Host name accepted in requests, besides the address.")
 @click.option("--cert", type=_FILE, metavar="FILE", help="Server certificate (PEM), for HTTPS.")
 @click.option("--key", type=_FILE, metavar="FILE", help="Private key of --cert, if in another file.")
@@ -51,7 +53,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     metavar="PORT",
     help="Port for /metrics (Prometheus), /healthz and /readyz. [default: none; 0: any free]",
 )

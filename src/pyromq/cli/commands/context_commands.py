@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import DEFAULT_NAMESRV, NAMESRV, variable_options
 from pyromq.cli.context_file import SECRET, ContextFile, context_file_path
 from pyromq.cli.render import output_option, show_record, show_rows
@@ -19,7 +20,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     return [CompletionItem(name) for name in sorted(ContextFile.load().variables) if name.startswith(incomplete)]
 
 
-@click.group()
+@click.group(cls=Group)
 def context() -> None:
     """Save named clusters and choose the current one.
 

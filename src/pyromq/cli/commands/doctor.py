@@ -6,12 +6,13 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import TOPIC_NAME
+from pyromq.cli.command_tree import Command
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.render import output_option, show_rows
 from pyromq.excerpt import escaped
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("topic", type=TOPIC_NAME, required=False)
 @namesrv_option
 @output_option

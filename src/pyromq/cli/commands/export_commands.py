@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from pyromq import Admin
+from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.render import as_json
 
 
-@click.group()
+@click.group(cls=Group)
 def export() -> None:
     """Export settings, topics and groups, or metrics of a cluster as JSON, in mqadmin's format."""
 

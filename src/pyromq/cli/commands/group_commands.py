@@ -12,9 +12,11 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME
+from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.prompts import confirm, yes_option
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import as_json, one_line, output_option, show_record, show_rows
 from pyromq.cli.times import read_duration
 from pyromq.client.admin.cluster_groups import LockedQueue, OnlineMember
@@ -26,11 +28,11 @@ from pyromq.excerpt import escaped
 from pyromq.names import check_group, is_system_group
 from pyromq.remoting.bodies import GroupConfig
 
-_JAVA_INT = click.IntRange(0, (1 << 31) - 1)  # range of numbers: Java's brokers and tools read an `int`
-_QUEUES = click.IntRange(0, 65536)
+_JAVA_INT = WholeNumber(0, (1 << 31) - 1)  # range of numbers: Java's brokers and tools read an `int`
+_QUEUES = WholeNumber(0, 65536)
 
 
-@click.group()
+@click.group(cls=Group)
 def group() -> None:
     """Create, alter, delete, list and inspect consumer groups."""
 
@@ -162,8 +164,8 @@ def settings(name: str, namesrv: str, output: str) -> None:
 @click.option(
     "--every", "seconds", type=read_duration, default="60s", show_default=True, help="Interval between checks."
 )
-@click.option("--rounds", type=click.IntRange(1), help="Stop after this many checks. [default: never]")
-@click.option("--lag", "most_lag", type=click.IntRange(0), help="Show groups with a larger lag.")
+@click.option("--rounds", type=WholeNumber(1), help="Stop after this many checks. [default: never]")
+@click.option("--lag", "most_lag", type=WholeNumber(0), help="Show groups with a larger lag.")
 @click.option("--delay", "most_delay", type=read_duration, help="Show groups with a longer delay.")
 @namesrv_option
 @output_option
@@ -296,7 +298,7 @@ def _queue_rows(progress: list[QueueProgress], locks: list[LockedQueue]) -> list
 
 @group.command()
 @click.argument("name", type=GROUP_NAME)
-@click.option("--topic", help="Show only this topic.")
+@click.option("-t", "--topic", help="Show only this topic.")
 @namesrv_option
 @output_option
 def progress(name: str, topic: str | None, namesrv: str, output: str) -> None:

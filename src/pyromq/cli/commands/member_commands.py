@@ -8,6 +8,7 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
+from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.cluster_commands import answers_of
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.render import output_option, show_record, show_rows
@@ -17,7 +18,7 @@ from pyromq.remoting.bodies import ConsumerRunning
 from pyromq.remoting.codes import version_name
 
 
-@click.group()
+@click.group(cls=Group)
 def member() -> None:
     """Inspect group members and producers; have a member consume a message."""
 
@@ -142,7 +143,7 @@ def offsets(group: str, topic: str, client_id: str | None, namesrv: str, output:
 @click.argument("group", type=GROUP_NAME)
 @click.argument("client_id")
 @click.argument("message_id")
-@click.option("--topic", help="Topic of the message. [default: search all topics]")
+@click.option("-t", "--topic", help="Topic of the message. [default: search all topics]")
 @namesrv_option
 @output_option
 def consume(group: str, client_id: str, message_id: str, topic: str | None, namesrv: str, output: str) -> int:

@@ -9,15 +9,17 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
+from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.group_commands import check_known
 from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import output_option, show_rows
 from pyromq.cli.times import END, Start, read_place
 from pyromq.errors import UsageError
 from pyromq.message import MessageQueue
 
 
-@click.group()
+@click.group(cls=Group)
 def offset() -> None:
     """Show, set, reset and copy offsets."""
 
@@ -46,8 +48,8 @@ def show(topic: str, namesrv: str, output: str) -> None:
 @click.argument("group", type=GROUP_NAME)
 @click.argument("topic", type=TOPIC_NAME)
 @click.argument("broker")
-@click.argument("queue_id", type=click.IntRange(0))
-@click.argument("value", metavar="OFFSET", type=click.IntRange(0))
+@click.argument("queue_id", type=WholeNumber(0))
+@click.argument("value", metavar="OFFSET", type=WholeNumber(0))
 @namesrv_option
 def set_offset(group: str, topic: str, broker: str, queue_id: int, value: int, namesrv: str) -> None:
     """Set GROUP's offset of one queue of TOPIC, given by broker name and queue id.
@@ -110,10 +112,10 @@ def clone(source: str, destination: str, topic: str, namesrv: str, output: str) 
 @offset.command()
 @click.argument("topic", type=TOPIC_NAME)
 @click.argument("broker")
-@click.argument("queue_id", type=click.IntRange(0))
-@click.argument("begin", metavar="OFFSET", type=click.IntRange(0))
-@click.option("--count", type=click.IntRange(1), default=10, show_default=True, help="Show at most this many.")
-@click.option("--group", help="Mark the entries that match this group's subscription.")
+@click.argument("queue_id", type=WholeNumber(0))
+@click.argument("begin", metavar="OFFSET", type=WholeNumber(0))
+@click.option("-c", "--count", type=WholeNumber(1), default=10, show_default=True, help="Show at most this many.")
+@click.option("-g", "--group", help="Mark the entries that match this group's subscription.")
 @namesrv_option
 @output_option
 def entries(

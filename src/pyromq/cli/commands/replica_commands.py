@@ -7,8 +7,10 @@ from typing import Any
 import click
 
 from pyromq import Admin
+from pyromq.cli.command_tree import Command
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.prompts import confirm, yes_option
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import as_json, output_option, show_record, show_rows
 from pyromq.client.admin.replica_diagnosis import last_in_sync
 from pyromq.client.admin.replica_sets import ReplicaSetAnswers, electable
@@ -20,7 +22,7 @@ _MOST_NUMBER = 255
 _DEFAULT_REASON = "pyromq cluster failover --accept-loss"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("set_name", metavar="SET")
 @namesrv_option
 @output_option
@@ -48,9 +50,9 @@ def replicas(set_name: str, namesrv: str, output: str) -> int:
     return 1 if len(found.masters) != 1 or status.refusal else 0
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("set_name", metavar="SET")
-@click.option("--to", "number", type=click.IntRange(1, _MOST_NUMBER), required=True, help="Number of the new master.")
+@click.option("--to", "number", type=WholeNumber(1, _MOST_NUMBER), required=True, help="Number of the new master.")
 @click.option(
     "--accept-loss", is_flag=True, help="Elect a replica that is not in sync: confirmed messages may be lost."
 )

@@ -16,7 +16,9 @@ from pyromq.broker.config import BrokerConfig, from_java
 from pyromq.broker.replication.failover_config import NO_FAILOVER, parse_etcd
 from pyromq.broker.replication.set_record import MAX_REPLICA_NUMBER
 from pyromq.cli import run_servers, tls_settings
+from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import NAMESRV, connection_options, connections
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.server_properties import (
     broker_settings,
     metrics_config,
@@ -68,7 +70,7 @@ def _etcd(ctx: click.Context, option: click.Parameter, text: str | None) -> str 
 def _declared(option: str, config: type, field: str, text: str = "", **more: Any) -> Callable[[F], F]:
     """Return an option with the range and the default of a setting."""
     setting = settings_of(config)[field]
-    kind = click.IntRange(*setting.range) if setting.range else None
+    kind = WholeNumber(*setting.range) if setting.range else None
     free = "; 0: any free" if field == "port" else ""
     return click.option(option, type=kind, help=f"{text}[default: {setting.default}{free}]", **more)
 
@@ -95,7 +97,7 @@ _COMMON_OPTIONS = (
     ),
     click.option(
         "--metrics-port",
-        type=click.IntRange(0, 65535),
+        type=WholeNumber(0, 65535),
         metavar="PORT",
         help="Port for /metrics (Prometheus), /healthz and /readyz. [default: none; 0: any free]",
     ),
@@ -141,13 +143,13 @@ def _with(*options: Callable[[F], F]) -> Callable[[F], F]:
     return add
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @_with(_NAMESRV_PORT, *_BROKER_OPTIONS, *_COMMON_OPTIONS, _NAMESRV_CONNECTION)
 @click.option("--console", is_flag=True, help="Also run `pyromq console`, in a process that ends with this one.")
-@click.option("--console-port", type=click.IntRange(0, 65535), metavar="PORT", help="[default: 8876; 0: any free]")
+@click.option("--console-port", type=WholeNumber(0, 65535), metavar="PORT", help="[default: 8876; 0: any free]")
 @click.option(
     "--console-metrics-port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     metavar="PORT",
     help="Port for the console's /metrics, at --metrics-host. [default: none; 0: any free]",
 )
@@ -222,7 +224,7 @@ def serve_name_server(
 )
 @click.option(
     "--replica",
-    type=click.IntRange(1, MAX_REPLICA_NUMBER),
+    type=WholeNumber(1, MAX_REPLICA_NUMBER),
     metavar="N",
     help="Number of this replica in its set. [default: etcd gives one]",
 )

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from pyromq.cli.command_tree import Command, Group
 from pyromq.cli.connection_options import connection_options, export_to_environment, namesrv_option
 from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.prompts import confirm, yes_option
@@ -31,7 +32,7 @@ RAISED = re.compile(r"^[A-Za-z_][\w.]*: .+$", re.MULTILINE)  # last line of a tr
 NO_SPARK = f"Spark is not installed; it needs Java 17 or 21, and: {install_command('spark')}"
 
 
-@click.group()
+@click.group(cls=Group)
 def spark() -> None:
     """Run jobs on Spark: archive, replay, redrive, audit, metrics, mirror.
 
@@ -44,12 +45,12 @@ def _job_command(name: str, job: type) -> click.Command:
     options.append(
         click.Option(["--file"], type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Settings in YAML.")
     )
-    command = click.Command(name, params=list(options), callback=partial(_run, name), help=job.__doc__)
+    command = Command(name, params=list(options), callback=partial(_run, name), help=job.__doc__)
     return connection_options(hidden=True)(output_option(command))
 
 
 def _flag(each: Field[Any], kind: type) -> click.Option:
-    name = _dashed(each.name)
+    names = [*_LETTERS.get(each.name, ()), _dashed(each.name), each.name]
     text = each.metadata["doc"]
     default = None if each.default is MISSING else each.default
     if is_required(each):
@@ -58,13 +59,14 @@ def _flag(each: Field[Any], kind: type) -> click.Option:
         text += f"  [default: {default}]"
     shared: dict[str, Any] = {"help": text, "default": None, "envvar": _ENVIRONMENT.get(each.name)}
     if kind is bool:
-        return click.Option([name, each.name], is_flag=True, **shared)
+        return click.Option(names, is_flag=True, **shared)
     if kind is int:
-        return click.Option([name, each.name], type=int, metavar="N", **shared)
-    return click.Option([name, each.name], multiple=kind is not str, metavar="TEXT", **shared)
+        return click.Option(names, type=int, metavar="N", **shared)
+    return click.Option(names, multiple=kind is not str, metavar="TEXT", **shared)
 
 
 _ENVIRONMENT = {"namesrv": "NAMESRV_ADDR"}
+_LETTERS = {"namesrv": ("-n",), "group": ("-g",), "topic": ("-t",), "key": ("-k",)}  # as at all other commands
 
 
 def _run(name: str, file: Path | None, output: str, **given: Any) -> int:
@@ -207,7 +209,7 @@ def _raised(text: str) -> list[str]:
 @click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @namesrv_option
 @click.option(
-    "--reset", metavar="PLACE", help='Set the query to earliest, latest, or {"orders":{"broker-a":{"0":23}}}.'
+    "--reset", metavar="PLACE", help="Set the query to earliest, latest, or the offsets of each queue as JSON."
 )
 @yes_option
 @output_option
@@ -234,7 +236,7 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
 
 @spark.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--topic", required=True, metavar="TOPIC", help="Source topic of the pipeline.")
+@click.option("-t", "--topic", required=True, metavar="TOPIC", help="Source topic of the pipeline.")
 @namesrv_option
 def init(folder: Path, topic: str, namesrv: str) -> None:
     """Write a project for Spark's Declarative Pipelines into a new FOLDER: a table of TOPIC, and a view of it."""

@@ -12,9 +12,11 @@ import click
 
 from pyromq import Admin
 from pyromq.broker.config import BrokerConfig
+from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.cluster_commands import addresses_of
 from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import as_json, output_option, show_record, show_rows
 from pyromq.cli.server_properties import broker_settings, read_properties
 from pyromq.clock import local_time
@@ -51,7 +53,7 @@ _TABLES: dict[str, type[Body]] = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def store() -> None:
     """Check, dump and repair the data folder of a stopped broker; delete expired messages of a running one.
 
@@ -124,10 +126,10 @@ def repair(folder: Path, config_file: Path | None, output: str) -> int:
 
 @store.command()
 @_folder
-@click.argument("offsets", type=click.IntRange(0), nargs=-1, metavar="[OFFSET]...")
-@click.option("--topic", metavar="TOPIC", help="Only this topic; OFFSETs are queue offsets then.")
-@click.option("--queue", type=click.IntRange(0), metavar="ID", help="Only this queue. [default with OFFSETs: 0]")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Without OFFSETs: print at most this many.")
+@click.argument("offsets", type=WholeNumber(0), nargs=-1, metavar="[OFFSET]...")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only this topic; OFFSETs are queue offsets then.")
+@click.option("-q", "--queue", type=WholeNumber(0), metavar="ID", help="Only this queue. [default with OFFSETs: 0]")
+@click.option("-c", "--count", type=WholeNumber(1), help="Without OFFSETs: print at most this many.")
 @click.option("--cut", is_flag=True, help="Print what was cut off this replica's log when another became master.")
 @output_option
 def dump(
@@ -173,7 +175,7 @@ def dump(
 @click.argument("broker", required=False)
 @click.option(
     "--older-than",
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     metavar="HOURS",
     help="Age of expired messages, instead of the broker's setting fileReservedTime.",
 )

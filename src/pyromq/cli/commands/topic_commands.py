@@ -10,9 +10,11 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import TOPIC_NAME
+from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.prompts import confirm, yes_option
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.client.admin.cluster_topics import ORDER_NAMESPACE, QueueStatus, TopicChange, permission_text
 from pyromq.clock import local_time
@@ -24,20 +26,20 @@ from pyromq.remoting.bodies import ClientConnection, TopicConfig
 from pyromq.remoting.codes import Permission
 
 
-@click.group()
+@click.group(cls=Group)
 def topic() -> None:
     """Create, alter, delete, list and inspect topics."""
 
 
 @topic.command()
 @click.argument("name", type=TOPIC_NAME)
-@click.option("--queues", type=click.IntRange(1, 10_000), default=8, show_default=True, help="Queues on each broker.")
-@click.option("--read-queues", type=click.IntRange(0), help="Queues to read from. [default: --queues]")
-@click.option("--write-queues", type=click.IntRange(0), help="Queues to write to. [default: --queues]")
+@click.option("--queues", type=WholeNumber(1, 10_000), default=8, show_default=True, help="Queues on each broker.")
+@click.option("--read-queues", type=WholeNumber(0), help="Queues to read from. [default: --queues]")
+@click.option("--write-queues", type=WholeNumber(0), help="Queues to write to. [default: --queues]")
 @click.option("--permission", type=click.Choice(["r", "w", "rw"]), default="rw", show_default=True)
 @click.option("--order", is_flag=True, help="Fixed queues: keys do not move to other queues if a broker dies.")
 @click.option("--cluster", help="Only on the brokers of this cluster.")
-@click.option("--broker", help="Only on this broker.")
+@click.option("-b", "--broker", help="Only on this broker.")
 @namesrv_option
 def create(
     name: str, queues: int, read_queues: int | None, write_queues: int | None, namesrv: str, **where: str | bool | None
@@ -50,13 +52,13 @@ def create(
 
 @topic.command()
 @click.argument("name", type=TOPIC_NAME)
-@click.option("--queues", type=click.IntRange(1, 10_000), help="Queues on each broker, to read and to write.")
-@click.option("--read-queues", type=click.IntRange(0), help="Queues to read from.")
-@click.option("--write-queues", type=click.IntRange(0), help="Queues to write to.")
+@click.option("--queues", type=WholeNumber(1, 10_000), help="Queues on each broker, to read and to write.")
+@click.option("--read-queues", type=WholeNumber(0), help="Queues to read from.")
+@click.option("--write-queues", type=WholeNumber(0), help="Queues to write to.")
 @click.option("--permission", type=click.Choice(["r", "w", "rw"]))
 @click.option("--order/--no-order", default=None, help="Fixed queues, as in `topic create`.")
 @click.option("--cluster", help="Only on the brokers of this cluster.")
-@click.option("--broker", help="Only on this broker.")
+@click.option("-b", "--broker", help="Only on this broker.")
 @yes_option
 @namesrv_option
 def alter(name: str, queues: int | None, yes: bool, namesrv: str, **options: Any) -> None:
@@ -318,7 +320,7 @@ def show(name: str, namesrv: str, output: str) -> None:
 
 @topic.command()
 @click.argument("name", type=TOPIC_NAME)
-@click.option("--group", required=True, help="Producer group.")
+@click.option("-g", "--group", required=True, help="Producer group.")
 @namesrv_option
 @output_option
 def producers(name: str, group: str, namesrv: str, output: str) -> None:

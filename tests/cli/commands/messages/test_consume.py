@@ -188,7 +188,7 @@ def test_a_closed_pipe_ends_it_while_nothing_comes(cli, served, start_process, m
 
 def test_what_a_group_cannot_do_is_refused_with_the_usage(cli):
     refused = cli("consume", "t", "--group", "g", "--until", "now")
-    assert (refused.code, "--until and --queue cannot be combined with --group" in refused.err) == (2, True)
+    assert (refused.code, "--last, --until and --queue are not for --group" in refused.err) == (2, True)
     refused = cli("consume", "t", "--group", "g", "--from", "7")
     assert (refused.code, "`pyromq offset set`" in refused.err) == (2, True)
 
@@ -302,6 +302,7 @@ def test_tags_that_look_like_sql_are_hinted_at(cli, call, served):
     assert shown.err == (
         "tags 'price > 17' look like an SQL expression, and count as a tag of that text:"
         " tags are written `a || b`, an expression is given as sql, not as tags\n"
+        "no messages\n"
     )
 
 

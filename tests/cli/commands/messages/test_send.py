@@ -196,9 +196,9 @@ def test_nobody_at_the_address_is_told_with_what_to_do(cli, unused_port):
     [
         (("--tags", "a || b"), "no subscription finds a tag with `||` in it"),
         (("--tags", " a"), "no subscription finds a tag with blanks around it"),
-        (("--delay-level", "99"), "99 is not in the range 1<=x<=18"),
-        (("--delay-level", "-1"), "-1 is not in the range 1<=x<=18"),
-        (("--delay-level", "0"), "0 is not in the range 1<=x<=18"),
+        (("--delay-level", "99"), "99 is out of range; write 1 to 18"),
+        (("--delay-level", "-1"), "-1 is out of range; write 1 to 18"),
+        (("--delay-level", "0"), "0 is out of range; write 1 to 18"),
         (("--delay", "-5s"), "'-5s' is not a duration; write 90s, 10m, 1.5h or 2d"),
         (("--delay=-5",), "'-5' is not a duration; write 90s, 10m, 1.5h or 2d"),
     ],

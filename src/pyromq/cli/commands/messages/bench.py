@@ -10,8 +10,10 @@ from typing import Any
 import click
 
 from pyromq import ConsumerConfig, Message, Producer, ProducerConfig, PullConsumer, SendResult
+from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.progress_line import ProgressLine
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import output_option, show_record
 from pyromq.names import TOOLS_GROUP
 
@@ -19,17 +21,17 @@ TOPIC = "pyromq-bench"
 PRODUCER_GROUP = "pyromq-bench"
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measure the throughput of sending and pulling."""
 
 
 @bench.command()
-@click.option("--topic", default=TOPIC, show_default=True)
-@click.option("--count", type=click.IntRange(1), default=50_000, show_default=True, help="Number of messages.")
-@click.option("--size", type=click.IntRange(1, 4 << 20), default=128, show_default=True, help="Bytes of a body.")
+@click.option("-t", "--topic", default=TOPIC, show_default=True)
+@click.option("-c", "--count", type=WholeNumber(1), default=50_000, show_default=True, help="Number of messages.")
+@click.option("--size", type=WholeNumber(1, 4 << 20), default=128, show_default=True, help="Bytes of a body.")
 @click.option(
-    "--in-flight", type=click.IntRange(1, 4096), default=64, show_default=True, help="Unconfirmed sends at a time."
+    "--in-flight", type=WholeNumber(1, 4096), default=64, show_default=True, help="Unconfirmed sends at a time."
 )
 @namesrv_option
 @output_option
@@ -67,8 +69,8 @@ def _send_in_flight(
 
 
 @bench.command()
-@click.option("--topic", default=TOPIC, show_default=True)
-@click.option("--batch", type=click.IntRange(1, 1024), default=32, show_default=True, help="Messages per pull request.")
+@click.option("-t", "--topic", default=TOPIC, show_default=True)
+@click.option("--batch", type=WholeNumber(1, 1024), default=32, show_default=True, help="Messages per pull request.")
 @namesrv_option
 @output_option
 def pull(topic: str, batch: int, namesrv: str, output: str) -> None:

@@ -1,4 +1,4 @@
-"""`pyromq consume`: prints a topic's messages from a given start.
+"""`pyromq consume`: prints a topic's messages from a given start, or the newest ones.
 
 Existing messages are merged over the queues in order of store time; new messages are printed as they arrive. Without
 `--group` no offsets are committed. With `--group` the command is a member of that group, which shares the queues, and
@@ -8,31 +8,31 @@ commits the offsets of printed messages.
 from __future__ import annotations
 
 import errno
-import heapq
 import re
 import signal
 import sys
 import threading
-import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
 import click
 
 from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
+from pyromq.cli.command_tree import Command
+from pyromq.cli.commands.messages.topic_reader import MAX_LAST, TopicReader, print_waiting
 from pyromq.cli.connection_options import connections, namespace_option, namesrv_option
 from pyromq.cli.progress_line import ProgressLine
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import as_json, one_line
 from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking.consumers import PullConsumer
 from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, Damaged
-from pyromq.client.consumer.pulling import DamagedMessage, MessageDamaged, PullResult
 from pyromq.clock import local_time
 from pyromq.errors import SubscriptionParseFailed, UndecodableBody, UsageError
 from pyromq.excerpt import escaped
@@ -63,13 +63,12 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 FieldReader = Callable[[StoredMessage], str | bytes]
 
 
-POLL_SECONDS = 0.5
 _ESCAPED_ON_TERMINALS = re.compile(r"[^\n\t\x20-\x7e]")  # `escaped` leaves printable characters beyond ASCII alone
 # Time between commits: at most the messages of this time are redelivered if a member is killed.
 MEMBER_COMMIT_SECONDS = 1.0
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("topic", type=TOPIC_NAME)
 @click.option(
     "--from",
@@ -80,12 +79,22 @@ MEMBER_COMMIT_SECONDS = 1.0
     metavar="beginning|end|TIME|OFFSET",
     help="Start; a time is 10m (ago) or 2026-01-31 12:00, an offset applies to every queue.",
 )
+@click.option(
+    "-l",
+    "--last",
+    type=WholeNumber(1, MAX_LAST),
+    help="Print the newest N messages since --from, over all queues, the newest last; then stop.",
+)
+@click.option("-F", "--follow", is_flag=True, help="After --last: print new messages as they arrive.")
 @click.option("--until", type=read_time, metavar="now|TIME", help="Stop at this store time. [default: never]")
-@click.option("--count", type=click.IntRange(1, sys.maxsize), metavar="N", help="Stop after this many messages.")
+@click.option("-c", "--count", type=WholeNumber(1, sys.maxsize), help="Stop after this many messages.")
 @click.option("--tags", default="*", show_default=True, help="Only messages with these tags: `a || b`.")
 @click.option("--sql", metavar="EXPRESSION", help="Only messages that match: `price > 5 AND region = 'EU'`.")
-@click.option("--queue", "queue_ids", type=int, multiple=True, metavar="ID", help="Only this queue; may be repeated.")
 @click.option(
+    "-q", "--queue", "queue_ids", type=int, multiple=True, metavar="ID", help="Only this queue; may be repeated."
+)
+@click.option(
+    "-g",
     "--group",
     type=GROUP_NAME,
     help="Join this group: its members share the queues, and offsets are committed. --from then applies to queues "
@@ -118,18 +127,19 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
         _warn_of_odd_tags(choice["tags"])
     except SubscriptionParseFailed as error:
         raise click.UsageError(str(error)) from error
-    config = ConsumerConfig(auto_commit=False) if group is None else _as_member(start, until, choice["queue_ids"])
+    config = ConsumerConfig(auto_commit=False) if group is None else _as_member(start, until, choice)
     config = replace(config, damaged=damaged, deliver_undecodable=True)  # undecodable messages are reported
     stop = partial(signal.raise_signal, signal.SIGINT)
     config = replace(config, connections=connections(), namespace=choice["namespace"])
     with sigterm_calls(stop), PullConsumer(group or TOOLS_GROUP, namesrv, config=config) as consumer:
         queues = _queues(consumer, topic, choice["queue_ids"])
         if group is None:
-            messages = TopicReader(consumer, queues, chosen, start, until).messages()
+            reader = TopicReader(consumer, queues, chosen, start, choice["last"], choice["follow"], until)
+            messages = reader.messages()
         else:
             consumer.subscribe(topic, **chosen)
             messages = iter(consumer)
-            _print_waiting()
+            print_waiting()
         with OutputWatch(consumer.close):
             _print(islice(messages, choice["count"]), show)
 
@@ -143,9 +153,9 @@ def _warn_of_odd_tags(tags: str) -> None:
         click.echo(f"warning: {one_line(error)}", err=True)
 
 
-def _as_member(start: Start, until: int | None, queue_ids: tuple[int, ...]) -> ConsumerConfig:
-    if until is not None or queue_ids:
-        raise click.UsageError("--until and --queue cannot be combined with --group, whose members share the queues")
+def _as_member(start: Start, until: int | None, choice: Mapping[str, Any]) -> ConsumerConfig:
+    if until is not None or choice["queue_ids"] or choice["last"]:
+        raise click.UsageError("--last, --until and --queue are not for --group: its members share all of the queues")
     if start.offset:
         raise click.UsageError(
             "--from with an offset is not for --group; `pyromq offset set` sets the offsets of a group"
@@ -163,85 +173,12 @@ def _print(messages: Iterator[StoredMessage], show: Callable[[StoredMessage], No
             progress.show(number)
 
 
-@dataclass(frozen=True, slots=True)
-class TopicReader:
-    """Reads queues from `start` to `until_ms` (ms since 1970; None: no end), without committing offsets."""
-
-    consumer: PullConsumer
-    queues: list[MessageQueue]
-    chosen: Mapping[str, Any]  # arguments of `pull` that filter messages: `tags` or `sql`
-    start: Start
-    until_ms: int | None
-
-    def messages(self) -> Iterator[StoredMessage]:
-        """Yield existing messages in the order in which they were stored, then new messages as they arrive."""
-        ends = {queue: self.consumer.max_offset(queue) for queue in self.queues}
-        if self.start == END:
-            history: Iterator[StoredMessage] = iter(())
-        else:
-            # The log offset orders messages of one broker within a millisecond.
-            history = heapq.merge(
-                *(self._between(queue, self._first(queue, end), end) for queue, end in ends.items()),
-                key=lambda message: (message.store_ms, message.broker_name, message.log_offset),
-            )
-        over = self.until_ms is not None and self.until_ms <= time.time() * 1000
-        return history if over else chain(history, self._arriving(ends))
-
-    def _first(self, queue: MessageQueue, end: int) -> int:
-        if self.start.time_ms is not None:
-            # The found offset may be in the middle of the messages of that millisecond: start one millisecond earlier.
-            return self.consumer.offset_by_time(queue, self.start.time_ms - 1)
-        least = self.consumer.min_offset(queue)
-        return min(max(self.start.offset or 0, least), end)
-
-    def _between(self, queue: MessageQueue, offset: int, end: int) -> Iterator[StoredMessage]:
-        while offset < end:
-            found = self.consumer.pull(queue, offset, **self.chosen)
-            for message in self._undamaged(found):
-                if message.queue_offset >= end or self._is_late(message):
-                    return
-                if self.start.time_ms is None or message.store_ms >= self.start.time_ms:
-                    yield message
-            if found.next_offset <= offset:  # the queue's end has moved back meanwhile
-                return
-            offset = found.next_offset
-
-    def _undamaged(self, found: PullResult) -> Iterator[StoredMessage]:
-        """Yield a pull's undamaged messages in order. Report each damaged message, or raise for the first one."""
-        all_of_them: list[StoredMessage | DamagedMessage] = [*found.messages, *found.damaged]
-        for each in sorted(all_of_them, key=lambda each: each.queue_offset):
-            if isinstance(each, StoredMessage):
-                yield each
-            elif self.consumer.config.damaged is Damaged.STOP:
-                raise MessageDamaged(each)
-            else:
-                click.echo(f"damaged message in {escaped(str(each))}; it is skipped", err=True)
-
-    def _arriving(self, ends: Mapping[MessageQueue, int]) -> Iterator[StoredMessage]:
-        _print_waiting()
-        self.consumer.assign(self.queues, **self.chosen)
-        for queue, end in ends.items():
-            self.consumer.seek(queue, end)
-        while self.until_ms is None or time.time() * 1000 < self.until_ms + POLL_SECONDS * 1000:
-            for message in self.consumer.poll(timeout=POLL_SECONDS):
-                if not self._is_late(message):
-                    yield message
-
-    def _is_late(self, message: StoredMessage) -> bool:
-        return self.until_ms is not None and message.store_ms > self.until_ms
-
-
 def _queues(consumer: PullConsumer, topic: str, queue_ids: tuple[int, ...]) -> list[MessageQueue]:
     queues = consumer.queues(topic)
     known = {queue.queue_id for queue in queues}
     if missing := sorted(set(queue_ids) - known):
         raise UsageError(f"topic {topic} has no queue {missing}; it has {sorted(known)}")
     return [queue for queue in queues if not queue_ids or queue.queue_id in queue_ids]
-
-
-def _print_waiting() -> None:
-    if sys.stderr.isatty() and sys.stdout.isatty():
-        click.echo("waiting for messages; stop with Ctrl-C", err=True)
 
 
 def _show(form: str | None, output: str) -> Callable[[StoredMessage], None]:

@@ -11,7 +11,9 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import TOPIC_NAME
+from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import as_json, one_line, output_option, show_rows
 from pyromq.cli.times import read_moment
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages, DelayedMessage
@@ -22,7 +24,7 @@ from pyromq.excerpt import escaped
 _JSON_ONLY = ("offset_message_id", "recall_handle", "topic")  # ids too long for a table; the topic is that of all rows
 
 
-@click.group()
+@click.group(cls=Group)
 def delay() -> None:
     """List, count and cancel scheduled messages.
 
@@ -33,7 +35,7 @@ def delay() -> None:
 
 @delay.command("list")
 @click.argument("topic", type=TOPIC_NAME)
-@click.option("--count", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="Show at most N.")
+@click.option("-c", "--count", type=WholeNumber(1), default=100, show_default=True, help="Show at most N.")
 @click.option("--begin", type=read_moment, metavar="TIME", help="Only messages due at this time or later.")
 @namesrv_option
 @output_option

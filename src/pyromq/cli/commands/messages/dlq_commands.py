@@ -13,8 +13,10 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME
+from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.ranges import WholeNumber, read_rate
 from pyromq.cli.render import as_json, one_line, output_option, show_record, show_rows
 from pyromq.cli.times import read_time
 from pyromq.client.admin.messages.dead_letters import (
@@ -35,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 REASON_WIDTH = 60  # limit of terminal columns for a reason in the table; `show` and JSON have the whole text
 
 
-@click.group()
+@click.group(cls=Group)
 def dlq() -> None:
     """List, show and redrive dead letters.
 
@@ -47,9 +49,9 @@ def filter_options(command: F) -> F:
     """Add the options that select dead letters, named as `DeadLetterFilter`'s fields."""
     options = [
         click.option("--id", "ids", multiple=True, metavar="ID", help="Only this message; may be repeated."),
-        click.option("--topic", metavar="TOPIC", help="Only messages of this original topic."),
+        click.option("-t", "--topic", metavar="TOPIC", help="Only messages of this original topic."),
         click.option("--tag", metavar="TAG", help="Only messages with this tag."),
-        click.option("--key", metavar="KEY", help="Only messages with this key."),
+        click.option("-k", "--key", metavar="KEY", help="Only messages with this key."),
         click.option("--reason", metavar="TEXT", help="Only messages whose reason contains TEXT, case ignored."),
         click.option("--begin", "since_ms", type=read_time, metavar="TIME", help="Dead letters since this time."),
         click.option("--end", "until_ms", type=read_time, metavar="TIME", help="Dead letters up to this time."),
@@ -62,7 +64,7 @@ def filter_options(command: F) -> F:
 @dlq.command("list")
 @click.argument("group", type=GROUP_NAME, required=False)
 @filter_options
-@click.option("--count", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="Show at most N.")
+@click.option("-c", "--count", type=WholeNumber(1), default=100, show_default=True, help="Show at most N.")
 @namesrv_option
 @output_option
 def list_letters(group: str | None, count: int, namesrv: str, output: str, **choice: Any) -> None:
@@ -103,8 +105,8 @@ def show(group: str, message_id: str, namesrv: str, output: str) -> None:
 @click.option("--to-origin", is_flag=True, help="Send to the original topics; other groups receive duplicates.")
 @click.option("--to", "to_topic", metavar="TOPIC", help="Send to this topic. [default: GROUP's retry topic]")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, without sending.")
-@click.option("--rate", "per_second", type=click.FloatRange(0, min_open=True), metavar="N", help="At most N a second.")
-@click.option("--count", "most", type=click.IntRange(1), metavar="N", help="Send at most N.")
+@click.option("--rate", "per_second", type=read_rate, metavar="N", help="At most N a second.")
+@click.option("-c", "--count", "most", type=WholeNumber(1), help="Send at most N.")
 @click.option("--again", is_flag=True, help="Include dead letters that were redriven before.")
 @namesrv_option
 @output_option

@@ -10,8 +10,10 @@ import click
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import TOPIC_NAME
+from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.cli.times import read_time
 from pyromq.client.admin.messages.message_search import PARKED_IN
@@ -23,7 +25,7 @@ from pyromq.names import TRACE_TOPIC
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group()
+@click.group(cls=Group)
 def message() -> None:
     """Find messages by id or key; show their deliveries and traces."""
 
@@ -41,7 +43,7 @@ def message_id_argument(command: F) -> F:
         return command(message_id=message_id, topic=topic, **arguments)
 
     argument = click.argument("words", metavar="[TOPIC] MESSAGE_ID", nargs=-1, required=True)
-    option = click.option("--topic", type=TOPIC_NAME, help="Topic of the message. [default: search all topics]")
+    option = click.option("-t", "--topic", type=TOPIC_NAME, help="Topic of the message. [default: search all topics]")
     return cast(F, argument(option(with_id)))
 
 
@@ -76,9 +78,9 @@ def tracks(message_id: str, topic: str | None, namesrv: str, output: str) -> Non
 
 @message.command()
 @click.argument("topic", type=TOPIC_NAME)
-@click.option("--key", help="Messages with this key.")
+@click.option("-k", "--key", help="Messages with this key.")
 @click.option("--id", "message_id", metavar="ID", help="Messages with this unique id; retries may store several.")
-@click.option("--count", type=click.IntRange(1, 64), default=32, show_default=True, help="Show at most this many.")
+@click.option("-c", "--count", type=WholeNumber(1, 64), default=32, show_default=True, help="Show at most this many.")
 @click.option("--begin", type=read_time, metavar="TIME", help="Stored at this time or later.")
 @click.option("--end", type=read_time, metavar="TIME", help="Stored at this time or earlier.")
 @namesrv_option
@@ -133,8 +135,8 @@ def trace(message_id: str, topic: str | None, trace_topic: str, namesrv: str, ou
 @message.command()
 @click.argument("topic", type=TOPIC_NAME)
 @click.argument("broker")
-@click.argument("queue_id", type=click.IntRange(0))
-@click.argument("offset", type=click.IntRange(0))
+@click.argument("queue_id", type=WholeNumber(0))
+@click.argument("offset", type=WholeNumber(0))
 @namesrv_option
 @output_option
 def at(topic: str, broker: str, queue_id: int, offset: int, namesrv: str, output: str) -> int:

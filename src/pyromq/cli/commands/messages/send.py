@@ -19,8 +19,10 @@ import msgspec
 
 from pyromq import IllegalMessage, Message, MQError, Producer, ProducerConfig, SendResult
 from pyromq.cli.cluster_names import TOPIC_NAME
+from pyromq.cli.command_tree import Command
 from pyromq.cli.connection_options import connections, namespace_option, namesrv_option
 from pyromq.cli.progress_line import ProgressLine
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import as_json, output_option
 from pyromq.cli.times import read_duration, read_moment
 from pyromq.errors import UnfitBody
@@ -47,7 +49,7 @@ def _checked_tag(ctx: click.Context, option: click.Parameter, tag: str | None) -
     return tag
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("topic", type=TOPIC_NAME)
 @click.argument("body", required=False)
 @click.option(
@@ -62,15 +64,15 @@ def _checked_tag(ctx: click.Context, option: click.Parameter, tag: str | None) -
     help="Format of a line: a body; a key and a body; an object as `consume -o json` prints it. [default: lines]",
 )
 @click.option("--tags", callback=_checked_tag, metavar="TAG", help="The tag of the messages.")
-@click.option("--keys", multiple=True, metavar="KEY", help="Key for searches; may be repeated.")
+@click.option("-k", "--keys", multiple=True, metavar="KEY", help="Key for searches; may be repeated.")
 @click.option("--ordering-key", metavar="KEY", help="Messages with the same key go to one queue, in order.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="User property; may be repeated.")
+@click.option(
+    "-H", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="User property; may be repeated."
+)
 @click.option("--delay", type=read_duration, metavar="DURATION", help="Deliver after 90s, 10m, 1.5h, 2d, ...")
 @click.option("--deliver-at", type=read_moment, metavar="TIME", help="Deliver at 2026-01-31 12:00, or ms since 1970.")
-@click.option(
-    "--delay-level", type=click.IntRange(1, 18), metavar="LEVEL", help="Deliver after the delay of this level."
-)
-@click.option("--group", default=GROUP, show_default=True, help="Producer group.")
+@click.option("--delay-level", type=WholeNumber(1, 18), metavar="LEVEL", help="Deliver after the delay of this level.")
+@click.option("-g", "--group", default=GROUP, show_default=True, help="Producer group.")
 @namesrv_option
 @namespace_option
 @output_option

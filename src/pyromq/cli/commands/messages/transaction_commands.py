@@ -11,8 +11,10 @@ from typing import Any
 
 import click
 
+from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.messages.consume import as_record
 from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import as_json, one_line, output_option, show_record, show_rows
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages, HalfMessage
 from pyromq.client.client_config import ProducerConfig
@@ -26,7 +28,7 @@ OPERATOR = "pyromq-transaction"  # producer group of the requests to brokers
 TIMEOUT_SECONDS = 5.0
 
 
-@click.group()
+@click.group(cls=Group)
 def transaction() -> None:
     """List, show, commit and roll back undecided half messages.
 
@@ -36,10 +38,16 @@ def transaction() -> None:
 
 
 @transaction.command("list")
-@click.option("--group", metavar="GROUP", help="Only half messages of this producer group.")
-@click.option("--topic", metavar="TOPIC", help="Only half messages for this topic.")
+@click.option("-g", "--group", metavar="GROUP", help="Only half messages of this producer group.")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only half messages for this topic.")
 @click.option(
-    "--count", type=click.IntRange(1, sys.maxsize), default=100, show_default=True, metavar="N", help="Show at most N."
+    "-c",
+    "--count",
+    type=WholeNumber(1, sys.maxsize),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Show at most N.",
 )
 @namesrv_option
 @output_option

@@ -1,0 +1,232 @@
+"""Commands and groups of the command line: help with examples, other words for commands, suggestions for unknown words.
+
+Knows no command by name; `main` has the list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher, get_close_matches
+
+import click
+
+from pyromq.cli.aliases import LINES, NOUNS, OPTIONS, VERBS
+
+MAX_SUGGESTIONS = 3
+MIN_SIMILARITY = 0.7  # of a suggested command of another group, from 0 to 1
+CLOSE = 0.8  # similarity at which a word of this group or command is meant, and not the same word of another one
+HELP = "help"
+UNBROKEN = {"-": "\N{NON-BREAKING HYPHEN}", " ": "\N{NO-BREAK SPACE}"}  # characters at which click does not wrap
+_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")  # the words in `topicList`, `topic-list` and `topic list`
+
+
+class HelpText(click.HelpFormatter):
+    """Wraps lines between words: neither at the hyphens of an option's name, nor within short code in backticks."""
+
+    def write(self, string: str) -> None:
+        super().write(string.translate({ord(hard): soft for soft, hard in UNBROKEN.items()}))
+
+    def write_text(self, text: str) -> None:
+        super().write_text(_unbroken(text))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl([(name, _unbroken(text)) for name, text in rows], col_max, col_spacing)
+
+
+class HelpContext(click.Context):
+    """The context of a command, with this program's form of help."""
+
+    formatter_class = HelpText
+
+
+class Command(click.Command):
+    """A command whose help ends with examples. `path` is its words after `pyromq`."""
+
+    context_class = HelpContext
+    path: tuple[str, ...] = ()
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise click.UsageError(_unknown_option(error.option_name, self, ctx), ctx) from error
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from pyromq.cli.examples import examples_of  # only help needs the examples
+
+        with formatter.section("Examples"):
+            for line in examples_of(self.path, self.list_commands(ctx) if isinstance(self, Group) else ()):
+                formatter.write(_broken(line, formatter))
+        super().format_epilog(ctx, formatter)
+
+
+class Group(Command, click.Group):
+    """A group of commands. It also accepts the words of `aliases`."""
+
+    command_class = Command
+    group_class = type
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        if isinstance(command, Command):
+            command.path = (*self.path, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the name, the command and its arguments. Raises `click.UsageError` for an unknown word."""
+        if self.get_command(ctx, args[0]) is not None or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
+        if (words := self._meant(ctx, args)) is not None:
+            return self._walk(ctx, args[0], words)
+        if ctx.resilient_parsing:  # the shell asks for completions
+            return None, None, args
+        raise click.UsageError(_unknown_command(args, self, ctx), ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command with the first sentence of its help, which click would cut at the width."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.summary(ctx, name)) for name in self.list_commands(ctx)])
+
+    def summary(self, ctx: click.Context, name: str) -> str:
+        """Return the first sentence of a command's help."""
+        command = self.get_command(ctx, name)
+        text = " ".join(((command and command.help) or "").split("\n\n")[0].split())
+        return re.split(r"(?<=\.) ", text)[0]
+
+    def _meant(self, ctx: click.Context, args: list[str]) -> list[str] | None:
+        """Return the words after `pyromq` for a line whose first word is no command here. None if it has no meaning."""
+        word, *rest = args
+        if word == HELP:
+            return [HELP, *self.path, *rest]
+        if not self.path:
+            noun = self.get_command(ctx, NOUNS.get(rest[0], rest[0])) if rest else None
+            if isinstance(noun, Group) and (verb := noun.verb(ctx, word, rest[1:])):  # `describe topic orders`
+                return [*noun.path, verb, *rest[1:]]
+            if word in NOUNS:
+                return [NOUNS[word], *rest]
+        if line := LINES.get(" ".join([*self.path, word])):
+            return [*line.split(), *rest]
+        if verb := self.verb(ctx, word, rest):
+            return [*self.path, verb, *rest]
+        return None
+
+    def verb(self, ctx: click.Context, word: str, arguments: list[str]) -> str | None:
+        """Return the name of the command that a word means in this group, or None."""
+        known = self.list_commands(ctx)
+        found = next((name for name in (word, *VERBS.get(word, ())) if name in known), None)
+        nothing_named = not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"))
+        return "list" if found == "show" != word and nothing_named and "list" in known else found  # `get topics`
+
+    def _walk(self, ctx: click.Context, typed: str, words: list[str]) -> tuple[str, click.Command, list[str]]:
+        """Return the command at these words after `pyromq`, under its name as seen from here, and the other words."""
+        command = ctx.find_root().command
+        while isinstance(command, Group) and words and (child := command.get_command(ctx, words[0])):
+            command, words = child, words[1:]
+        assert isinstance(command, Command), "aliases name existing commands, as a test checks"
+        inside = command.path[: len(self.path)] == self.path
+        return " ".join(command.path[len(self.path) :]) if inside else typed, command, words
+
+
+def commands_below(ctx: click.Context, group: Group) -> Iterator[Command]:
+    """Yield all commands and groups below a group, each group before its commands. This imports all of them."""
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        if isinstance(command, Command):
+            yield command
+        if isinstance(command, Group):
+            yield from commands_below(ctx, command)
+
+
+def _unbroken(text: str) -> str:
+    code = re.sub(r"`[^`\n]{1,24}`", lambda match: match[0].replace(" ", UNBROKEN[" "]), text)
+    return code.replace("-", UNBROKEN["-"])
+
+
+def _broken(line: str, formatter: click.HelpFormatter) -> str:
+    """Return an example as indented lines of the formatter's width; a shell reads them as one line."""
+    indent = " " * formatter.current_indent
+    lines = [indent]
+    for word in re.findall(r"""(?:"[^"]*"|'[^']*'|\S)+""", line):  # a quoted text is never broken
+        if lines[-1].strip() and len(lines[-1]) + len(word) + 2 > formatter.width:
+            lines[-1] += "\\"
+            lines.append(indent + "  ")
+        lines[-1] += f"{word} "
+    return "\n".join(each.rstrip() for each in lines) + "\n"
+
+
+def _unknown_command(args: list[str], group: Group, ctx: click.Context) -> str:
+    """Return the error for a word that is no command: similar ones of this group, else of the whole tree."""
+    name, words = args[0], [word.lower() for word in _WORDS.findall(args[0])]
+    root = ctx.find_root()
+    assert isinstance(root.command, Group)
+    alike = get_close_matches(name, group.list_commands(ctx), MAX_SUGGESTIONS)
+    alike += get_close_matches(name, VERBS, MAX_SUGGESTIONS, CLOSE)
+    verbs = (group.verb(ctx, each, args[1:]) for each in alike)
+    near = _of_two_words(words, root) if len(words) == 2 else []
+    near = near or [(*group.path, verb) for verb in dict.fromkeys(verbs) if verb]
+    near = near or _nearest(args, [command.path for command in commands_below(root, root.command)])
+    lines = [" ".join(["pyromq", *path]) for path in near]
+    advice = f"did you mean {_choice(lines)}?" if lines else _help_of(group)
+    return f"{name!r} is no command{f' of {group.path[-1]}' if group.path else ''}; {advice}"
+
+
+def _of_two_words(words: list[str], root: click.Context) -> list[tuple[str, ...]]:
+    """Return the path of the command that a name of mqadmin means: `topicList`, `updateTopic`."""
+    assert isinstance(root.command, Group)
+    for noun, verb in (words, reversed(words)):
+        group = root.command.get_command(root, NOUNS.get(noun, noun))
+        if isinstance(group, Group) and (name := group.verb(root, verb, words)):
+            return [(*group.path, name)]
+    return []
+
+
+def _nearest(args: list[str], paths: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the paths most similar to what was typed, as one word or two, also in the form `topicList`."""
+    typed = {args[0].lower(), " ".join(_WORDS.findall(args[0])).lower(), " ".join(args[:2]).lower()}
+
+    def similarity(path: tuple[str, ...]) -> float:
+        names = {path[-1], " ".join(path), " ".join(reversed(path))}
+        return max(SequenceMatcher(None, word, name).ratio() for word in typed for name in names)
+
+    rated = sorted(((similarity(path), path) for path in paths), key=lambda each: -each[0])
+    least = max(MIN_SIMILARITY, rated[0][0] - 0.1) if rated else 1
+    return [path for rating, path in rated if rating >= least][:MAX_SUGGESTIONS]
+
+
+def _unknown_option(name: str, command: Command, ctx: click.Context) -> str:
+    """Return the error for an option that a command lacks: the option's name here, else the commands that have it."""
+    own = _options(command, ctx)
+    meant = OPTIONS.get(name, "")
+    if meant.split(" ")[0] in own:
+        return f"there is no option {name} here; {_choice([meant])} is meant"
+    if alike := get_close_matches(name, own, MAX_SUGGESTIONS, CLOSE):
+        return f"there is no option {name} here; did you mean {_choice(alike)}?"
+    root = ctx.find_root()
+    assert isinstance(root.command, Group)
+    if name in _options(root.command, root):
+        return f"option {name} is written before the command: `pyromq {name} ...`"
+    others = [each for each in commands_below(ctx, root.command) if each is not command]
+    having = [" ".join(each.path) for each in others if name in _options(each, ctx)]
+    if having:
+        shown = _choice(f"pyromq {each}" for each in having[:MAX_SUGGESTIONS])
+        return f"there is no option {name} here; {shown} has it. {_help_of(command)}"
+    alike = get_close_matches(name, own, 1)
+    return f"there is no option {name}; {f'did you mean `{alike[0]}`? ' if alike else ''}{_help_of(command)}"
+
+
+def _options(command: Command, ctx: click.Context) -> list[str]:
+    """Return the names of the options that a command accepts."""
+    return [name for each in command.get_params(ctx) for name in (*each.opts, *each.secondary_opts) if name[0] == "-"]
+
+
+def _help_of(command: Command) -> str:
+    shown = " ".join(["pyromq", *command.path, "--help"])
+    return f"`{shown}` lists all {'commands' if isinstance(command, Group) else 'options'}"
+
+
+def _choice(texts: Iterable[str]) -> str:
+    *others, last = (f"`{text}`" for text in texts)
+    return f"{', '.join(others)} or {last}" if others else last

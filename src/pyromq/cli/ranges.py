@@ -1,0 +1,42 @@
+"""Command-line option types for numbers. Help and errors say their range in words: `1 to 65,535`, `0 or more`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+UNLIMITED = 1 << 31  # from here on help does not show the upper limit: no user reaches it
+
+
+class WholeNumber(click.IntRange):
+    """Type of a whole number from `least` to `most`."""
+
+    name = "n"
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        super().__init__(least, most)
+        self.least, self.most = least, most
+        self._range = f"{least:,} or more" if most is None or most >= UNLIMITED else f"{least:,} to {most:,}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number; write {self._range}", param, ctx)
+        if number < self.least or (self.most is not None and number > self.most):
+            self.fail(f"{number:,} is out of range; write {self._range}", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:  # the text that click shows in help
+        return self._range
+
+
+def read_rate(text: str) -> float:
+    """Return a number of messages a second, above 0."""
+    try:
+        if 0 < (rate := float(text)) < UNLIMITED:
+            return rate
+    except ValueError:
+        pass
+    raise click.BadParameter(f"{text!r} is not a rate; write a number of messages a second, above 0")

@@ -26,8 +26,8 @@ def keys(page):
 
 async def test_without_delayed_messages_the_pages_say_so(browser):
     page = await browser.get("/delayed")
-    assert "Nothing waits for a time of its own." in page and "Nothing waits in a delay level." in page
-    assert "Nothing waits for its time in orders." in await browser.get("/delayed/orders")
+    assert "No message is scheduled." in page and "No message waits in a delay level." in page
+    assert "pyromq send orders --delay 10m hello" in await browser.get("/delayed/orders")
 
 
 async def test_topics_are_listed_with_how_many_wait(browser, waiting):
@@ -66,7 +66,7 @@ async def test_a_message_is_cancelled_once(browser, waiting):
     url = "/delayed/newsletters/cancel"
     page = await browser.post(url, recall_handle=handle, back="/delayed/newsletters")
     assert "is cancelled: it is not delivered." in page
-    assert "Nothing waits for its time in newsletters." in page
+    assert "No message of this topic is scheduled." in page
     page = await browser.post(url, recall_handle=handle, back="/delayed/newsletters")
     assert "<b>Failed:</b>" in page and "<b>Done:</b>" not in page
     assert [entry.outcome for entry in browser.console.audit.recent()] == ["failed", "done"]
@@ -86,13 +86,13 @@ async def test_levels_in_which_messages_wait_say_how_many_and_what_is_due_next(c
         await producer.send(Message("orders", b"x", keys=f"k{number}", delay_level=5))
         await cluster.clock.advance(1)
     await producer.send(Message("orders", b"x", keys="late", delay_level=18))
-    row = r'href="/delayed-levels/(\d+)".*?<td>([^<]+)</td><td class="num">(\d+)</td>.*<td>([^<]+)</td>'
+    row = r'href="/delayed-levels/(\d+)">([^<]+)</a></th><td class="num">(\d+)</td>.*<td>([^<]+)</td>'
     async with browsing(config, clock=cluster.clock) as browser:
         page = await browser.get("/delayed")
-        assert re.findall(row, page) == [("5", "1 min", "3", "57 s"), ("18", "2 h", "1", "2 h")]
+        assert re.findall(row, page) == [("5", "1 min (level 5)", "3", "57 s"), ("18", "2 h (level 18)", "1", "2 h")]
         assert "The other 16 levels are empty." in page
         await cluster.clock.advance(58)
-        assert re.findall(row, await browser.get("/delayed"))[0] == ("5", "1 min", "1", "1 s")
+        assert re.findall(row, await browser.get("/delayed"))[0] == ("5", "1 min (level 5)", "1", "1 s")
 
 
 async def test_a_levels_messages_come_in_order_of_delivery_with_where_they_go(browser, cluster):
@@ -103,8 +103,8 @@ async def test_a_levels_messages_come_in_order_of_delivery_with_where_they_go(br
     page = await browser.get("/delayed-levels/5")
     assert keys(page) == [f"k{number}" for number in range(50)]
     assert "the first 50 of 60" in page and '<a href="/topics/orders">orders</a>' in page
-    assert "recall_handle" not in page and "what waits in a level cannot be cancelled" in page
+    assert "recall_handle" not in page and "messages of a level cannot be cancelled" in page
     assert 'a retry of</span> <a href="/groups/billing">' in await browser.get("/delayed-levels/6")
-    assert "Nothing waits in this level." in await browser.get("/delayed-levels/7")
+    assert "No message waits in this level." in await browser.get("/delayed-levels/7")
     assert "No broker has delay level 99" in await browser.get("/delayed-levels/99", status=400)
     assert "is not a whole number" in await browser.get("/delayed-levels/x", status=400)

@@ -29,7 +29,7 @@ def keys(page):
 
 
 async def test_without_half_messages_the_page_says_so(browser):
-    assert "Nothing is undecided." in await browser.get("/transactions")
+    assert "No half message is undecided." in await browser.get("/transactions")
 
 
 async def test_what_is_undecided_is_listed_oldest_first(browser, sent):

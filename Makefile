@@ -12,11 +12,11 @@ BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/cons
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: platforms console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover crashes damage sanitize image wheels size walk
+.PHONY: platforms console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover crashes damage sanitize image wheels release-check size walk
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
 install:  ## make .venv with everything in it, at the versions of constraints.txt, and compile the hot path
 	@! grep -qs plain $(BUILT) || rm $(BUILT)  # by now there may be a compiler
@@ -109,6 +109,9 @@ walk: $(BUILT)  ## files and calls that a send, a pull, a delivery, a close and 
 
 wheels: $(BUILT)  ## dist/: the sources, and a wheel for each CPython on the PATH (or in PYTHONS='...'), built and tried
 	@$(VENV)/bin/python scripts/make_wheels.py $(PYTHONS)
+
+release-check: $(BUILT)  ## dist/: what `make wheels` makes, a wheel of plain Python, a bill of materials; all checked; minutes
+	@exec $(VENV)/bin/python scripts/release_check.py $(PYTHONS)
 
 console: $(BUILT)  ## the console before a cluster full of flights, until Ctrl-C
 	@$(VENV)/bin/python demo/console.py

@@ -6,10 +6,13 @@ archive, with the versions of constraints.txt, and gets the widest manylinux tag
 empty environment with no compiler: a server is started, and a message sent and consumed.
 """
 
+import gzip
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -52,11 +55,25 @@ def works(python):
     return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
 
 
-def archive_of_sources():
+def archive_of_sources(source=ROOT, folder=DIST):
+    """Return an archive of sources, which has the same bytes for the same commit."""
     code = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-    call(sys.executable, "-c", code, DIST)
-    (archive,) = DIST.glob("*.tar.gz")
+    call(sys.executable, "-c", code, folder, cwd=source)
+    (archive,) = folder.glob("*.tar.gz")
+    epoch = int(time_of_the_commit())
+    with tarfile.open(archive) as made:  # setuptools writes times and the user into it
+        files = [(each, made.extractfile(each).read() if each.isfile() else b"") for each in made]
+    with gzip.GzipFile(archive, "wb", mtime=epoch) as packed, tarfile.open(fileobj=packed, mode="w") as again:
+        for each, content in sorted(files, key=lambda file: file[0].name):
+            each.mtime, each.uid, each.gid, each.uname, each.gname, each.pax_headers = epoch, 0, 0, "", "", {}
+            again.addfile(each, io.BytesIO(content))
     return archive
+
+
+def time_of_the_commit():
+    """Return seconds since 1970 as text, for SOURCE_DATE_EPOCH."""
+    done = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def wheel_of(archive, python):

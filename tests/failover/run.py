@@ -1,6 +1,7 @@
 """`make failover`: a replica set as processes on a real etcd, under load, with N accidents by chance.
 
     python -m tests.failover.run 100 [--seed S] [--replicas 3] [--members 3] [--only kill,stop_master] [--keep FOLDER]
+    python -m tests.failover.run 1 --only away --pause 0.1
 
 Afterwards everything is healed, and the history is judged. A history with faults is kept in a file.
 """
@@ -23,6 +24,8 @@ from tests.failover.load import GROUPS, Load
 from tests.failover.machines import Machines, Server
 
 SHORTER_THAN_LEASE, LONGER_THAN_LEASE = (0.2, 2.0), (4.0, 8.0)  # seconds that a process stands still
+TEN_MINUTES = (600.0, 600.0)
+ONLY_BY_NAME = "away"  # the group of accidents that take too long to happen by chance
 CONFIRMED_BETWEEN = 50  # confirmations between two accidents: the set must have recovered
 RECOVERY_SECONDS = 60.0  # longest time without confirmations that is no fault of the set; a loaded machine is slow
 
@@ -43,6 +46,7 @@ class Accidents:
             "restart": [self.restart_master, self.restart_follower],
             "etcd": [self.kill_etcd_leader, self.stop_etcd_leader, self.lose_etcd],
             "both": [self.kill_both, self.stop_both],
+            ONLY_BY_NAME: [self.lose_etcd_for_ten_minutes],
         }
         if self._machines.links is not None:
             found["cut"] = [
@@ -52,10 +56,11 @@ class Accidents:
         return found
 
     def chosen(self, only: tuple[str, ...]) -> list[list[Callable[[], Awaitable[None]]]]:
-        """Return the accidents of these groups, or of these names, by group; all if `only` is empty."""
+        """Return the accidents of these groups, or of these names, by group; if `only` is empty, all but long ones."""
         found = []
+        names = set(only) or self.possible.keys() - {ONLY_BY_NAME}
         for name, accidents in self.possible.items():
-            if wanted := [each for each in accidents if not only or {name, each.__name__} & set(only)]:
+            if wanted := [each for each in accidents if {name, each.__name__} & names]:
                 found.append(wanted)
         if not found:
             raise ValueError(f"no such accidents: {only}; there are {self.possible}")
@@ -90,12 +95,10 @@ class Accidents:
 
     async def lose_etcd(self) -> None:
         """All of etcd stands still for longer than any lease."""
-        for member in self._machines.members:
-            self._note("stop", member)
-            member.stop()
-        await self._sleep(LONGER_THAN_LEASE)
-        for member in self._machines.members:
-            member.go_on()
+        await self._lose_etcd(LONGER_THAN_LEASE)
+
+    async def lose_etcd_for_ten_minutes(self) -> None:
+        await self._lose_etcd(TEN_MINUTES)
 
     async def kill_both(self) -> None:
         await asyncio.gather(self._kill(self._master()), self._kill_member(self._leader()))
@@ -156,6 +159,14 @@ class Accidents:
         await self._sleep(seconds)
         process.go_on()
 
+    async def _lose_etcd(self, seconds: tuple[float, float]) -> None:
+        for member in self._machines.members:
+            self._note("stop", member)
+            member.stop()
+        await self._sleep(seconds)
+        for member in self._machines.members:
+            member.go_on()
+
     async def _restart(self, server: Server) -> None:
         self._note("restart", server)
         code = await server.end()
@@ -204,16 +215,17 @@ async def run(
     members: int = 3,
     only: tuple[str, ...] = (),
     cuttable: bool = False,
+    pause_seconds: float = 0.01,
     **settings: object,
 ) -> Verdict:
     """Let so many accidents happen to a set under load, heal everything, and judge.
 
-    `only`: groups or names of accidents.
+    `only`: groups or names of accidents. `pause_seconds`: mean pause of each sender between two sends.
     """
     chance = random.Random(seed)
     machines = Machines(folder, replicas=replicas, members=members, cuttable=cuttable, **settings)
     try:
-        async with machines, Load(machines.namesrv, machines.history, seed=seed) as load:
+        async with machines, Load(machines.namesrv, machines.history, seed=seed, pause_seconds=pause_seconds) as load:
             accidents = Accidents(machines, chance)
             wanted = accidents.chosen(only)
             await _recovered(machines, load)
@@ -248,6 +260,7 @@ def main() -> int:
     options.add_argument("--replicas", type=int, default=3)
     options.add_argument("--members", type=int, default=3)
     options.add_argument("--only", type=lambda text: tuple(text.split(",")), default=())
+    options.add_argument("--pause", type=float, default=0.01, help="mean seconds between two sends of each sender")
     options.add_argument("--keep", type=Path, help="folder for data and history, which is kept")
     chosen = options.parse_args()
     if not (cuttable := can_cut()):
@@ -256,7 +269,8 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{chosen.count} accidents with seed {chosen.seed}; files in {folder}", flush=True)
     counts = {"replicas": chosen.replicas, "members": chosen.members}
-    verdict = asyncio.run(run(folder, chosen.count, chosen.seed, only=chosen.only, cuttable=cuttable, **counts))
+    more = {"only": chosen.only, "cuttable": cuttable, "pause_seconds": chosen.pause}
+    verdict = asyncio.run(run(folder, chosen.count, chosen.seed, **more, **counts))
     print(verdict)
     return 1 if verdict.faults else 0
 

@@ -288,7 +288,7 @@ async def test_an_account_is_used_and_its_token_renewed(with_accounts, key):
                 break
             except RegistryUnavailable:
                 await asyncio.sleep(0.1)
-    with pytest.raises(RegistryRefused, match="permission denied"):
+    with pytest.raises(RegistryRefused, match="permission denied; grant the account in PYROMQ_ETCD_USER the right"):
         await registry.read("/other")
     with pytest.raises(RegistryRefused, match="permission denied"):
         await registry.swap("/other", 0, b"1")

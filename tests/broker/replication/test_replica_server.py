@@ -15,10 +15,10 @@ from tests.broker.replication.replica_sets import ReplicaSet, replica_set
 
 from pyromq import Message
 from pyromq.broker.replication.replica_server import ReplicaServer
-from pyromq.broker.replication.replica_stream import PREAMBLE, VERSION, Hello, StreamDecoder, encode_message
+from pyromq.broker.replication.replica_stream import PREAMBLE, VERSION, Hello, Refusal, StreamDecoder, encode_message
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.producer.async_producer import AsyncProducer
-from pyromq.errors import ServiceNotAvailable, StoreNotWritable, UsageError
+from pyromq.errors import RegistryRefused, ServiceNotAvailable, StoreNotWritable, UsageError
 from pyromq.message import StoredMessage
 from pyromq.slow_work import FilePiece
 from pyromq.store.disk import LocalDisk
@@ -103,6 +103,37 @@ async def test_a_registry_that_is_away_is_logged_once_and_when_it_is_back(
     replicas.registry.is_away = False
     await replicas.until(lambda: "the registry answers again" in caplog.text)
     assert caplog.text.count("the registry has not answered for") == 1
+
+
+async def test_a_registry_that_refuses_is_logged_once_and_without_a_traceback(
+    replicas: ReplicaSet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise RegistryRefused("etcd at http://e1:2379 refuses: user name is empty")
+
+    await replicas.start(1, lease_ms=2_000)
+    monkeypatch.setattr(replicas.registry, "keep", refuse)
+    await asyncio.sleep(1.2)  # two renewals
+    monkeypatch.undo()
+    assert caplog.text.count("the registry refuses requests; no replica can join") == 1
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_replica_of_another_version_is_refused_by_both_versions_and_not_logged_each_time(
+    replicas: ReplicaSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await replicas.start(1)
+    host, port = server.ha_address.split(":")
+    settings = server.replica.config.settings
+    hello = Hello(2, "DefaultCluster", "orders", 9, 99, 0, False, (), 0, 0, False, settings)
+    for _ in range(5):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(PREAMBLE + encode_message(hello))
+        [refusal] = StreamDecoder().feed(await reader.read())
+        assert isinstance(refusal, Refusal)
+        assert "speaks version 2 of the replication stream, this replica reads 1: upgrade this" in refusal.text
+        writer.close()
+    assert caplog.text.count("speaks version 2") == 1
 
 
 async def test_under_sync_flush_replicas_report_what_is_flushed(replicas: ReplicaSet) -> None:

@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from pyromq.broker.replication.registry import Changed, Missed, Versioned
-from pyromq.broker.replication.set_record import Member, ReplicaInfo, SetRecord
+from pyromq.broker.replication.set_record import Member, ReplicaInfo, SetRecord, SetSettings
 from pyromq.broker.replication.set_registry import SetRegistry
-from pyromq.errors import ProtocolError
+from pyromq.errors import ProtocolError, UsageError
 from pyromq.testing import MemoryRegistry
 
 INFO = ReplicaInfo(2, 77, "10.0.0.2:10911", "10.0.0.2:10912", "1.0", end=100)
+SETTINGS = SetSettings(1 << 20, 1, False)
 
 
 async def seen(keys: SetRegistry, count: int) -> list[bool]:
@@ -42,6 +43,21 @@ async def test_the_record_is_news_and_numbers_and_settings_are_not() -> None:
     await keys.swap(0, SetRecord(1, 1, (Member(1, 7),)))
     assert await seen(keys, 2) == [False, True]
     assert keys.is_news(Missed(9), {})
+
+
+async def test_replicas_that_run_enter_their_settings_again_in_a_registry_that_was_emptied() -> None:
+    registry = MemoryRegistry()
+    keys = SetRegistry(registry, "c", "orders")
+    lease = await registry.lease(60)
+    await keys.agree(SETTINGS)
+    await keys.register(INFO, lease.id)
+    for key in list(registry._entries):
+        registry._write(key, None)
+    await keys.register(INFO, lease.id)
+    with pytest.raises(UsageError, match="mappedFileSizeCommitLog is 4096 here and 1048576 there"):
+        await SetRegistry(registry, "c", "orders").agree(SetSettings(4096, 1, False))
+    with pytest.raises(UsageError, match="enableElectUncleanMaster is true here and false there"):
+        await SetRegistry(registry, "c", "orders").agree(SetSettings(1 << 20, 1, True))
 
 
 async def test_a_registration_that_cannot_be_read_is_named() -> None:

@@ -42,6 +42,7 @@ _INVALID_ARGUMENT, _NOT_FOUND, _DENIED, _AUTH_IS_OFF, _UNIMPLEMENTED, _BAD_TOKEN
 # them the code of an invalid argument.
 _TOKEN_TEXTS = ("user name is empty", "revision of auth store is old")
 _WATCH_REFUSALS = ("code = InvalidArgument", "code = PermissionDenied", "code = Unauthenticated", "permission denied")
+_GRANT = "grant the account in PYROMQ_ETCD_USER the right to read and write keys below /pyromq/"
 _CURE = "set PYROMQ_ETCD_USER and PYROMQ_ETCD_PASSWORD to an account of etcd"
 # An endpoint without a leader ends the watch instead of being silent.
 _WATCH_HEADERS = {"Grpc-Metadata-hasleader": "true"}
@@ -363,7 +364,9 @@ def _read_answer(endpoint: str, content: bytes) -> _Answer:
         raise _TokenRefused(f"{message}; {_CURE}")
     if code == _NOT_FOUND:
         raise LeaseGone(message)
-    if code in (_INVALID_ARGUMENT, _DENIED, _UNIMPLEMENTED):
+    if code == _DENIED:
+        raise RegistryRefused(f"{message}; {_GRANT}")
+    if code in (_INVALID_ARGUMENT, _UNIMPLEMENTED):
         raise RegistryRefused(message)
     raise _Failed(f"{endpoint}: {excerpt(text)}")
 

@@ -34,6 +34,7 @@ from pyromq.net.connection_config import TlsConfig
 from pyromq.net.listening import listen_failure
 from pyromq.net.tasks import Tasks, soon_in_this_loop
 from pyromq.net.tls.failures import refused_handshake
+from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.slow_work import NotInMemory, PagesToLoad
 
 logger = logger_of(__name__)
@@ -42,6 +43,7 @@ DIAL_SECONDS = 1.0  # longest wait for a connection: a stopped machine does not 
 HELLO_SECONDS = 5.0  # longest wait for the hello of an accepted connection
 BUSY_SECONDS = 0.005  # time between two checks for new bytes of the log while messages are being stored
 CATCH_UP_BYTES = 8 << 20  # a follower that lacks more bytes is catching up, at a limited rate
+NO_REPLICAS = "brokenReplicationStreams"  # a reason in the `RejectionLog`
 _JOINED_BYTES = 64 << 10  # limit of log bytes that are copied behind the frame's head, to save a system call
 _BUFFERED_BYTES = 2 << 20  # bytes in a connection's buffer at which frames wait
 
@@ -166,6 +168,7 @@ class ReplicaLinks:
         promised: Callable[[], int],
         load: Callable[[PagesToLoad], Future[None]],
         trust: ReplicaTrust,
+        rejections: RejectionLog,
         catch_up_bytes_per_second: int,
     ) -> None:
         self.now = now
@@ -175,6 +178,7 @@ class ReplicaLinks:
         self._promised = promised
         self._load = load
         self._trust = trust
+        self._rejections = rejections
         self._rate = catch_up_bytes_per_second
         self._allowance = 0.0  # bytes that may be sent now to followers that catch up
         self._counted_at = 0.0
@@ -440,8 +444,9 @@ class ReplicaLinks:
         return None
 
     def broken(self, connection: ReplicaConnection, reason: str) -> None:
-        """Close a connection whose peer violates the protocol."""
-        logger.warning("connection of a replica at %s is closed: %s", connection.address, reason)
+        """Close a connection whose peer violates the protocol. The peer may come back twice a second."""
+        host = connection.address.rpartition(":")[0]
+        self._rejections.note(NO_REPLICAS, host, "connection of a replica at %s is closed: %s", host, reason)
         connection.close(reason)
         self.lost(connection, told=False)
 

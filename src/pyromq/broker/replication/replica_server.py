@@ -65,6 +65,7 @@ from pyromq.message import join_address, pack_address
 from pyromq.net.listening import OpenPorts
 from pyromq.net.tasks import Tasks, soon_in_this_loop
 from pyromq.platforms import platform
+from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.store.disk import LOCAL_DISK, Disk
 from pyromq.store.epoch_file import EpochFile
 from pyromq.store.log_cut import LogCut
@@ -75,6 +76,7 @@ logger = logger_of(__name__)
 
 _START_SECONDS = 10.0  # longest wait for the registry at the start
 _RETRY_SECONDS = 0.2  # between two attempts of the start
+REFUSED = "refusedByReplicas"  # a reason in the `RejectionLog`
 _LEAVE_SECONDS = 2.0  # longest time that a stop waits for a handover, or for leaving the in-sync list
 
 
@@ -123,12 +125,14 @@ class ReplicaServer:
         self._disk_error = ""
         self._handed_over: asyncio.Future[str | None] | None = None
         self._trust = ReplicaTrust(config, self.clock)
+        self._rejections = RejectionLog(self.clock)
         self._links = ReplicaLinks(
             self,
             now=platform.boot_seconds,
             promised=lambda: self.replica.epoch,
             load=lambda pages: self.broker.cold_reads.load(pages),
             trust=self._trust,
+            rejections=self._rejections,
             catch_up_bytes_per_second=failover.catch_up_bytes,
         )
         self.ha_address = ""
@@ -501,7 +505,7 @@ class ReplicaServer:
                 case FrameRequest():
                     self._do(replica.request_received(now, link.number, message))
                 case Refusal(text):
-                    logger.error("replica %d refuses this replica: %s", link.number, text)
+                    self._rejections.note(REFUSED, str(link), "replica %d refuses this replica: %s", link.number, text)
                 case _:
                     self._tables.received(link, message)
         self._tables.log_grew()

@@ -102,10 +102,8 @@ class SetLease:
                 raise
             except LeaseGone:
                 self._lease = replace(self._lease, seconds=0)
-            except RegistryUnavailable as error:
+            except MQError as error:
                 self._warn(self._now(), error)
-            except MQError:
-                logger.exception("the lease was not renewed")
 
     async def release(self) -> None:
         """End the lease, so that other replicas see at once that this one has stopped."""
@@ -121,8 +119,11 @@ class SetLease:
         self._renewed(self._lease.sent)
 
     def _warn(self, now: float, error: MQError) -> None:
-        """Log that the registry does not answer: at the first failure, and then every `_WARN_SECONDS`."""
+        """Log that the registry does not answer, or refuses: at the first failure, and then every `_WARN_SECONDS`."""
         if self._warned_at is None or now - self._warned_at >= _WARN_SECONDS:
             self._warned_at = now
-            text = "the registry has not answered for %.0f s; no replica can join, leave or become master meanwhile: %s"
-            logger.warning(text, now - (self.sent or now), error)
+            failed = f"has not answered for {now - (self.sent or now):.0f} s"
+            if not isinstance(error, RegistryUnavailable):
+                failed = "refuses requests"
+            text = "the registry %s; no replica can join, leave or become master meanwhile: %s"
+            logger.warning(text, failed, error)

@@ -84,7 +84,7 @@ class SetSettings(msgspec.Struct, frozen=True, rename="camel"):
         """Return the settings that differ, with both values, or None."""
         names = (("file_bytes", "mappedFileSizeCommitLog"), ("min_in_sync", "minInSyncReplicas"))
         pairs = [
-            f"{java} is {mine} here and {theirs} there"
+            f"{java} is {_java(mine)} here and {_java(theirs)} there"
             for field, java in (*names, ("unclean", "enableElectUncleanMaster"))
             if (mine := getattr(self, field)) != (theirs := getattr(other, field))
         ]
@@ -105,6 +105,11 @@ class ReplicaInfo(msgspec.Struct, frozen=True, rename="camel"):
     version: str
     end: int = 0
     last_epoch: int = 0
+
+
+def _java(value: object) -> str:
+    """Return a setting's value as a properties file has it."""
+    return str(value).lower()
 
 
 def encode_value(value: SetRecord | SetSettings | ReplicaInfo) -> bytes:

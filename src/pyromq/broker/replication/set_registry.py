@@ -40,6 +40,7 @@ class SetRegistry:
         self._prefix = f"{_ROOT}/{cluster}/{set_name}/"
         self._set_name = set_name
         self._info_revision = 0  # revision of the last write of `replica/N`
+        self._settings: SetSettings | None = None  # the settings that the set has agreed on
 
     def watch(self, after: int) -> AsyncIterator[Changed | Missed]:
         """Yield changes of the set's keys later than the registry's revision `after`. Changes may be reported late."""
@@ -85,13 +86,15 @@ class SetRegistry:
             if noted is not None:
                 break
             if isinstance(await self._registry.swap(self._key("settings"), 0, encode_value(settings)), int):
-                return
+                noted = settings
+                break
             await asyncio.sleep(_PAUSE_SECONDS)
         if (difference := settings.difference(noted)) is not None:
             raise UsageError(
                 f"the replica set {self._set_name} has other settings: {difference}; start every replica of a set with"
                 " equal settings"
             )
+        self._settings = settings
 
     async def claim_number(self, wanted: int | None) -> int:
         """Reserve a number for a replica with a new folder: `wanted`, or the lowest number that was never given."""
@@ -129,6 +132,10 @@ class SetRegistry:
                 " each replica a folder and a replicaId of its own, and each set a brokerName of its own"
             )
         self._info_revision = answer.found.revision if answer.found.value is not None else 0
+        if (
+            answer.found.value is None and self._settings is not None
+        ):  # the lease has ended, or the registry was emptied
+            await self.agree(self._settings)
         await self.register(info, lease)
 
     def _key(self, name: str) -> str:

@@ -9,6 +9,7 @@ html_title = "pyromq"
 html_copy_source = False
 templates_path = ["site/templates"]
 html_static_path = ["site/static"]
+html_css_files = ["site.css"]
 html_show_sphinx = False
 html_show_copyright = False
 myst_heading_anchors = 4

@@ -16,6 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # its numbers, and `...` is anything.
 TYPED = (
     "README.md",
+    "docs/index.md",
     "docs/first-steps.md",
     "docs/tutorial.md",
     "docs/delays.md",

@@ -71,6 +71,7 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 BROKER_SETTINGS = (BrokerConfig, StoreConfig, BrokerLimits, ConnectionLimits, HaConfig, FailoverConfig)
+SEARCH_WORDS = Path(__file__).parent / "site" / "reference_words.txt"
 CLIENT_SETTINGS = ("ProducerConfig", "ConsumerConfig", "ConnectionConfig", "TlsConfig")
 
 
@@ -91,6 +92,8 @@ def write(folder: Path) -> None:
         + _contents([*tops, "commands/index", "../settings", "../limits", "../metrics-list", "../compatibility"])
     )
     for name, text in pages.items():
+        title, rest = text.split("\n\n", 1)
+        text = f"{title}\n\n{_search_words(name)}{rest}"
         path = folder / f"{name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -106,6 +109,17 @@ def error_classes() -> list[type[errors.MQError]]:
     """Return every error of `pyromq.errors`, parents before children, in the order of the file."""
     found = (value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.MQError))
     return list(dict.fromkeys(found))
+
+
+def search_words() -> dict[str, str]:
+    """Return the words for the search, by the name of a page or of an error."""
+    lines = SEARCH_WORDS.read_text().splitlines()
+    return dict(line.split(": ", 1) for line in lines if line and not line.startswith("#"))
+
+
+def _search_words(name: str) -> str:
+    words = search_words().get(name)
+    return f"<!-- search: {words} -->\n\n" if words else ""
 
 
 def _contents(names: list[str]) -> str:
@@ -290,5 +304,8 @@ def _errors_page() -> str:
         parent = f"A `{error.__bases__[0].__name__}`. " if error is not errors.MQError else ""
         code = f"Response code {int(error.code)}. " if error.code != errors.ResponseCode.SYSTEM_ERROR else ""
         again = "Again? Yes." if error.retriable else "Again? No."
-        text += f"## {error.__name__}\n\n{_doc(error)}\n**What to do.** {error.cure}\n\n{parent}{code}{again}\n\n"
+        words = _search_words(error.__name__)
+        text += (
+            f"## {error.__name__}\n\n{words}{_doc(error)}\n**What to do.** {error.cure}\n\n{parent}{code}{again}\n\n"
+        )
     return text

@@ -22,6 +22,7 @@ KINDS = {
     "docs/reference/index": 0.3,
     "docs/reference/commands/index": 0.5,
     "docs/compatibility": 0.7,
+    "docs/glossary": 0.6,
     "docs/reference/": 0.8,
     "docs/how-to/": 1.1,
 }

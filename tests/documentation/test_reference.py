@@ -60,3 +60,8 @@ def test_every_error_has_a_cause_and_a_cure_of_its_own(error, pages):
 def test_errors_come_from_one_file():
     assert errors.MQError in reference.error_classes()
     assert len(reference.error_classes()) > 40
+
+
+def test_search_words_are_of_pages_and_errors_that_exist(pages):
+    known = {name.removesuffix(".md") for name in pages} | {error.__name__ for error in reference.error_classes()}
+    assert set(reference.search_words()) - known == set()

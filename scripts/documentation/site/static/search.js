@@ -2,7 +2,8 @@
 //
 // A question's words and the words of all sections are cut, stemmed and widened by the same function (`terms`). A group
 // of synonyms is one more term, which each of its phrases adds; so "backlog" finds what is written about "lag". Sections
-// are scored by BM25 over title, heading, search words and text; a page is as good as its best sections.
+// are scored by BM25 over title, heading, search words and text. A title, a heading or a search word whose words are all
+// asked for counts once more. A page is as good as its best sections.
 
 const STOP_WORDS = new Set(
   ("a about after all also am an and any are as at be been before being both but by can could did do does doing don dont " +
@@ -12,11 +13,13 @@ const STOP_WORDS = new Set(
     "through to too until up use used using ve very want was way we were what when where whether which while who whom why " +
     "will with without work works would you your").split(" "),
 );
-const WEIGHTS = { title: 3, heading: 3, words: 4 }; // what a term counts there, in occurrences in the text
-const SATURATION = 1.2; // BM25's k1
-const LENGTH = 0.35; // BM25's b
+const WEIGHTS = { title: 3, heading: 3, words: 2 }; // what a term counts there, in occurrences in the text
+const PHRASE = 3; // what a title, a heading or a search word counts that is asked for as a whole
+const SATURATION = 2.5; // BM25's k1
+const LENGTH = 0.4; // BM25's b
+const COVERAGE = 0.5; // how much it counts that all terms are found: the exponent of their share
+const SYNONYM = 0.5; // what a word counts itself if it has synonyms, which count as one more term
 const TYPO = 0.7; // what a misspelled word counts
-const EXACT = 1.5; // added, as a share, where a title, a heading or a search word is all that was asked
 
 class SiteSearch {
   // `pages` as `sections.py` makes them, `synonyms` a list of lists of phrases, `kinds` weights by the beginning of a
@@ -44,8 +47,8 @@ class SiteSearch {
     if (anchor) add(heading, WEIGHTS.heading);
     words.forEach((phrase) => add(phrase, WEIGHTS.words));
     const at = this.sections.length;
-    const whole = [title, heading, ...words].map((text) => this.words(text).join(" "));
-    this.sections.push({ page, heading, anchor, lines, length, whole });
+    const phrases = [title, heading, ...words].map((text) => this.words(text).filter((word) => !this.stopStems.has(word)));
+    this.sections.push({ page, heading, anchor, lines, length, phrases });
     counts.forEach((count, term) => {
       if (!this.postings.has(term)) this.postings.set(term, []);
       this.postings.get(term).push([at, count]);
@@ -68,12 +71,12 @@ class SiteSearch {
     const total = asked.reduce((sum, { rarity }) => sum + rarity, 0);
     if (!total) return [];
     const scores = this.sections.map(() => ({ score: 0, matched: 0 }));
-    for (const { forms, rarity, weight } of asked) {
+    for (const { forms, rarity } of asked) {
       const best = new Map(); // a misspelled word has several forms: the best one counts in each section
       for (const form of forms) {
         for (const [at, count] of this.postings.get(form)) {
           const norm = 1 - LENGTH + (LENGTH * this.sections[at].length) / this.length;
-          const score = (rarity * weight * count * (SATURATION + 1)) / (count + SATURATION * norm);
+          const score = (rarity * count * (SATURATION + 1)) / (count + SATURATION * norm);
           best.set(at, Math.max(score, best.get(at) || 0));
         }
       }
@@ -82,15 +85,15 @@ class SiteSearch {
         scores[at].matched += rarity;
       });
     }
-    const whole = this.words(question).join(" ");
+    const worths = new Map(asked.flatMap(({ forms, rarity }) => forms.map((form) => [form, rarity])));
     const found = new Map();
     scores.forEach(({ score, matched }, at) => {
       if (!score) return;
       const section = this.sections[at];
-      const exact = section.whole.includes(whole) ? 1 + EXACT : 1;
-      const total_ = score * exact * (matched / total) ** 0.7 * this.pages[section.page].weight;
+      const coverage = (matched / total) ** COVERAGE;
+      const worth = (score + PHRASE * this.phrase(section, worths)) * coverage * this.pages[section.page].weight;
       if (!found.has(section.page)) found.set(section.page, []);
-      found.get(section.page).push({ section, score: total_ });
+      found.get(section.page).push({ section, score: worth });
     });
     const ranked = [...found].map(([page, sections]) => {
       sections.sort((a, b) => b.score - a.score);
@@ -102,15 +105,28 @@ class SiteSearch {
     return ranked.sort((a, b) => b.score - a.score || (a.title < b.title ? -1 : 1));
   }
 
+  // The worth of the best title, heading or search word whose words are all asked for, or have synonyms that are.
+  phrase({ phrases }, worths) {
+    const worthOf = (word) => worths.get(word) || Math.max(0, ...this.concepts(word).map((term) => worths.get(term) || 0));
+    const whole = phrases.map((phrase) => phrase.map(worthOf)).filter((values) => values.every((value) => value > 0));
+    return Math.max(0, ...whole.map((values) => values.reduce((sum, value) => sum + value, 0)));
+  }
+
+  // The groups of synonyms that a word alone belongs to.
+  concepts(word) {
+    return (this.synonyms.get(word) || []).filter(([phrase]) => phrase.length === 1).map(([, concept]) => concept);
+  }
+
   // The terms of a question that are in the index, with what each is worth.
   askedTerms(question) {
     const all = this.terms(question);
-    const kept = [...new Set(all.filter((term) => !STOP_WORDS.has(term) && !this.stopStems.has(term)))];
+    const kept = [...new Set(all.filter((term) => !this.stopStems.has(term)))];
     return (kept.length ? kept : [...new Set(all)]).flatMap((term) => {
-      if (this.postings.has(term)) return [{ forms: [term], rarity: this.rarity(term), weight: 1 }];
+      const share = this.concepts(term).length ? SYNONYM : 1;
+      if (this.postings.has(term)) return [{ forms: [term], rarity: share * this.rarity(term) }];
       const forms = this.nearTo(term);
       if (!forms.length) return [];
-      return [{ forms, rarity: Math.max(...forms.map((form) => this.rarity(form))), weight: TYPO }];
+      return [{ forms, rarity: TYPO * Math.max(...forms.map((form) => this.rarity(form))) }];
     });
   }
 
@@ -121,7 +137,7 @@ class SiteSearch {
 
   // What somebody may have meant: two words written as one, the beginning of a word, or a word with a letter or two wrong.
   nearTo(term) {
-    if (term.length < 4 || /^\d/.test(term)) return [];
+    if (term.length < 4 || /^[\d=]/.test(term)) return [];
     for (let cut = 3; cut <= term.length - 3; cut++) {
       const [first, second] = [this.stem(term.slice(0, cut)), this.stem(term.slice(cut))];
       if (this.postings.has(first) && this.postings.has(second)) return [first, second];

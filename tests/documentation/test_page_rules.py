@@ -52,6 +52,17 @@ def test_a_page_begins_with_what_its_reader_can_do(page):
     assert " you can " in first, f"begins with {first!r}"
 
 
+def test_every_page_is_in_a_table_of_contents():
+    listed = {ROOT / "docs" / "index.md"}
+    for page in PAGES:
+        for block in re.findall(r"^```{toctree}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            for entry in re.findall(r"^[^:\s]\S*$", block, re.MULTILINE):
+                listed |= {found.resolve() for found in page.parent.glob(f"{entry}.md")}
+    reference = (ROOT / "scripts" / "documentation" / "reference.py").read_text()
+    listed |= {ROOT / "docs" / f"{name}.md" for name in re.findall(r'"\.\./([\w-]+)"', reference)}
+    assert {name(page) for page in {*PAGES} - listed} == set()
+
+
 def test_sentences_are_short_enough_to_read_once():
     texts = [(place, re.sub(r"\]\([^)]*\)|`[^`]*`", "code", sentence)) for place, sentence in sentences()]
     assert len(texts) > 1000

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from tests.console.browser.conftest import Page, name_of, serving
+from tests.console.browser.conftest import Page, name_of, serving, webdriver
 from tests.waiting import wait_until
 
 from pyromq import Admin
@@ -52,10 +52,16 @@ def test_times_are_shown_and_asked_for_in_the_browsers_zone(page):
         wait_until(lambda: "Times in Asia/Tokyo" in page.text)
         shown = page.find("#rows time").text
         assert "+09:00" in page.find("#rows time").get_attribute("datetime")
+        page.driver.execute_script(
+            "document.querySelectorAll('form.search details').forEach((each) => each.open = true)"
+        )
         page.fill(since=shown, until=shown)
         page.find("#until").send_keys("\n")
         wait_until(lambda: "until=2" in page.driver.current_url and "last=" not in page.driver.current_url)
         assert shown in [each.text for each in page.driver.find_elements("css selector", "#rows time")]
+        page.driver.execute_script(
+            "document.querySelectorAll('form.search details').forEach((each) => each.open = true)"
+        )
         page.press("last 15 min")
         wait_until(lambda: page.find("[name=last][value='15m']").get_attribute("aria-pressed") == "true")
         page.find("[data-zone-switch]").click()
@@ -64,6 +70,19 @@ def test_times_are_shown_and_asked_for_in_the_browsers_zone(page):
         assert "Times in UTC" in page.text
     finally:
         page.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+
+
+@pytest.mark.soak
+def test_a_chart_says_its_values_at_the_pointer_and_its_range(page):
+    page.open("/groups/billing?span=15m")
+    assert page.find(".chart-range [aria-current]").text == "15 min"
+    wait_until(lambda: page.driver.find_elements("css selector", ".reading"))
+    reading = page.find(".reading")
+    expected = reading.find_element("css selector", "title").get_attribute("textContent")
+    webdriver.ActionChains(page.driver).move_to_element(reading).perform()
+    wait_until(lambda: page.find(".chart-reading").text == expected)
+    webdriver.ActionChains(page.driver).move_to_element(page.find("h1")).perform()
+    wait_until(lambda: " to " in page.find(".chart-reading").text)
 
 
 @pytest.mark.soak

@@ -25,6 +25,7 @@ from pyromq.names import (
 from pyromq.remoting.bodies import FiguresTable
 
 MASTER = 0
+KINDS = ("normal", "retry", "dead letters", "system", "all")  # kinds of topics, as pages choose them
 WARM_DELAY_MS, HIGH_DELAY_MS = 30_000, 300_000  # a waiting time that needs a look, and one that is trouble
 WARM_LAG, HIGH_LAG = 10_000, 1_000_000  # numbers of messages that are so even if they do not wait long
 

@@ -12,7 +12,7 @@ from pyromq.client.admin.finding import Finding
 from pyromq.client.admin.replica_diagnosis import set_findings
 from pyromq.client.admin.replica_sets import ReplicaSetAnswers
 from pyromq.console.cluster.cluster_clients import ClusterClients
-from pyromq.console.cluster.cluster_snapshot import MASTER, BrokerView, RuntimeFigures
+from pyromq.console.cluster.cluster_snapshot import KINDS, MASTER, BrokerView, RuntimeFigures, kind_of
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, view
@@ -40,9 +40,11 @@ async def broker(context: RequestContext) -> Response:
     line = next((each.line for each in replicas if each.line is not None), RuntimeFigures(found))
     table = None
     figures = await or_error(admin.overviews.figures(found.address or "")) if found.address else None
+    kind = context.query.get("kind") if context.query.get("kind") in KINDS else "normal"
     if figures is not None and not isinstance(figures, MQError):
+        names = {found.name, found.cluster}
         table = Table[TopicFigures](
-            figures.topics,
+            [each for each in figures.topics if kind in ("all", kind_of(each.name, names))],
             context.query,
             columns={
                 "topic": lambda each: each.name.casefold(),
@@ -61,6 +63,8 @@ async def broker(context: RequestContext) -> Response:
         replicas=replicas,
         table=table,
         figures=figures,
+        kind=kind,
+        kinds=KINDS,
         replica_set=await _replica_set(context, admin, found) if is_set else None,
         into=context.rate_line("in", "broker in", found.name),
         out=context.rate_line("out", "broker out", found.name, "two"),

@@ -50,10 +50,11 @@ async def group(context: RequestContext) -> Response:
             text=lambda each: " ".join((each.queue.topic, each.queue.broker_name, *owners.get(each.queue, []))),
         )
     locks = {} if isinstance(state, MQError) or state.locks is None else {each.queue: each for each in state.locks}
+    found = snapshot.groups.get(name)
     return context.show(
         "group.html",
         name=name,
-        group=snapshot.groups.get(name),
+        group=found,
         snapshot=snapshot,
         table=table,
         progress=progress,
@@ -61,8 +62,10 @@ async def group(context: RequestContext) -> Response:
         configs=configs,
         owners=owners,
         locks=locks,
-        lag_line=context.value_line("lag", "lag", name),
-        delay_line=context.value_line("oldest waits", "delay", name, "two"),
+        lag_line=context.value_line("lag", "lag", name, now=found.lag if found else None),
+        delay_line=context.value_line(
+            "oldest waits", "delay", name, "two", now=found.delay_ms / 1000 if found else None
+        ),
         out_line=context.rate_line("consumed", "consumed", name),
     )
 

@@ -31,6 +31,7 @@ async def overview(context: RequestContext) -> Response:
     groups = [each for each in snapshot.groups.values() if not each.is_system]
     behind = groups_behind(snapshot)
     problems = problems_of(snapshot)
+    lag = sum(each.lag for each in groups)
     return context.show(
         "overview.html",
         snapshot=snapshot,
@@ -42,10 +43,10 @@ async def overview(context: RequestContext) -> Response:
         busiest=busiest[:SHOWN],
         behind=behind[:SHOWN],
         groups=groups,
-        lag=sum(each.lag for each in groups),
+        lag=lag,
         into=context.rate_line("in", "sent"),
         out=context.rate_line("out", "consumed", style="two"),
-        behind_line=context.value_line("lag", "lag"),
+        behind_line=context.value_line("lag", "lag", now=lag),
     )
 
 

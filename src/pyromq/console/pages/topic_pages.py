@@ -7,14 +7,12 @@ import asyncio
 from starlette.responses import Response
 
 from pyromq.client.admin.async_admin import AsyncAdmin
-from pyromq.console.cluster.cluster_snapshot import TopicView, kind_of
+from pyromq.console.cluster.cluster_snapshot import KINDS, TopicView, kind_of
 from pyromq.console.security.console_accounts import Role
 from pyromq.console.view.request_context import RequestContext, address, or_error
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
 from pyromq.errors import MQError, TopicNotFound, UsageError
-
-KINDS = ("normal", "retry", "dead letters", "system", "all")
 
 
 async def topic(context: RequestContext) -> Response:

@@ -22,6 +22,7 @@ MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 STEPS = ((MINUTE_MS, "minute"), (10 * MINUTE_MS, "ten minutes"), (HOUR_MS, "hour"), (6 * HOUR_MS, "six hours"))
 LONG_STEPS = ((DAY_MS, "day"), (7 * DAY_MS, "week"), (30 * DAY_MS, "thirty days"), (365 * DAY_MS, "year"))
 
+LAST_MIDDLE = 0.95  # times further right end at their place, so that they stay inside the chart
 WIDTH, HEIGHT = 1000, 100  # units of lines, which are stretched to the chart; texts are not
 SPARK_WIDTH, SPARK_HEIGHT = 96, 22
 SPARK_POINTS = 48  # a small chart has no room for more
@@ -124,8 +125,7 @@ def columns(noun: str, times: Sequence[int]) -> Markup:
 
 def _figure(head: Markup, label: str, reading: str, parts: Markup) -> Markup:
     return Markup(
-        '<figure class=chart>{}<svg class=drawing role=img aria-label="{}">'
-        '<svg class=plot x=50 y=8 width="86%" height="76%">{}</svg></svg>'
+        '<figure class=chart>{}<svg class=drawing role=img aria-label="{}">{}</svg>'
         '<p class="chart-reading muted" data-range="{range}" aria-hidden=true>{range}</p></figure>'
     ).format(head, label, parts, range=f"{reading}, {zone_name()}")
 
@@ -141,7 +141,10 @@ def _axes(scale: Scale, ticks: Sequence[float], times: Sequence[tuple[float, str
             ).format(y, y, y, scale.label(value, ticks[-1]))
         )
     for share, text in times:
-        parts.append(Markup('<text x="{:.2f}%" y="100%" dy="1.5em" class=axis-x>{}</text>').format(100 * share, text))
+        style = "axis-x" if share < LAST_MIDDLE else "axis-x end"
+        parts.append(
+            Markup('<text x="{:.2f}%" y="100%" dy="1.5em" class="{}">{}</text>').format(100 * share, style, text)
+        )
     return Markup("").join(parts)
 
 

@@ -31,6 +31,7 @@ MOST_KEPT = 16 << 10  # limit of characters kept of a refused form, in the memor
 
 CHART_SPANS = {"15m": 900.0, "1h": 3600.0, "1d": 86_400.0}  # time ranges of charts, in seconds
 CHART_POINTS = 300  # about the number of points of a chart's line
+NO_ACCOUNT = "anybody"  # the name of visitors in the audit log and in saved searches while there are no accounts
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1  # the largest queue id and offset in the protocol
 
 
@@ -63,7 +64,7 @@ class RequestContext:
 
     @property
     def name(self) -> str:
-        return self.account.name if self.account is not None else "anybody"
+        return self.account.name if self.account is not None else NO_ACCOUNT
 
     @property
     def templates(self) -> jinja2.Environment:
@@ -121,10 +122,12 @@ class RequestContext:
         points = self.history.rates(what, name, seconds=CHART_SPANS[self.span], most=CHART_POINTS)
         return ChartLine(label, points, style, now=self.history.rate(what, name))
 
-    def value_line(self, label: str, what: str, name: str = "", style: str = "one") -> ChartLine:
-        """Return a line of a chart with values of a group, as in `ClusterHistory.values`."""
+    def value_line(
+        self, label: str, what: str, name: str = "", style: str = "one", *, now: float | None = None
+    ) -> ChartLine:
+        """Return a line of a chart with values of a group. `now` is the present value."""
         points = self.history.values(what, name, seconds=CHART_SPANS[self.span], most=CHART_POINTS)
-        return ChartLine(label, points, style)
+        return ChartLine(label, points, style, now=now)
 
     def may(self, role: str) -> bool:
         return self.role >= Role.of(role)
@@ -253,7 +256,9 @@ def page_templates(assets: Mapping[str, str]) -> jinja2.Environment:
     )
     found.filters.update(texts.FILTERS)
     found.globals.update(address=address, asset=assets, chart=chart, spark=spark, spark_points=SPARK_POINTS, bar=bar)
-    found.globals.update(chart_spans=CHART_SPANS, lag_level=lag_level, zone_name=zone_name, spans=SPANS)
+    found.globals.update(
+        chart_spans=CHART_SPANS, lag_level=lag_level, no_account=NO_ACCOUNT, zone_name=zone_name, spans=SPANS
+    )
     return found
 
 

@@ -1,11 +1,13 @@
 """One page for a message and its copies: why it failed, what to do, and a way from each copy to the others."""
 
+import asyncio
 import re
 
 import pytest
 from tests.client.admin.messages.test_dead_letters import die
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until
 
+from pyromq import AsyncConsumer, ConsumeFrom, ConsumerConfig
 from pyromq.message import Message, StoredMessage, encode_properties
 
 
@@ -91,3 +93,38 @@ async def test_finding_the_key_of_one_message_opens_its_page(browser, places, cl
     await (await cluster.producer()).send(Message("orders", b"another", keys="k1"))
     page = await browser.get("/find?q=k1")
     assert "<title>Messages" in page and page.count('<th scope="row"><a') == 2
+
+
+async def test_a_message_that_waits_is_found_by_its_key_and_has_a_page(browser, cluster):
+    await (await cluster.admin()).create_topic("orders", 1)
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"later", keys="k-level", delay_level=5))
+    page = await browser.get("/find?q=k-level")
+    assert "waiting for its delivery time" in page and ">later</pre>" in page
+    sent = await producer.send(Message("orders", b"much later", keys="k-time", delay=3600))
+    page = await browser.get(f"/find?q={sent.message_id}")
+    assert "waits" in page and ">much later</pre>" in page
+    assert "has expired" not in page, "it is not sent yet"
+
+
+async def test_each_waiting_copy_can_be_opened(browser, cluster):
+    failed = asyncio.Event()
+
+    async def fail(messages):
+        failed.set()
+        raise ValueError("not now")
+
+    await (await cluster.producer()).send(Message("orders", b"x", keys="k2"))
+    consumer = AsyncConsumer("billing", cluster.namesrv, config=ConsumerConfig(consume_from=ConsumeFrom.FIRST))
+    consumer.subscribe("orders", fail)
+    async with consumer, asyncio.timeout(PATIENCE_SECONDS):
+        await failed.wait()
+        while "Waiting for attempt 2 of billing" not in (page := await browser.get("/find?q=k2")):
+            pass
+    assert "failed to consume it once; attempt 2 comes next" in page and "ValueError: not now" in page
+    (link,) = set(re.findall(r'href="(/message-by-id/\w+)"', page))
+    page = await browser.get(link)
+    assert "You see a copy: <b>waiting for attempt 2 of billing</b>" in page and "ValueError: not now" in page
+    assert (await browser.client.get(f"{link}/body")).content == b"x"
+    await browser.get("/message-by-id/" + "7F" * 16, status=404)
+    await browser.get("/message-by-id/zz", status=404)

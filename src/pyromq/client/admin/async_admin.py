@@ -195,15 +195,29 @@ class AsyncAdmin(AdminClient):
         return await find_at(self._cluster, queue, offset, timeout=self._timeout)
 
     async def query_by_key(
-        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int | None = None
+        self,
+        topic: str,
+        key: str,
+        max_count: int = 32,
+        *,
+        begin_ms: int = 0,
+        end_ms: int | None = None,
+        at_brokers_of: str | None = None,
     ) -> list[StoredMessage]:
         """Return the messages of a topic that carry a key and were stored between two times, newest first.
 
         Each broker returns at most 64. Times are ms since 1970; `end_ms` None means now. Damaged messages are returned
-        with `is_damaged` set.
+        with `is_damaged` set. `at_brokers_of` names a topic whose brokers are asked, if `topic` is internal and has no
+        route.
         """
         self._cluster.check_running()
         found = await find_by_key(
-            self._cluster, topic, key, max_count=max_count, between=(begin_ms, end_ms), timeout=self._timeout
+            self._cluster,
+            topic,
+            key,
+            max_count=max_count,
+            between=(begin_ms, end_ms),
+            timeout=self._timeout,
+            at_brokers_of=at_brokers_of,
         )
         return found[:max_count]

@@ -135,6 +135,11 @@ class Redrives:
         outcomes = [each for run in self._runs.values() for each in run.outcomes]
         return {each.place: each.copy for each in outcomes if each.copy is not None}
 
+    async def wait(self, run: RedriveRun, seconds: float) -> None:
+        """Wait until a redrive has ended, at most for these seconds."""
+        if (task := self._tasks.get(run.id)) is not None:
+            await asyncio.wait([task], timeout=seconds)
+
     async def close(self) -> None:
         tasks = list(self._tasks.values())
         for task in tasks:

@@ -47,6 +47,7 @@ MOST_COUNTED = 10_000  # limit of dead letters whose reasons are counted: readin
 MOST_REASONS = 20  # limit of reasons in the table
 MOST_LAST = 20  # limit of groups whose last reason is shown: each needs two requests
 MARK_SECONDS = 1.0  # time limit for what a list shows beside its rows: redriven copies, last reasons
+SHORT_SECONDS = 0.5  # a redrive that ends within this time is shown with its outcome at once
 
 
 async def dead_letters(context: RequestContext) -> Response:
@@ -296,6 +297,7 @@ async def dry_run(context: RequestContext) -> Response:
         status=400 if isinstance(error, UsageError) else 200,
         group=group,
         fields=fields,
+        is_changed=any(fields[name] != DEFAULTS.get(name, "") for name in HOW),
         choice={name: fields[name] for name in CHOICE if fields[name]},
         outcomes=outcomes,
         fates=fates,
@@ -322,6 +324,7 @@ async def redrive(context: RequestContext) -> Response:
     )
     run = context.console.redrives.begin(await context.clients().dead_letters(), asked)
     context.result = f"redrive {run.id} began"
+    await context.console.redrives.wait(run, SHORT_SECONDS)
     return context.go(address("dead-letters", group, "redrives", run.id))
 
 

@@ -8,9 +8,9 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from pyromq.client.admin.messages.message_life import LifeEvent, sent_to
-from pyromq.client.admin.messages.message_search import PARKED_IN
 from pyromq.console.search.bodies import BodyView
 from pyromq.console.search.message_outcome import ORIGINAL, GroupOutcome, copies_of, copy_name, outcomes_of, told_by
+from pyromq.console.search.search import named
 from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, address, whole
 from pyromq.console.view.routing import view
 from pyromq.errors import MQError
@@ -29,7 +29,7 @@ async def message(context: RequestContext) -> Response:
     error = None
     try:
         async with asyncio.timeout(LIFE_SECONDS):
-            life = await admin.message_life(shown.message_id, topic if shown.topic in PARKED_IN else shown.topic)
+            life = await admin.message_life(shown.message_id, shown.topic)
     except (MQError, TimeoutError) as failed:
         error = str(failed) or f"no answer within {LIFE_SECONDS:g} s"
     body = await asyncio.to_thread(BodyView, shown)
@@ -45,7 +45,7 @@ async def message(context: RequestContext) -> Response:
         outcomes=outcomes_of(life or [told_by(shown)]),
         copies=[MessageCopy(each) for each in copies_of(life, shown)],
         link_of=link_of,
-        is_readable=is_readable,
+        has_place=has_place(shown),
         redrive_fields=redrive_fields,
         redrive_link=redrive_link,
     )
@@ -57,16 +57,17 @@ class MessageCopy:
     def __init__(self, message: StoredMessage) -> None:
         self.message = message
         self.name = copy_name(message)
-        self.is_readable = is_readable(message)
 
 
-def is_readable(message: StoredMessage) -> bool:
-    """Return whether the page of a stored message can be opened: topic and queue must be readable by clients."""
+def has_place(message: StoredMessage) -> bool:
+    """Return whether a message is found at its queue offset: nobody may pull from internal topics of brokers."""
     return message.topic not in NOT_FOR_CLIENTS and bool(message.broker_name)
 
 
 def link_of(message: StoredMessage) -> str:
-    """Return the address of the page of a stored message."""
+    """Return the address of the page of a stored message: by its place, or by its offset id."""
+    if not has_place(message):
+        return address("message-by-id", message.offset_message_id)
     return address("message", message.topic, message.broker_name, str(message.queue_id), str(message.queue_offset))
 
 
@@ -97,17 +98,18 @@ async def body(context: RequestContext) -> Response:
 
 
 async def stored(context: RequestContext) -> StoredMessage:
-    """Return the message at the queue and offset in the address."""
-    at = context.path
+    """Return the message at the queue and offset in the address, or with the offset id in the address."""
+    at, admin = context.path, await context.clients().admin()
+    if "id" in at:
+        return await named(context.clients(), await admin.view(at["id"]))
     queue = MessageQueue(at["topic"], at["broker"], whole("queue", at["queue"], most=MAX_INT))
-    offset = whole("offset", at["offset"], most=MAX_LONG)
-    return await (await context.clients().admin()).view_at(queue, offset)
+    return await admin.view_at(queue, whole("offset", at["offset"], most=MAX_LONG))
 
 
-PLACE = "/message/{topic}/{broker}/{queue}/{offset}"
+PLACES = ("/message/{topic}/{broker}/{queue}/{offset}", "/message-by-id/{id}")
 
 
 ROUTES = [
-    view(PLACE, message),
-    view(PLACE + "/body", body),
+    *(view(place, message) for place in PLACES),
+    *(view(place + "/body", body) for place in PLACES),
 ]

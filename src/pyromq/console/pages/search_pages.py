@@ -12,10 +12,11 @@ from urllib.parse import quote
 from msgspec.structs import replace as replace_fields
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from pyromq.client.admin.messages.message_search import PARKED_IN
 from pyromq.client.consumer.pulling import PullResult
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot
-from pyromq.console.pages.message_pages import PLACE, link_of, stored
+from pyromq.console.pages.message_pages import PLACES, has_place, link_of, stored
 from pyromq.console.search.bodies import BodyExcerpt, BodyView
 from pyromq.console.search.found_names import KINDS, FoundName, equal_names, found_names, similar_names
 from pyromq.console.search.message_columns import COLUMNS, COLUMNS_COOKIE, COLUMNS_SECONDS, MessageColumns
@@ -115,9 +116,7 @@ class MessageRow:
         self.stored_size = len(message.stored_body)
         self.message = replace_fields(message, stored_body=b"")
         self.copies: list[MessageRow] = []
-        self.link = address(
-            "message", message.topic, message.broker_name, str(message.queue_id), str(message.queue_offset)
-        )
+        self.link = link_of(message)
 
     @property
     def size(self) -> int:
@@ -128,6 +127,11 @@ class MessageRow:
     def name(self) -> str:
         """What the row shows: the message itself, or one of its copies."""
         return copy_name(self.message)
+
+    @property
+    def is_undelivered(self) -> bool:
+        """Whether only copies in internal topics are found: the message waits, or has expired since."""
+        return self.message.topic in PARKED_IN
 
     @property
     def dead_in(self) -> list[str]:
@@ -246,7 +250,9 @@ async def inline(context: RequestContext) -> Response:
     """Send the part of a page that a list shows below a message: its body and its properties."""
     found = await stored(context)
     body = await asyncio.to_thread(BodyView, found)
-    return context.part("message_inline.html", message=found, body=body, link=link_of(found))
+    return context.part(
+        "message_inline.html", message=found, body=body, link=link_of(found), has_place=has_place(found)
+    )
 
 
 async def find(context: RequestContext) -> Response:
@@ -294,7 +300,7 @@ ROUTES = [
     view("/messages", messages),
     view("/messages/export", export),
     view("/messages/tail", tail),
-    view(PLACE + "/inline", inline),
+    *(view(place + "/inline", inline) for place in PLACES),
     change("/messages/save", save, needs=Role.VIEWER, what="save search"),
     change("/messages/forget", forget, needs=Role.VIEWER, what="delete search"),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +13,7 @@ import msgspec
 
 from pyromq.client.admin.admin_client import each_of
 from pyromq.console.cluster.cluster_clients import ClusterClients
+from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot
 from pyromq.console.search.query import Query
 from pyromq.console.search.queue_scan import (
     Match,
@@ -33,7 +35,7 @@ from pyromq.errors import (
 )
 from pyromq.filter.sql import SqlFilter, check_sql
 from pyromq.message import MessageQueue, StoredMessage, encode_properties
-from pyromq.names import NOT_FOR_CLIENTS, TRACE_TOPIC
+from pyromq.names import HALF_TOPIC, NOT_FOR_CLIENTS, SCHEDULE_TOPIC, TRACE_TOPIC
 
 Test = Callable[[StoredMessage], bool]
 
@@ -127,7 +129,7 @@ class Search(Generic[T]):
                 message = await admin.view(message_id)
             except MQError:
                 return []
-            found[message.offset_message_id] = await _named(self._clients, message)
+            found[message.offset_message_id] = await named(self._clients, message)
         return sorted(found.values(), key=lambda each: each.store_ms, reverse=True)
 
     async def _by_key(self, key: str) -> SearchResult[T]:
@@ -152,8 +154,31 @@ class Search(Generic[T]):
 
         topics = await self.topics()
         found = [message for messages in await each_of(look, topics) for message in messages]
+        if not query.topic:
+            found += await self._undelivered(key)
         found.sort(key=lambda each: each.store_ms, reverse=True)
         return SearchResult(await self._kept(found[: query.limit]), "key", topics, failed=failed)
+
+    async def _undelivered(self, key: str) -> list[StoredMessage]:
+        """Return the messages with a key that wait for their delay level, or are half messages, delivered since or not.
+
+        These internal topics have no route, so brokers are found by other topics.
+        """
+        admin, query = await self._clients.admin(), self._query
+        found: dict[str, StoredMessage] = {}
+        for internal in (SCHEDULE_TOPIC, HALF_TOPIC):
+            for topic in _topics_of_all_brokers(await self._clients.snapshot()):
+                with suppress(MQError):  # a Java broker, or an account without the right to read internal topics
+                    for each in await admin.query_by_key(
+                        internal,
+                        key,
+                        query.limit,
+                        begin_ms=query.since_ms or 0,
+                        end_ms=query.until_ms,
+                        at_brokers_of=topic,
+                    ):
+                        found[each.offset_message_id] = each
+        return list(found.values())
 
     async def _scan(self) -> SearchResult[T]:
         query, reader = self._query, await self._clients.reader()
@@ -185,6 +210,17 @@ class Search(Generic[T]):
         return SearchResult(found, "scan", topics, queues, failed)
 
 
+def _topics_of_all_brokers(snapshot: ClusterSnapshot) -> list[str]:
+    """Return few topics that together are at every broker."""
+    found: list[str] = []
+    covered: set[str] = set()
+    for topic in sorted(snapshot.topics.values(), key=lambda each: -len(each.brokers)):
+        if topic.kind != "system" and not covered.issuperset(topic.brokers):
+            found.append(topic.name)
+            covered.update(topic.brokers)
+    return found
+
+
 def wanted(query: Query) -> tuple[Match, str, str | None]:
     """Return what filters the messages of a query: the match in the console, and tag and expression at the broker."""
     if query.by == "sql" and query.text:
@@ -195,7 +231,7 @@ def wanted(query: Query) -> tuple[Match, str, str | None]:
     return (TextMatch(query.text, match_case=query.match_case) if query.text else MatchAll()), "*", None
 
 
-async def _named(clients: ClusterClients, message: StoredMessage) -> StoredMessage:
+async def named(clients: ClusterClients, message: StoredMessage) -> StoredMessage:
     """Return a message found by its offset id, with the name of its broker."""
     if not message.broker_name:
         snapshot = await clients.snapshot()

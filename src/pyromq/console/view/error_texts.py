@@ -51,7 +51,7 @@ _WORDINGS = tuple(
         ),
         (
             r"the specified group\[(.*?)\] contains illegal characters.*",
-            r"\1 is no group: letters, digits, _, -, % and | may be in its name",
+            r"'\1' is no name of a group: letters, digits, _, -, % and | may be in its name",
         ),
         (r"can not find message by the offset, (\d+)", r"no message is stored at log offset \1"),
         (r"can not find message\b.*", r"no message is found"),

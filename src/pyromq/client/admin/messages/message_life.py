@@ -73,7 +73,7 @@ async def life_of(
     is_internal = topic is not None and (topic in PARKED_IN or topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)))
     found, group = None, None
     if is_internal or not records:
-        found = await _found(cluster, message_id, topic, timeout)
+        found = await _found(cluster, message_id, None if topic in PARKED_IN else topic, timeout)
     message_id = one_id(message_id) if found is None else found.message_id
     if found is not None:
         records = records or await _traces(cluster, trace_topic, message_id, timeout)

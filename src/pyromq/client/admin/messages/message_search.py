@@ -192,8 +192,12 @@ async def find_by_key(
     max_count: int,
     between: tuple[int, int | None],
     timeout: float,
+    at_brokers_of: str | None = None,
 ) -> list[StoredMessage]:
-    """Return the messages with a key, stored `between` two times (ms since 1970; None: no end), newest first."""
+    """Return the messages with a key, stored `between` two times (ms since 1970; None: no end), newest first.
+
+    `at_brokers_of` names another topic whose brokers are asked, for internal topics without a route.
+    """
     begin_ms, end_ms = between
     question = QueryMessage(
         topic=topic,
@@ -202,7 +206,7 @@ async def find_by_key(
         begin_ms=begin_ms,
         end_ms=FOR_EVER_MS if end_ms is None else end_ms,
     )
-    found = await _ask_brokers(cluster, question, timeout=timeout, route_topic=topic)
+    found = await _ask_brokers(cluster, question, timeout=timeout, route_topic=at_brokers_of or topic)
     # A broker's index has hashes of keys only, so other keys may match.
     matching = [message for message in found if key in message.keys or key == message.message_id]
     return sorted(_looked_at(matching), key=lambda message: (message.store_ms, message.log_offset), reverse=True)

@@ -33,6 +33,7 @@ TYPED = (
 )
 # Pages whose lines are parsed only, and why.
 PARSED = {
+    "docs/how-to/command-line.md": "follows a topic until Ctrl-C; tests/cli/commands has this too",
     "docs/damage.md": "needs a damaged folder; tests/store/offline has many",
     "docs/deploy.md": "changes the machine, by docker and systemd; tests/deploy runs what they run",
     "docs/how-to/my-consumer-gets-nothing.md": "shows faults; test_consumer_gets_nothing.py makes them",
@@ -75,7 +76,7 @@ def commands(page):
     found = [shlex.split(line, comments=True) for line in lines]
     starts = [[n for n, word in enumerate(each) if re.search(r"(^|/bin/)pyromq$", word)] for each in found]
     words = [each[start[0] + 1 :] for each, start in zip(found, starts, strict=True) if start]
-    ends = ("|", "&&", "&", ">", ";")
+    ends = ("|", "&&", "&", ">", "<", ";")
     cut = [each[: min([each.index(end) for end in ends if end in each], default=None)] for each in words]
     return [[word for word in each if word != "..."] for each in cut if each and re.match("[a-z-]", each[0])]
 
@@ -97,9 +98,7 @@ def parse(words):
             return
         if not rest:
             return
-        name, *words = rest
-        child = command.get_command(context, name)
-        assert child is not None, f"{context.command_path} has no command {name}"
+        name, child, words = command.resolve_command(context, rest)
         command, context = child, click.Context(child, context, name)
 
 

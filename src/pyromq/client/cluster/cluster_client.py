@@ -314,10 +314,17 @@ class ClusterClient:
         return answer
 
     async def ask_queue(
-        self, queue: MessageQueue, header: Header | Filled, *, timeout: float, broker_id: int = MASTER
+        self,
+        queue: MessageQueue,
+        header: Header | Filled,
+        *,
+        timeout: float,
+        broker_id: int = MASTER,
+        retried: Filled | None = None,
     ) -> Response:
         """Return the response, with any code, of a broker that has the queue. Retries for `timeout` seconds.
 
+        `retried` is the request to retry with: a broker must not hold it longer than the time that is left.
         For idempotent requests only: a broker that restarts may get the same request twice. Raises `Unavailable`.
         """
         retry = Retry(self._clock, timeout)
@@ -334,6 +341,7 @@ class ClusterClient:
                 if not await retry.pause():
                     raise
                 await self.find_master(queue.topic, error)
+                header = retried or header
 
     async def ask_master(
         self,

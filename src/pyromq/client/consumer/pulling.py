@@ -330,15 +330,21 @@ async def pull(
 ) -> PullResult:
     """Pull from a queue once. Raises a broker's refusal (`BrokerError`), or `Unavailable` after the timeout."""
     flags = PullFlag.SUBSCRIPTION
-    if request.wait_seconds > 0:
-        flags |= PullFlag.SUSPEND
     if request.commit_offset is not None:
         flags |= PullFlag.COMMIT_OFFSET
     wire = cluster.names.wrap_queue(queue) if cluster.names.name else queue
-    template = _template(group, wire, int(flags), int(request.wait_seconds * 1000), request.wanted, request.max_bytes)
-    header = Filled(template, (offset, request.commit_offset or 0, request.max_count))
+    values = (offset, request.commit_offset or 0, request.max_count)
+    at_once = Filled(_template(group, wire, int(flags), 0, request.wanted, request.max_bytes), values)
+    header = at_once
+    if request.wait_seconds > 0:
+        held = int(flags | PullFlag.SUSPEND), int(request.wait_seconds * 1000)
+        header = Filled(_template(group, wire, *held, request.wanted, request.max_bytes), values)
     response = await cluster.ask_queue(
-        queue, header, timeout=request.wait_seconds + request.timeout, broker_id=request.broker_id
+        queue,
+        header,
+        timeout=request.wait_seconds + request.timeout,
+        broker_id=request.broker_id,
+        retried=at_once,
     )
     response.check(*_STATUSES)
     return PullResult(queue, offset, response, request, cluster.names)

@@ -89,7 +89,9 @@ class ProducerConfig:
     # Limit of one send to a replica set, if longer than `timeout`: electing another master takes up to 7 s. A timeout
     # given with a send counts for replica sets, too.
     failover_seconds: float = 10.0
-    retries: int = 2  # limit of further attempts after the first one fails
+    # Limit of further attempts after the first one fails. Attempts at a replica set whose master fails do not count:
+    # also with 0, a message whose connection breaks before the reply is sent again, and may be stored twice.
+    retries: int = 2
     retry_codes: frozenset[int] = RETRY_CODES  # response codes that `send` retries at another broker
     retry_when_not_ok: bool = False  # also retry a message that is stored, but not flushed or replicated in time
     avoid_slow_brokers: bool = False  # prefer other brokers for a while after slow or failed sends

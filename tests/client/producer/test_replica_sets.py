@@ -5,6 +5,7 @@ import time
 
 import pytest
 from tests.client.replica_set import replica_set
+from tests.waiting import until
 
 from pyromq.client.client_config import ProducerConfig
 from pyromq.client.producer.async_producer import AsyncProducer
@@ -185,6 +186,20 @@ async def test_requests_at_a_silent_master_are_sent_to_its_successor(replicas):
         await replicas.register(new, epoch=2)
         await asyncio.wait_for(asyncio.gather(*sends), 8)
     assert sorted(replicas.stored(1)) == [b"2", b"3", b"4", b"5"]
+
+
+async def test_also_without_retries_a_message_whose_reply_is_lost_is_stored_twice(replicas):
+    old = await replicas.start(linked=True)
+    await replicas.register(old, epoch=1)
+    async with AsyncProducer("g", replicas.namesrv, config=NO_RETRIES) as producer:
+        await producer.send(Message("orders", b"1"))
+        replicas.links[0].answers.pause()
+        sending = producer.send_soon(Message("orders", b"2"))
+        await until(lambda: b"2" in replicas.stored(0))
+        await replicas.register(await replicas.start(copy_of=0), epoch=2)
+        replicas.links[0].cut()
+        await asyncio.wait_for(sending, 5.0)
+    assert replicas.stored(1).count(b"2") == 2
 
 
 async def test_requests_at_a_silent_master_without_successor_fail_at_their_timeout(replicas):

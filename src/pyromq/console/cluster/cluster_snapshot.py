@@ -22,7 +22,7 @@ from pyromq.names import (
     SYSTEM_TOPICS,
     is_system_group,
 )
-from pyromq.remoting.bodies import FiguresTable
+from pyromq.remoting.bodies import FiguresTable, TopicFigures
 
 MASTER = 0
 KINDS = ("normal", "retry", "dead letters", "system", "all")  # kinds of topics, as pages choose them
@@ -45,6 +45,7 @@ class BrokerView:
     error: str | None = None
     refused: bool = False
     error_since_ms: int | None = None
+    topics: list[TopicFigures] = field(default_factory=list)
     sent: int = 0
     consumed: int = 0
 
@@ -170,6 +171,7 @@ async def take(admin: AsyncAdmin, at_ms: int) -> ClusterSnapshot:
     for name, figures in zip(brokers, found, strict=True):
         if figures is not None:
             topics, groups = snapshot.topics, snapshot.groups
+            brokers[name].topics = figures.topics
             brokers[name].sent = sum(each.sent for each in figures.topics if topics[each.name].kind == "normal")
             users = [each for each in figures.groups if not groups[each.name].is_system]
             brokers[name].consumed = sum(at.consumed for each in users for at in each.topics)

@@ -14,7 +14,7 @@ from pyromq.client.admin.replica_sets import ReplicaSetAnswers
 from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.cluster.cluster_snapshot import KINDS, MASTER, BrokerView, RuntimeFigures, kind_of
 from pyromq.console.security.console_accounts import Role
-from pyromq.console.view.request_context import RequestContext, address, or_error
+from pyromq.console.view.request_context import RequestContext, address
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
 from pyromq.errors import MQError, QueryNotFound, Unavailable, UsageError
@@ -39,12 +39,11 @@ async def broker(context: RequestContext) -> Response:
     replicas = await asyncio.gather(*(_replica(admin, found, each) for each in found.addresses))
     line = next((each.line for each in replicas if each.line is not None), RuntimeFigures(found))
     table = None
-    figures = await or_error(admin.overviews.figures(found.address or "")) if found.address else None
     kind = context.query.get("kind") if context.query.get("kind") in KINDS else "normal"
-    if figures is not None and not isinstance(figures, MQError):
+    if found.error is None:
         names = {found.name, found.cluster}
         table = Table[TopicFigures](
-            [each for each in figures.topics if kind in ("all", kind_of(each.name, names))],
+            [each for each in found.topics if kind in ("all", kind_of(each.name, names))],
             context.query,
             columns={
                 "topic": lambda each: each.name.casefold(),
@@ -62,7 +61,6 @@ async def broker(context: RequestContext) -> Response:
         line=line,
         replicas=replicas,
         table=table,
-        figures=figures,
         kind=kind,
         kinds=KINDS,
         replica_set=await _replica_set(context, admin, found) if is_set else None,

@@ -17,7 +17,7 @@ async def test_the_page_of_a_broker_shows_its_replicas(browser, cluster):
     page = await browser.get("/brokers/broker-a")
     (replicas,) = cluster.sets
     assert "epoch 1, 3 in sync, 2 needed" in page
-    part = page.partition("<h2>Replica set</h2>")[2]
+    part = page.partition("<h2>Replica set</h2>")[2].partition("</table>")[0]
     roles = dict(re.findall(r'<th scope="row">(\d) <span class="muted">(master|follower)<', part))
     assert roles == {str(each): "master" if each == replicas.master else "follower" for each in (1, 2, 3)}
     assert page.count(">in sync<") == 3
@@ -35,6 +35,15 @@ async def test_a_replica_that_died_is_shown(browser, cluster):
     page = await browser.get("/brokers/broker-a")
     assert f"<b>Replica {gone} is not connected to the master:</b>" in page
     assert page.count(">not connected<") == 1
+    overview = await browser.get("/")
+    assert f"Replica set broker-a: 1 replica not in sync (number {gone})" in overview
+    assert "takes no messages" not in overview
+    other = 6 - master - gone
+    await replicas.kill(other)
+    await replicas.until(lambda: other not in replicas.in_sync)
+    overview = await browser.get("/")
+    assert "Replica set broker-a: 2 replicas not in sync" in overview
+    assert "Broker broker-a takes no messages:" in overview and ">refuses sends<" in overview
 
 
 async def test_a_planned_failover_is_made_and_noted(browser, cluster):

@@ -272,7 +272,11 @@ class RuntimeFigures:
         self.version = runtime.get("brokerVersionDesc", "")
         self.disk = _first(runtime.get("commitLogDiskRatio"))
         self.started_ms = int(_first(runtime.get("bootTimestamp")) or 0)
-        self.refusal = runtime.get("sendRefusal")
+        self.refusal = runtime.get("sendRefusal") or runtime.get("pyromqReplicaRefusal")
+        self.set_trouble = runtime.get("pyromqReplicaTrouble")
+        in_sync = runtime.get("pyromqReplicasInSync", "").split(",")
+        lags = [each.split()[0] for each in runtime.get("pyromqReplicasBehind", "").split(";") if each.strip()]
+        self.not_in_sync = [number for number in lags if number not in in_sync]  # replicas of a set, at its master
         self.log_begin = _whole(runtime.get("commitLogMinOffset"))
         self.log_end = _whole(runtime.get("commitLogMaxOffset"))
         self.oldest_ms = _whole(runtime.get("earliestMessageTimeStamp"))

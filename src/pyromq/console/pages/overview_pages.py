@@ -119,6 +119,11 @@ def _problems_of(broker: BrokerView) -> Iterator[Problem]:
     elif line.disk is not None and line.disk >= DISK_WARNING:
         kind = "bad" if line.disk >= DISK_TROUBLE else "warn"
         yield Problem(kind, f"Broker {broker.name}: its disk is {line.disk:.0%} full", link)
+    if line.set_trouble:
+        yield Problem("bad", f"Replica set {broker.name}: {line.set_trouble}", link)
+    if line.not_in_sync:
+        text = f"Replica set {broker.name}: {counted(len(line.not_in_sync), 'replica')} not in sync"
+        yield Problem("warn", f"{text} (number {', '.join(line.not_in_sync)})", link)
     if fault := broker.runtime.get("pyromqPermissionsFault"):
         yield Problem("bad", f"Broker {broker.name}: its files of accounts are broken: {fault}", link)
 

@@ -66,7 +66,7 @@ def chart(title: str, lines: Sequence[ChartLine], unit: str) -> Markup:
     )
     drawn = Markup("").join(_path(line, begin, end, ticks[-1]) for line in lines)
     parts = _axes(scale, ticks, time_ticks(begin, end)) + _stretched(drawn) + _readings(lines, scale, begin, end)
-    return _figure(head, label, f"{time_text(begin)[:16]} to {_end_text(begin, end)}", parts)
+    return _figure(head, label, _range_text(begin, end), parts)
 
 
 def spark(points: Sequence[Point], label: str) -> Markup:
@@ -191,9 +191,10 @@ def _pieces(points: Sequence[Point], begin: int, end: int, top: float, size: tup
     return str(escape("".join(parts)))
 
 
-def _end_text(begin_ms: int, end_ms: int) -> str:
-    begin, end = time_text(begin_ms)[:16], time_text(end_ms)[:16]
-    return end[11:] if begin[:10] == end[:10] else end
+def _range_text(begin_ms: int, end_ms: int) -> str:
+    digits = 16 if end_ms - begin_ms > 10 * MINUTE_MS else 19  # to the minute, or the second
+    begin, end = time_text(begin_ms)[:digits], time_text(end_ms)[:digits]
+    return f"{begin} to {end[11:] if begin[:10] == end[:10] else end}"
 
 
 def _day_text(ms: int, step: int) -> str:

@@ -51,6 +51,7 @@ def figures_of(server: ReplicaServer, now: float) -> dict[str, str]:
         "pyromqReplicasBehind": behind,
         "pyromqConfirmedEnd": str(status.confirmed_end),
         **({"pyromqReplicaTrouble": status.trouble} if status.trouble else {}),
+        **({"pyromqReplicaRefusal": status.refusal} if status.refusal else {}),
     }
 
 

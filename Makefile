@@ -12,11 +12,11 @@ BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/cons
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: platforms console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover crashes damage sanitize image wheels release-check size walk
+.PHONY: platforms arm64 console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover crashes damage sanitize image wheels release-check size walk
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
 install:  ## make .venv with everything in it, at the versions of constraints.txt, and compile the hot path
 	@! grep -qs plain $(BUILT) || rm $(BUILT)  # by now there may be a compiler
@@ -53,6 +53,9 @@ platforms: $(BUILT)  ## store, net, clients and the demo with macOS's names, cli
 	@PYROMQ_TEST_SERVERS=1 PYROMQ_TEST_LOOP=selector scripts/names-of win32 $(VENV)/bin/python -m pytest $(SIDE_BY_SIDE) tests/client
 	@PYROMQ_TEST_SERVERS=1 PYROMQ_TEST_LOOP=proactor scripts/names-of win32 $(VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m "not soak and not browser" tests/client tests/cli tests/console
 	@scripts/names-of darwin $(VENV)/bin/python demo/demo.py
+
+arm64: $(BUILT)  ## compiled parts built for Linux on arm64; their tests, a send and a pull under qemu-user (Debian, root); minutes
+	@scripts/try-arm64
 
 check: $(BUILT)  ## everything short: format, lint, types, then the tests, none of them slow without saying so
 	@$(VENV)/bin/ruff format --check .

@@ -15,7 +15,8 @@ from setuptools import Extension, setup
 
 FOLDER = Path("src/pyromq/speedups")
 # For any processor of the platform: a wheel goes elsewhere, so never -march=native.
-FLAGS = "-O2 -g0 -fno-strict-aliasing"
+# `char` is signed on x86-64 and unsigned on arm64; -fsigned-char makes one of it.
+FLAGS = "-O2 -g0 -fno-strict-aliasing -fsigned-char"
 
 
 def extensions():

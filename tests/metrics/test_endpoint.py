@@ -5,7 +5,7 @@ import logging
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.platforms.only_linux import only_linux
+from tests.platforms.marks import only_linux
 
 from pyromq.errors import UsageError
 from pyromq.metrics import endpoint as endpoints

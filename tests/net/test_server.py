@@ -6,7 +6,7 @@ import os
 import socket
 
 import pytest
-from tests.platforms.only_linux import only_linux
+from tests.platforms.marks import only_linux
 from tests.processes import free_port
 from tests.waiting import PATIENCE_SECONDS
 

@@ -49,7 +49,6 @@ def install(platform: str, *, proactor: bool = False) -> None:
     `proactor`: event loops have no readers, as Windows's usual one.
     """
     assert not any(name.startswith("pyromq.") for name in sys.modules), "pyromq is loaded already"
-    sys.modules["pyspark"] = None  # type: ignore[assignment]  # importing it fails
     more: dict[str, dict[str, Any]] = {"fcntl": {"fcntl": _fcntl_of_macos}} if platform == "darwin" else {}
     modules: dict[str, Any] = {
         name: Restricted(import_module(name), platform, more.get(name, {}))
@@ -59,6 +58,8 @@ def install(platform: str, *, proactor: bool = False) -> None:
     genuine = builtins.__import__
 
     def restricted(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        if name.partition(".")[0] == "pyspark":
+            raise ModuleNotFoundError("no Spark in this lane", name=name)
         importer = str((globals or {}).get("__name__", ""))
         if importer == "pyromq.platforms" and name == "sys":
             return SimpleNamespace(platform=platform)

@@ -71,6 +71,8 @@ class TlsConfig:
 @lru_cache(maxsize=32)
 def _context(config: TlsConfig, _: object) -> ssl.SSLContext:
     context = ssl.create_default_context()
+    # Python of some systems leaves the oldest version to the configuration of OpenSSL, which may name none.
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
     # Any certificate in the authority's file is trusted, even if the certificate is not that of an authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = config.verify and config.check_host

@@ -487,7 +487,7 @@ cdef char* _add(char* p, const char* end, object text) noexcept:
             return p
         if 0 <= q[0] < 0x20:
             return NULL
-        if q[0] > 0:  # a quote or a backslash
+        if <unsigned char> q[0] < 0x80:  # a quote or a backslash
             p[0] = c"\\"
             p += 1
         p[0] = q[0]

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 from tests.certificates import Authority
-from tests.platforms.only_linux import only_linux
+from tests.platforms.marks import only_linux
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import ConnectionConfig, TlsConfig

@@ -164,3 +164,4 @@ def test_a_layer_can_be_ended_before_it_begins(authority):
 def test_the_oldest_version_is_1_2(authority):
     certificate, key = authority.issue("server")
     assert ServerTlsConfig(certificate=certificate, key=key).context().minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert TlsConfig(authority=authority.file).context().minimum_version >= ssl.TLSVersion.TLSv1_2

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.platforms.only_linux import only_linux
+from tests.platforms.marks import only_linux
 from tests.store.making import ADDRESS, SMALL, StoppedClock, bodies, fill, opened
 
 from pyromq import speedups

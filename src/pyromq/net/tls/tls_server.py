@@ -59,6 +59,8 @@ class ServerTlsConfig:
     def context(self) -> ssl.SSLContext:
         """Return a new TLS context. Raises `UsageError` that names a file that cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # Python of some systems leaves the oldest version to the configuration of OpenSSL, which may name none.
+        context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
         # With renegotiation a client could make the server compute endlessly.
         context.options |= ssl.OP_NO_RENEGOTIATION
         asked = self.client_certificates is not ClientCertificates.NONE

@@ -6,6 +6,7 @@ import threading
 from base64 import b64decode
 
 import pytest
+from tests.platforms.marks import not_windows
 from tests.undecodable import BOMB, send_three
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -172,6 +173,7 @@ def test_members_of_a_group_share_the_queues_and_leave_cleanly_on_ctrl_c_and_sig
     assert {row["lag"] for row in json.loads(cli("group", "progress", "consume-both", "-o", "json").out)} == {0}
 
 
+@not_windows
 @pytest.mark.parametrize("more", [(), ("--group", "consume-piped"), ("-o", "json", "--tags", "red")])
 def test_a_closed_pipe_ends_it_while_nothing_comes(cli, served, start_process, more):
     """As `pyromq consume ... | head -1`."""

@@ -36,6 +36,7 @@ def test_dead_letters_are_redriven_after_a_dry_run_each_with_its_outcome(page, s
     page.open("/dead-letters")
     page.driver.find_element("link text", "accounting").click()
     page.driver.find_element("partial link text", "Redrive").click()
+    page.driver.find_element("xpath", "//summary[starts-with(., 'Other ways')]").click()
     page.find("[name=to][value=topic]").click()
     page.fill(to_topic="shipments")
     page.press("Dry run")

@@ -121,7 +121,8 @@ async def test_each_waiting_copy_can_be_opened(browser, cluster):
         await failed.wait()
         while "Waiting for attempt 2 of billing" not in (page := await browser.get("/find?q=k2")):
             pass
-    assert "failed to consume it once; attempt 2 comes next" in page and "ValueError: not now" in page
+    assert re.search(r"failed to consume it once; attempt 2 comes at\s+<time ", page) and "ValueError: not now" in page
+    assert "waits 10 s (level 3): ValueError: not now" in page
     (link,) = set(re.findall(r'href="(/message-by-id/\w+)"', page))
     page = await browser.get(link)
     assert "You see a copy: <b>waiting for attempt 2 of billing</b>" in page and "ValueError: not now" in page

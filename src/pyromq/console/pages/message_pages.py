@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from starlette.responses import Response
 
+from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.admin.messages.message_life import LifeEvent, sent_to
 from pyromq.console.search.bodies import BodyView
 from pyromq.console.search.message_outcome import ORIGINAL, GroupOutcome, copies_of, copy_name, outcomes_of, told_by
 from pyromq.console.search.search import named
-from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, address, whole
+from pyromq.console.view.request_context import MAX_INT, MAX_LONG, RequestContext, address, or_error, whole
 from pyromq.console.view.routing import view
 from pyromq.errors import MQError
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.names import NOT_FOR_CLIENTS
+from pyromq.names import NOT_FOR_CLIENTS, SCHEDULE_TOPIC
 
+FEW = 12  # limit of events and copies that are shown unfolded
 LIFE_SECONDS = 10.0  # time limit of a page with a message's life, which needs a request for every group of the topic
 
 
@@ -33,6 +37,7 @@ async def message(context: RequestContext) -> Response:
     except (MQError, TimeoutError) as failed:
         error = str(failed) or f"no answer within {LIFE_SECONDS:g} s"
     body = await asyncio.to_thread(BodyView, shown)
+    copies = copies_of(life, shown)
     return context.show(
         "message.html",
         message=shown,
@@ -43,12 +48,38 @@ async def message(context: RequestContext) -> Response:
         life=life,
         life_error=error,
         outcomes=outcomes_of(life or [told_by(shown)]),
-        copies=[MessageCopy(each) for each in copies_of(life, shown)],
+        copies=[MessageCopy(each) for each in copies],
+        waits=await _waits(admin, copies),
+        few=FEW,
         link_of=link_of,
         has_place=has_place(shown),
         redrive_fields=redrive_fields,
         redrive_link=redrive_link,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long a copy waits in its delay level, in ms, and until when (ms since 1970)."""
+
+    level: int
+    delay_ms: int
+    due_ms: int
+
+
+async def _waits(admin: AsyncAdmin, copies: Sequence[StoredMessage]) -> dict[str, Wait]:
+    """Return the wait of each copy in a delay level, by its offset id; of none if brokers do not answer."""
+    parked = [each for each in copies if each.topic == SCHEDULE_TOPIC]
+    levels = await or_error(admin.delay_levels.all()) if parked else []
+    if isinstance(levels, MQError):
+        return {}
+    delays = {(each.broker_name, each.level): each.delay_ms for each in levels}
+    found = {}
+    for each in parked:
+        level = each.queue_id + 1  # as brokers number the queues of delay levels
+        if (delay_ms := delays.get((each.broker_name, level))) is not None:
+            found[each.offset_message_id] = Wait(level, delay_ms, each.store_ms + delay_ms)
+    return found
 
 
 class MessageCopy:

@@ -30,7 +30,8 @@ class GroupOutcome:
     """The outcome of a message in one group.
 
     `attempts` is the number of failed attempts, `reason` the text of the last failure; None if no copy has a text.
-    `at_ms` is the time of the last failure. `letter` is the dead letter to redrive. `detail` is that of the offset.
+    `at_ms` is the time of the last failure. `letter` is the dead letter to redrive, `last` the group's latest copy.
+    `detail` is that of the offset.
     """
 
     group: str
@@ -39,6 +40,7 @@ class GroupOutcome:
     reason: str | None = None
     at_ms: int | None = None
     letter: StoredMessage | None = None
+    last: StoredMessage | None = None
     is_redriven: bool = False
     detail: str = ""
 
@@ -78,6 +80,7 @@ def _outcome(group: str, events: Sequence[LifeEvent], redriven: Container[str]) 
         reason=DeadLetter(group, failed).reason if failed is not None else None,
         at_ms=at_ms,
         letter=letter,
+        last=copies[-1] if copies else None,
         is_redriven=letter is not None and letter.offset_message_id in redriven,
         detail=judged.detail if judged is not None else "",
     )

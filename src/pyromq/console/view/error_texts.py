@@ -57,6 +57,7 @@ _WORDINGS = tuple(
         (r"can not find message\b.*", r"no message is found"),
         (r"look message by offset failed, (\d+)", r"no message is stored at log offset \1"),
         (r"(.+?)@(\S+) is not exist!", r"topic \2 has no queue \1"),
+        (r"broker '(.+?)' is not in the route of topic '(.+?)'", r"topic \2 has no queue at broker \1"),
         (r"(?:request )?queueId\[(\S+?)\] is illegal, .*", r"the topic has no queue \1"),
         (r"The stats <(.+?)> <(.+?)> not exist", r"the broker has no statistics \1 of \2"),
         (r"(?:consumer|producer)Group can not equal (\S+?), .*", r"\1 is a name of the system; choose another"),

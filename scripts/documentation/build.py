@@ -17,8 +17,8 @@ from scripts.documentation import reference, site_search
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-PAGES = ("README.md", "ARCHITECTURE.md", "STYLE.md", "CHANGELOG.md", "benchmarks/results.md")
-NOT_SEARCHED = PAGES[:4]  # they name everything, and answer to nothing that a page of `docs` does not answer better
+NOT_SEARCHED = ("README.md", "ARCHITECTURE.md", "STYLE.md", "CHANGELOG.md", "CONTRIBUTING.md")  # they name everything
+PAGES = (*NOT_SEARCHED, "UPGRADING.md", "SECURITY.md", "benchmarks/results.md")
 _LINK = re.compile(r"(?<!!)\[((?:`[^`]*`|[^\[\]`])+)\]\(([^)\s]+)\)")
 _FETCHED = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=["'](?:https?:)?//[^"']+""")
 

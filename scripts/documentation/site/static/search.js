@@ -14,10 +14,10 @@ const STOP_WORDS = new Set(
     "will with without work works would you your").split(" "),
 );
 const WEIGHTS = { title: 3, heading: 3, words: 2 }; // what a term counts there, in occurrences in the text
-const PHRASE = 3; // what a title, a heading or a search word counts that is asked for as a whole
-const SATURATION = 2.5; // BM25's k1
+const PHRASE = 4; // what a title, a heading or a search word counts that is asked for as a whole
+const SATURATION = 3; // BM25's k1
 const LENGTH = 0.4; // BM25's b
-const COVERAGE = 0.5; // how much it counts that all terms are found: the exponent of their share
+const COVERAGE = 0.4; // how much it counts that all terms are found: the exponent of their share
 const SYNONYM = 0.5; // what a word counts itself if it has synonyms, which count as one more term
 const TYPO = 0.7; // what a misspelled word counts
 

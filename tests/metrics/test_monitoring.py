@@ -53,6 +53,12 @@ def test_the_dashboard_asks_for_metrics_that_exist():
         assert names <= NAMES, query
 
 
+def test_the_dashboard_shows_the_metrics_of_replica_sets():
+    shown = " ".join(queries()[0])
+    missing = {name for name in NAMES if name.startswith("pyromq_replica")} - set(_NAME.findall(shown))
+    assert missing == {"pyromq_replica_confirmed_end", "pyromq_replica_connected", "pyromq_replica_swaps_total"}
+
+
 def test_labels_of_the_dashboard_are_those_of_its_metrics():
     common = {"cluster", "node_type", "node_id", "job", "instance"}
     labels = {family.name: common | set(family.labels) for family in FAMILIES}

@@ -21,14 +21,15 @@ _LOOK_SECONDS = 0.01  # between two looks at the set's state
 class ReplicaSet:
     """The replicas of one broker name, by their numbers, from 1.
 
-    `servers` has the replicas that run now. Elections use the real time; brokers use `clock` for all other times.
+    `servers` has the replicas that run now, `registry` their record. Elections use the real time; brokers use `clock`
+    for all other times.
     """
 
     def __init__(self, configs: dict[int, BrokerConfig], registry: MemoryRegistry, clock: Clock | None = None) -> None:
         self.name = next(iter(configs.values())).name
         self.servers: dict[int, ReplicaServer] = {}
         self._configs = configs
-        self._registry = registry
+        self.registry = registry
         self._clock = clock
 
     @property
@@ -99,7 +100,7 @@ class ReplicaSet:
         return b"".join(path.read_bytes() for path in files)[: store.max_log_offset]
 
     async def _start(self, number: int) -> ReplicaServer:
-        server = await ReplicaServer(self._configs[number], self._registry, self._clock).__aenter__()
+        server = await ReplicaServer(self._configs[number], self.registry, self._clock).__aenter__()
         replication = replace(server.config.ha, port=int(server.ha_address.rpartition(":")[2]))
         self._configs[number] = replace(server.config, ha=replication)  # the next start takes the same ports
         return server

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from pyromq import testing
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.replication.failover_config import FailoverConfig
 from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.store.store_config import FlushMode, StoreConfig
-from pyromq.testing import MemoryRegistry
-
-SECONDS = 10.0
 
 
-class ReplicaSet:
-    """The replicas of one test, by their numbers."""
+class ReplicaSet(testing.ReplicaSet):
+    """A set whose replicas get their settings when the test starts them."""
 
     def __init__(self, folder: Path, namesrv: str) -> None:
-        self.registry = MemoryRegistry()
         self.namesrv = namesrv
-        self.servers: dict[int, ReplicaServer] = {}
-        self._folder = folder
+        self.folder = folder
+        super().__init__({1: self.config(1)}, testing.MemoryRegistry())
 
     def config(
         self, number: int, *, segment_bytes: int = 1 << 20, flush: FlushMode = FlushMode.ASYNC, **failover: object
     ) -> BrokerConfig:
-        folder = self._folder / str(number)
+        folder = self.folder / str(number)
         small = {"consume_queue_entries": 3_000, "index_slots": 500, "index_entries": 2_000}
         store = StoreConfig(folder, segment_bytes=segment_bytes, flush=flush, **small)
         settings = {"min_in_sync": 2, "replica_id": number} | failover
@@ -45,33 +41,14 @@ class ReplicaSet:
             failover=FailoverConfig(etcd, **settings),  # type: ignore[arg-type]
         )
 
-    async def start(self, number: int, **settings: object) -> ReplicaServer:
-        server = ReplicaServer(self.config(number, **settings), self.registry)  # type: ignore[arg-type]
-        self.servers[number] = await server.__aenter__()
-        return server
-
-    async def stop(self, number: int) -> None:
-        await self.servers.pop(number).__aexit__(None, None, None)
+    async def start(self, number: int, **settings: object) -> ReplicaServer:  # type: ignore[override]
+        self._configs[number] = self.config(number, **settings)  # type: ignore[arg-type]
+        await super().start(number)
+        return self.servers[number]
 
     @property
-    def master(self) -> ReplicaServer | None:
-        return next((each for each in self.servers.values() if each.broker.role.is_master), None)
-
-    @property
-    def in_sync(self) -> list[int]:
-        master = self.master
-        record = None if master is None else master.replica.view.record
-        return [] if record is None else [member.number for member in record.in_sync]
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(SECONDS):
-            while not holds():
-                await asyncio.sleep(0.01)
-
-    def log(self, number: int) -> bytes:
-        store = self.servers[number].broker.store
-        files = sorted(store.config.log_folder.iterdir())
-        return b"".join(path.read_bytes() for path in files)[: store.max_log_offset]
+    def master_server(self) -> ReplicaServer | None:
+        return None if self.master is None else self.servers[self.master]
 
 
 @asynccontextmanager
@@ -82,5 +59,4 @@ async def replica_set(folder: Path) -> AsyncIterator[ReplicaSet]:
         try:
             yield found
         finally:
-            for number in sorted(found.servers):
-                await found.stop(number)
+            await found.stop_all()

@@ -211,7 +211,7 @@ async def test_a_killed_replica_is_never_taken_for_more_than_it_has(
     chance = random.Random(seed_of_the_day())
     async with replica_set(tmp_path) as replicas:
         master = await replicas.start(1, min_in_sync=1, flush=flush)
-        await replicas.until(lambda: replicas.master is master)
+        await replicas.until(lambda: replicas.master_server is master)
         recording = Recording(replicas, flush)
         async with AsyncProducer("g", replicas.namesrv) as producer:
             for number in range(60):

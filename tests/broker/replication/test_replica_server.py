@@ -52,14 +52,14 @@ async def test_a_master_that_stops_hands_over_and_comes_back_as_a_follower(repli
     for number in (1, 2, 3):
         await replicas.start(number)
     await replicas.until(lambda: replicas.in_sync == [1, 2, 3])
-    first = replicas.master
+    first = replicas.master_server
     assert first is not None
     async with AsyncExitStack() as stack:
         producer = await stack.enter_async_context(AsyncProducer("g", replicas.namesrv))
         await sent(producer, 50)
         await replicas.stop(first.number)
         await sent(producer, 50)
-        assert replicas.master is not None and replicas.master.number != first.number
+        assert replicas.master_server is not None and replicas.master_server.number != first.number
         await replicas.start(first.number)
         await replicas.until(lambda: replicas.in_sync == [1, 2, 3])
         await sent(producer, 50)
@@ -70,7 +70,7 @@ async def test_a_master_that_stops_hands_over_and_comes_back_as_a_follower(repli
 
 async def test_sends_are_refused_below_the_least_number_in_sync(replicas: ReplicaSet) -> None:
     server = await replicas.start(1)
-    await replicas.until(lambda: replicas.master is server)
+    await replicas.until(lambda: replicas.master_server is server)
     async with AsyncProducer("g", replicas.namesrv) as producer:
         with pytest.raises(Exception, match="in sync: 1, asked for: 2"):
             await producer.send(Message("orders", b"1"), timeout=0.5)
@@ -81,7 +81,7 @@ async def test_replicas_of_other_file_sizes_and_taken_numbers_do_not_start(repli
     await replicas.start(1)
     with pytest.raises(UsageError, match="mappedFileSizeCommitLog is 2097152 here and 1048576 there"):
         await replicas.start(2, segment_bytes=2 << 20)
-    other = ReplicaSet(replicas._folder / "other", replicas.namesrv)
+    other = ReplicaSet(replicas.folder / "other", replicas.namesrv)
     other.registry = replicas.registry
     with pytest.raises(UsageError, match="replica 1 of the set orders runs at"):
         await other.start(1, lease_ms=2_000)
@@ -148,7 +148,7 @@ async def test_under_sync_flush_replicas_report_what_is_flushed(replicas: Replic
 
 async def test_a_new_replica_begins_where_the_master_s_log_begins(replicas: ReplicaSet) -> None:
     first = await replicas.start(1, min_in_sync=1)
-    await replicas.until(lambda: replicas.master is first)
+    await replicas.until(lambda: replicas.master_server is first)
     later = datetime.now(UTC) + timedelta(hours=1)
     async with AsyncProducer("g", replicas.namesrv) as producer:
         first_sent = await producer.send(Message("bills", b"1"))
@@ -211,7 +211,7 @@ async def test_a_replica_that_connects_while_the_broker_restarts_gets_a_hello_fi
     for number in (1, 2):
         await replicas.start(number)
     await replicas.until(lambda: replicas.in_sync == [1, 2])
-    old = replicas.master
+    old = replicas.master_server
     assert old is not None
     handing_over = asyncio.create_task(old.hand_over(3 - old.number))
     while old.is_open:
@@ -236,7 +236,7 @@ async def test_a_master_that_hands_over_appends_nothing_itself_so_that_no_log_is
     for number in (1, 2):
         await replicas.start(number)
     await replicas.until(lambda: replicas.in_sync == [1, 2])
-    old = replicas.master
+    old = replicas.master_server
     assert old is not None
     swap, refusals = replicas.registry.swap, []
 
@@ -252,17 +252,17 @@ async def test_a_master_that_hands_over_appends_nothing_itself_so_that_no_log_is
     await replicas.until(lambda: replicas.in_sync == [1, 2])
     monkeypatch.undo()
     assert refusals[0] == "the master hands over to another replica"
-    assert not list(replicas._folder.glob("*/cut"))
-    assert replicas.master is not old
-    assert replicas.master is not None
-    replicas.master.broker.store.append(StoredMessage("orders", b"delayed", ""))
+    assert not list(replicas.folder.glob("*/cut"))
+    assert replicas.master_server is not old
+    assert replicas.master_server is not None
+    replicas.master_server.broker.store.append(StoredMessage("orders", b"delayed", ""))
 
 
 async def test_a_master_without_registry_and_followers_stops_acting_as_master(replicas: ReplicaSet) -> None:
     for number in (1, 2):
         await replicas.start(number, min_in_sync=1, lease_ms=2_000)
     await replicas.until(lambda: replicas.in_sync == [1, 2])
-    master = replicas.master
+    master = replicas.master_server
     assert master is not None
     async with AsyncProducer("g", replicas.namesrv) as producer, AsyncAdmin(replicas.namesrv) as admin:
         result = await producer.send(Message("orders", b"1"))

@@ -53,8 +53,8 @@ async def consume(namesrv: str, count: int) -> list[int]:
 
 async def offsets_are_copied(replicas: ReplicaSet) -> None:
     """Wait until all replicas have the offsets of the master's group."""
-    assert replicas.master is not None
-    committed = replicas.master.broker.offsets.of_topic("readers", "numbers")
+    assert replicas.master_server is not None
+    committed = replicas.master_server.broker.offsets.of_topic("readers", "numbers")
     brokers = [each.broker for each in replicas.servers.values()]
     await replicas.until(lambda: all(each.offsets.of_topic("readers", "numbers") == committed for each in brokers))
 
@@ -66,7 +66,7 @@ async def test_a_broker_alone_becomes_the_first_master_of_a_set(replicas: Replic
         await send(replicas.namesrv, 30, 50)
         end = broker.store.max_log_offset
     first = await replicas.start(1, min_in_sync=1)
-    await replicas.until(lambda: replicas.master is first)
+    await replicas.until(lambda: replicas.master_server is first)
     assert first.broker.store.max_log_offset == end
     await send(replicas.namesrv, 50, 60)  # before there is another replica
     for number in (2, 3):
@@ -83,7 +83,7 @@ async def test_a_log_that_comes_after_an_empty_first_replica_is_refused_unchange
         await send(replicas.namesrv, 0, 5)
         end = broker.store.max_log_offset
     await replicas.start(2, min_in_sync=1)
-    await replicas.until(lambda: replicas.master is not None)
+    await replicas.until(lambda: replicas.master_server is not None)
     first = await replicas.start(1, min_in_sync=1)
     with pytest.raises(
         MQError, match=r"has a log of [0-9]+ bytes that is not of the set orders: start this replica with"

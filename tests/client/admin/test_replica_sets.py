@@ -33,9 +33,13 @@ async def test_all_replicas_tell_the_state_of_their_set(three: ReplicaSet) -> No
         await producer.send(Message("orders", b"1"))
     async with AsyncAdmin(three.namesrv) as admin:
         found = await admin.replica_sets.state("orders")
-    assert three.master is not None
+    assert three.master_server is not None
     (master,) = found.masters
-    assert (found.best, master.number, master.master) == (master, three.master.number, three.master.number)
+    assert (found.best, master.number, master.master) == (
+        master,
+        three.master_server.number,
+        three.master_server.number,
+    )
     assert (master.epoch, master.record_epoch, master.min_in_sync, master.trouble, master.refusal) == (
         1,
         1,
@@ -51,28 +55,28 @@ async def test_all_replicas_tell_the_state_of_their_set(three: ReplicaSet) -> No
         assert [(each.number, each.is_connected, each.is_in_sync) for each in status.replicas] == [
             (number, True, True) for number in (1, 2, 3)
         ]
-    end = three.master.broker.store.max_log_offset
+    end = three.master_server.broker.store.max_log_offset
     assert end > 0 and [(each.end, each.lag_bytes) for each in master.replicas] == [(end, 0)] * 3
     assert master.etcd_seconds < 5
     assert max(abs(apart) - unsure for apart, unsure in found.clock_ms.values()) < 100
 
 
 async def test_a_planned_failover_makes_the_named_replica_the_master(three: ReplicaSet) -> None:
-    assert three.master is not None
-    other = next(number for number in three.servers if number != three.master.number)
+    assert three.master_server is not None
+    other = next(number for number in three.servers if number != three.master_server.number)
     async with AsyncAdmin(three.namesrv) as admin, AsyncProducer("g", three.namesrv) as producer:
         await producer.send(Message("orders", b"1"))
         seconds = await admin.replica_sets.hand_over("orders", other)
         assert 0 < seconds < 5
-        assert three.master.number == other
+        assert three.master_server.number == other
         found = await admin.replica_sets.state("orders")
         assert (found.best.number, found.best.epoch, found.best.losses) == (other, 2, [])
         await producer.send(Message("orders", b"2"))
 
 
 async def test_what_cannot_become_master_is_named(three: ReplicaSet) -> None:
-    assert three.master is not None
-    master = three.master.number
+    assert three.master_server is not None
+    master = three.master_server.number
     other = next(number for number in three.servers if number != master)
     async with AsyncAdmin(three.namesrv) as admin:
         sets = admin.replica_sets
@@ -98,7 +102,7 @@ async def test_a_broker_without_etcd_is_no_replica_set() -> None:
 
 async def test_a_set_that_lost_all_in_sync_replicas_gets_a_master_by_an_accepted_loss(replicas: ReplicaSet) -> None:
     await replicas.start(1, min_in_sync=1)
-    await replicas.until(lambda: replicas.master is not None)
+    await replicas.until(lambda: replicas.master_server is not None)
     async with AsyncProducer("g", replicas.namesrv) as producer:
         await producer.send(Message("orders", b"lost"))
     await replicas.start(2, min_in_sync=1)
@@ -117,7 +121,7 @@ async def test_a_set_that_lost_all_in_sync_replicas_gets_a_master_by_an_accepted
         with pytest.raises(Unavailable, match="replica 1 of orders does not answer"):
             await admin.replica_sets.accept_loss("orders", 1, "the disk of 1 burnt")
         await admin.replica_sets.accept_loss("orders", 2, "the disk of 1 burnt")
-        assert replicas.master is server
+        assert replicas.master_server is server
         (loss,) = (await admin.replica_sets.state("orders")).best.losses
         assert (loss.master, loss.reason, [each.number for each in loss.in_sync]) == (2, "the disk of 1 burnt", [1])
 
@@ -125,18 +129,18 @@ async def test_a_set_that_lost_all_in_sync_replicas_gets_a_master_by_an_accepted
 async def test_a_replica_refuses_a_needless_loss_by_itself(three: ReplicaSet) -> None:
     from pyromq.remoting.headers import AcceptLoss, HandOver
 
-    assert three.master is not None
-    follower = next(each for each in three.servers.values() if each is not three.master)
+    assert three.master_server is not None
+    follower = next(each for each in three.servers.values() if each is not three.master_server)
     await three.until(lambda: follower.replica.following is not None)
     async with AsyncAdmin(three.namesrv) as admin:
-        with pytest.raises(BrokerError, match=f"replica {three.master.number} is the master: hand over"):
+        with pytest.raises(BrokerError, match=f"replica {three.master_server.number} is the master: hand over"):
             await admin._brokers.ask(follower.broker.address, AcceptLoss(reason="x"))
         with pytest.raises(BrokerError, match="this replica is not the master"):
             await admin._brokers.ask(follower.broker.address, HandOver(number=1))
 
 
 async def test_a_running_master_writes_the_record_that_etcd_has_lost(three: ReplicaSet) -> None:
-    master = three.master
+    master = three.master_server
     assert master is not None
     key = "/pyromq/DefaultCluster/orders/state"
     assert isinstance(await three.registry.swap(key, (await three.registry.read(key)).revision, None), int)

@@ -58,7 +58,7 @@ async def test_a_slave_has_the_log_and_follows_the_set_to_another_master(replica
         for _ in range(2):
             for number in range(50):
                 await producer.send(Message("orders", b"%d" % number))
-            master = replicas.master
+            master = replicas.master_server
             assert master is not None
             end = master.broker.store.max_log_offset
             await replicas.until(lambda end=end: slave.store.max_log_offset == end)
@@ -82,7 +82,7 @@ async def test_a_slave_gets_nothing_that_is_not_confirmed_and_confirms_nothing(
         Broker(slave_config(replicas, tmp_path / "slave")) as slave,
     ):
         await producer.send(Message("orders", b"first"))
-        master = replicas.master
+        master = replicas.master_server
         assert master is not None
         store = master.broker.store
         await replicas.until(lambda: slave.store.max_log_offset == store.max_log_offset)

@@ -40,8 +40,8 @@ async def three(replicas: ReplicaSet) -> ReplicaSet:
 
 
 def master_of(replicas: ReplicaSet) -> ReplicaServer:
-    assert replicas.master is not None
-    return replicas.master
+    assert replicas.master_server is not None
+    return replicas.master_server
 
 
 def other_than(replicas: ReplicaSet, server: ReplicaServer) -> int:
@@ -190,7 +190,7 @@ async def test_a_master_with_other_clients_stops_once_they_know_the_new_one(thre
     async with client_at(first.broker.address) as client:
         assert (await client.ask(Heartbeat(), encode_body(beat))).code == 0
         stopping = asyncio.create_task(three.stop(first.number))
-        await three.until(lambda: three.master is not None)
+        await three.until(lambda: three.master_server is not None)
         for _ in range(5):
             assert (await client.ask(send_header(), b"late")).code == 0
         assert not stopping.done()

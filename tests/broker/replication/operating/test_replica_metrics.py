@@ -36,7 +36,7 @@ async def test_metrics_follow_a_replica_from_master_to_follower(replicas: Replic
     for number in (1, 2):
         await replicas.start(number)
     await replicas.until(lambda: replicas.in_sync == [1, 2])
-    master = replicas.master
+    master = replicas.master_server
     assert master is not None
     other = 3 - master.number
     scraping = Scraping([master.metrics()], 10_000)

@@ -65,7 +65,7 @@ async def two(replicas: ReplicaSet) -> ReplicaSet:
 
 def both(replicas: ReplicaSet) -> tuple[ReplicaServer, ReplicaServer]:
     """Return the master and the follower."""
-    master = replicas.master
+    master = replicas.master_server
     assert master is not None
     return master, next(each for each in replicas.servers.values() if each is not master)
 
@@ -132,7 +132,7 @@ async def test_nothing_is_confirmed_while_the_follower_writes_a_table(two: Repli
 
 async def test_a_new_follower_gets_all_tables(replicas: ReplicaSet) -> None:
     master = await replicas.start(1, min_in_sync=1)
-    await replicas.until(lambda: replicas.master is master)
+    await replicas.until(lambda: replicas.master_server is master)
     (await ask(master, topic("invoices"))).check()
     await ask(master, UpdateConsumerOffset("billing", "invoices", 0, 0))
     other = await replicas.start(2, min_in_sync=1)

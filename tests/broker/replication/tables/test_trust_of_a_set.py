@@ -86,7 +86,7 @@ async def test_replicas_sign_their_hellos_and_share_accounts(replicas: ReplicaSe
     for number in (1, 2):
         await start(replicas, guarded(replicas, number), number)
     await replicas.until(lambda: replicas.in_sync == [1, 2])
-    master = replicas.master
+    master = replicas.master_server
     assert master is not None
     follower = replicas.servers[3 - master.number]
     channel = await connect(master.broker.address, Dispatcher(), SystemClock(), connections=ADMIN)
@@ -113,7 +113,7 @@ async def test_a_replica_that_is_not_trusted_is_refused_by_name(
     replicas: ReplicaSet, caplog: pytest.LogCaptureFixture, connections: ConnectionConfig, fault: str
 ) -> None:
     await start(replicas, guarded(replicas, 1), 1)
-    await replicas.until(lambda: replicas.master is not None)
+    await replicas.until(lambda: replicas.master_server is not None)
     await start(replicas, guarded(replicas, 2, connections), 2)
     await replicas.until(lambda: fault in caplog.text)
     assert replicas.in_sync == [1]
@@ -121,7 +121,7 @@ async def test_a_replica_that_is_not_trusted_is_refused_by_name(
 
 async def test_an_unsigned_hello_is_refused(replicas: ReplicaSet, caplog: pytest.LogCaptureFixture) -> None:
     await start(replicas, guarded(replicas, 1), 1)
-    await replicas.until(lambda: replicas.master is not None)
+    await replicas.until(lambda: replicas.master_server is not None)
     await replicas.start(2, min_in_sync=1)
     await replicas.until(lambda: "the hello of replica 2 is not signed" in caplog.text)
     assert replicas.in_sync == [1]

@@ -63,6 +63,7 @@ def test_a_rate_is_unknown_while_a_broker_is_silent():
     assert history.rates("sent")[-1].value is None
     assert history.rates("broker in", "a")[-1].value is None
     assert history.rate("sent") == 5  # of the samples before
+    assert history.rate("broker in", "a") is None  # what it takes now is not known
 
 
 def test_what_is_gone_for_an_hour_is_forgotten():

@@ -41,6 +41,11 @@ class SilentServers:
             return None
         return int(self._clock.now_ms() - (self._clock.monotonic() - silent[0]) * 1000)
 
+    def reason(self, address: str) -> str | None:
+        """Return what is wrong with a silent server; None for other servers."""
+        silent = self._silent.get(address)
+        return None if silent is None else silent[1]
+
     def check(self, address: str) -> None:
         """Raise `SilentServer` if the server does not answer."""
         if address in self._silent:
@@ -87,12 +92,14 @@ class SilentServers:
         return sorted(suspects | self._silent.keys())
 
     async def _look(self, pool: Pool, address: str) -> None:
+        reason = f"{address} cannot be reached"
         try:
             async with asyncio.timeout(LIFE_SECONDS):
                 channel = await pool.channel(address)
+                reason = f"{address} takes requests, but answers none"
                 await channel.call(BrokerState(), timeout=2 * LIFE_SECONDS)  # a refusal is a sign of life, too
         except TimeoutError:
-            self._fall_silent(address, f"{address} does not answer")
+            self._fall_silent(address, reason)
         except Unavailable as error:
             self._fall_silent(address, str(error))
         else:

@@ -94,6 +94,8 @@ class ClusterClients:
         While brokers are slow, return the previous snapshot instead of waiting.
         """
         known, newest_ms = self._snapshot, self._clock.now_ms() - self._config.snapshot_seconds * 1000
+        if known is not None:
+            self.note_silence(known)
         if known is not None and not fresh and known.at_ms > newest_ms:
             return known
         if fresh and self._taking is not None:
@@ -115,6 +117,12 @@ class ClusterClients:
         snapshot = await self.snapshot()
         return snapshot if name in among(snapshot) else await self.snapshot(fresh=True)
 
+    def note_silence(self, snapshot: ClusterSnapshot) -> None:
+        """Mark those brokers of a snapshot that do not answer now: they may have fallen silent since."""
+        for broker in snapshot.brokers.values():
+            if broker.address is not None and (reason := self._silent.reason(broker.address)) is not None:
+                broker.error, broker.error_since_ms = reason, self._silent.since_ms(broker.address)
+
     def forget(self) -> None:
         """Discard the current snapshot, because the cluster was changed."""
         self._snapshot = None
@@ -125,10 +133,10 @@ class ClusterClients:
         for name, before in self._seen.items():
             if name not in snapshot.brokers:
                 snapshot.brokers[name] = replace(before, runtime={}, error="no name server knows it any more")
+        self.note_silence(snapshot)
         for name, broker in snapshot.brokers.items():
-            if broker.error is not None:
-                known = self._seen.get(name, broker)
-                broker.error_since_ms = self._silent.since_ms(broker.address or "") or known.error_since_ms or now
+            if broker.error is not None and broker.error_since_ms is None:
+                broker.error_since_ms = self._seen.get(name, broker).error_since_ms or now
         self._seen = dict(snapshot.brokers)
         self._snapshot = snapshot
         return snapshot

@@ -70,10 +70,12 @@ class ClusterHistory:
         ]
 
     def rate(self, what: str, name: str = "") -> float | None:
-        """Return the rate per second over about the last minute; None if the rate is not known yet."""
+        """Return the rate per second over about the last minute; None if the rate, or the last sample, is not known."""
         known: list[float] = []
         after: Sample | None = None
         for sample in self._hour.newest_first((what, name)):
+            if after is None and sample[1] is None:
+                return None
             if after is not None:
                 if known and self._hour.newest_ms - sample[0] > RATE_SECONDS * 1000 + 1000:
                     break

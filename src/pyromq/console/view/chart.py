@@ -48,13 +48,13 @@ def chart(title: str, lines: Sequence[ChartLine], unit: str) -> Markup:
     """Return a chart as an HTML figure with title, legend and axes. `unit` is a key of `SCALES`."""
     scale = SCALES[unit]
     times = [point.time_ms for line in lines for point in line.points]
-    known = [value for line in lines for value in line.known]
+    known = [value for line in lines if len(line.known) > 1 for value in line.known]
     legend = Markup("").join(
         Markup("<span class='legend {}'>{} <b>{}</b></span>").format(line.style, line.name, scale.text(line.now))
         for line in lines
     )
     head = Markup("<figcaption><span class=chart-title>{}</span>{}</figcaption>").format(title, legend)
-    if len(known) < 2 or min(times) == max(times):
+    if not known or min(times) == max(times):
         empty = "The first samples are being taken; a line appears within half a minute."
         return Markup("<figure class=chart>{}<p class='muted chart-empty'>{}</p></figure>").format(head, empty)
     begin, end = min(times), max(times)

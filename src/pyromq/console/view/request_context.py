@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from pyromq.console.cluster.cluster_clients import ClusterClients
 from pyromq.console.cluster.cluster_history import ClusterHistory
-from pyromq.console.cluster.cluster_snapshot import lag_level
+from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot, lag_level
 from pyromq.console.console import Console
 from pyromq.console.security.console_accounts import ConsoleAccount, Role
 from pyromq.console.security.sessions import BrowserSession, Notice, RefusedForm
@@ -138,6 +138,8 @@ class RequestContext:
 
     def show(self, template: str, *, status: int = 200, **values: Any) -> Response:
         """Render the template of a page with these values; return the response."""
+        if isinstance(snapshot := values.get("snapshot"), ClusterSnapshot):
+            self.clients().note_silence(snapshot)
         notices: list[Notice] = []
         refused: RefusedForm | None = None
         if "x-refresh" not in self.request.headers:  # a refresh in another tab must not take these away

@@ -1,5 +1,7 @@
 """Words, letters, help and suggestions, over all commands."""
 
+import json
+
 import click
 import pytest
 
@@ -156,6 +158,16 @@ def test_other_words_hide_no_command_and_mean_one():
             "5 is not HOST:PORT; for a number of messages write -l 5 (--last) or -c 5 (--count)",
         ),
         ("tail t -n 5", "-l 5 (--last)"),
+        ("tail -5 t", "there is no option -5; for a number of messages write -l 5 (--last) or -c 5 (--count)"),
+        ("tail -f t", "to follow a topic write -F (--follow)"),
+        ("version", "did you mean `pyromq --version`?"),
+        ("topic list --context", "option --context is written before the command"),
+        ("consume t -q x", "'x' is not a whole number; write 0 or more"),
+        ("completion powershell", "Invalid value for 'SHELL'"),
+        ("offset reset g t --to 5", "'5' is an offset; `pyromq offset set` sets the offset of one queue"),
+        ("message find t", "give one key or one --id"),
+        ("message find t a -k b", "give one key or one --id"),
+        ("message find t a --id b", "give one key or one --id"),
         ("topic list -n 5", "-n names the name servers, and 5 is not HOST:PORT"),
         ("topic create t --queues 0", "0 is out of range; write 1 to 10,000"),
         ("topic create t --queues many", "'many' is not a whole number; write 1 to 10,000"),
@@ -167,6 +179,19 @@ def test_what_is_unknown_or_out_of_range_is_told_what_is_meant(line, text, cli):
     refused = cli(*line.split())
     assert (refused.code, refused.out) == (2, "")
     assert text in " ".join(refused.err.split())
+
+
+def test_letters_take_their_value_behind_an_equals_sign_too(cli, served):
+    assert cli("send", "tree-equals", "x", "-k=7", "-H=a=b=c", "-o=json").out.startswith("{")
+    (found,) = json.loads(cli("message", "find", "tree-equals", "7", "-o=json").out)
+    assert (found["keys"], found["properties"]["a"]) == (["7"], "b=c")
+    assert cli("send", "tree-equals", "--", "-o=json").code == 0
+    assert cli("consume", "tree-equals", "--last=1").out == "-o=json\n"
+
+
+def test_a_full_disk_and_a_missing_folder_are_told_without_numbers(cli, served, tmp_path):
+    refused = cli("export", "settings", "--file", str(tmp_path / "none" / "file"))
+    assert (refused.code, refused.err) == (1, f"error: {tmp_path}/none/file: No such file or directory\n")
 
 
 def test_a_context_may_follow_the_command(cli, served, monkeypatch, tmp_path):

@@ -1,5 +1,5 @@
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 import pytest
@@ -7,7 +7,7 @@ import pytest
 from pyromq.cli.times import BEGINNING, END, Start, read_duration, read_moment, read_place, read_start, read_time
 
 
-@pytest.mark.parametrize(("text", "ago_ms"), [("now", 0), ("90s", 90_000), ("10m", 600_000), ("1.5h", 5_400_000)])
+@pytest.mark.parametrize(("text", "ago_ms"), [("now", 0), ("90s", 90_000), ("-10m", 600_000), ("1.5h", 5_400_000)])
 def test_time_may_be_an_age(text, ago_ms):
     assert read_time(text) == pytest.approx(time.time() * 1000 - ago_ms, abs=2000)
 
@@ -17,12 +17,24 @@ def test_time_may_be_a_date_in_local_time():
     assert read_time("2026-01-31T12:00:00+00:00") == 1769860800000
 
 
+def test_time_may_be_of_today_and_a_day_named():
+    midnight = datetime.combine(datetime.now().date(), datetime.min.time())
+    assert read_time("today") == midnight.timestamp() * 1000
+    assert read_time("yesterday") == (midnight - timedelta(days=1)).timestamp() * 1000
+    assert read_time("23:59") == midnight.replace(hour=23, minute=59).timestamp() * 1000
+    assert read_moment("07:05:09") == midnight.replace(hour=7, minute=5, second=9).timestamp() * 1000
+    for text in ("24:00", "7:5", "12:60", "12"):
+        with pytest.raises(click.BadParameter, match="is not a time"):
+            read_moment(text)
+
+
 def test_time_may_be_milliseconds():
     assert read_time("1769860800000") == 1769860800000
 
 
 def test_start_may_be_a_place_or_an_offset():
     assert (read_start("beginning"), read_start("end")) == (BEGINNING, END)
+    assert [read_start(text) for text in ("start", "earliest", "latest")] == [BEGINNING, BEGINNING, END]
     assert read_start("1500") == Start(offset=1500)
     assert read_start("1769860800000") == Start(time_ms=1769860800000)
 
@@ -37,7 +49,7 @@ def test_a_moment_is_a_date_or_milliseconds_and_no_age():
     assert read_moment("2026-01-31 12:00") == int(datetime(2026, 1, 31, 12).timestamp() * 1000)
     assert read_moment("1769860800000") == 1769860800000
     for text in ("10m", "now", "", "5"):
-        with pytest.raises(click.BadParameter, match="write 2026-01-31 12:00, or ms"):
+        with pytest.raises(click.BadParameter, match="write 12:00, 2026-01-31 12:00, or ms"):
             read_moment(text)
 
 

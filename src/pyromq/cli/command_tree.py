@@ -8,16 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher, get_close_matches
+from itertools import chain
 
 import click
 
 from pyromq.cli.aliases import LINES, NOUNS, OPTIONS, VERBS
+from pyromq.cli.ranges import count_advice
 
 MAX_SUGGESTIONS = 3
 MIN_SIMILARITY = 0.7  # of a suggested command of another group, from 0 to 1
 CLOSE = 0.8  # similarity at which a word of this group or command is meant, and not the same word of another one
 HELP = "help"
 UNBROKEN = {"-": "\N{NON-BREAKING HYPHEN}", " ": "\N{NO-BREAK SPACE}"}  # characters at which click does not wrap
+_VALUE = re.compile(r"(-[a-zA-Z])=(.+)", re.DOTALL)
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")  # the words in `topicList`, `topic-list` and `topic list`
 
 
@@ -47,6 +50,10 @@ class Command(click.Command):
     path: tuple[str, ...] = ()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        # `-o=json`, as other programs accept it: click would take the value `=json`.
+        parts = (match.groups() if (match := _VALUE.fullmatch(each)) else (each,) for each in args[:end])
+        args = [*chain.from_iterable(parts), *args[end:]]
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -168,6 +175,7 @@ def _unknown_command(args: list[str], group: Group, ctx: click.Context) -> str:
     near = _of_two_words(words, root) if len(words) == 2 else []
     near = near or [(*group.path, verb) for verb in dict.fromkeys(verbs) if verb]
     near = near or _nearest(args, [command.path for command in commands_below(root, root.command)])
+    near = [(f"--{name}",)] if f"--{name}" in _options(group, ctx) else near
     lines = [" ".join(["pyromq", *path]) for path in near]
     advice = f"did you mean {_choice(lines)}?" if lines else _help_of(group)
     return f"{name!r} is no command{f' of {group.path[-1]}' if group.path else ''}; {advice}"
@@ -199,6 +207,8 @@ def _nearest(args: list[str], paths: list[tuple[str, ...]]) -> list[tuple[str, .
 def _unknown_option(name: str, command: Command, ctx: click.Context) -> str:
     """Return the error for an option that a command lacks: the option's name here, else the commands that have it."""
     own = _options(command, ctx)
+    if name[1].isdigit():
+        return f"there is no option {name}{count_advice(command, name[1:])}"
     meant = OPTIONS.get(name, "")
     if meant.split(" ")[0] in own:
         return f"there is no option {name} here; {_choice([meant])} is meant"

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from pyromq.cli.ranges import count_advice
+
 if TYPE_CHECKING:
     from pyromq.net.connection_config import ConnectionConfig
 
@@ -120,9 +122,7 @@ def _note_namesrv(ctx: click.Context, option: click.Parameter, value: str) -> st
     if ctx.get_parameter_source(str(option.name)) is not ParameterSource.COMMANDLINE:
         value = ctx.meta.get(_NAMESRV, value)
     elif value.isascii() and value.isdigit():  # in other programs -n is a count
-        counts = (each.opts for each in ctx.command.params if each.name in ("count", "last"))
-        written = " or ".join(f"{letter} {value} ({name})" for letter, name, *_ in counts)
-        advice = f"; for a number of messages write {written}" if written else ""
+        advice = count_advice(ctx.command, value)
         raise click.BadParameter(f"-n names the name servers, and {value} is not HOST:PORT{advice}")
     ctx.meta[_NAMESRV] = value
     return value

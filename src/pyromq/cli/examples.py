@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 SHOWN = 3
 _ARGUMENTS = re.compile(r"\bpyromq (?:--context \w+ )?(.*)")
@@ -14,7 +14,7 @@ _ARGUMENTS = re.compile(r"\bpyromq (?:--context \w+ )?(.*)")
 @cache
 def examples() -> dict[str, tuple[str, ...]]:
     """Return all examples in the order of the file, each with the words after `pyromq`."""
-    text = (files("pyromq.cli") / "examples.txt").read_text("utf-8")
+    text = Path(__file__).with_name("examples.txt").read_text("utf-8")
     found = ((line, _ARGUMENTS.search(line)) for line in text.splitlines() if line)
     return {line: tuple(match[1].split()) for line, match in found if match}
 

@@ -178,7 +178,7 @@ def _context_first(arguments: list[str]) -> list[str]:
     """Return the arguments with `--context NAME` first: users append this option of `pyromq` to a command."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     for number, each in enumerate(arguments[:end]):
-        if each == "--context" or each.startswith("--context="):
-            width = 1 if "=" in each else 2
+        width = 1 if each.startswith("--context=") else 2 if each == "--context" else 0
+        if width and number + width <= end:
             return [*arguments[number : number + width], *arguments[:number], *arguments[number + width :]]
     return arguments

@@ -32,6 +32,13 @@ class WholeNumber(click.IntRange):
         return self._range
 
 
+def count_advice(command: click.Command, number: str) -> str:
+    """Return the end of an error for a number that is meant as a count: `-n 5`, `-5`. Empty if no option takes one."""
+    counts = (each.opts for each in command.params if each.name in ("count", "last"))
+    written = " or ".join(f"{letter} {number} ({name})" for letter, name, *_ in counts)
+    return f"; for a number of messages write {written}" if written else ""
+
+
 def read_rate(text: str) -> float:
     """Return a number of messages a second, above 0."""
     try:

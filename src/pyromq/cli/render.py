@@ -125,7 +125,10 @@ def _iso(value: object) -> str:
 
 def one_line(error: Exception) -> str:
     """Return the text of an error on one line, with advice for the shell if there is any."""
-    text = escaped(" ".join(line.strip() for line in str(error).splitlines()))
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    text = escaped(" ".join(line.strip() for line in text.splitlines()))
     if isinstance(error, AlreadyExists):
         return (
             f"{text}: `pyromq {text.partition(' ')[0]} alter` changes it"  # the error text begins with topic or group

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
+from datetime import time as clock_time
 
 import click
 
@@ -31,28 +32,32 @@ _PLACES = {"beginning": BEGINNING, "start": BEGINNING, "earliest": BEGINNING, "e
 
 
 def read_time(text: str) -> int:
-    """Return ms since 1970 for `now`, `10m` (ago), an ISO date and time (local time without a zone), or ms."""
+    """Return ms since 1970 for `now`, `today`, `yesterday`, `10m` (ago), and what `read_moment` reads."""
     now_ms = time.time_ns() // 1_000_000
     if text == "now":
         return now_ms
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
+    if text in ("today", "yesterday"):
+        midnight = datetime.combine(date.today() - timedelta(days=text == "yesterday"), clock_time())
+        return int(midnight.timestamp() * 1000)
+    if match := re.fullmatch(r"-?(\d+(?:\.\d+)?)([smhd])", text):
         return now_ms - int(float(match[1]) * _SECONDS[match[2]] * 1000)
     try:
         return read_moment(text)
     except click.BadParameter:
         raise click.BadParameter(
-            f"{text!r} is not a time; write now, 10m (ago; also s, h, d), 2026-01-31 12:00, or ms since 1970"
+            f"{text!r} is not a time; write now, 10m (ago; also s, h, d), 12:00, 2026-01-31 12:00, or ms since 1970"
         ) from None
 
 
 def read_moment(text: str) -> int:
-    """Return ms since 1970 for an ISO date and time (local time without a zone), or ms."""
+    """Return ms since 1970 for an ISO date and time (local time without a zone), `12:00` (of today), or ms."""
     if re.fullmatch(r"\d{12,14}", text):
         return int(text)
+    of_today = re.fullmatch(r"\d\d:\d\d(:\d\d)?", text)
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        return int(datetime.fromisoformat(f"{date.today()} {text}" if of_today else text).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise click.BadParameter(f"{text!r} is not a time; write 2026-01-31 12:00, or ms since 1970") from None
+        raise click.BadParameter(f"{text!r} is not a time; write 12:00, 2026-01-31 12:00, or ms since 1970") from None
 
 
 def read_duration(text: str) -> float:
@@ -66,6 +71,8 @@ def read_place(text: str) -> Start:
     """Parse where reading of a queue starts: `beginning`, `end`, or a time. Words of rpk and Kafka are accepted."""
     if place := _PLACES.get(text):
         return place
+    if re.fullmatch(r"\d{1,11}", text):
+        raise click.BadParameter(f"{text!r} is an offset; `pyromq offset set` sets the offset of one queue")
     try:
         return Start(time_ms=read_time(text))
     except click.BadParameter as error:

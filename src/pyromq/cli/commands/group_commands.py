@@ -67,7 +67,8 @@ def create(name: str, retries: int, retry_queues: int, disabled: bool, no_broadc
 @click.option("--enabled/--disabled", default=None, help="Answer or refuse the group's pulls.")
 @click.option("--broadcast/--no-broadcast", default=None, help="Accept or refuse broadcasting consumers.")
 @namesrv_option
-def alter(name: str, namesrv: str, **options: int | bool | None) -> None:
+@output_option
+def alter(name: str, namesrv: str, output: str, **options: int | bool | None) -> None:
     """Change the given settings of group NAME on all brokers."""
     if all(value is None for value in options.values()):
         raise click.UsageError("say what to change: --retries, --retry-queues, --enabled or --broadcast")
@@ -76,7 +77,7 @@ def alter(name: str, namesrv: str, **options: int | bool | None) -> None:
         admin.alter_group(name, **options)  # type: ignore[arg-type]  # click's options by name
         after = admin.group_configs(name)
     rows = [row for broker in after for row in _changes(broker, before.get(broker), after[broker])]
-    show_rows(rows, "table", empty=f"group {name} has these settings already")
+    show_rows(rows, output, empty=f"group {name} has these settings already")
 
 
 def _changes(broker: str, old: GroupConfig | None, new: GroupConfig) -> Iterator[dict[str, Any]]:

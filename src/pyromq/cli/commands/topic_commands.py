@@ -61,7 +61,8 @@ def create(
 @click.option("-b", "--broker", help="Only on this broker.")
 @yes_option
 @namesrv_option
-def alter(name: str, queues: int | None, yes: bool, namesrv: str, **options: Any) -> None:
+@output_option
+def alter(name: str, queues: int | None, yes: bool, namesrv: str, output: str, **options: Any) -> None:
     """Change the given settings of topic NAME.
 
     Asks for confirmation if messages would become unreadable. They stay in their queues, and are readable again if the
@@ -86,7 +87,7 @@ def alter(name: str, queues: int | None, yes: bool, namesrv: str, **options: Any
                 confirm("change it anyway?")
         admin.alter_topic(name, **place, **options)
     rows = [row for broker in before for row in _changes(broker, before[broker], after[broker])]
-    show_rows(rows, "table", empty=f"topic {name} has these settings already")
+    show_rows(rows, output, empty=f"topic {name} has these settings already")
 
 
 def _hidden(

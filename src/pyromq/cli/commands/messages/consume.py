@@ -68,6 +68,13 @@ _ESCAPED_ON_TERMINALS = re.compile(r"[^\n\t\x20-\x7e]")  # `escaped` leaves prin
 MEMBER_COMMIT_SECONDS = 1.0
 
 
+def _has_field(ctx: click.Context, option: click.Parameter, form: str | None) -> str | None:
+    """Refuse a format that would print the same for each message: `-f orders`, as in `tail -f`, is not meant as one."""
+    if form is not None and not re.search(r"[%\\]", form):
+        raise click.BadParameter(f"{form!r} is no format, such as '%k %v\\n'; to follow a topic write -F (--follow)")
+    return form
+
+
 @click.command(cls=Command)
 @click.argument("topic", type=TOPIC_NAME)
 @click.option(
@@ -91,7 +98,13 @@ MEMBER_COMMIT_SECONDS = 1.0
 @click.option("--tags", default="*", show_default=True, help="Only messages with these tags: `a || b`.")
 @click.option("--sql", metavar="EXPRESSION", help="Only messages that match: `price > 5 AND region = 'EU'`.")
 @click.option(
-    "-q", "--queue", "queue_ids", type=int, multiple=True, metavar="ID", help="Only this queue; may be repeated."
+    "-q",
+    "--queue",
+    "queue_ids",
+    type=WholeNumber(0),
+    multiple=True,
+    metavar="ID",
+    help="Only this queue; may be repeated.",
 )
 @click.option(
     "-g",
@@ -108,7 +121,9 @@ MEMBER_COMMIT_SECONDS = 1.0
     help="On a damaged message: report and skip it, stop, or make it a dead letter of --group.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("-f", "--format", "form", metavar="TEXT", help=f"Print each message in this format: {HELP}.")
+@click.option(
+    "-f", "--format", "form", metavar="TEXT", callback=_has_field, help=f"Print each message in this format: {HELP}."
+)
 @namesrv_option
 @namespace_option
 def consume(topic: str, start: Start, until: int | None, namesrv: str, output: str, **choice: Any) -> None:
@@ -177,7 +192,8 @@ def _queues(consumer: PullConsumer, topic: str, queue_ids: tuple[int, ...]) -> l
     queues = consumer.queues(topic)
     known = {queue.queue_id for queue in queues}
     if missing := sorted(set(queue_ids) - known):
-        raise UsageError(f"topic {topic} has no queue {missing}; it has {sorted(known)}")
+        ranges = f"{min(known)} to {max(known)}" if known else "no readable ones"
+        raise UsageError(f"topic {topic} has no queue {', '.join(map(str, missing))}; it has {ranges}")
     return [queue for queue in queues if not queue_ids or queue.queue_id in queue_ids]
 
 

@@ -78,7 +78,8 @@ def tracks(message_id: str, topic: str | None, namesrv: str, output: str) -> Non
 
 @message.command()
 @click.argument("topic", type=TOPIC_NAME)
-@click.option("-k", "--key", help="Messages with this key.")
+@click.argument("of_key", metavar="[KEY]", required=False)
+@click.option("-k", "--key", help="Messages with this key, which may also follow TOPIC.")
 @click.option("--id", "message_id", metavar="ID", help="Messages with this unique id; retries may store several.")
 @click.option("-c", "--count", type=WholeNumber(1, 64), default=32, show_default=True, help="Show at most this many.")
 @click.option("--begin", type=read_time, metavar="TIME", help="Stored at this time or later.")
@@ -90,8 +91,9 @@ def find(topic: str, key: str | None, message_id: str | None, namesrv: str, outp
 
     The exit code is 1 if none is found; JSON is an empty array then.
     """
-    if (key is None) == (message_id is None):
-        raise click.UsageError("give one of --key and --id")
+    if [key, choice["of_key"], message_id].count(None) != 2:
+        raise click.UsageError("give one key or one --id")
+    key = key if key is not None else choice["of_key"]
     begin_ms, end_ms, count = choice["begin"] or 0, choice["end"], choice["count"]
     with Admin(namesrv, connections=connections()) as admin:
         found = admin.query_by_key(topic, key or message_id or "", count, begin_ms=begin_ms, end_ms=end_ms)

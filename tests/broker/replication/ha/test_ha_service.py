@@ -259,5 +259,5 @@ async def test_a_master_that_stops_closes_its_slaves(master, orders, peer_of):
     await master.service.stop()
     master.service.close()
     await peer.closed()
-    with pytest.raises(ConnectionRefusedError):
+    with pytest.raises(ConnectionError):
         await peer_of(master.service)

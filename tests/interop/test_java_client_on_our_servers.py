@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from tests.interop.peers.clients import ORDER, JavaClient, content, contents, re
 from tests.interop.peers.java import Driver
 from tests.interop.peers.samples import ordered_samples, samples
 from tests.interop.peers.servers import OurServers
+
+from pyromq import ConsumeFrom, Consumer, ConsumerConfig, RetryLater, StoredMessage
 
 pytestmark = pytest.mark.interop
 short = pytest.mark.interop_short
@@ -66,6 +69,31 @@ def test_push_consumer_goes_on_where_its_group_stopped(java: JavaClient, topic: 
     arrived = received(java.driver.run("push", topic, f"push-{topic}", "*", 2, SECONDS))
 
     assert contents(arrived) == contents(samples(topic)[6:8])
+
+
+def test_push_consumer_receives_a_retry_with_the_reason_of_our_consumer(
+    java: JavaClient, ours: OurServers, topic: str
+) -> None:
+    group, reason = f"push-{topic}", "no such customer: ‘4711’ " + "x" * 1000
+    failed = threading.Event()
+
+    def fail(messages: list[StoredMessage]) -> None:
+        failed.set()
+        raise RetryLater(reason, delay_level=1)
+
+    java.send("sync", samples(topic)[:1])
+    consumer = Consumer(group, ours.namesrv, config=ConsumerConfig(consume_from=ConsumeFrom.FIRST))
+    consumer.subscribe(topic, fail)
+    with consumer:
+        assert failed.wait(SECONDS)
+
+    [arrived] = received(java.driver.run("push", topic, group, "*", 1, SECONDS))
+
+    (sent,) = samples(topic)[:1]
+    properties = dict(arrived.content.properties)
+    assert (arrived.content.body, arrived.content.keys) == (sent.body, " ".join(sent.keys))
+    assert properties["RETRY_REASON"].startswith("RetryLater: no such customer: ‘4711’ xxx")
+    assert len(properties["RETRY_REASON"]) == 500
 
 
 def test_push_consumer_receives_its_tags_only(java: JavaClient, topic: str) -> None:

@@ -129,6 +129,23 @@ async def test_giving_up_makes_a_dead_letter_at_once(cluster):
     assert await dead_letters(cluster) == {b"0": "GiveUp: hopeless"}
 
 
+async def test_a_reason_makes_no_message_too_large_for_a_dead_letter(cluster):
+    producer = await cluster.producer()
+    await producer.send(Message("orders", b"0", properties={"long": "x" * 32_200}))
+
+    seen = []
+
+    def work(messages):
+        seen.append(body(messages))
+        raise GiveUp("y" * 500)
+
+    async with consuming(cluster, work) as consumer:
+        await until(lambda: seen)
+        await until(lambda: not any(assigned.count for assigned in consumer._assigned.values()))
+        letters = await dead_letters(cluster)
+    assert letters == {b"0": None}
+
+
 async def dead_letters(cluster, group="workers"):
     reader = await cluster.consumer("reader")
     queues = await reader.queues(f"%DLQ%{group}")

@@ -15,6 +15,7 @@ from pyromq.errors import MQError, Unavailable
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, Property, StoredMessage
 from pyromq.names import retry_topic
+from pyromq.record import MAX_PROPERTIES_SIZE
 from pyromq.remoting.headers import SendMessageBack
 
 logger = logger_of(__name__)
@@ -105,7 +106,9 @@ def _copied_properties(message: StoredMessage, delay_level: int, reason: str) ->
     properties.pop(Property.TRANSACTION, None)
     properties.pop(Property.DELAY, None)
     properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.message_id)
-    if reason:
+    if (
+        reason and len(message.property_text) < MAX_PROPERTIES_SIZE // 8
+    ):  # as at brokers: the copy must not be too large
         properties[Property.RETRY_REASON] = reason
     if delay_level != TO_DEAD_LETTERS:  # a dead letter is not delayed. Source: RocketMQ 5
         properties[Property.DELAY] = str(delay_level)

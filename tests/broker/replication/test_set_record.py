@@ -55,7 +55,7 @@ def test_a_value_that_does_not_fit_is_refused_with_its_key(text, reason):
 def test_settings_that_differ_are_named_with_both_values():
     mine, theirs = SetSettings(1 << 30, 2, False), SetSettings(1 << 20, 2, True)
     text = (
-        "mappedFileSizeCommitLog is 1073741824 here and 1048576 there, enableElectUncleanMaster is False here and True"
+        "mappedFileSizeCommitLog is 1073741824 here and 1048576 there, enableElectUncleanMaster is false here and true"
     )
     assert mine.difference(theirs) == text + " there"
     assert mine.difference(mine) is None

@@ -124,6 +124,17 @@ def test_a_report_beyond_the_log_closes_the_link_and_does_not_count():
     assert one.log.confirmed_end == 0
 
 
+def test_a_heartbeat_that_was_overtaken_by_a_report_does_not_lower_the_followers_end():
+    one = master(log_of(1, 2), OTHER)
+    one.connected(0.1, 2)
+    one.hello_received(0.1, OURS, msgspec.structs.replace(HELLO, epoch=3))
+    one.hello_received(0.1, THEIRS, msgspec.structs.replace(HELLO, epoch=3))
+    one.request_received(0.2, 2, FrameRequest(3, 0, None))
+    one.report_received(0.3, 2, Report(3, 16, 16))
+    one.frame_received(0.4, 2, Frame(3, 0, 0, b""))
+    assert one.peers[2].end == 16
+
+
 def test_a_follower_whose_last_record_differs_is_refused():
     one = master(log_of(1, 2), OTHER)
     one.hello_received(0.2, THEIRS, HELLO)

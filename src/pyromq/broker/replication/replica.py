@@ -283,7 +283,7 @@ class Replica:
         if hello is not None and hello.is_master and hello.epoch == frame.epoch:
             peer.heard_as_master_at = now
         if not frame.data:
-            peer.end = frame.offset
+            peer.end = max(peer.end, frame.offset)  # a report on the other link may be newer; a cut log needs a hello
         if self.following != (number, frame.epoch):
             return []
         if frame.data and frame.offset != self.log.written_end:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from zlib import crc32
 
 from pyromq.broker.replication.replica_stream import RecordMark
 from pyromq.record import store_ms_of
 from pyromq.store.message_store import MessageStore
 from pyromq.store.queue.consume_queue import FILLER_SIZE
+
+
+def last_offsets(store: MessageStore) -> Iterator[int]:
+    """Yield for each topic the log offset of the last record that is in a queue; -1 for a topic without records."""
+    for topic in store.topics():
+        last = -1
+        for queue_id in store.queue_ids(topic):
+            for entry in store.entries(topic, queue_id, store.next_offset(topic, queue_id) - 1, 1):
+                if entry.size != FILLER_SIZE:
+                    last = max(last, entry.log_offset)
+        yield last
 
 
 class StoreLog:
@@ -53,15 +64,7 @@ class StoreLog:
 
     def last_mark(self) -> RecordMark | None:
         """Return the mark of the last record that is in a queue; None if no record is."""
-        store = self._store
-        last = -1
-        for topic in store.topics():
-            for queue_id in store.queue_ids(topic):
-                end = store.next_offset(topic, queue_id)
-                for entry in store.entries(topic, queue_id, end - 1, 1):
-                    if entry.size != FILLER_SIZE:
-                        last = max(last, entry.log_offset)
-        return self.mark_at(last)
+        return self.mark_at(max(last_offsets(self._store), default=-1))
 
     def mark_at(self, offset: int) -> RecordMark | None:
         record = self._store.record_at(offset)

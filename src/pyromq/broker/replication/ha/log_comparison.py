@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from pyromq.broker.replication.store_log import last_offsets
 from pyromq.clock import Clock
 from pyromq.errors import StoreError
 from pyromq.net.channel import Channel, connect
@@ -21,7 +22,6 @@ from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import BrokerSettings, BrokerState, ViewMessage
 from pyromq.remoting.properties import parse_properties
 from pyromq.store.message_store import MessageStore
-from pyromq.store.queue.consume_queue import FILLER_SIZE
 
 ASK_SECONDS = 3.0  # longest wait for each reply of the master
 TOPICS_AT_ONCE = 200  # topics whose queues are searched before other connections are served: less than a millisecond
@@ -119,12 +119,8 @@ class LogComparison:
     async def _last_record(self) -> memoryview:
         """Return the last record of the log that is in a queue; without one, the first record of the last file."""
         last = -1
-        for number, topic in enumerate(self._store.topics()):
-            for queue_id in self._store.queue_ids(topic):
-                end = self._store.max_offset(topic, queue_id)
-                for entry in self._store.entries(topic, queue_id, end - 1, 1):
-                    if entry.size != FILLER_SIZE:
-                        last = max(last, entry.log_offset)
+        for number, offset in enumerate(last_offsets(self._store)):
+            last = max(last, offset)
             if number % TOPICS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         if (record := self._store.record_at(last)) is not None:

@@ -12,6 +12,7 @@ PAGES = (
     *("/", "/doctor", "/topics", "/topics?kind=system&sort=-messages", "/topics/orders", "/new-topic"),
     *("/messages", "/messages?topic=orders", "/messages?q=k7", "/send?topic=orders", "/message/orders/broker-a/1/0"),
     *("/message/%25DLQ%25accounting/broker-a/0/0", "/messages?q=invoice-4", "/dead-letters/accounting?pattern=GiveUp"),
+    *("/messages?topic=orders&q=none", "/find?q=der"),
     *("/groups", "/groups/billing", "/groups/billing/reset?topic=orders&to=begin", "/new-group"),
     *("/dead-letters", "/dead-letters/billing", "/dead-letters/billing/redrive", "/delayed", "/delayed/reminders"),
     *("/dead-letters/accounting", "/dead-letters/accounting/redrive", "/delayed-levels/16", "/delayed-levels/1"),

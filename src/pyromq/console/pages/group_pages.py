@@ -64,7 +64,7 @@ async def group(context: RequestContext) -> Response:
         locks=locks,
         lag_line=context.value_line("lag", "lag", name, now=found.lag if found else None),
         delay_line=context.value_line(
-            "oldest waits", "delay", name, "two", now=found.delay_ms / 1000 if found else None
+            "lag in time", "delay", name, "two", now=found.delay_ms / 1000 if found else None
         ),
         out_line=context.rate_line("consumed", "consumed", name),
     )

@@ -183,7 +183,7 @@ function suggest(input) {
   list.setAttribute("aria-label", "Names");
   input.parentElement.classList.add("suggests");
   input.after(list);
-  for (const [name, value] of [["role", "combobox"], ["aria-autocomplete", "list"], ["aria-controls", list.id]]) input.setAttribute(name, value);
+  for (const [name, value] of [["role", "combobox"], ["aria-autocomplete", "list"], ["aria-controls", list.id], ["aria-owns", list.id], ["aria-expanded", "false"]]) input.setAttribute(name, value);
   let chosen = -1, wanted = "", timer = 0;
   const show = (isShown) => { list.hidden = !isShown; input.setAttribute("aria-expanded", String(isShown)); choose(-1); };
   const choose = (number) => {

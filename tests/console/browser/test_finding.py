@@ -101,10 +101,10 @@ def test_rows_are_walked_opened_and_unfolded_by_keys(page):
     page.driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
     assert not page.driver.execute_script("return document.querySelector('tr.inside')")
     page.driver.switch_to.active_element.send_keys("?")
-    wait_until(lambda: page.find("#keys").is_displayed())
+    wait_until(lambda: page.find("#keys-dialog").is_displayed())
     assert page.serious() == []
     page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
-    wait_until(lambda: not page.find("#keys").is_displayed())
+    wait_until(lambda: not page.find("#keys-dialog").is_displayed())
     assert page.driver.execute_script(FOCUSED) == second
     page.driver.switch_to.active_element.send_keys(Keys.ENTER)
     wait_until(lambda: page.driver.title.startswith("Message "))

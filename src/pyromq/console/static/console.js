@@ -123,7 +123,7 @@ document.querySelector("nav.side [aria-current]")?.scrollIntoView({ block: "near
 
 // --- keys, as the dialog of ? lists them
 
-const keysDialog = document.getElementById("keys");
+const keysDialog = document.getElementById("keys-dialog");
 const keysButton = document.querySelector("[data-keys]");
 keysButton.hidden = false;
 keysButton.addEventListener("click", () => keysDialog.showModal());

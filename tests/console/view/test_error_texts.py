@@ -111,3 +111,26 @@ def test_a_notice_has_the_next_step_unless_the_text_has_advice():
 def test_a_hostile_text_is_quick_to_read():
     for text in ("a." * 1000, "[" * 2000, "topic[" * 300, "; " * 1000, "A" * 2000, "x--y `pyromq " * 100):
         assert sentence(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "leads_to"),
+    [
+        ("/topics/nothing", 404, ("/topics", "/new-topic")),
+        ("/groups/nobody", 404, ("/groups", "/new-group")),
+        ("/brokers/nobody", 404, ("/brokers",)),
+        ("/brokers/broker-a/change?setting=nope&value=1", 404, ("/brokers",)),
+        ("/message/nothing/broker-a/0/0", 404, ("/topics", "/new-topic", "/messages")),
+        ("/dead-letters/a/redrives/77", 404, ("/dead-letters",)),
+        ("/dead-letters/a%20b", 400, ("/dead-letters",)),
+        ("/delayed-levels/x", 400, ("/delayed",)),
+        ("/transactions/zz", 404, ("/transactions",)),
+        ("/nothing", 404, ()),
+    ],
+)
+async def test_an_error_leads_to_the_list_of_its_page(browser, path, status, leads_to):
+    page = await browser.get(path, status=status)
+    page = page[page.index('class="card error"') : page.index("</section>", page.index('class="card error"'))]
+    links = re.findall(r'class="button" href="([^"]+)"', page)
+    assert links[1:] == [*leads_to, "/"]
+    assert not re.search(r"\w+(?:Error|Exception|NotFound)\b|`|--", page)

@@ -142,9 +142,7 @@ _ADVICE: dict[type[MQError], ErrorAdvice] = {
         (("All groups", "/groups", "viewer"), ("Create a group", "/new-group", "admin")),
     ),
     errors.QueryNotFound: ErrorAdvice(
-        "Nothing found",
-        "It may have expired since, or the address is mistyped: search for it.",
-        (("Search messages", "/messages", "viewer"),),
+        "Nothing found", "It may have expired or been removed since, or the address is mistyped."
     ),
     errors.AccessDenied: ErrorAdvice(
         "Not permitted by the brokers",

@@ -244,7 +244,7 @@ def transaction() -> str:
         "The producer sends a half message, which the broker stores and no consumer reads. The producer does its"
         " own work and sends its decision. After a commit the broker publishes the message, and the consumer gets"
         " it. After a rollback no consumer gets it. If no decision arrives, the broker asks a producer of the"
-        " group for the decision: first after 6 seconds, then every minute, at most 15 times.",
+        " group for the decision: first after 6 to 66 seconds, then every minute, at most 15 times.",
         "producer",
         "broker",
         "consumer",
@@ -257,7 +257,7 @@ def transaction() -> str:
     picture.does("broker", "publishes it", kind="green")
     picture.sends("broker", "consumer", "message")
     picture.later("or: the decision does not arrive")
-    picture.sends("broker", "producer", "check, after 6 s")
+    picture.sends("broker", "producer", "check,", "after 6 to 66 s")
     picture.does("producer", "looks up whether", "the work is done")
     picture.sends("producer", "broker", "commit or rollback")
     picture.later("no answer: a check each minute, at most 15 times")

@@ -279,7 +279,8 @@ def test_examples_of_stopped_stores_work(command, cli, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "line", sorted(STAYING_LINES | {line for each in LEAVES if each.path in STAYING for line in lines_of(each)})
 )
-def test_examples_that_stay_work_until_they_are_interrupted(line, stage, start_process, tmp_path):
+def test_examples_that_stay_work_until_they_are_interrupted(line, start_process, monkeypatch, tmp_path, served_with):
+    stage = staged(Stage(served_with()), monkeypatch, tmp_path)  # of its own: `serve broker` takes another's name
     stage.set_up(("consume",))
     arguments = shlex.split(own(line, stage, tmp_path))[1:]
     ports = {"serve": ("--namesrv-port", "--broker-port"), "namesrv": ("--namesrv-port",), "broker": ("--broker-port",)}

@@ -197,3 +197,36 @@ def test_a_message_waits_for_its_time(lab):
     assert head.startswith("due")
     assert message
     assert got == []
+
+
+def test_the_program_subscribes_to_another_topic(lab):
+    lab.send()
+    lab.producer.send(Message(f"{lab.topic}-other", b"x"))
+    lab.member(topic=f"{lab.topic}-other")
+    members = lab.type("group", "show", "billing").split("queues, with")[0]
+    assert f"{lab.topic}-other=*" in members
+    assert f"{lab.topic}=" not in members
+
+
+def test_failed_messages_became_dead_letters(lab):
+    def fail(messages):
+        raise ValueError("cannot bill")
+
+    lab.send()
+    lab.member(fail, max_retries=0)
+    wait_until(lambda: "cannot bill" in lab.type("dlq", "list", "billing"))
+
+
+def test_a_group_with_an_offset_but_no_message(lab):
+    lab.admin.create_topic(lab.topic, read_queues=1, write_queues=1)
+    lab.member(commit_seconds=0.05)
+    wait_until(
+        lambda: [row["broker_offset"] for row in lab.rows("group", "progress", "billing")] in (["0", "0"], ["0"])
+    )
+
+
+def test_the_brokers_address_is_not_reachable(capsys):
+    # a broker in a container registers the container's address
+    with BlockingCluster(clock=SystemClock(), advertised_host="127.0.0.2") as cluster:
+        run(["doctor", "orders", "-n", cluster.namesrv])
+    assert re.search(r"WRONG +broker ", capsys.readouterr().out)

@@ -98,7 +98,7 @@ def test_words_are_found_in_other_forms(question, page, small_search):
     assert small_search.pages(question)[0] == page
 
 
-@pytest.mark.parametrize("question", ["", "  ", "?!", "zzzzz", "how do I", "=0", "<script>"])
+@pytest.mark.parametrize("question", ["", "  ", "?!", "zzzzz", "how do I", "=0", "<script>", "z" * 100_000, "消费者"])
 def test_a_question_without_a_known_word_finds_nothing(question, small_search):
     assert small_search.find(question) == []
 

@@ -1,17 +1,18 @@
 // Ranks the sections of the site for what somebody asks. Knows no browser: the page of the search and a test call it.
 //
-// A question's words and the words of all sections are cut, stemmed and widened by the same function (`terms`). A group
-// of synonyms is one more term, which each of its phrases adds; so "backlog" finds what is written about "lag". Sections
-// are scored by BM25 over title, heading, search words and text. A title, a heading or a search word whose words are all
-// asked for counts once more. A page is as good as its best sections.
+// A question's words and the words of all sections are cut, stemmed and widened by the same function (`terms`). A
+// group of synonyms is one more term, which each of its phrases adds; so "backlog" finds what is written about "lag".
+// Sections are scored by BM25 over title, heading, search words and text. A title, a heading or a search word whose
+// words are all asked for counts once more. A page is as good as its best sections.
 
 const STOP_WORDS = new Set(
-  ("a about after all also am an and any are as at be been before being both but by can could did do does doing don dont " +
-    "each for from get gets getting give go goes good got had has have having he her here his how however i if in into is " +
-    "it its just let like ll make me mine more most my myself need no nor not now of off on once one only or other our out " +
-    "own please possible re same should so some such t than that the their them then there these they thing this those " +
-    "through to too until up use used using ve very want was way we were what when where whether which while who whom why " +
-    "will with without work works would you your").split(" "),
+  `a about after all also am an and any are as at be been before being both but by can cannot cant could did do
+  does doesnt doing don dont each for from get gets getting give go goes good got had has have having he her
+  here his how however i if in into is isnt it its just let like ll make me mine more most my myself need no nor
+  not now of off on once one only or other our out own please possible re same should so some such t than that
+  the their them then there these they thing this those through to too until up use used using ve very want was
+  way we were what whats when where whether which while who whom why will with wont without work works would you
+  your`.split(/\s+/),
 );
 const WEIGHTS = { title: 3, heading: 3, words: 2 }; // what a term counts there, in occurrences in the text
 const PHRASE = 4; // what a title, a heading or a search word counts that is asked for as a whole
@@ -20,6 +21,8 @@ const LENGTH = 0.4; // BM25's b
 const COVERAGE = 0.4; // how much it counts that all terms are found: the exponent of their share
 const SYNONYM = 0.5; // what a word counts itself if it has synonyms, which count as one more term
 const TYPO = 0.7; // what a misspelled word counts
+const LONGEST_WORD = 30; // of a misspelled one: trying forms of a word takes time with the square of its length
+const MOST_LETTERS = 4000; // of a question: a traceback that somebody pasted
 
 class SiteSearch {
   // `pages` as `sections.py` makes them, `synonyms` a list of lists of phrases, `kinds` weights by the beginning of a
@@ -47,7 +50,8 @@ class SiteSearch {
     if (anchor) add(heading, WEIGHTS.heading);
     words.forEach((phrase) => add(phrase, WEIGHTS.words));
     const at = this.sections.length;
-    const phrases = [title, heading, ...words].map((text) => this.words(text).filter((word) => !this.stopStems.has(word)));
+    const content = (text) => this.words(text).filter((word) => !this.stopStems.has(word));
+    const phrases = [title, heading, ...words].map(content);
     this.sections.push({ page, heading, anchor, lines, length, phrases });
     counts.forEach((count, term) => {
       if (!this.postings.has(term)) this.postings.set(term, []);
@@ -62,7 +66,11 @@ class SiteSearch {
     return this.rank(question, asked).slice(0, most).map(({ name, title, sections }) => ({
       name,
       title,
-      sections: sections.map(({ heading, anchor, lines }) => ({ heading, anchor, excerpt: this.excerpt(lines, terms) })),
+      sections: sections.map(({ heading, anchor, lines }) => ({
+        heading,
+        anchor,
+        excerpt: this.excerpt(lines, terms),
+      })),
     }));
   }
 
@@ -107,7 +115,8 @@ class SiteSearch {
 
   // The worth of the best title, heading or search word whose words are all asked for, or have synonyms that are.
   phrase({ phrases }, worths) {
-    const worthOf = (word) => worths.get(word) || Math.max(0, ...this.concepts(word).map((term) => worths.get(term) || 0));
+    const ofConcepts = (word) => Math.max(0, ...this.concepts(word).map((term) => worths.get(term) || 0));
+    const worthOf = (word) => worths.get(word) || ofConcepts(word);
     const whole = phrases.map((phrase) => phrase.map(worthOf)).filter((values) => values.every((value) => value > 0));
     return Math.max(0, ...whole.map((values) => values.reduce((sum, value) => sum + value, 0)));
   }
@@ -119,7 +128,7 @@ class SiteSearch {
 
   // The terms of a question that are in the index, with what each is worth.
   askedTerms(question) {
-    const all = this.terms(question);
+    const all = this.terms(question.slice(0, MOST_LETTERS));
     const kept = [...new Set(all.filter((term) => !this.stopStems.has(term)))];
     return (kept.length ? kept : [...new Set(all)]).flatMap((term) => {
       const share = this.concepts(term).length ? SYNONYM : 1;
@@ -135,16 +144,16 @@ class SiteSearch {
     return Math.log(1 + (this.sections.length - count + 0.5) / (count + 0.5));
   }
 
-  // What somebody may have meant: two words written as one, the beginning of a word, or a word with a letter or two wrong.
+  // What somebody may have meant: two words written as one, the beginning of a word, or a word with wrong letters.
   nearTo(term) {
-    if (term.length < 4 || /^[\d=]/.test(term)) return [];
+    if (term.length < 4 || term.length > LONGEST_WORD || /^[\d=]/.test(term)) return [];
     for (let cut = 3; cut <= term.length - 3; cut++) {
       const [first, second] = [this.stem(term.slice(0, cut)), this.stem(term.slice(cut))];
       if (this.postings.has(first) && this.postings.has(second)) return [first, second];
     }
     const allowed = term.length < 6 ? 1 : 2;
     const near = [];
-    for (const form of this.postings.keys()) {
+    for (const form of new Set([...this.postings.keys(), ...this.synonyms.keys()])) {
       if (form.startsWith("=")) continue;
       if (form.startsWith(term)) near.push([0.5, form]);
       else if (Math.abs(form.length - term.length) <= allowed && form[0] === term[0]) {
@@ -153,7 +162,8 @@ class SiteSearch {
       }
     }
     const least = Math.min(...near.map(([distance]) => distance));
-    return near.filter(([distance]) => distance === least).map(([, form]) => form);
+    const nearest = near.filter(([distance]) => distance === least).map(([, form]) => form);
+    return nearest.flatMap((form) => [form, ...this.concepts(form)]).filter((form) => this.postings.has(form));
   }
 
   // The sentence or row with the rarest of the asked terms, as [text, is asked for] pieces.
@@ -248,7 +258,8 @@ function wrongLetters(a, b, allowed) {
     const row = [i];
     for (let j = 1; j <= b.length; j++) {
       row[j] = Math.min(row[j - 1] + 1, last[j] + 1, last[j - 1] + (a[i - 1] === b[j - 1] ? 0 : 1));
-      if (i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]) row[j] = Math.min(row[j], before[j - 2] + 1);
+      const swapped = i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1];
+      if (swapped) row[j] = Math.min(row[j], before[j - 2] + 1);
     }
     if (Math.min(...row) > allowed) return allowed + 1;
     [before, last] = [last, row];

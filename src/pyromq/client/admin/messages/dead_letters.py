@@ -102,7 +102,7 @@ class DeadLetterFilter:
             and self.tag in (None, message.tags)
             and (self.key is None or self.key in message.keys)
             and (self.reason is None or self.reason.casefold() in (letter.reason or "").casefold())
-            and self.pattern in (None, letter.pattern)
+            and (self.pattern is None or self.pattern == letter.pattern)
             and self.since_ms <= message.store_ms
             and (self.until_ms is None or message.store_ms <= self.until_ms)
         )

@@ -14,8 +14,11 @@ import pytest
 from tests.broker.replication.replica_sets import ReplicaSet, replica_set
 
 from pyromq import Message
+from pyromq.broker.replication import record_view
 from pyromq.broker.replication.replica_server import ReplicaServer
 from pyromq.broker.replication.replica_stream import PREAMBLE, VERSION, Hello, Refusal, StreamDecoder, encode_message
+from pyromq.broker.replication.set_record import ReplicaInfo
+from pyromq.broker.replication.set_registry import SetRegistry
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.errors import RegistryRefused, ServiceNotAvailable, StoreNotWritable, UsageError
@@ -228,6 +231,16 @@ async def test_a_replica_that_connects_while_the_broker_restarts_gets_a_hello_fi
             messages = stream.feed(await reader.read(1 << 16))
     assert isinstance(messages[0], Hello)
     writer.close()
+
+
+async def test_a_registered_replica_is_known_to_the_others_before_it_has_joined(replicas: ReplicaSet) -> None:
+    server = await replicas.start(1)
+    await replicas.until(lambda: replicas.in_sync == [1])
+    lease = await replicas.registry.lease(60)
+    info = ReplicaInfo(9, 99, "127.0.0.1:1", "127.0.0.1:2", "0.1.0")
+    await SetRegistry(replicas.registry, "DefaultCluster", "orders").register(info, lease.id)
+    async with asyncio.timeout(record_view.READ_SECONDS / 2):  # the record is read without news as often as this
+        await replicas.until(lambda: 9 in [peer.number for peer in server.replica.peers.all()])
 
 
 async def test_a_master_that_hands_over_appends_nothing_itself_so_that_no_log_is_cut(

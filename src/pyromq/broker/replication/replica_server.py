@@ -190,7 +190,7 @@ class ReplicaServer:
 
     def registry_seconds(self, now: float) -> float:
         """Return the seconds since the registry was last asked successfully."""
-        return max(0.0, now - max(self._lease.sent or 0.0, self.replica.view.read_at))
+        return max(0.0, now - max(self._lease.answered_at, self.replica.view.read_at))
 
     def cut_connections(self) -> None:
         """Break all connections, as a crash of this process does. `abort` must follow. For tests."""

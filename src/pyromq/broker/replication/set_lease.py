@@ -44,6 +44,7 @@ class SetLease:
         self._info = info
         self._renewed = renewed
         self._lease: Lease | None = None
+        self.answered_at = 0.0  # time of the last request that the registry has answered, and not refused
         self._warned_at: float | None = None  # time of the last warning; None while the registry answers
 
     @property
@@ -92,12 +93,14 @@ class SetLease:
                 if not self._lease.seconds:
                     await self._take()
                 self._renewed(self._lease.sent)
+                # etcd renews leases of clients without an account, and refuses their other requests.
+                if self._now() - entered >= _ENTER_SECONDS or self._warned_at is not None:
+                    entered = self._now()
+                    await self._write()
+                self.answered_at = self._lease.sent
                 if self._warned_at is not None:
                     self._warned_at = None
                     logger.warning("the registry answers again")
-                if self._now() - entered >= _ENTER_SECONDS:
-                    entered = self._now()
-                    await self._write()
             except ReplicaNumberTaken:
                 raise
             except LeaseGone:
@@ -116,6 +119,7 @@ class SetLease:
     async def _take(self) -> None:
         self._lease = await self._registry.lease(self._seconds)
         await self._write()
+        self.answered_at = self._lease.sent
         self._renewed(self._lease.sent)
 
     def _warn(self, now: float, error: MQError) -> None:

@@ -24,7 +24,7 @@ REQUESTS = Family(
 SECONDS = Family(
     "pyromq_console_request_seconds",
     MetricKind.HISTOGRAM,
-    "How long it took until an answer began, by page.",
+    "Time until a response began, by page.",
     ("page",),
     unit="seconds",
 )

@@ -22,13 +22,13 @@ from pyromq.platforms import platform
 from pyromq.slow_work import SlowWork
 from pyromq.store.disk import LOCAL_DISK
 
-CPU = Family(
-    "process_cpu_seconds_total", MetricKind.COUNTER, "Time of the processor that this process has used.", unit="seconds"
-)
-MEMORY = Family("process_resident_memory_bytes", MetricKind.GAUGE, "Memory of this process, in use.", unit="bytes")
+CPU = Family("process_cpu_seconds_total", MetricKind.COUNTER, "Processor time of this process.", unit="seconds")
+MEMORY = Family("process_resident_memory_bytes", MetricKind.GAUGE, "Resident memory of this process.", unit="bytes")
 DESCRIPTORS = Family("process_open_fds", MetricKind.GAUGE, "Open descriptors: connections and files.")
-MOST_DESCRIPTORS = Family("process_max_fds", MetricKind.GAUGE, "How many descriptors may be open.")
-STARTED = Family("process_start_time_seconds", MetricKind.GAUGE, "When this process began, since 1970.", unit="seconds")
+MOST_DESCRIPTORS = Family("process_max_fds", MetricKind.GAUGE, "Limit of open descriptors.")
+STARTED = Family(
+    "process_start_time_seconds", MetricKind.GAUGE, "Start time of this process, since 1970.", unit="seconds"
+)
 
 PROCESS_FAMILIES = (CPU, MEMORY, DESCRIPTORS, MOST_DESCRIPTORS, STARTED)
 
@@ -38,13 +38,21 @@ T = TypeVar("T")
 
 SLICE_SECONDS = 0.001  # limit of work between two turns of the event loop
 
-SERIES = Family("pyromq_metrics_series", MetricKind.GAUGE, "How many series are told, this and the next ones left out.")
-LIMIT = Family("pyromq_metrics_series_limit", MetricKind.GAUGE, "How many may be told: the setting metricsSeriesLimit.")
+SERIES = Family(
+    "pyromq_metrics_series", MetricKind.GAUGE, "Series in this response, without the metrics of the scrape."
+)
+LIMIT = Family(
+    "pyromq_metrics_series_limit",
+    MetricKind.GAUGE,
+    "Limit of the series in a response: the setting metricsSeriesLimit.",
+)
 LEFT_OUT = Family(
-    "pyromq_metrics_series_left_out", MetricKind.GAUGE, "1 while there are more series than may be told, else 0."
+    "pyromq_metrics_series_left_out",
+    MetricKind.GAUGE,
+    "1 if a response leaves out series because of the limit, else 0.",
 )
 SECONDS = Family(
-    "pyromq_metrics_scrape_seconds", MetricKind.GAUGE, "How long it took to work these figures out.", unit="seconds"
+    "pyromq_metrics_scrape_seconds", MetricKind.GAUGE, "Time to collect the series of this response.", unit="seconds"
 )
 
 SCRAPE_FAMILIES = (SERIES, LIMIT, LEFT_OUT, SECONDS)

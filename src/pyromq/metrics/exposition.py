@@ -166,7 +166,7 @@ CONNECTIONS = Family("pyromq_connections", MetricKind.GAUGE, "Open connections."
 REFUSED = Family(
     "pyromq_refused_total",
     MetricKind.COUNTER,
-    "What was refused, by the setting that limits it, or the reason.",
+    "Refused requests and connections, by the setting that limits them, or the reason.",
     ("reason",),
 )
 

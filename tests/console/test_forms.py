@@ -71,6 +71,25 @@ async def test_a_form_that_is_not_taken_keeps_what_was_typed_and_says_why(browse
         assert shown(form_of(await browser.get(path), action)) == shown(form), action  # kept for one page
 
 
+@pytest.mark.parametrize(
+    ("action", "fields"),
+    [
+        ("/messages", {"topic": "orders", "q": "4711", "case": "yes", "by": "key", "since": "soon"}),
+        ("/messages", {"topic": "nothing", "q": "n = ", "by": "sql"}),
+        ("/groups/billing/reset", {"topic": "orders", "to": "time", "at": "soon"}),
+        ("/groups/billing/reset", {"topic": "orders", "to": "offset", "offset": "many"}),
+        ("/groups/billing/reset", {"topic": "nothing", "to": "end"}),
+        ("/delayed/orders", {"begin": "soon"}),
+        ("/dead-letters/billing", {"reason": "x", "key": "k", "since": "soon"}),
+    ],
+)
+async def test_a_search_that_cannot_be_done_keeps_what_was_typed(browser, shop, action, fields):
+    page = (await browser.client.get(action, params=fields)).text
+    assert 'role="alert"' in page
+    again = form_of(page, action).values
+    assert {name: again.get(name) for name in fields} == fields
+
+
 async def test_a_page_that_refreshes_in_another_tab_takes_nothing_away(browser, shop):
     form = form_of(await browser.get("/new-topic"), "/new-topic")
     typed = {**form.values, "name": "kept", "queues": "0"}

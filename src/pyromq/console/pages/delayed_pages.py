@@ -75,7 +75,11 @@ async def of_topic(context: RequestContext) -> Response:
     topic = context.path["topic"]
     clients = context.clients()
     client = await clients.delayed()
-    begin_ms = context.time("begin") or 0
+    begin_ms, error = 0, None
+    try:
+        begin_ms = context.time("begin") or 0
+    except UsageError as wrong:  # shown beside the form, which keeps what was typed
+        error = wrong
     skip = context.query.get("skip", "")
     skipped = int(skip) if skip.isdecimal() and len(skip) < 6 else 0
     found = await _waiting(client, topic, begin_ms, most=skipped + MOST_DRAWN + 1)
@@ -88,6 +92,8 @@ async def of_topic(context: RequestContext) -> Response:
         next_link = address("delayed", topic, begin=due, skip=same)
     return context.show(
         "delayed_of_topic.html",
+        status=400 if error else 200,
+        error=error,
         topic=topic,
         total=(await client.counts()).get(topic, 0),
         rows=rows,

@@ -94,12 +94,13 @@ class SiteSearch {
       });
     }
     const worths = new Map(asked.flatMap(({ forms, rarity }) => forms.map((form) => [form, rarity])));
+    const phraseWorth = this.phraseWorth(worths);
     const found = new Map();
     scores.forEach(({ score, matched }, at) => {
       if (!score) return;
       const section = this.sections[at];
       const coverage = (matched / total) ** COVERAGE;
-      const worth = (score + PHRASE * this.phrase(section, worths)) * coverage * this.pages[section.page].weight;
+      const worth = (score + PHRASE * phraseWorth(section)) * coverage * this.pages[section.page].weight;
       if (!found.has(section.page)) found.set(section.page, []);
       found.get(section.page).push({ section, score: worth });
     });
@@ -113,12 +114,20 @@ class SiteSearch {
     return ranked.sort((a, b) => b.score - a.score || (a.title < b.title ? -1 : 1));
   }
 
-  // The worth of the best title, heading or search word whose words are all asked for, or have synonyms that are.
-  phrase({ phrases }, worths) {
-    const ofConcepts = (word) => Math.max(0, ...this.concepts(word).map((term) => worths.get(term) || 0));
-    const worthOf = (word) => worths.get(word) || ofConcepts(word);
-    const whole = phrases.map((phrase) => phrase.map(worthOf)).filter((values) => values.every((value) => value > 0));
-    return Math.max(0, ...whole.map((values) => values.reduce((sum, value) => sum + value, 0)));
+  // A function that returns the worth of the best title, heading or search word of a section whose words are all asked
+  // for, or have synonyms that are.
+  phraseWorth(worths) {
+    const known = new Map();
+    const worthOf = (word) => {
+      if (!known.has(word)) {
+        const ofConcepts = this.concepts(word).map((term) => worths.get(term) || 0);
+        known.set(word, worths.get(word) || Math.max(0, ...ofConcepts));
+      }
+      return known.get(word);
+    };
+    const sum = (total, word) => total + worthOf(word);
+    return ({ phrases }) =>
+      phrases.reduce((best, phrase) => (phrase.every(worthOf) ? Math.max(best, phrase.reduce(sum, 0)) : best), 0);
   }
 
   // The groups of synonyms that a word alone belongs to.
@@ -172,7 +181,8 @@ class SiteSearch {
     for (const line of lines) {
       for (const sentence of line.split(/(?<=[.!?:]) +(?=[A-Z`])/)) {
         const found = new Set(this.terms(sentence).filter((term) => terms.has(term)));
-        const worth = [...found].reduce((sum, term) => sum + this.rarity(term), 0);
+        const says = /\S\s+\S/.test(sentence) ? 1 : 0.3; // one word is the beginning of some code
+        const worth = says * [...found].reduce((sum, term) => sum + this.rarity(term), 0);
         if (!best || worth > best.worth) best = { worth, sentence };
       }
     }

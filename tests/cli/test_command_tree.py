@@ -5,7 +5,7 @@ import json
 import click
 import pytest
 
-from pyromq.cli.aliases import LINES, NOUNS, OPTIONS, VERBS
+from pyromq.cli.aliases import LINES, MQADMIN, NOUNS, OPTIONS, VERBS
 from pyromq.cli.command_tree import Group, commands_below
 from pyromq.cli.main import COMMANDS, pyromq
 
@@ -126,10 +126,11 @@ def test_other_words_hide_no_command_and_mean_one():
         assert not any(line in LINES for line in (" ".join([*group.path, name]) for name in own))
     assert not set(NOUNS) & set(COMMANDS)
     assert set(NOUNS.values()) <= set(COMMANDS)
+    assert set(MQADMIN.values()) <= {" ".join(command.path) for command in ALL}
     names = {command.path[-1] for command in ALL if command.path}
     assert {verb for verbs in VERBS.values() for verb in verbs} <= names
     known = {name for _, option in options() for name in option.opts}
-    assert {meant.split()[0] for meant in OPTIONS.values()} <= known
+    assert {each.split()[0] for meant in OPTIONS.values() for each in meant} <= known
 
 
 @pytest.mark.parametrize(
@@ -137,9 +138,9 @@ def test_other_words_hide_no_command_and_mean_one():
     [
         ("creat", "did you mean `pyromq topic create` or `pyromq group create`?"),
         ("sned orders", "did you mean `pyromq send`?"),
-        ("topicList", "did you mean `pyromq topic list`?"),
-        ("updateTopic", "did you mean `pyromq topic alter`?"),
-        ("consumerProgress", "did you mean `pyromq group progress`?"),
+        ("topicList", "is a command of mqadmin; here it is `pyromq topic list`"),
+        ("updateTopic", "`pyromq topic create`"),
+        ("topic-list", "did you mean `pyromq topic list`?"),
         ("topic lsit", "did you mean `pyromq topic list`?"),
         ("topic redrive", "did you mean `pyromq dlq redrive` or `pyromq spark redrive`?"),
         ("redriv", "did you mean `pyromq dlq redrive` or `pyromq spark redrive`?"),
@@ -150,7 +151,10 @@ def test_other_words_hide_no_command_and_mean_one():
         ("consume t --tag a", "did you mean `--tags`?"),
         ("consume t --offset 5", "`--from` is meant"),
         ("consume t -J", "`--output json` is meant"),
-        ("send t x --last 3", "`pyromq consume` has it"),
+        ("send t x --last 3", "there is no option --last here, but in `pyromq consume`; `pyromq send --help` lists"),
+        ("topic create t -p 16", "there is no option -p here; `--queues` is meant"),
+        ("topic create t -q 16", "there is no option -q here; `--queues` is meant"),
+        ("message find t k --since 1h", "there is no option --since here; `--begin` is meant"),
         ("topic list -p", "`pyromq topic list --help` lists all options"),
         ("topic list --version", "option --version is written before the command"),
         (
@@ -158,7 +162,7 @@ def test_other_words_hide_no_command_and_mean_one():
             "5 is not HOST:PORT; for a number of messages write -l 5 (--last) or -c 5 (--count)",
         ),
         ("tail t -n 5", "-l 5 (--last)"),
-        ("tail -5 t", "there is no option -5; for a number of messages write -l 5 (--last) or -c 5 (--count)"),
+        ("tail -50 t", "there is no option -50; for a number of messages write -l 50 (--last) or -c 50 (--count)"),
         ("tail -f t", "to follow a topic write -F (--follow)"),
         ("version", "did you mean `pyromq --version`?"),
         ("topic list --context", "option --context is written before the command"),

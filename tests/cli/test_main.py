@@ -97,6 +97,10 @@ def test_completion_knows_commands_sub_commands_and_options():
 
     assert words([], "co") == ["consume", "console", "context", "completion"]
     assert words(["topic"], "cr") == ["create"]
+    assert words(["help"], "to") == ["topic"]
+    assert words(["help", "topic"], "cr") == ["create"]
+    assert words(["help", "send"], "") == words(["help", "nothing"], "") == []
+    assert words(["topics"], "cr") == ["create"]  # the word of another program
     assert "--ordering-key" in words(["send"], "--o")
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 
 import click
 
-from pyromq.cli.aliases import LINES, NOUNS, OPTIONS, VERBS
+from pyromq.cli.aliases import LINES, MQADMIN, NOUNS, OPTIONS, VERBS
 from pyromq.cli.ranges import count_advice
 
 MAX_SUGGESTIONS = 3
@@ -57,7 +57,11 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise click.UsageError(_unknown_option(error.option_name, self, ctx), ctx) from error
+            name = error.option_name  # of `-50` it is `-5`
+            if number := next((each for each in args if re.fullmatch(rf"{name}\d*", each) and name[1].isdigit()), None):
+                advice = count_advice(self, number[1:])
+                raise click.UsageError(f"there is no option {number}{advice}", ctx) from error
+            raise click.UsageError(_unknown_option(name, self, ctx), ctx) from error
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from pyromq.cli.examples import examples_of  # only help needs the examples
@@ -166,32 +170,25 @@ def _broken(line: str, formatter: click.HelpFormatter) -> str:
 
 def _unknown_command(args: list[str], group: Group, ctx: click.Context) -> str:
     """Return the error for a word that is no command: similar ones of this group, else of the whole tree."""
-    name, words = args[0], [word.lower() for word in _WORDS.findall(args[0])]
+    name = args[0]
+    if line := MQADMIN.get(name):
+        return f"{name!r} is a command of mqadmin; here it is `pyromq {line}`"
     root = ctx.find_root()
     assert isinstance(root.command, Group)
     alike = get_close_matches(name, group.list_commands(ctx), MAX_SUGGESTIONS)
     alike += get_close_matches(name, VERBS, MAX_SUGGESTIONS, CLOSE)
     verbs = (group.verb(ctx, each, args[1:]) for each in alike)
-    near = _of_two_words(words, root) if len(words) == 2 else []
-    near = near or [(*group.path, verb) for verb in dict.fromkeys(verbs) if verb]
-    near = near or _nearest(args, [command.path for command in commands_below(root, root.command)])
+    own = [(*group.path, verb) for verb in dict.fromkeys(verbs) if verb]
+    tree = (command.path for command in commands_below(root, root.command))
+    several = len(_WORDS.findall(name)) > 1  # `topic-list`
+    near = (_nearest(args, tree) or own) if several or not own else own
     near = [(f"--{name}",)] if f"--{name}" in _options(group, ctx) else near
     lines = [" ".join(["pyromq", *path]) for path in near]
     advice = f"did you mean {_choice(lines)}?" if lines else _help_of(group)
     return f"{name!r} is no command{f' of {group.path[-1]}' if group.path else ''}; {advice}"
 
 
-def _of_two_words(words: list[str], root: click.Context) -> list[tuple[str, ...]]:
-    """Return the path of the command that a name of mqadmin means: `topicList`, `updateTopic`."""
-    assert isinstance(root.command, Group)
-    for noun, verb in (words, reversed(words)):
-        group = root.command.get_command(root, NOUNS.get(noun, noun))
-        if isinstance(group, Group) and (name := group.verb(root, verb, words)):
-            return [(*group.path, name)]
-    return []
-
-
-def _nearest(args: list[str], paths: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _nearest(args: list[str], paths: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return the paths most similar to what was typed, as one word or two, also in the form `topicList`."""
     typed = {args[0].lower(), " ".join(_WORDS.findall(args[0])).lower(), " ".join(args[:2]).lower()}
 
@@ -207,11 +204,8 @@ def _nearest(args: list[str], paths: list[tuple[str, ...]]) -> list[tuple[str, .
 def _unknown_option(name: str, command: Command, ctx: click.Context) -> str:
     """Return the error for an option that a command lacks: the option's name here, else the commands that have it."""
     own = _options(command, ctx)
-    if name[1].isdigit():
-        return f"there is no option {name}{count_advice(command, name[1:])}"
-    meant = OPTIONS.get(name, "")
-    if meant.split(" ")[0] in own:
-        return f"there is no option {name} here; {_choice([meant])} is meant"
+    if meant := next((each for each in OPTIONS.get(name, ()) if each.split(" ")[0] in own), None):
+        return f"there is no option {name} here; `{meant}` is meant"
     if alike := get_close_matches(name, own, MAX_SUGGESTIONS, CLOSE):
         return f"there is no option {name} here; did you mean {_choice(alike)}?"
     root = ctx.find_root()
@@ -222,7 +216,7 @@ def _unknown_option(name: str, command: Command, ctx: click.Context) -> str:
     having = [" ".join(each.path) for each in others if name in _options(each, ctx)]
     if having:
         shown = _choice(f"pyromq {each}" for each in having[:MAX_SUGGESTIONS])
-        return f"there is no option {name} here; {shown} has it. {_help_of(command)}"
+        return f"there is no option {name} here, but in {shown}; {_help_of(command)}"
     alike = get_close_matches(name, own, 1)
     return f"there is no option {name}; {f'did you mean `{alike[0]}`? ' if alike else ''}{_help_of(command)}"
 

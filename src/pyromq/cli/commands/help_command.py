@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import click
+from click.shell_completion import CompletionItem
 
 from pyromq.cli.command_tree import Command, Group
 
 
+def _complete(ctx: click.Context, argument: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the commands that may follow the words before."""
+    root = ctx.find_root()
+    command: click.Command | None = root.command
+    for word in ctx.params.get("words") or ():
+        command = command.get_command(root, word) if isinstance(command, Group) else None
+    names = command.list_commands(root) if isinstance(command, Group) else []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
 @click.command("help", cls=Command)
-@click.argument("words", metavar="[COMMAND...]", nargs=-1)
+@click.argument("words", metavar="[COMMAND...]", nargs=-1, shell_complete=_complete)
 @click.pass_context
 def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
     """Show the help of pyromq, or of a command."""

@@ -92,18 +92,20 @@ class SilentServers:
         return sorted(suspects | self._silent.keys())
 
     async def _look(self, pool: Pool, address: str) -> None:
-        reason = f"{address} cannot be reached"
+        asking = asyncio.create_task(_sign_of_life(pool, address))
         try:
-            async with asyncio.timeout(LIFE_SECONDS):
-                channel = await pool.channel(address)
-                reason = f"{address} takes requests, but answers none"
-                await channel.call(BrokerState(), timeout=2 * LIFE_SECONDS)  # a refusal is a sign of life, too
-        except TimeoutError:
-            self._fall_silent(address, reason)
-        except Unavailable as error:
-            self._fall_silent(address, str(error))
-        else:
-            self._silent.pop(address, None)
+            # Unlike `asyncio.timeout`, this accepts an answer that arrived while the event loop was busy.
+            await asyncio.wait({asking}, timeout=LIFE_SECONDS)
+            if not asking.done():
+                is_connected = pool.open_channel(address) is not None
+                wrong = "takes requests, but answers none" if is_connected else "cannot be reached"
+                self._fall_silent(address, f"{address} {wrong}")
+            elif isinstance(error := asking.exception(), Unavailable):
+                self._fall_silent(address, str(error))
+            else:
+                self._silent.pop(address, None)
+        finally:
+            asking.cancel()
 
     def _fall_silent(self, address: str, reason: str) -> None:
         waiting = self._waiting.get(address, {})
@@ -116,3 +118,8 @@ class SilentServers:
     def _error(self, address: str) -> SilentServer:
         since, reason = self._silent[address]
         return SilentServer(f"{reason}, for {self._clock.monotonic() - since:.0f} s now")
+
+
+async def _sign_of_life(pool: Pool, address: str) -> None:
+    """Ask a server anything. A refusal is a sign of life, too."""
+    await (await pool.channel(address)).call(BrokerState(), timeout=2 * LIFE_SECONDS)

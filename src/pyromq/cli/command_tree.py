@@ -55,7 +55,7 @@ class Command(click.Command):
         parts = (match.groups() if (match := _VALUE.fullmatch(each)) else (each,) for each in args[:end])
         args = [*chain.from_iterable(parts), *args[end:]]
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, [*args])  # click empties the list
         except click.NoSuchOption as error:
             name = error.option_name  # of `-50` it is `-5`
             if number := next((each for each in args if re.fullmatch(rf"{name}\d*", each) and name[1].isdigit()), None):

@@ -84,7 +84,13 @@ def test_a_list_is_filtered_while_one_types(page):
     page.find("#filter").send_keys("invo")
     wait_until(lambda: "orders" not in page.find("#topics").text)
     assert "invoices" in page.find("#topics").text and "filter=invo" in page.driver.current_url
-    assert page.driver.switch_to.active_element.get_attribute("id") == "filter"
+    field = page.driver.switch_to.active_element
+    assert field.get_attribute("id") == "filter"
+    field.send_keys(Keys.ARROW_DOWN)
+    assert page.driver.execute_script(FOCUSED) == "invoices"
+    page.driver.find_element("link text", "all").click()
+    wait_until(lambda: "kind=all" in page.driver.current_url)
+    assert "filter=invo" in page.driver.current_url
 
 
 def test_rows_are_walked_opened_and_unfolded_by_keys(page):

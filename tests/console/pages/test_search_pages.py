@@ -107,7 +107,7 @@ async def test_a_topic_that_does_not_exist_is_said_beside_the_form_with_similar_
 
 
 async def test_columns_are_chosen_and_kept(browser, sent):
-    titles = r'<th scope="col"(?: class="second")?>([^<]+)</th>'
+    titles = r'<th scope="col"(?: class="wide-only")?>([^<]+)</th>'
     page = await browser.get("/messages?topic=orders")
     assert re.findall(titles, page) == ["Stored", "Key or id", "Tag", "Queue:offset", "Body"]
     query = "columns=key&columns=size&columns=attempts&fields=region+body_Customer_Name"

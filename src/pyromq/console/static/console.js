@@ -161,6 +161,7 @@ let wentG = false;
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") closePops();
   if (event.ctrlKey || event.metaKey || event.altKey || keysDialog.open) return;
+  if (event.key === "ArrowDown" && event.target.id === "filter" && walk(1)) return event.preventDefault();
   if (event.target.closest("input, textarea, select, [tabindex='0']")) return;
   if (wentG) document.querySelector(`nav.side a[data-key="${CSS.escape(event.key)}"]`)?.click();
   else if (Object.hasOwn(KEYS, event.key) && KEYS[event.key]()) event.preventDefault();

@@ -118,3 +118,30 @@ async def test_the_last_replica_of_a_set_goes_on_as_a_broker_alone_and_begins_an
     await offsets_are_copied(replicas)
     await replicas.stop(1)
     assert await consume(replicas.namesrv, 10) == list(range(20, 30))
+
+
+@pytest.mark.slow
+async def test_a_folder_from_an_old_copy_without_its_identity_is_not_elected_and_joins_as_new(
+    replicas: ReplicaSet,
+) -> None:
+    for number in (1, 2):
+        await replicas.start(number, min_in_sync=1)
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    async with AsyncProducer("g", replicas.namesrv) as producer:
+        await producer.send(Message("orders", b"1"))
+        await replicas.stop(2)
+        shutil.copytree(replicas.folder / "2", replicas.folder / "copy")
+        await producer.send(Message("orders", b"2"))
+    await replicas.start(2, min_in_sync=1)
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    for number in (2, 1):
+        await replicas.kill(number)
+    shutil.rmtree(replicas.folder / "2")
+    shutil.move(replicas.folder / "copy", replicas.folder / "2")
+    (replicas.folder / "2" / "replica").unlink()
+    restored = await replicas.start(2, min_in_sync=1)
+    await replicas.until(lambda: restored.trouble is not None)
+    assert not restored.broker.role.is_master
+    await replicas.start(1, min_in_sync=1)
+    await replicas.until(lambda: replicas.in_sync == [1, 2])
+    assert replicas.log(1) == replicas.log(2)

@@ -4,6 +4,7 @@ import re
 import signal
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 from tests.console.browser.conftest import Page, name_of, serving, webdriver
 from tests.waiting import wait_until
 
@@ -245,3 +246,19 @@ def test_a_broker_that_dies_while_one_looks_is_shown_as_such(chromium, tmp_path)
             console.terminate()
             console.wait(60)
             console.stdout.close()
+
+
+@pytest.mark.soak
+def test_why_a_message_failed_takes_its_key_and_redriving_it_a_button_and_a_yes(page):
+    page.open("/dead-letters")
+    wait_until(lambda: "accounting" in page.text)  # the console knows what the brokers have
+    page.find("#find").send_keys("invoice-13", Keys.ENTER)
+    wait_until(lambda: "gave up after 1 attempt" in page.text)
+    reason = page.find(".verdict.bad .said")
+    assert reason.text == "GiveUp: no such customer: 4712"
+    assert reason.rect["y"] < 300  # in sight without scrolling
+    page.press("Redrive")
+    page.confirm()
+    wait_until(lambda: "done" in page.find("#state").text)
+    page.driver.find_element("link text", "invoice-13").click()
+    wait_until(lambda: "redriven" in page.text)

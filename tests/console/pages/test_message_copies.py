@@ -5,9 +5,11 @@ import re
 
 import pytest
 from tests.client.admin.messages.test_dead_letters import die
+from tests.console.conftest import browsing
 from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq import AsyncConsumer, ConsumeFrom, ConsumerConfig
+from pyromq.console.console_config import ConsoleConfig
 from pyromq.message import Message, StoredMessage, encode_properties
 
 
@@ -129,3 +131,11 @@ async def test_each_waiting_copy_can_be_opened(browser, cluster):
     assert (await browser.client.get(f"{link}/body")).content == b"x"
     await browser.get("/message-by-id/" + "7F" * 16, status=404)
     await browser.get("/message-by-id/zz", status=404)
+
+
+async def test_a_message_younger_than_the_snapshot_is_found_by_its_key(cluster, tmp_path):
+    config = ConsoleConfig(cluster.namesrv, tmp_path / "console", snapshot_seconds=3600)
+    async with browsing(config) as browser:
+        await browser.get("/topics")
+        await (await cluster.producer()).send(Message("orders", b"young", keys="k-young"))
+        assert ">young</pre>" in await browser.get("/find?q=k-young")

@@ -156,6 +156,11 @@ class Search(Generic[T]):
         found = [message for messages in await each_of(look, topics) for message in messages]
         if not query.topic:
             found += await self._undelivered(key)
+        if not found and not query.topic:  # the snapshot may be older than the message: look into topics new since then
+            await self._clients.snapshot(fresh=True)
+            new = [topic for topic in await self.topics() if topic not in topics]
+            found = [message for messages in await each_of(look, new) for message in messages]
+            topics += new
         found.sort(key=lambda each: each.store_ms, reverse=True)
         return SearchResult(await self._kept(found[: query.limit]), "key", topics, failed=failed)
 

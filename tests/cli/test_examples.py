@@ -216,6 +216,14 @@ PLAIN = [
 ]
 
 
+def assert_json(text):
+    """Check that the output is one value, or one a line; a file's reader needs nothing else."""
+    try:
+        json.loads(text)
+    except ValueError:
+        assert text == "" or [json.loads(line) for line in text.splitlines()]
+
+
 def run_examples(command, cli, stage, tmp_path):
     for number, line in enumerate(lines_of(command)):
         if line in STAYING_LINES:
@@ -224,6 +232,8 @@ def run_examples(command, cli, stage, tmp_path):
             stage.set_up(command.path)
         done = run_line(cli, own(line, stage, tmp_path))
         assert done.code == 0, (line, done.err)
+        if line.endswith("-o json"):
+            assert_json(done.out)
         if command.path[-1] == "wipe":  # other examples send
             assert cli("cluster", "unwipe", "broker-a").code == 0
 
@@ -236,6 +246,28 @@ def named(*paths):
 @named(*(each.path for each in PLAIN))
 def test_examples_work(command, cli, stage, tmp_path):
     run_examples(command, cli, stage, tmp_path)
+
+
+PRINTS_NO_DATA = {
+    "create", "delete", "clean", "failover", "put", "unwipe", "wipe", "set", "init", "use",
+    "export", "completion", "help", "serve", "namesrv", "broker", "console", "metadata", "metrics", "settings",
+}  # fmt: skip
+
+
+def test_every_command_that_prints_data_prints_it_as_json_too():
+    for command in LEAVES:
+        letters = {name for option in command.get_params(CONTEXT) for name in option.opts}
+        if command.path and command.path[-1] not in PRINTS_NO_DATA:
+            assert "-o" in letters, command.path
+
+
+@named(*(each.path for each in PLAIN if any(option.name == "output" for option in each.params)))
+def test_json_is_all_that_is_printed_on_standard_output(command, cli, stage, tmp_path):
+    line = next((line for line in lines_of(command) if line not in STAYING_LINES and "-f " not in line), None)
+    stage.set_up(command.path)
+    done = run_line(cli, own(line if "-o json" in line else f"{line} -o json", stage, tmp_path))
+    assert done.code == 0, done.err
+    assert_json(done.out)
 
 
 @named(*(each.path for each in LEAVES if each.path[:1] == ("acl",)))

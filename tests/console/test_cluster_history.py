@@ -40,6 +40,13 @@ def test_one_definition_of_in_and_out_holds_for_topics_brokers_and_the_cluster()
     assert history.rate("sent", "unknown") is None and history.values("lag", "unknown") == []
 
 
+def test_the_first_messages_of_a_new_topic_count_for_the_topic_as_for_the_cluster():
+    history = ClusterHistory(sample_seconds=SAMPLE)
+    history.add(ClusterSnapshot(BEGIN, {"a": BrokerView("a", "c", {})}))
+    history.add(snapshot(1))
+    assert history.rate("sent") == history.rate("sent", "orders") == history.rate("broker in", "a") == 5
+
+
 def test_the_window_of_rates_is_said_while_there_is_less_than_a_minute():
     assert [history_of(count).rate_window for count in (0, 1, 3, 7, 50)] == [0, 0, 20, 60, 60]
 

@@ -15,7 +15,7 @@ async def test_the_overview_tells_of_brokers_and_topics(browser, cluster):
     page = await browser.get("/")
     assert "Nothing to report." in page
     assert "broker-a" in page and cluster.broker.address in page
-    assert '<a href="/topics/orders">orders</a>' in page
+    assert '<a href="/topics/orders" title="orders">orders</a>' in page
 
 
 async def test_a_group_that_is_behind_without_members_is_a_warning(browser, cluster):

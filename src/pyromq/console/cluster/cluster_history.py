@@ -64,10 +64,8 @@ class ClusterHistory:
 
         A rate is unknown where brokers stopped or started responding, because the two sums are of different queues.
         """
-        return [
-            Point(after[0], _rate(before, after))
-            for before, after in pairwise(self._samples((what, name), seconds, most))
-        ]
+        samples = [_counted(what, each) for each in self._samples((what, name), seconds, most)]
+        return [Point(after[0], _rate(before, after)) for before, after in pairwise(samples)]
 
     def rate(self, what: str, name: str = "") -> float | None:
         """Return the rate per second over about the last minute; None if the rate, or the last sample, is not known."""
@@ -79,7 +77,7 @@ class ClusterHistory:
             if after is not None:
                 if known and self._hour.newest_ms - sample[0] > RATE_SECONDS * 1000 + 1000:
                     break
-                if (value := _rate(sample, after)) is not None:
+                if (value := _rate(_counted(what, sample), after)) is not None:
                     known.append(value)
             after = sample
         return sum(known) / len(known) if known else None
@@ -102,6 +100,12 @@ class ClusterHistory:
 
 
 Sample = tuple[int, float | None, frozenset[str]]  # time in ms, value, brokers that did not respond
+
+
+def _counted(what: str, sample: Sample) -> Sample:
+    """Return a sample in which a topic that did not exist yet has sent 0 messages, as the sums have it."""
+    at_ms, value, silent = sample
+    return (at_ms, 0.0, silent) if what == "sent" and value is None and not silent else sample
 
 
 def _rate(before: Sample, after: Sample) -> float | None:

@@ -1,0 +1,331 @@
+"""How far one broker and one name server carry: the cost of a request, memory and start as one thing grows.
+
+    scale.py [CURVE ...] [--most N] [--draw FOLDER]     (`make bench T=scale`)
+
+Costs are processor time of the server, so a generator in Python is quick enough. A point that does not fit below
+`--most` is left out. `--draw` draws each curve as SVG. Folders lie in $TMPDIR, as those of all benchmarks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import resource
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyromq.clock import SystemClock
+from pyromq.net.channel import Channel, connect
+from pyromq.remoting.bodies import (
+    BrokerRegistration,
+    ConsumerEntry,
+    HeartbeatBody,
+    Subscription,
+    TopicConfig,
+    TopicConfigTable,
+    encode_body,
+)
+from pyromq.remoting.dispatch import Dispatcher
+from pyromq.remoting.headers import RouteOfTopic, Heartbeat, PullMessage, RegisterBroker, SendMessageV2
+from report import print_machine, progress
+from servers import Server, folder_for_now, our_server
+
+REQUESTS = 40_000  # of a measurement; each topic or queue gets one at least
+IN_FLIGHT = 256
+IDLE_SECONDS = 10.0
+LOAD_SECONDS = 120.0
+BODY = b"x" * 128
+QUEUES = 8
+
+
+@dataclass
+class Curve:
+    """What grows, and the figures of each point: a row of names and numbers."""
+
+    title: str
+    points: list[dict[str, float]] = field(default_factory=list)
+
+    def add(self, **figures: float) -> None:
+        self.points.append(figures)
+        progress(f"{self.title}: {figures}")
+
+
+async def topics(most: int) -> Curve:
+    """Sends and pulls that take topics of 8 queues in turn."""
+    curve = Curve("topics of 8 queues")
+    for count in steps(10, min(most, 10_000)):
+        names = [f"topic-{number:05}" for number in range(count)]
+        with folder_for_now() as folder:
+            write_topics(folder, names, QUEUES)
+            curve.add(topics=count, **await requests_in_turn(folder, [(name, 0) for name in names]))
+    return curve
+
+
+async def queues(most: int) -> Curve:
+    """Sends and pulls that take the queues of one topic in turn."""
+    curve = Curve("queues of one topic")
+    for count in steps(1, min(most, 10_000)):
+        with folder_for_now() as folder:
+            write_topics(folder, ["wide"], count)
+            curve.add(queues=count, **await requests_in_turn(folder, [("wide", queue) for queue in range(count)]))
+    return curve
+
+
+async def requests_in_turn(folder: Path, places: list[tuple[str, int]]) -> dict[str, float]:
+    """Return what a send and a pull cost when they take places in turn, then start and memory with all that."""
+    turns = [places[number % len(places)] for number in range(max(REQUESTS, len(places)))]
+    figures: dict[str, float] = {}
+    with our_server(folder) as server:
+        before = sum(server.resident_mb()[:1])
+        async with channel_to(server) as channel:
+            await burst(channel, (send(*place) for place in places))  # the first message of a queue makes its files
+            for name, make in (("send_us", send), ("pull_us", pull)):
+                cost = server.cpu_seconds()
+                await burst(channel, (make(*place) for place in turns))
+                figures[name] = (server.cpu_seconds() - cost) * 1e6 / len(turns)
+        figures["own_mb"] = server.resident_mb()[0]
+        figures["kb_each"] = max(0.0, figures["own_mb"] - before) * 1024 / len(places)
+        figures["idle_percent"] = await idle_percent(server)
+    with our_server(folder) as server:
+        figures["start_s"] = server.ready_seconds
+    return figures
+
+
+async def groups(most: int) -> Curve:
+    """Groups with a stored offset; each point is a start with them all."""
+    curve = Curve("groups, each with an offset in one topic")
+    for count in steps(10, min(most, 10_000)):
+        with folder_for_now() as folder:
+            write_topics(folder, ["wide"], QUEUES)
+            offsets = {f"wide@group-{number:05}": {"0": 0} for number in range(count)}
+            write_json(folder, "consumerOffset.json", {"offsetTable": offsets})
+            table = {name: {"groupName": name} for name in (f"group-{number:05}" for number in range(count))}
+            write_json(folder, "subscriptionGroup.json", {"subscriptionGroupTable": table})
+            with our_server(folder) as server:
+                async with channel_to(server) as channel:
+                    cost = server.cpu_seconds()
+                    await burst(channel, (beat(f"group-{number:05}") for number in range(count)))
+                    curve.add(
+                        groups=count,
+                        beat_us=(server.cpu_seconds() - cost) * 1e6 / count,
+                        own_mb=server.resident_mb()[0],
+                        start_s=server.ready_seconds,
+                        idle_percent=await idle_percent(server),
+                    )
+    return curve
+
+
+async def connections(most: int) -> Curve:
+    """Open connections, each of a member of its own; all members are of one group of broadcasting consumers."""
+    curve = Curve("open connections")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for count in steps(10, min(most, 10_000, hard - 200)):
+        with folder_for_now() as folder:
+            write_topics(folder, ["wide"], QUEUES)
+            limits = {"maxConnections": count + 100, "maxConnectionsPerAddress": count + 100}
+            with our_server(folder, settings=known(limits)) as server:
+                before = server.resident_mb()[0]
+                opened = [await open_channel(server) for _ in range(count)]
+                idle = server.resident_mb()[0] - before
+                cost = server.cpu_seconds()
+                for number, channel in enumerate(opened):
+                    await burst(channel, [beat(f"group-{number % 100}", client=f"member-{number}")])
+                beats = server.cpu_seconds() - cost
+                curve.add(
+                    connections=count,
+                    kb_idle=idle * 1024 / count,
+                    kb_member=(server.resident_mb()[0] - before) * 1024 / count,
+                    beat_us=beats * 1e6 / count,
+                    idle_percent=await idle_percent(server),
+                )
+                for channel in opened:
+                    await channel.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return curve
+
+
+async def log(most: int) -> Curve:
+    """Start and memory with a log of so many GiB, stopped in order; 64 KiB bodies."""
+    curve = Curve("GiB of log")
+    for gib in (1, 4, 16, 64):
+        if gib > most:
+            break
+        with folder_for_now() as folder:
+            write_topics(folder, ["wide"], QUEUES)
+            with our_server(folder) as server:
+                async with channel_to(server) as channel:
+                    count, body = gib << 14, b"x" * (1 << 16)
+                    await burst(channel, (send("wide", number % QUEUES, body) for number in range(count)), 16)
+            with our_server(folder) as server:
+                curve.add(gib=gib, start_s=server.ready_seconds, own_mb=server.resident_mb()[0])
+    return curve
+
+
+async def routes(most: int) -> Curve:
+    """Brokers that register 50 topics each at one name server: a registration, and a query of a topic's route."""
+    curve = Curve("brokers of one name server, 50 topics each")
+    for count in steps(1, min(most, 1000)):
+        with folder_for_now() as folder, our_server(folder) as server:
+            channel = await connect(str(server.namesrv), Dispatcher(), SystemClock())
+            names = [f"topic-{number:03}" for number in range(50)]
+            body = encode_body(
+                BrokerRegistration(topics=TopicConfigTable(topics={name: TopicConfig(name=name) for name in names}))
+            )
+            brokers = [
+                RegisterBroker(
+                    broker_name=f"b-{number}", broker_address=f"127.1.{number // 250}.{number % 250}:10911",
+                    cluster="c", ha_address="", broker_id=0,
+                )
+                for number in range(count)
+            ]  # fmt: skip
+            figures: dict[str, float] = {}
+            for name, wanted in (
+                ("register_us", [(broker, body) for broker in brokers]),
+                ("again_us", [(broker, body) for broker in brokers]),
+                ("route_us", [(RouteOfTopic(topic=names[number % 50]), b"") for number in range(500)]),
+            ):
+                cost = server.cpu_seconds()
+                await burst(channel, wanted)
+                figures[name] = (server.cpu_seconds() - cost) * 1e6 / len(wanted)
+            route = await channel.call(RouteOfTopic(topic=names[0]), timeout=LOAD_SECONDS)
+            curve.add(brokers=count, **figures, route_kb=len(route.body) / 1024, own_mb=server.resident_mb()[0])
+            await channel.close()
+    return curve
+
+
+CURVES: dict[str, Callable[[int], Coroutine[Any, Any, Curve]]] = {
+    each.__name__: each for each in (topics, queues, groups, connections, log, routes)
+}
+
+
+def steps(first: int, most: int) -> Iterable[int]:
+    while first <= most:
+        yield first
+        first *= 10
+
+
+def known(settings: dict[str, object]) -> dict[str, object]:
+    """Return those of the settings that a broker has."""
+    from pyromq.broker.config import SETTINGS
+
+    return {name: value for name, value in settings.items() if name in SETTINGS}
+
+
+def write_topics(folder: Path, names: list[str], queue_count: int) -> None:
+    config = {"readQueueNums": queue_count, "writeQueueNums": queue_count, "perm": 6}
+    write_json(folder, "topics.json", {"topicConfigTable": {name: {"topicName": name, **config} for name in names}})
+
+
+def write_json(folder: Path, name: str, content: dict[str, Any]) -> None:
+    (folder / "config").mkdir(exist_ok=True)
+    (folder / "config" / name).write_text(json.dumps(content))
+
+
+async def open_channel(server: Server) -> Channel:
+    return await connect(f"127.0.0.1:{server.port}", Dispatcher(), SystemClock())
+
+
+@contextlib.asynccontextmanager
+async def channel_to(server: Server) -> AsyncIterator[Channel]:
+    channel = await open_channel(server)
+    yield channel
+    await channel.close()
+
+
+async def burst(channel: Channel, requests: Iterable[tuple[Any, bytes]], in_flight: int = IN_FLIGHT) -> None:
+    """Send requests, so many in flight, and wait for all responses; a refusal ends the run."""
+    waiting: list[asyncio.Future[Any]] = []
+    for header, body in requests:
+        waiting.append(channel.call_soon(header, body, timeout=LOAD_SECONDS))
+        if len(waiting) == in_flight:
+            for each in await asyncio.gather(*waiting):
+                each.check(19, 20)  # nothing new at the offset
+            waiting.clear()
+    for each in await asyncio.gather(*waiting):
+        each.check(19, 20)
+
+
+def send(topic: str, queue_id: int, body: bytes = BODY) -> tuple[SendMessageV2, bytes]:
+    header = SendMessageV2(
+        producer_group="scale", topic=topic, default_topic="TBW102", default_topic_queue_count=QUEUES,
+        queue_id=queue_id, sys_flag=0, born_ms=int(time.time() * 1000), flag=0, properties="",
+    )  # fmt: skip
+    return header, body
+
+
+def pull(topic: str, queue_id: int) -> tuple[PullMessage, bytes]:
+    header = PullMessage(
+        consumer_group="scale", topic=topic, queue_id=queue_id, queue_offset=0, max_count=1, sys_flag=4,
+        commit_offset=0, suspend_ms=0, subscription_version=0, subscription="*", expression_type="TAG",
+    )  # fmt: skip
+    return header, b""
+
+
+def beat(group: str, client: str | None = None) -> tuple[Heartbeat, bytes]:
+    entry = ConsumerEntry(group=group, subscriptions=[Subscription(topic="wide", version=1)])
+    return Heartbeat(), encode_body(HeartbeatBody(client_id=client or f"client-{group}", consumers=[entry]))
+
+
+async def idle_percent(server: Server) -> float:
+    """Return the share of a core that the server takes with no requests but heartbeats of its own."""
+    cost = server.cpu_seconds()
+    await asyncio.sleep(IDLE_SECONDS)
+    return (server.cpu_seconds() - cost) / IDLE_SECONDS * 100
+
+
+def print_curve(curve: Curve) -> None:
+    names = list(curve.points[0])
+    print(f"\n{curve.title}\n\n| {' | '.join(names)} |\n|{'---:|' * len(names)}")
+    for point in curve.points:
+        print(
+            "| "
+            + " | ".join(f"{point[name]:,.4g}" if point[name] < 1000 else f"{point[name]:,.0f}" for name in names)
+            + " |"
+        )
+
+
+def draw(curve: Curve, path: Path) -> None:
+    """Draw each figure of a curve over what grows, as multiples of the first point, both axes logarithmic."""
+    from matplotlib import pyplot
+
+    grows, *figures = curve.points[0]
+    pyplot.figure(figsize=(7, 3.2))
+    for name in figures:
+        values = [point[name] for point in curve.points]
+        if values[0] > 0:
+            pyplot.loglog([p[grows] for p in curve.points], [value / values[0] for value in values], "o-", label=name)
+    pyplot.xlabel(curve.title)
+    pyplot.ylabel("times the first point")
+    pyplot.legend(fontsize=8)
+    pyplot.grid(True, which="major", alpha=0.3)
+    pyplot.tight_layout()
+    pyplot.savefig(path)
+    pyplot.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("curves", nargs="*", choices=[[], *CURVES], default=[], metavar="CURVE", help=", ".join(CURVES))
+    parser.add_argument("--most", type=int, default=10_000, help="largest point of a curve")
+    parser.add_argument("--draw", type=Path, metavar="FOLDER", help="draw the curves as SVG, too (needs matplotlib)")
+    options = parser.parse_args()
+    print_machine()
+    for name in options.curves or CURVES:
+        curve = asyncio.run(CURVES[name](options.most))
+        progress("")
+        print_curve(curve)
+        sys.stdout.flush()
+        if options.draw:
+            options.draw.mkdir(parents=True, exist_ok=True)
+            draw(curve, options.draw / f"scale-{name}.svg")
+
+
+if __name__ == "__main__":
+    main()

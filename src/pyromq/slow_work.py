@@ -66,7 +66,8 @@ async def when_loaded(to_load: PagesToLoad, attempt: Callable[[], T]) -> T:
     """Load pages, then return the result of `attempt`. If `attempt` raises `NotInMemory`, load those pages and call
     `attempt` again.
 
-    Raises `BrokerError` after 4 loads: reading the mapped file might end the process.
+    Raises `BrokerError` if pages are still missing after 4 loads: the disk probably cannot read them. Reading such
+    pages through the mapping might kill the process.
     """
     for _ in range(MAX_ROUNDS):
         await loaded(to_load)

@@ -150,7 +150,10 @@ class WriteRefusals:
 
 
 class FenceRefusals:
-    """Refuses commits at a master that may have been replaced: the new master would not know these offsets."""
+    """Refuses offset commits at a master that another replica may have replaced.
+
+    The new master would not know offsets that this master accepted.
+    """
 
     def __init__(self, role: BrokerRole) -> None:
         self._role = role

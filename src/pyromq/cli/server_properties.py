@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 
 logger = logger_of(__name__)
 
-# Values of settings that demand a feature that pyromq lacks. They are refused, since ignoring them would be silent.
+# Values of settings that turn on a feature that pyromq lacks, each with the reason. A server with such a value does not
+# start: a warning could be overlooked.
 _REFUSED = {
-    ("enableDLegerCommitLog", "true"): "this broker does not replicate its log",
+    (
+        "enableDLegerCommitLog",
+        "true",
+    ): "pyromq has no DLedger; for replicas that fail over, use a replica set: pyromq serve broker --etcd URL",
     ("useTLS", "true"): "a name server opens no connections; set tls.server.mode for its port",
     ("enableLmq", "true"): "this broker has no light message queues",
     ("enableMultiDispatch", "true"): "this broker stores a message in one queue only",

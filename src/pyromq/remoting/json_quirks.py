@@ -100,7 +100,7 @@ class _Fitting:
         self._values = 0
 
     def fitted(self, value: Any, shape: inspect.Type) -> Any:
-        """Return `value` converted to `shape`, without undeclared members."""
+        """Return a JSON value converted to a declared type (`shape`), without members that are not declared."""
         self._values += 1
         if self._values > self._most:
             raise ProtocolError(f"JSON body: its references make more than {self._most} values of it")

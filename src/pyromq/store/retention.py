@@ -314,7 +314,7 @@ class Removal:
             self._turn = self._thread.submit(self._remove)
 
     def close(self) -> None:
-        """Delete the remaining files and join the thread. Blocks."""
+        """Delete the expired files passed to `add` that are not deleted yet, then join the thread. Blocks."""
         self.start()
         if self._thread is not None:
             self._thread.shutdown()

@@ -105,7 +105,7 @@ class SendProcessor:
         return message, wait, queue_id, handle
 
     def _waiting_properties(self, header: SendMessage, topic: str) -> dict[str, str]:
-        """Return the properties of a message that may have to wait. As upstream, they keep the property WAIT."""
+        """Return the properties of a delayed or half message. Like RocketMQ, the broker keeps the property WAIT."""
         properties = decode_properties(header.properties or "")
         properties[Property.CLUSTER] = self._config.cluster
         if is_half(properties, topic):

@@ -59,9 +59,11 @@ class FailoverConfig:
     min_in_sync: int = setting(1, "minInSyncReplicas", range=(1, MAX_REPLICA_NUMBER), change=_NEXT)
     # Time without a sign of life after which a silent master is given up. etcd allows no shorter lease than 2 s.
     lease_ms: int = setting(3_000, "failoverLeaseMillis", range=(2_000, 60_000), change=_NEXT)
-    # Time that a replica may be behind while a send waits for it, before it leaves the set. Not in RocketMQ.
+    # Longest lag of an in-sync replica while a send waits for it. A replica with a longer lag leaves the in-sync list.
+    # Not in RocketMQ.
     lag_ms: int = setting(3_000, "replicaLagMillis", range=(100, _MAX_MS), change=_NEXT)
-    # Time that a replica may be behind while nothing waits for it, before it leaves the set. RocketMQ 5's name.
+    # Longest lag of an in-sync replica while no send waits for it. A replica with a longer lag leaves the in-sync list.
+    # RocketMQ 5's name.
     catch_up_ms: int = setting(15_000, "haMaxTimeSlaveNotCatchup", range=(100, _MAX_MS), change=_NEXT)
     # Time for which a master that is stopped in order, and has clients of other languages, passes on their requests to
     # the new master. RocketMQ's clients look for routes every 30 s. 0: it stops at once. Not in RocketMQ.

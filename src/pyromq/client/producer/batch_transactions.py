@@ -153,9 +153,9 @@ class AsyncAttempt:
         return self.result
 
     async def _announce(self, sent: Iterable[MessageQueue]) -> None:
-        """Announce to the ledger (the deciding broker) each topic of which the ledger has no message.
+        """Send the ledger (the deciding broker) an empty run for each topic whose messages are all at other brokers.
 
-        The ledger decides on the messages of these topics as well.
+        The ledger learns the topic from this run, and decides for its messages too.
         """
         ledger = self._batches.ledger
         known = {queue.topic for queue in sent if queue.broker_name == ledger}

@@ -272,7 +272,10 @@ async def find(context: RequestContext) -> Response:
 
 
 async def names(context: RequestContext) -> Response:
-    """Send the names that contain a text as JSON, for the suggestions below a field."""
+    """Send, as JSON, names of topics, groups and brokers that contain the typed text; if none does, similar names.
+
+    The browser suggests them below the input field.
+    """
     text, kind = context.query.get("q", "").strip(), context.query.get("kind", "")
     kinds = (kind,) if kind in KINDS else KINDS
     snapshot = await context.clients().snapshot()

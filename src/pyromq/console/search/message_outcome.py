@@ -108,7 +108,10 @@ def told_by(message: StoredMessage) -> LifeEvent:
 
 
 def copies_of(life: Iterable[LifeEvent], shown: StoredMessage) -> list[StoredMessage]:
-    """Return the copies of a message in order of time. `shown`, the copy of the page, is one of them in any case."""
+    """Return a message's copies from its life events, by store time, `shown` always among them.
+
+    `shown` is the copy whose page is displayed.
+    """
     found = {each.offset_message_id: each for event in life if (each := event.record) is not None}
     found[shown.offset_message_id] = shown
     return sorted(found.values(), key=lambda each: (each.store_ms, each.log_offset))

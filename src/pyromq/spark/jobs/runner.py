@@ -83,10 +83,9 @@ def _ctrl_c() -> Iterator[Event]:
 
 
 def _watch(query: StreamingQuery, stop: Event, *, totals: Totals, tell: Tell, lag: LagListener) -> None:
-    """Process Spark's progress reports until the query ends or `stop` is set.
+    """Pass Spark's progress reports to the lag listener `lag` until the query ends or `stop` is set.
 
-    `lag` is not registered as a listener of Spark: Spark would call the listener after Python has ended, and log
-    errors.
+    A listener registered with Spark would be called after Python has ended, and Spark would log errors.
     """
     noted = ""
     while not stop.is_set() and not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # Spark accepts a float

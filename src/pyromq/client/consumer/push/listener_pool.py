@@ -195,7 +195,8 @@ class ListenerThreads(Generic[W]):
             pass  # the loop is closed: the consumer was stopped while this listener ran
 
     def _hand_results(self) -> None:
-        self._results_asked = False  # set before the results are read: a later result schedules another call
+        # Cleared before the results are read, so that a result added meanwhile schedules `_hand_results` again.
+        self._results_asked = False
         results, finished = self._results, self._finished
         while results:
             finished(results.popleft())

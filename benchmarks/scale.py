@@ -32,7 +32,7 @@ from pyromq.remoting.bodies import (
     encode_body,
 )
 from pyromq.remoting.dispatch import Dispatcher
-from pyromq.remoting.headers import RouteOfTopic, Heartbeat, PullMessage, RegisterBroker, SendMessageV2
+from pyromq.remoting.headers import Heartbeat, PullMessage, RegisterBroker, RouteOfTopic, SendMessageV2
 from report import print_machine, progress
 from servers import Server, folder_for_now, our_server
 

@@ -146,6 +146,11 @@ def test_other_words_hide_no_command_and_mean_one():
         ("redriv", "did you mean `pyromq dlq redrive` or `pyromq spark redrive`?"),
         ("help topic frob", "`pyromq topic --help` lists all commands"),
         ("xyzzy", "`pyromq --help` lists all commands"),
+        ("rm orders", "did you mean `pyromq topic delete`, `pyromq group delete` or"),
+        ("send -t orders x", "there is no option -t here; TOPIC is an argument: `pyromq send TOPIC`"),
+        ("consume --topic orders", "TOPIC is an argument: `pyromq consume TOPIC`"),
+        ("group show", "Missing argument 'NAME'"),
+        ("dlq list --group billing", "GROUP is an argument: `pyromq dlq list GROUP`"),
         ("help send more", "`pyromq send` has no commands, so 'more' is none"),
         ("consume t --num 5", "`--count` is meant"),
         ("consume t --tag a", "did you mean `--tags`?"),
@@ -196,6 +201,14 @@ def test_letters_take_their_value_behind_an_equals_sign_too(cli, served):
 def test_a_full_disk_and_a_missing_folder_are_told_without_numbers(cli, served, tmp_path):
     refused = cli("export", "settings", "--file", str(tmp_path / "none" / "file"))
     assert (refused.code, refused.err) == (1, f"error: {tmp_path}/none/file: No such file or directory\n")
+
+
+def test_name_servers_may_be_given_before_the_command_and_after_it(cli, served, monkeypatch):
+    monkeypatch.delenv("NAMESRV_ADDR")
+    assert cli("-n", served.namesrv, "topic", "list").code == 0
+    assert cli("topic", "list", "-n", served.namesrv).code == 0
+    assert cli("-n", "127.0.0.1:1", "topic", "list", "-n", served.namesrv).code == 0
+    assert "127.0.0.1:1" in cli("-n", "127.0.0.1:1", "topic", "list").err
 
 
 def test_a_context_may_follow_the_command(cli, served, monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher, get_close_matches
+from functools import partial
 from itertools import chain
 
 import click
@@ -179,6 +180,11 @@ def _unknown_command(args: list[str], group: Group, ctx: click.Context) -> str:
     alike += get_close_matches(name, VERBS, MAX_SUGGESTIONS, CLOSE)
     verbs = (group.verb(ctx, each, args[1:]) for each in alike)
     own = [(*group.path, verb) for verb in dict.fromkeys(verbs) if verb]
+    if not group.path and name in VERBS:  # `rm orders`
+        groups = [
+            each for each in map(partial(group.get_command, ctx), group.list_commands(ctx)) if isinstance(each, Group)
+        ]
+        own = [(*each.path, verb) for each in groups if (verb := each.verb(ctx, name, args))][:MAX_SUGGESTIONS]
     tree = (command.path for command in commands_below(root, root.command))
     several = len(_WORDS.findall(name)) > 1  # `topic-list`
     near = (_nearest(args, tree) or own) if several or not own else own
@@ -214,6 +220,11 @@ def _unknown_option(name: str, command: Command, ctx: click.Context) -> str:
         return f"option {name} is written before the command: `pyromq {name} ...`"
     others = [each for each in commands_below(ctx, root.command) if each is not command]
     having = [" ".join(each.path) for each in others if name in _options(each, ctx)]
+    same = {opt for each in others for option in each.get_params(ctx) if name in option.opts for opt in option.opts}
+    for each in command.get_params(ctx):
+        if isinstance(each, click.Argument) and f"--{each.name}" in {name, *same}:  # `-t orders`
+            word = (each.metavar or str(each.name).upper()).strip("[]")
+            return f"there is no option {name} here; {word} is an argument: `pyromq {' '.join(command.path)} {word}`"
     if having:
         shown = _choice(f"pyromq {each}" for each in having[:MAX_SUGGESTIONS])
         return f"there is no option {name} here, but in {shown}; {_help_of(command)}"

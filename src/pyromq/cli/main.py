@@ -22,7 +22,7 @@ except ImportError:  # the extra `cli` is not installed
 
 from pyromq.cli.cluster_names import suggestions
 from pyromq.cli.command_tree import Group
-from pyromq.cli.connection_options import connection_options, use
+from pyromq.cli.connection_options import NAMESRV, connection_options, use
 from pyromq.cli.context_file import CONTEXT, variables_in_use
 from pyromq.cli.render import one_line
 from pyromq.errors import MQError
@@ -84,14 +84,17 @@ class Commands(Group):
 @click.version_option(package_name="pyromq", message="pyromq %(version)s (protocol of RocketMQ 4.9.8)")
 @connection_options(hidden=False)
 @click.option("--context", envvar=CONTEXT, metavar="NAME", help="Use this saved cluster; accepted at any position.")
+@click.option("-n", "--namesrv", metavar="HOST:PORT;...|URL", help="Name servers; accepted after the command, too.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error; accepted at any position.")
 @click.pass_context
-def pyromq(ctx: click.Context, context: str | None, debug: bool) -> None:
+def pyromq(ctx: click.Context, context: str | None, namesrv: str | None, debug: bool) -> None:
     """RocketMQ in one pip install.
 
     Words of rpk, nats and kcat are understood too: ls, cat, tail, produce, pub, sub, describe, rm.
     """
     use(ctx, variables_in_use(context))
+    if namesrv is not None:
+        use(ctx, {NAMESRV: namesrv})
 
 
 def main() -> NoReturn:

@@ -70,6 +70,15 @@ def test_a_killed_master_is_replaced_without_waiting_for_its_lease():
     assert set_.confirms_all(2.0)
 
 
+@pytest.mark.parametrize("min_in_sync", [1, 2])
+def test_a_killed_follower_leaves_at_once_unless_sends_would_be_refused(min_in_sync):
+    set_ = Scene(2 + (min_in_sync == 1), min_in_sync=min_in_sync)
+    set_.machines[set_.others()[0]].end()
+    set_.wait(0.4)
+    assert len(set_.in_sync()) == 2, "one of three has left; of two, the other is waited for"
+    assert set_.confirms_all(0.3) == (min_in_sync == 1)
+
+
 def test_a_silent_master_is_replaced_when_its_lease_is_gone():
     set_ = Scene()
     old = set_.master()

@@ -218,7 +218,7 @@ class Mastership:
     def _wanted(self, now: float, record: SetRecord, *, is_waiting: bool) -> set[Member]:
         wanted = {self._config.member}
         for member in record.in_sync:
-            if member != self._config.member and not self._must_leave(now, member, is_waiting=is_waiting):
+            if member != self._config.member and not self._must_leave(now, record, member, is_waiting=is_waiting):
                 wanted.add(member)
         for member, follower in self._followers.items():
             if member not in record.in_sync and self._may_join(now, follower):
@@ -227,12 +227,14 @@ class Mastership:
                     wanted = {each for each in wanted if each.number != member.number} | {member}
         return wanted
 
-    def _must_leave(self, now: float, member: Member, *, is_waiting: bool) -> bool:
+    def _must_leave(self, now: float, record: SetRecord, member: Member, *, is_waiting: bool) -> bool:
         follower = self._followers.get(member)
         peer = self._peers[member.number]
         if peer.member not in (None, member) or self._is_leaving(peer):
             return True
         if follower is None or not follower.is_connected:
+            if peer.is_dead() and len(self._peers.in_sync(record)) + 1 >= self._config.settings.min_in_sync:
+                return True  # otherwise sends wait for its return, instead of being refused
             return now - max(self._since, follower.left_at if follower else NEVER) > RETURN_SECONDS
         since = max(self._since, follower.reported_at)
         if is_waiting and follower.reported < self._end_at(now - self._config.lag_seconds):

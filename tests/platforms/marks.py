@@ -7,4 +7,6 @@ import pytest
 from pyromq.platforms import platform
 
 only_linux = pytest.mark.skipif(platform.__name__ != "pyromq.platforms.linux", reason="only Linux tells")
-not_windows = pytest.mark.skipif(os.environ.get("PYROMQ_TEST_PLATFORM") == "win32", reason="Windows does not tell")
+not_windows = pytest.mark.skipif(
+    os.environ.get("PYROMQ_TEST_PLATFORM") == "win32", reason="Windows does not tell, or cannot fork"
+)

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
+from tests.platforms.marks import not_windows
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.client.blocking.blocking_client import BlockingRunner
@@ -335,6 +336,7 @@ def test_a_program_with_its_own_handler_keeps_it(portal):
     assert calls == [1]
 
 
+@not_windows
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_is_refused_and_the_parent_goes_on(portal):
     reader, writer = os.pipe()

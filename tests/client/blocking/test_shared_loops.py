@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.platforms.marks import not_windows
 
 from pyromq import Admin, Consumer, ConsumerConfig, Message, Producer, ProducerConfig, PullConsumer
 from pyromq.client.blocking.blocking_client import BlockingRunner
@@ -183,6 +184,7 @@ def test_a_listener_may_send_by_a_producer_of_its_instance(served, producer):
         assert done.wait(30)
 
 
+@not_windows
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_makes_clients_of_the_instance_anew(served, producer):
     producer.send(Message("shared", b"1"))

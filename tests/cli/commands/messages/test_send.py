@@ -147,7 +147,9 @@ def test_ctrl_c_in_the_midst_of_sending_counts_what_is_stored(cli, served, start
 
     assert process.wait(PATIENCE_SECONDS) == 130
     lines.join(PATIENCE_SECONDS)
-    told = re.match(COUNTED, process.stderr.read())
+    err = process.stderr.read()
+    told = re.match(COUNTED, err)
+    assert told, err
     confirmed, doubtful = int(told["confirmed"]), int(told["doubtful"] or 0)  # those whose answers were on their way
     assert confirmed <= stored(cli, "send-midst") <= confirmed + doubtful
 

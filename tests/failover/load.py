@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
 from tests.failover.history import History, Kind, Outcome, Seen, Sent, Stored
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import (
     AsyncAdmin,
@@ -31,6 +32,7 @@ from pyromq import (
     SendStatus,
     StoredMessage,
 )
+from pyromq.client.admin.admin_client import masters_of
 from pyromq.errors import ResponseCode
 from pyromq.message_id import parse_offset_id
 from pyromq.remoting.codes import RequestCode
@@ -72,6 +74,9 @@ class Load:
 
     async def __aenter__(self) -> Load:
         async with AsyncAdmin(self._namesrv) as admin:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not masters_of((await admin.cluster()).brokers.values()):  # a new master registers later
+                    await asyncio.sleep(0.05)
             for topic in TOPICS:
                 await admin.create_topic(topic, queues=QUEUES)
         try:

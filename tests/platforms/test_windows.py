@@ -123,14 +123,15 @@ def test_small_files_are_written_and_read_without_reads_at_a_position(tmp_path, 
 
 async def test_signals_call_and_can_be_given_back(monkeypatch):
     handlers = {}
-    monkeypatch.setattr(
-        windows.signal, "signal", lambda number, handler: handlers.update({number: handler}) or "before"
-    )
     stopped = asyncio.Event()
-    end = windows.on_stop_signals(stopped.set)
-    handlers[windows.signal.SIGINT](windows.signal.SIGINT, None)
-    await stopped.wait()
-    end()
+    with monkeypatch.context() as patched:  # asyncio itself sets a handler at the end of this test
+        patched.setattr(
+            windows.signal, "signal", lambda number, handler: handlers.update({number: handler}) or "before"
+        )
+        end = windows.on_stop_signals(stopped.set)
+        handlers[windows.signal.SIGINT](windows.signal.SIGINT, None)
+        await stopped.wait()
+        end()
     assert set(handlers.values()) == {"before"}
 
 

@@ -50,6 +50,9 @@ class Command(click.Command):
     context_class = HelpContext
     path: tuple[str, ...] = ()
 
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        return ["-h", "--help"]  # click keeps the option of the first context, which may know nothing of the program
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
         # `-o=json`, as other programs accept it: click would take the value `=json`.

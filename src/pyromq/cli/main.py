@@ -80,7 +80,7 @@ class Commands(Group):
         return [click.shell_completion.CompletionItem(name, help=COMMANDS[name][1]) for name in names] + options
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, context_settings={"max_content_width": 100})
 @click.version_option(package_name="pyromq", message="pyromq %(version)s (protocol of RocketMQ 4.9.8)")
 @connection_options(hidden=False)
 @click.option("--context", envvar=CONTEXT, metavar="NAME", help="Use this saved cluster; accepted at any position.")

@@ -14,8 +14,8 @@ from pyromq.cli.commands.messages.send import PendingSends
 from pyromq.errors import UsageError
 
 COUNTED = (
-    r"(?P<confirmed>\d+) messages? \w+ confirmed(, up to line (?P=confirmed))?"
-    r"(; (?P<doubtful>\d+) may be stored or not)?\n"
+    r"(?P<confirmed>[\d,]+) messages? \w+ confirmed(, up to line (?P=confirmed))?"
+    r"(; (?P<doubtful>[\d,]+) may be stored or not)?\n"
 )
 
 
@@ -150,7 +150,7 @@ def test_ctrl_c_in_the_midst_of_sending_counts_what_is_stored(cli, served, start
     err = process.stderr.read()
     told = re.match(COUNTED, err)
     assert told, err
-    confirmed, doubtful = int(told["confirmed"]), int(told["doubtful"] or 0)  # those whose answers were on their way
+    confirmed, doubtful = (int((told[name] or "0").replace(",", "")) for name in ("confirmed", "doubtful"))
     assert confirmed <= stored(cli, "send-midst") <= confirmed + doubtful
 
 

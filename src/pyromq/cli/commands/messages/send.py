@@ -250,7 +250,7 @@ class PendingSends:
             else:
                 behind += 1
         text = f"{counted(self.count, 'message was', 'messages were')} confirmed"
-        text += f", up to line {self._line}" if self.count else ""
+        text += f", up to line {self._line:,}" if self.count else ""
         text += f", and {behind} behind the first that was not" if behind else ""
         return text + (f"; {unknown} may be stored or not" if unknown else "")
 

@@ -71,6 +71,12 @@ TABLES = {
     "spark-archive": Table(
         "micro-batches of what is there, and an archive's", "spark_streams.py --only batches,archive", "", in_all=False
     ),
+    "scale": Table(
+        "one broker and one name server as topics, queues, groups, connections, log and brokers grow",
+        "scale.py",
+        "--most 100",
+        in_all=False,
+    ),
     "groups": Table(
         "consumers that start, join, leave and are killed, beside Java's",
         "consuming.py",

@@ -7,7 +7,7 @@ import zlib
 import pytest
 from tests.waiting import PATIENCE_SECONDS
 
-from pyromq import ConsumerConfig, Message, Producer
+from pyromq import ConsumerConfig, Message, MessageQueue, Producer
 from pyromq.cli.commands.messages.topic_reader import FIRST_BLOCK
 from pyromq.nameserver.routes import BrokerIdentity
 from pyromq.remoting.bodies import BrokerRegistration, TopicConfig, TopicConfigTable
@@ -142,9 +142,11 @@ def test_two_brokers_are_one_sequence(cli, served_with, monkeypatch):
     served = served_with(brokers=2)
     monkeypatch.setenv("NAMESRV_ADDR", served.namesrv)
     cli("topic", "create", "last-both", "--queues", "2")
-    for body in "abcdefgh":
-        served.pass_time(1)
-        cli("send", "last-both", body)
+    with Producer("last-both", served.namesrv) as producer:
+        for number, body in enumerate("abcdefgh"):
+            served.pass_time(1)
+            broker = ("broker-a", "broker-b")[number % 2]
+            producer.send(Message("last-both", body.encode()), queue=MessageQueue("last-both", broker, 0))
     shown = [json.loads(line) for line in cli("consume", "last-both", "-l", "5", "-o", "json").lines]
     assert [each["body"] for each in shown] == list("defgh")
     assert len({each["broker"] for each in shown}) == 2

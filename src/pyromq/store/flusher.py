@@ -393,14 +393,17 @@ class Presence:
         for path in self._opened.keys() - watched.keys():
             self._disk.close(self._opened.pop(path))
         for path, reported in watched.items():
-            try:
-                if path not in self._opened:
-                    self._opened[path] = self._disk.open(path, write=False)
-                is_unchanged = self._disk.is_at(self._opened[path], path)
-            except (FileNotFoundError, NotADirectoryError) as error:
-                raise FilesLost(reported) from error
-            if not is_unchanged:
+            if not self._is_unchanged(path) and path in self._watched():  # not deleted by retention meanwhile
                 raise FilesLost(reported)
+
+    def _is_unchanged(self, path: Path) -> bool:
+        """Return True if the path still leads to the file that was opened, or opens it now. Raises `OSError`."""
+        try:
+            if path not in self._opened:
+                self._opened[path] = self._disk.open(path, write=False)
+            return self._disk.is_at(self._opened[path], path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def missing(self) -> list[Path]:
         """Return older log files, index files and tables that are deleted or moved.

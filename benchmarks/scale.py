@@ -82,7 +82,7 @@ async def requests_in_turn(folder: Path, places: list[tuple[str, int]]) -> dict[
     turns = [places[number % len(places)] for number in range(max(REQUESTS, len(places)))]
     figures: dict[str, float] = {}
     with our_server(folder) as server:
-        before = sum(server.resident_mb()[:1])
+        before = server.resident_mb()[0]
         async with channel_to(server) as channel:
             await burst(channel, (send(*place) for place in places))  # the first message of a queue makes its files
             for name, make in (("send_us", send), ("pull_us", pull)):
@@ -129,8 +129,7 @@ async def connections(most: int) -> Curve:
     for count in steps(10, min(most, 10_000, hard - 200)):
         with folder_for_now() as folder:
             write_topics(folder, ["wide"], QUEUES)
-            limits = {"maxConnections": count + 100, "maxConnectionsPerAddress": count + 100}
-            with our_server(folder, settings=known(limits)) as server:
+            with our_server(folder) as server:
                 before = server.resident_mb()[0]
                 opened = [await open_channel(server) for _ in range(count)]
                 idle = server.resident_mb()[0] - before
@@ -209,13 +208,6 @@ def steps(first: int, most: int) -> Iterable[int]:
     while first <= most:
         yield first
         first *= 10
-
-
-def known(settings: dict[str, object]) -> dict[str, object]:
-    """Return those of the settings that a broker has."""
-    from pyromq.broker.config import SETTINGS
-
-    return {name: value for name, value in settings.items() if name in SETTINGS}
 
 
 def write_topics(folder: Path, names: list[str], queue_count: int) -> None:

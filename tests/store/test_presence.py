@@ -10,6 +10,8 @@ import pytest
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 from pyromq.errors import StoreNotWritable
+from pyromq.store.disk import LocalDisk
+from pyromq.store.flusher import Presence
 from pyromq.store.json_file import JsonFile
 from pyromq.store.retention import DiskUse
 from pyromq.store.store_config import FlushMode
@@ -169,3 +171,27 @@ def test_files_that_retention_deletes_are_not_missing(tmp_path: Path) -> None:
         clock.ms += 1_000
         assert store.wait_flushed(store.max_log_offset).result(PATIENCE_SECONDS)
         assert not store.missing_files
+
+
+def test_a_file_that_retention_deletes_between_two_looks_is_not_missing(tmp_path: Path) -> None:
+    clock, disk = StoppedClock(), LocalDisk()
+    with opened(tmp_path, clock, flush_interval_ms=60_000) as store:
+        store.append(message(0))
+        presence = Presence(store._log.files, store._index, store._directory, disk)
+        presence.check()
+
+        def later(descriptor: int, path: Path) -> bool:
+            if path.parent.name == "commitlog" and store.min_log_offset == 0:
+                for number in range(60):
+                    store.append(message(number))
+                clock.ms += 80 * 3_600_000
+                store.append(message(60))
+                store.retention.measure = lambda path: DiskUse(path, 80 << 20, 20 << 20)
+                assert store.retention.step(1.0)
+                wait_until(lambda: not path.exists())
+            return LocalDisk.is_at(disk, descriptor, path)
+
+        disk.is_at = later  # type: ignore[method-assign]
+        presence.check()
+        assert store.min_log_offset > 0
+        presence.close()

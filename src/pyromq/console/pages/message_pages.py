@@ -91,7 +91,7 @@ class MessageCopy:
 
 
 def has_place(message: StoredMessage) -> bool:
-    """Return whether a message is found at its queue offset: nobody may pull from internal topics of brokers."""
+    """Return True if a message can be pulled at its queue offset. Brokers refuse pulls from their internal topics."""
     return message.topic not in NOT_FOR_CLIENTS and bool(message.broker_name)
 
 

@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from pyromq.errors import HostNotFound as HostNotFound
     from pyromq.errors import IllegalMessage as IllegalMessage
     from pyromq.errors import IllegalName as IllegalName
+    from pyromq.errors import InvalidReceiptHandle as InvalidReceiptHandle
     from pyromq.errors import LeaseGone as LeaseGone
     from pyromq.errors import LimitReached as LimitReached
     from pyromq.errors import MessageRefused as MessageRefused
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from pyromq.errors import ProtocolError as ProtocolError
     from pyromq.errors import QueryNotFound as QueryNotFound
     from pyromq.errors import RecallRefused as RecallRefused
+    from pyromq.errors import ReceiptHandleExpired as ReceiptHandleExpired
     from pyromq.errors import RegistryRefused as RegistryRefused
     from pyromq.errors import RegistryUnavailable as RegistryUnavailable
     from pyromq.errors import ServiceNotAvailable as ServiceNotAvailable
@@ -274,6 +276,7 @@ _MODULES = {
         "HostNotFound",
         "IllegalMessage",
         "IllegalName",
+        "InvalidReceiptHandle",
         "LeaseGone",
         "LimitReached",
         "MQError",
@@ -287,6 +290,7 @@ _MODULES = {
         "ProtocolError",
         "QueryNotFound",
         "RecallRefused",
+        "ReceiptHandleExpired",
         "RegistryRefused",
         "RegistryUnavailable",
         "ServiceNotAvailable",

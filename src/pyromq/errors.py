@@ -42,10 +42,14 @@ class ResponseCode(IntEnum):
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
     FILTER_DATA_NOT_EXIST = 27
     FILTER_DATA_NOT_LATEST = 28
+    INVALID_PARAMETER = 29  # RocketMQ 5
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208  # RocketMQ 5
     ACL_UPDATE_FAILED = 209
+    POLLING_FULL = 209  # RocketMQ 5, in responses to a pop, like the next but one
     ACL_DELETE_FAILED = 210
+    POLLING_TIMEOUT = 210
     ACL_WHITE_LIST_FAILED = 211
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604  # RocketMQ 5
@@ -393,6 +397,22 @@ class RecallRefused(BrokerError):
 
     code = ResponseCode.ILLEGAL_OPERATION
     cure = "Nothing: it was delivered or cancelled before. Otherwise correct the handle."
+
+
+class InvalidReceiptHandle(BrokerError):
+    """A receipt handle cannot be read, or belongs to another topic or queue."""
+
+    code = ResponseCode.INVALID_PARAMETER
+    cure = "Use the handle that came with the message, unchanged; after a change of its time, the new one."
+
+
+class ReceiptHandleExpired(BrokerError):
+    """The message of a receipt handle was handed out again, or its invisible time has been changed: the handle can
+    neither acknowledge nor change it.
+    """
+
+    code = ResponseCode.NO_MESSAGE
+    cure = "Expect the message again. Work faster, ask for a longer invisible time, or prolong it in time."
 
 
 class BatchDecided(BrokerError):

@@ -84,6 +84,10 @@ class Property:
     TIMER_OUT_MS = _reserved("TIMER_OUT_MS")
     TIMER_CANCELS = _reserved("TIMER_DEL_UNIQKEY")
     SHARDING_KEY = "__SHARDINGKEY"
+    FIRST_POP_TIME = "1ST_POP_TIME"  # when the message was first popped, ms; of RocketMQ 5, like the next three
+    POP_CHECK_POINT = "POP_CK"  # receipt handle of a message from a retry topic
+    DEAD_LETTER_TOPIC = "DLQ_ORIGIN_TOPIC"  # of a dead letter: original topic and id
+    DEAD_LETTER_ID = "DLQ_ORIGIN_MESSAGE_ID"
     # Names reserved by RocketMQ, without a meaning in pyromq.
     BUYER_ID = _reserved("BUYER_ID")
     TRANSFER_FLAG = _reserved("TRANSFER_FLAG")

@@ -124,6 +124,11 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
+def pop_retry_topic(group: str, topic: str) -> str:
+    """Return the retry topic of a group that pops a topic. Source: RocketMQ 5.3.3, KeyBuilder.buildPopRetryTopicV1."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
 def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + group
 

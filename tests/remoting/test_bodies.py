@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 from pyromq.errors import ProtocolError
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import (
+    AssignmentQuery,
+    Assignments,
+    BatchAck,
+    BatchAcks,
     BrokerAddresses,
     BrokerRegistration,
     BrokerStats,
@@ -31,9 +35,11 @@ from pyromq.remoting.bodies import (
     GroupConfig,
     HeartbeatBody,
     LockedQueues,
+    MessageRequestMode,
     OffsetMoved,
     ProducerTable,
     PulledQueue,
+    QueueAssignment,
     QueueOffset,
     QueuesAtBroker,
     QueueTimeSpan,
@@ -126,6 +132,29 @@ UPSTREAM = [
         ConsumerConnection(),
         '{"connectionSet":[],"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","consumeType":"CONSUME_PASSIVELY",'
         '"messageModel":"CLUSTERING","subscriptionTable":{}}',
+    ),
+    (
+        BatchAcks(
+            broker_name="b",
+            acks=[
+                BatchAck(
+                    *("g", "t", "0"), start=3, queue_id=1, revive_queue=0, pop_ms=5, invisible_ms=6, bits="AQIAAAAAAABA"
+                )
+            ],
+        ),
+        '{"acks":[{"b":"AQIAAAAAAABA","c":"g","it":6,"pt":5,"q":1,"r":"0","rq":0,"so":3,"t":"t"}],"brokerName":"b"}',
+    ),
+    (
+        AssignmentQuery(topic="t", group="g", client_id="c", strategy="AVG"),
+        '{"clientId":"c","consumerGroup":"g","messageModel":"CLUSTERING","strategyName":"AVG","topic":"t"}',
+    ),
+    (
+        Assignments(queues=[QueueAssignment(queue=WireQueue(topic="t", broker_name="b", queue_id=-1), mode="POP")]),
+        '{"messageQueueAssignments":[{"messageQueue":{"brokerName":"b","queueId":-1,"topic":"t"},"mode":"POP"}]}',
+    ),
+    (
+        MessageRequestMode(topic="t", group="g", mode="POP", share_queues=2),
+        '{"consumerGroup":"g","mode":"POP","popShareQueueNum":2,"topic":"t"}',
     ),
 ]
 

@@ -151,6 +151,8 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351  # from RocketMQ 5, like the next two codes
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
+    QUERY_ASSIGNMENT = 400  # pop consumption, from RocketMQ 5, like the next code
+    SET_MESSAGE_REQUEST_MODE = 401
     LIST_HALF_MESSAGES = 100_323  # ours
     SEND_HALF_RUN = 100_330  # ours, like the next four codes
     COMMIT_BATCH = 100_331
@@ -162,6 +164,13 @@ class RequestCode(IntEnum):
     REPLICA_SET_STATE = 100_390  # ours, like the next two codes
     HAND_OVER = 100_391
     ACCEPT_LOSS = 100_392
+    POP_MESSAGE = 200_050  # pop consumption, from RocketMQ 5, like all that follow
+    ACK_MESSAGE = 200_051
+    PEEK_MESSAGE = 200_052
+    CHANGE_MESSAGE_INVISIBLETIME = 200_053
+    NOTIFICATION = 200_054
+    POLLING_INFO = 200_055
+    BATCH_ACK_MESSAGE = 200_151
 
 
 def version_name(version: int) -> str:

@@ -2,6 +2,7 @@
 
 from pyromq.remoting.bodies.body import *  # noqa: F403
 from pyromq.remoting.bodies.client_bodies import *  # noqa: F403
+from pyromq.remoting.bodies.pop_bodies import *  # noqa: F403
 from pyromq.remoting.bodies.queue_bodies import *  # noqa: F403
 from pyromq.remoting.bodies.registration_bodies import *  # noqa: F403
 from pyromq.remoting.bodies.replica_bodies import *  # noqa: F403

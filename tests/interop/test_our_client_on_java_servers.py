@@ -23,7 +23,7 @@ from pyromq import (
     PullConsumer,
     StoredMessage,
 )
-from pyromq.errors import TopicNotFound
+from pyromq.errors import TopicNotFound, UsageError
 from pyromq.remoting.bodies import GroupConfig
 
 pytestmark = pytest.mark.interop
@@ -79,6 +79,11 @@ def test_cluster_names_the_broker(admin: Admin, genuine: GenuineServers) -> None
     assert genuine.broker in repr(admin.cluster())
     assert admin.broker_runtime(genuine.broker)
     assert admin.broker_config(genuine.broker)["brokerName"] == "broker-a"
+
+
+def test_a_broker_without_topic_types_is_named(admin: Admin, topic: str) -> None:
+    with pytest.raises(UsageError, match=f"broker broker-a did not store the type fifo of topic {topic}"):
+        admin.create_topic(topic, message_type="fifo")
 
 
 def test_topic_settings_are_the_broker_s(admin: Admin, topic: str) -> None:

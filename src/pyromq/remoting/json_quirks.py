@@ -151,7 +151,7 @@ def body_pieces(value: Any) -> Iterator[str]:
             yield _SORTED.encode(value).decode()
         else:
             members = ((key, getattr(value, attribute), plain) for key, attribute, plain in _layout(type(value)))
-            yield from _object_pieces(member for member in members if member[1] is not None)
+            yield from _object_pieces(member for member in members if member[1] not in (None, msgspec.UNSET))
     elif isinstance(value, MessageQueue):
         yield _queue_text(value)
     elif isinstance(value, dict):
@@ -194,8 +194,11 @@ def _plain_pieces(value: Any) -> Iterator[str]:
 
 @cache
 def _is_flat(body: type[msgspec.Struct]) -> bool:
-    """Return whether msgspec with sorted members gives the same JSON text for this type."""
-    shapes = [member.type for member in _members(body)]
+    """Return whether msgspec with sorted members gives the same JSON text for this type.
+
+    A member that may be unset is a map without a given order.
+    """
+    shapes = [member.type for member in _members(body) if member.default is not msgspec.UNSET]
     return all(_is_plain(shape) and not isinstance(shape, inspect.DictType) for shape in shapes)
 
 

@@ -6,6 +6,7 @@ import os
 import threading
 
 import pytest
+from msgspec import UNSET
 from tests.broker.headers import send_header
 from tests.waiting import PATIENCE_SECONDS
 
@@ -13,7 +14,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.topics import Topics
 from pyromq.message import MessageQueue
-from pyromq.remoting.bodies import GroupConfig, ResetOffsets, decode_body, encode_body
+from pyromq.remoting.bodies import GroupConfig, ResetOffsets, TopicConfig, decode_body, encode_body
 from pyromq.remoting.command import Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import (
@@ -97,6 +98,44 @@ async def test_numbers_out_of_range_are_refused(caller, numbers):
     read_queues, write_queues, permission = numbers
     header = CreateTopic(topic="orders", read_queues=read_queues, write_queues=write_queues, permission=permission)
     assert "must be 0 to" in (await caller.ask(header, code=1)).remark
+
+
+def typed(name, attributes=None):
+    return CreateTopic(topic=name, read_queues=4, write_queues=4, permission=6, attributes=attributes)
+
+
+async def test_attributes_are_kept_by_changes_that_do_not_name_them_and_by_a_restart(caller, config, clock):
+    await caller.ask(typed("orders", "+message.type=fifo"))
+    await caller.ask(typed("orders"))
+    stored = decode_body(TopicConfig, (await caller.ask(TopicSettings(topic="orders"))).body)
+    assert (stored.attributes, stored.message_type) == ({"message.type": "FIFO"}, "fifo")
+    again = Topics(config, JsonFile(config.data / "config" / "topics.json"), clock)
+    again.load()
+    assert again.find("orders").message_type == "fifo"
+    await caller.ask(typed("orders", "-message.type"))
+    stored = decode_body(TopicConfig, (await caller.ask(TopicSettings(topic="orders"))).body)
+    assert (stored.attributes, stored.message_type) == (UNSET, None)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ("+message.type=ODD", "message.type is 'ODD'; it must be one of DELAY, FIFO"),
+        ("+message.type=", "message.type is ''"),
+        ("+queue.type=BatchCQ", "attribute 'queue.type' is not supported; pyromq has only message.type"),
+        ("-message.type", "has no attribute message.type to delete"),
+        ("message.type=FIFO", "'message.type=FIFO' is no change of an attribute; write +NAME=VALUE or -NAME"),
+        ("+message.type", "is no change"),
+        ("-message.type=FIFO", "is no change"),
+        ("+=FIFO", "is no change"),
+        ("+message.type=FIFO,", "'' is no change"),
+        ("+message.type=FIFO,-message.type", "is named twice"),
+        ("+" + "x" * 1024, "have 1025 characters; the limit is 1024"),
+    ],
+)
+async def test_changes_of_attributes_that_are_not_possible_change_nothing(caller, attributes, text):
+    assert text in (await caller.ask(typed("orders", attributes), code=1)).remark
+    await caller.ask(TopicSettings(topic="orders"), code=17)
 
 
 async def test_settings_of_an_unknown_topic_are_refused(caller):

@@ -20,6 +20,15 @@ def test_topic_is_created_shown_altered_and_deleted(cli, served):
     assert cli("topic", "show", "topic-life").code == 1
 
 
+def test_a_topic_has_the_type_that_it_was_given(cli, served):
+    assert cli("topic", "create", "topic-typed", "--type", "fifo").code == 0
+    assert json.loads(cli("topic", "show", "topic-typed", "-o", "json").out)["type"] == "fifo"
+    altered = cli("topic", "alter", "topic-typed", "--type", "mixed")
+    assert altered.lines[1].split() == ["broker-a", "type", "fifo", "mixed"]
+    refused = cli("topic", "create", "topic-odd", "--type", "ordered")
+    assert (refused.code, "'ordered' is not one of 'normal', 'fifo'" in refused.err) == (2, True)
+
+
 def test_creating_a_topic_that_exists_changes_nothing(cli, served):
     cli("topic", "create", "topic-twice", "--queues", "16")
     refused = cli("topic", "create", "topic-twice")

@@ -49,6 +49,7 @@ async def test_a_topic_may_be_created_at_one_broker(pair):
     ("options", "text"),
     [
         ({"permission": "x"}, "permission 'x'"),
+        ({"message_type": "FIFO"}, "message type 'FIFO' is unknown; use one of normal, fifo"),
         ({"cluster": "other"}, "cluster 'other' does not exist; there is DefaultCluster"),
         ({"broker": "b"}, "broker 'b' is not registered; there is broker-a"),
     ],
@@ -56,6 +57,17 @@ async def test_a_topic_may_be_created_at_one_broker(pair):
 async def test_impossible_settings_of_a_topic_are_named(admin, options, text):
     with pytest.raises(UsageError, match=text):
         await admin.create_topic("orders", **options)
+
+
+async def test_the_type_of_a_topic_is_kept_until_it_is_changed(pair):
+    admin = await pair.admin()
+    await admin.create_topic("orders", message_type="fifo")
+    await admin.alter_topic("orders", read_queues=9)
+    assert {each.message_type for each in (await admin.topic_configs("orders")).values()} == {"fifo"}
+    await admin.alter_topic("orders", message_type="mixed", broker="broker-b")
+    found = await admin.topic_configs("orders")
+    assert [found[name].message_type for name in ("broker-a", "broker-b")] == ["fifo", "mixed"]
+    assert found["broker-b"].read_queues == 9
 
 
 async def test_an_illegal_topic_name_is_refused(admin):

@@ -58,6 +58,16 @@ async def test_a_topic_is_created_changed_and_deleted(browser, admin):
     assert "shipments" not in await admin.topics()
 
 
+async def test_the_type_of_a_topic_is_shown_and_changed(browser, admin):
+    await browser.post("/new-topic", name="steps", queues="1", permission="rw", message_type="fifo")
+    page = await browser.get("/topics/steps")
+    assert "<td>no</td><td>fifo</td>" in page
+    assert "<option selected>fifo</option>" in page
+    await browser.post("/topics/steps/alter", read_queues="1", write_queues="1", permission="rw", message_type="mixed")
+    assert (await admin.topic_config("steps")).message_type == "mixed"
+    assert "<td>no</td><td>any</td>" in await browser.get("/topics/orders")
+
+
 async def test_a_topic_is_deleted_only_with_its_name_typed(browser, admin):
     page = await browser.post("/topics/orders/delete", name="order", back="/topics/orders")
     assert "Nothing was deleted: type the topic" in page

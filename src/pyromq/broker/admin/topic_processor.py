@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+from msgspec import UNSET
+
 from pyromq.broker.shared_state import SharedState
+from pyromq.broker.topic_attributes import changed_attributes
 from pyromq.broker.topics import check_changeable
 from pyromq.errors import BrokerError, TopicNotFound
 from pyromq.logs import logger_of
@@ -49,7 +52,8 @@ class TopicProcessor:
     def create_topic(self, header: CreateTopic, call: Call) -> Future[Reply]:
         """Create the topic or replace its settings; reply when the change is on disk and the name servers know it.
 
-        The topic's order setting is kept: only name servers change this setting.
+        The topic's order setting is kept: only name servers change this setting. Attributes that the request does not
+        name are kept, too.
         """
         check_changeable(self._topics, header.topic)
         _check_numbers(header)
@@ -64,6 +68,7 @@ class TopicProcessor:
             filter_type=header.filter_type,
             sys_flag=header.sys_flag or 0,
             order=known is not None and known.order,
+            attributes=changed_attributes(known, header.topic, header.attributes) or UNSET,
         )
         saved = self._when_kept(self._topics.put(topic))
         logger.info("topic %s %s by %s", topic.name, "changed" if known else "created", call.peer.address)

@@ -22,7 +22,7 @@ from pyromq.errors import TopicNotFound
 from pyromq.excerpt import escaped
 from pyromq.names import REPLY_SUFFIX, is_system_topic
 from pyromq.plural import counted
-from pyromq.remoting.bodies import ClientConnection, TopicConfig
+from pyromq.remoting.bodies import MESSAGE_TYPES, ClientConnection, TopicConfig
 from pyromq.remoting.codes import Permission
 
 
@@ -38,6 +38,12 @@ def topic() -> None:
 @click.option("--write-queues", type=WholeNumber(0), help="Queues to write to. [default: --queues]")
 @click.option("--permission", type=click.Choice(["r", "w", "rw"]), default="rw", show_default=True)
 @click.option("--order", is_flag=True, help="Fixed queues: keys do not move to other queues if a broker dies.")
+@click.option(
+    "--type",
+    "message_type",
+    type=click.Choice(MESSAGE_TYPES),
+    help="Messages that clients of RocketMQ 5 may send. [default: no type, which means all]",
+)
 @click.option("--cluster", help="Only on the brokers of this cluster.")
 @click.option("-b", "--broker", help="Only on this broker.")
 @namesrv_option
@@ -57,6 +63,7 @@ def create(
 @click.option("--write-queues", type=WholeNumber(0), help="Queues to write to.")
 @click.option("--permission", type=click.Choice(["r", "w", "rw"]))
 @click.option("--order/--no-order", default=None, help="Fixed queues, as in `topic create`.")
+@click.option("--type", "message_type", type=click.Choice(MESSAGE_TYPES), help="Type, as in `topic create`.")
 @click.option("--cluster", help="Only on the brokers of this cluster.")
 @click.option("-b", "--broker", help="Only on this broker.")
 @yes_option
@@ -72,7 +79,9 @@ def alter(name: str, queues: int | None, yes: bool, namesrv: str, output: str, *
     for each in ("read_queues", "write_queues"):
         options[each] = queues if options[each] is None else options[each]
     if all(value is None for value in options.values()):
-        raise click.UsageError("give a setting: --queues, --read-queues, --write-queues, --permission or --order")
+        raise click.UsageError(
+            "give a setting: --queues, --read-queues, --write-queues, --permission, --order or --type"
+        )
     with Admin(namesrv, connections=connections()) as admin:
         before = admin.topic_configs(name, **place)
         if not before:
@@ -118,6 +127,7 @@ def _changes(broker: str, old: TopicConfig, new: TopicConfig) -> Iterator[dict[s
         ("write_queues", old.write_queues, new.write_queues),
         ("permission", permission_text(old.permission), permission_text(new.permission)),
         ("order", old.order, new.order),
+        ("type", old.message_type, new.message_type),
     ):
         if before != after:
             yield {"broker": broker, "setting": setting, "before": before, "now": after}
@@ -313,6 +323,7 @@ def show(name: str, namesrv: str, output: str) -> None:
         "write_queues": config.write_queues,
         "permission": permission_text(config.permission),
         "order": config.order,
+        "type": config.message_type,
         "brokers": sorted({status.queue.broker_name for status in statuses}),
         "messages": sum(status.max_offset - status.min_offset for status in statuses),
     }

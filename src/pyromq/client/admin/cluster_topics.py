@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -15,7 +16,16 @@ from pyromq.errors import AlreadyExists, CodeNotSupported, TopicNotFound, Unavai
 from pyromq.message import MessageQueue
 from pyromq.names import AUTO_CREATE_TOPIC, check_topic
 from pyromq.plural import counted
-from pyromq.remoting.bodies import TopicConfig, TopicConfigTable, TopicList, TopicRoute, TopicStats, decode_body
+from pyromq.remoting.bodies import (
+    MESSAGE_TYPE,
+    MESSAGE_TYPES,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicRoute,
+    TopicStats,
+    decode_body,
+)
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.headers import (
     AllTopics,
@@ -48,23 +58,30 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """Changed settings of a topic; None leaves a setting as it is. Raises `UsageError` for an unknown permission."""
+    """Changed settings of a topic; None leaves a setting as it is.
+
+    Raises `UsageError` for an unknown permission or message type.
+    """
 
     read_queues: int | None = None
     write_queues: int | None = None
     permission: str | None = None
     order: bool | None = None
+    message_type: str | None = None
 
     def __post_init__(self) -> None:
         if self.permission is not None:
             permission_bits(self.permission)
+        type_attribute(self.message_type)
 
     def applied_to(self, config: TopicConfig) -> TopicConfig:
         """Return a topic's settings with this change; permission bits other than read and write stay."""
         given = {"read_queues": self.read_queues, "write_queues": self.write_queues, "order": self.order}
-        changes = {field: value for field, value in given.items() if value is not None}
+        changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         if self.permission is not None:
             changes["permission"] = (config.permission & ~_PERMISSIONS["rw"]) | _PERMISSIONS[self.permission]
+        if self.message_type is not None:
+            changes["attributes"] = {**(config.attributes or {}), MESSAGE_TYPE: self.message_type.upper()}
         return msgspec.structs.replace(config, **changes)
 
 
@@ -73,6 +90,18 @@ def permission_bits(permission: str) -> int:
     if permission not in _PERMISSIONS:
         raise UsageError(f"permission {permission!r} is unknown; use one of {', '.join(_PERMISSIONS)}")
     return int(_PERMISSIONS[permission])
+
+
+def type_attribute(message_type: str | None) -> str | None:
+    """Return the change of a topic's attributes that sets its message type; None for no type.
+
+    Raises `UsageError` for an unknown type.
+    """
+    if message_type is None:
+        return None
+    if message_type not in MESSAGE_TYPES:
+        raise UsageError(f"message type {message_type!r} is unknown; use one of {', '.join(MESSAGE_TYPES)}")
+    return f"+{MESSAGE_TYPE}={message_type.upper()}"
 
 
 def permission_text(bits: int) -> str:
@@ -97,6 +126,7 @@ class ClusterTopics:
         write_queues: int | None = None,
         permission: str = "rw",
         order: bool = False,
+        message_type: str | None = None,
         cluster: str | None = None,
         broker: str | None = None,
         replace: bool = False,
@@ -104,9 +134,11 @@ class ClusterTopics:
         """Create a topic at every master, or only in one `cluster` or at one `broker`.
 
         The topic has `queues` queues at each of these brokers. `permission` is `r`, `w` or `rw`. `order` also fixes the
-        topic's queue list at the name servers, so that the queues of a dead broker are not replaced by others. Raises
-        `AlreadyExists` if one of these masters has the topic: `alter_topic` changes single settings, `replace=True`
-        sets all of them.
+        topic's queue list at the name servers, so that the queues of a dead broker are not replaced by others.
+        `message_type` is `normal`, `fifo`, `delay`, `transaction` or `mixed`: the messages that clients of RocketMQ 5
+        may send. A topic without a type takes all messages. Raises `UsageError` if a broker, for example of RocketMQ 4,
+        does not store the type; the topic exists then. Raises `AlreadyExists` if one of these masters has the topic:
+        `alter_topic` changes single settings, `replace=True` sets all of them but the type.
         """
         check_topic(name)
         header = CreateTopic(
@@ -116,6 +148,7 @@ class ClusterTopics:
             permission=permission_bits(permission),
             default_topic=AUTO_CREATE_TOPIC,
             order=order,
+            attributes=type_attribute(message_type),
         )
         if not replace and (found := await self.topic_configs(name, cluster=cluster, broker=broker)):
             raise AlreadyExists(f"topic {name} exists already: {_described(found)}; alter or replace it")
@@ -124,6 +157,7 @@ class ClusterTopics:
         if order:
             await self._fix_queues(name, dict.fromkeys(masters, header.write_queues))
         self._cluster.routes.forget(name)
+        await self._check_type(name, message_type, masters)
 
     async def alter_topic(
         self,
@@ -133,14 +167,16 @@ class ClusterTopics:
         write_queues: int | None = None,
         permission: str | None = None,
         order: bool | None = None,
+        message_type: str | None = None,
         cluster: str | None = None,
         broker: str | None = None,
     ) -> None:
-        """Change the given settings of a topic at every master that has it. Raises `TopicNotFound`.
+        """Change the given settings of a topic at every master that has it. Raises `TopicNotFound`, and `UsageError` if
+        a broker does not store the message type.
 
         Messages in queues that can no longer be read stay stored, invisible, until these queues can be read again.
         """
-        change = TopicChange(read_queues, write_queues, permission, order)
+        change = TopicChange(read_queues, write_queues, permission, order, message_type)
         masters = await self._brokers.masters(cluster=cluster, broker=broker)
         configs = await self.topic_configs(name, cluster=cluster, broker=broker)
         if not configs:
@@ -148,12 +184,14 @@ class ClusterTopics:
         fixed = _fixed_queues(await self._kv.kv(ORDER_NAMESPACE, name))
         for broker_name, old in configs.items():
             configs[broker_name] = change.applied_to(old)
-            await self._brokers.ask(masters[broker_name], _as_order(configs[broker_name]))
+            header = _as_order(configs[broker_name], type_attribute(message_type))
+            await self._brokers.ask(masters[broker_name], header)
         if order or (order is None and fixed):
             await self._fix_queues(name, {broker_name: new.write_queues for broker_name, new in configs.items()})
         elif fixed:
             await self._kv.delete_kv(ORDER_NAMESPACE, name)
         self._cluster.routes.forget(name)
+        await self._check_type(name, message_type, {broker_name: masters[broker_name] for broker_name in configs})
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with its queues at every broker that has it, and at the name servers."""
@@ -226,6 +264,18 @@ class ClusterTopics:
         value = ";".join(f"{broker_name}:{count}" for broker_name, count in sorted((known | queues).items()))
         await self._kv.put_kv(ORDER_NAMESPACE, name, value)
 
+    async def _check_type(self, name: str, message_type: str | None, masters: Mapping[str, str]) -> None:
+        """Raise `UsageError` if a broker has not stored the type. RocketMQ 4 ignores the type without an error."""
+        if message_type is None:
+            return
+        for broker_name, address in masters.items():
+            config = await self._config_at(address, name)
+            if config is None or config.message_type != message_type:
+                raise UsageError(
+                    f"broker {broker_name} did not store the type {message_type} of topic {name}: brokers of RocketMQ 4"
+                    " have no topic types; leave out the type"
+                )
+
     async def _config_at(self, address: str, name: str) -> TopicConfig | None:
         try:
             return decode_body(TopicConfig, (await self._brokers.ask(address, TopicSettings(topic=name))).body)
@@ -236,7 +286,7 @@ class ClusterTopics:
             return table.topics.get(name)
 
 
-def _as_order(config: TopicConfig) -> CreateTopic:
+def _as_order(config: TopicConfig, attributes: str | None) -> CreateTopic:
     return CreateTopic(
         topic=config.name,
         read_queues=config.read_queues,
@@ -246,6 +296,7 @@ def _as_order(config: TopicConfig) -> CreateTopic:
         order=config.order,
         filter_type=config.filter_type,
         sys_flag=config.sys_flag,
+        attributes=attributes,
     )
 
 

@@ -13,6 +13,7 @@ from pyromq.console.view.request_context import RequestContext, address, or_erro
 from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
 from pyromq.errors import MQError, TopicNotFound, UsageError
+from pyromq.remoting.bodies import MESSAGE_TYPES
 
 
 async def topic(context: RequestContext) -> Response:
@@ -50,6 +51,7 @@ async def topic(context: RequestContext) -> Response:
         table=table,
         queues=queues,
         configs=configs,
+        message_types=MESSAGE_TYPES,
         producers=producers,
         groups=groups,
         into=context.rate_line("in", "sent", name),
@@ -66,6 +68,7 @@ async def alter(context: RequestContext) -> Response:
         write_queues=context.whole("write_queues", least=0, most=65535),
         permission=context.form.get("permission", "rw"),
         order="order" in context.form,
+        message_type=context.form.get("message_type") or None,
         broker=context.form.get("broker") or None,
     )
     return context.done(f"Settings of topic {name} are changed.", address("topics", name))
@@ -108,7 +111,7 @@ async def topics(context: RequestContext) -> Response:
 
 async def new_topic(context: RequestContext) -> Response:
     snapshot = await context.clients().snapshot()
-    return context.show("topic_new.html", snapshot=snapshot)
+    return context.show("topic_new.html", snapshot=snapshot, message_types=MESSAGE_TYPES)
 
 
 async def create(context: RequestContext) -> Response:
@@ -119,6 +122,7 @@ async def create(context: RequestContext) -> Response:
         context.whole("queues", least=1, most=65535),
         permission=context.form.get("permission", "rw"),
         order="order" in context.form,
+        message_type=context.form.get("message_type") or None,
         broker=context.form.get("broker") or None,
     )
     return context.done(f"Topic {name} is created.", address("topics", name))

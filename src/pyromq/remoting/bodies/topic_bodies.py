@@ -5,12 +5,15 @@ Source: RocketMQ 4.9.8, TopicConfig, SubscriptionGroupConfig.
 
 from __future__ import annotations
 
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from pyromq.remoting.bodies.body import Body, DataVersion
 
 MAX_QUEUES = 65_536  # limit of queues of a topic at one broker, against mistyped numbers; RocketMQ has no limit
 SINGLE_TAG = "SINGLE_TAG"  # default filter type of a topic; the other filter type is MULTI_TAG
+
+MESSAGE_TYPE = "message.type"  # attribute of a topic (from RocketMQ 5): the type of its messages
+MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction", "mixed")  # on the wire in upper case
 
 
 class TopicConfig(Body):
@@ -23,6 +26,14 @@ class TopicConfig(Body):
     filter_type: str = field(name="topicFilterType", default=SINGLE_TAG)
     sys_flag: int = field(name="topicSysFlag", default=0)
     order: bool = False
+    # From RocketMQ 5. A topic without attributes is written without the field, as by RocketMQ 4.
+    attributes: dict[str, str] | UnsetType = UNSET
+
+    @property
+    def message_type(self) -> str | None:
+        """The type of the topic's messages, one of `MESSAGE_TYPES`; None if the topic has no type."""
+        kind = (self.attributes or {}).get(MESSAGE_TYPE, "").lower()
+        return kind if kind in MESSAGE_TYPES else None
 
 
 class TopicConfigTable(Body):

@@ -141,6 +141,7 @@ class CreateTopic(Header):
     filter_type: str = field(name="topicFilterType", default="SINGLE_TAG")
     sys_flag: int | None = field(name="topicSysFlag", default=None)
     order: bool = False
+    attributes: str | None = None  # changes of attributes (from RocketMQ 5): `+name=value,-name`
 
 
 class AllTopics(Header):

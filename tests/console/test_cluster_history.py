@@ -6,6 +6,7 @@ pytest.importorskip("starlette")
 
 from pyromq.console.cluster.cluster_history import ClusterHistory
 from pyromq.console.cluster.cluster_snapshot import BrokerView, ClusterSnapshot, ConsumedTopic, GroupView, TopicView
+from pyromq.remoting.bodies import FiguresTable
 
 BEGIN = 1_795_521_600_000
 SAMPLE = 10
@@ -21,7 +22,7 @@ def snapshot(number, *, error=None):
         "billing": GroupView("billing", False, topics={"orders": ConsumedTopic(30 * number, 20 * number, 0)}),
         "CID_RMQ_SYS_TRANS": GroupView("CID_RMQ_SYS_TRANS", True, topics={"x": ConsumedTopic(777 * number, 7777, 0)}),
     }
-    broker = BrokerView("a", "c", {}, sent=50 * number, consumed=30 * number, error=error)
+    broker = BrokerView("a", "c", {}, figures=FiguresTable(), sent=50 * number, consumed=30 * number, error=error)
     return ClusterSnapshot(BEGIN + number * SAMPLE * 1000, {"a": broker}, topics, groups)
 
 
@@ -71,6 +72,16 @@ def test_a_rate_is_unknown_while_a_broker_is_silent():
     assert history.rates("broker in", "a")[-1].value is None
     assert history.rate("sent") == 5  # of the samples before
     assert history.rate("broker in", "a") is None  # what it takes now is not known
+
+
+def test_sums_without_the_figures_of_a_broker_are_a_gap_unless_the_console_must_not_see_them():
+    for refused, lag in ((False, None), (True, 400)):
+        history = history_of(20)
+        lacking = snapshot(20)
+        lacking.brokers["b"] = BrokerView("b", "c", {}, error="it says nothing", refused=refused)
+        history.add(lacking)
+        assert [history.values("lag", name)[-1].value for name in ("", "billing")] == [lag, lag]
+        assert (history.values("sent", "orders")[-1].value is None) is not refused
 
 
 def test_what_is_gone_for_an_hour_is_forgotten():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.net.silent_servers import SilentServers
-from pyromq.remoting.command import JSON
+from pyromq.remoting.command import JSON, Response
+from pyromq.remoting.header import Header
 from pyromq.remoting.hooks import RemotingHook
 from pyromq.remoting.signer import AccessKeySigner, Signer
 
@@ -30,6 +32,8 @@ class ConnectionConfig:
     secret_key: str | None = field(default=None, repr=False)  # secret key of the account; never shown
     # Requests to servers that did not answer fail immediately. None: each request waits for its own deadline.
     silent: SilentServers | None = None
+    # Answers a client's requests to name servers while none of them answers; it returns None for other requests.
+    stand_in: Callable[[Header], Response | None] | None = None
 
     def __post_init__(self) -> None:
         if self.access_key is None and self.secret_key is None:

@@ -75,8 +75,7 @@ async def test_doctor_says_who_has_not_answered_in_time(config):
     assert f"<b>name server {name}</b>: has not answered when the 0.2 s for all checks were over" in page
 
 
-async def test_without_a_name_server_the_page_says_so(browser, cluster):
-    await browser.get("/")
+async def test_without_a_name_server_from_the_beginning_the_page_says_so(browser, cluster):
     await cluster.name_server.__aexit__(None, None, None)
     page = await browser.get("/", status=503)
     assert "No name server answers" in page or "No answer" in page

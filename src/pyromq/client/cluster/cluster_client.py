@@ -26,6 +26,7 @@ from pyromq.errors import (
     REFUSALS_OF_REPLICAS,
     DeadlineExceeded,
     MQError,
+    NoNameServer,
     NotRunning,
     NotTheMaster,
     ProtocolError,
@@ -131,7 +132,7 @@ class ClusterClient:
         self._shared: SharedConnections | None = None
         self._connections = connections_of(connections)
         self._pool = Pool(self._member.dispatcher, clock, self._connections)
-        self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
+        self.name_servers = self._name_servers()
         self._set_watch = ReplicaSetWatch(self, clock)
         self._fetching: dict[str, asyncio.Lock] = {}
         self._fetched: dict[str, float] = {}
@@ -149,13 +150,13 @@ class ClusterClient:
         self._shared = join(addresses, self._instance, self._member, self._clock, self._connections)
         if self._shared is not None:
             self._pool = self._shared.pool
-            self.name_servers = NameServers(self._addresses, self._pool, timeout=API_SECONDS)
+            self.name_servers = self._name_servers()
         try:
-            channel = await self.name_servers.connect()
-        except BaseException:
-            await self._close_pool()
-            raise
-        self.ip = channel.local_address[0]
+            self.ip = (await self.name_servers.connect()).local_address[0]
+        except BaseException as error:
+            if not (isinstance(error, NoNameServer) and self.name_servers.is_replaced):
+                await self._close_pool()
+                raise
         instance = self._shared.key.instance if self._shared is not None else new_instance()
         self.client_id = "@".join(filter(None, (self.ip, instance, self._producer_group)))
         self.running = True
@@ -166,6 +167,9 @@ class ClusterClient:
             )
         self.tasks.start(every(self._route_refresh_seconds, self.refresh_all, self._clock), name="refresh routes")
         self.tasks.start(every(WATCH_SECONDS, self._set_watch.look, self._clock), name="watch replica sets")
+
+    def _name_servers(self) -> NameServers:
+        return NameServers(self._addresses, self._pool, timeout=API_SECONDS, stand_in=self._connections.stand_in)
 
     async def close(self) -> None:
         """Stop the background tasks, unregister at every broker that got a heartbeat, close the connections.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from pyromq.errors import (
@@ -25,6 +25,7 @@ from pyromq.net.address_server import AddressServer, is_url, parse_addresses
 from pyromq.net.channel import Channel, Pool
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
+from pyromq.remoting.headers import BrokerClusterInfo
 
 logger = logger_of(__name__)
 
@@ -58,13 +59,22 @@ class NameServers:
     """Sends requests to the configured name servers, first to a random one, so that clients spread over all.
 
     `addresses` are `host:port`, or one URL of an address server. With a URL, no name server is known before `look_up`.
+    `stand_in` may answer a request that no name server answers.
     """
 
-    def __init__(self, addresses: Sequence[str], pool: Pool, *, timeout: float) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        pool: Pool,
+        *,
+        timeout: float,
+        stand_in: Callable[[Header], Response | None] | None = None,
+    ) -> None:
         self.address_server = AddressServer(addresses[0]) if is_url(addresses[0]) else None
         self.addresses = list(addresses) if self.address_server is None else []
         self._pool = pool
         self._timeout = timeout
+        self._stand_in = stand_in
         self._current = random.randrange(len(addresses))
         self._silent = False
 
@@ -124,7 +134,14 @@ class NameServers:
             except TimeoutError:
                 failures.append(DeadlineExceeded(f"{self._address} does not answer within {self._timeout:g} s"))
                 self._current += 1
+        if self._stand_in is not None and (response := self._stand_in(header)) is not None:
+            return response
         raise self._nobody(failures) from (failures[-1] if failures else None)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a client can do without name servers, because another source knows the brokers."""
+        return self._stand_in is not None and self._stand_in(BrokerClusterInfo()) is not None
 
     async def ask_each(self, header: Header, body: bytes = b"") -> list[Response]:
         """Send a request to each name server in turn and return the responses. Raises the first `Unavailable`."""

@@ -13,6 +13,7 @@ from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters
 from pyromq.client.admin.messages.delayed_messages import AsyncDelayedMessages
 from pyromq.client.admin.messages.undecided_transactions import AsyncHalfMessages
 from pyromq.client.client_config import ProducerConfig
+from pyromq.client.cluster.name_servers import addresses_of
 from pyromq.client.consumer.queue_reader import AsyncQueueReader
 from pyromq.client.producer.async_producer import AsyncProducer
 from pyromq.client.producer.batch_transactions import AsyncBatchTransactions
@@ -22,22 +23,27 @@ from pyromq.console.console_config import ConsoleConfig
 from pyromq.names import INNER_PRODUCER_GROUP, TOOLS_GROUP
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.silent_servers import SilentServers
+from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, QueuesAtBroker, TopicRoute, encode_body
+from pyromq.remoting.command import Response
+from pyromq.remoting.header import Header
+from pyromq.remoting.headers import BrokerClusterInfo, RouteOfTopic
 
 T = TypeVar("T")
 
 TIMEOUT = 5.0
 PATIENCE_SECONDS = 0.3  # a page waits this long for a new snapshot, and then shows the previous one
 MOST_AGE = 20  # a previous snapshot is shown up to this multiple of `snapshot_seconds`
+FORGOTTEN_MS = 86_400_000  # the longest range of charts: figures of a broker that left count until then
 
 
 class ClusterClients:
-    """The clients of one broker account. Each method that returns a client raises `NoNameServer` if no name server can
-    be reached.
+    """The clients of one broker account. Each method that returns a client raises `NoNameServer` if no name server has
+    answered yet. Later, the brokers seen before stand in for silent name servers.
     """
 
     def __init__(self, config: ConsoleConfig, connections: ConnectionConfig, clock: Clock) -> None:
         self._config = config
-        self._connections = connections
+        self._connections = replace(connections, stand_in=self._stand_in)
         self._clock = clock
         self._stack = AsyncExitStack()
         self._started: dict[type, Any] = {}
@@ -46,6 +52,7 @@ class ClusterClients:
         self._taking: asyncio.Task[ClusterSnapshot] | None = None
         self._silent = connections.silent or SilentServers(clock)
         self._seen: dict[str, BrokerView] = {}
+        self.fault_since_ms: int | None = None  # since when no name server answers
 
     async def close(self) -> None:
         if self._taking is not None:
@@ -129,17 +136,51 @@ class ClusterClients:
 
     async def _take(self) -> ClusterSnapshot:
         now = self._clock.now_ms()
-        snapshot = await take(await self.admin(), now)
-        for name, before in self._seen.items():
-            if name not in snapshot.brokers:
-                snapshot.brokers[name] = replace(before, runtime={}, error="no name server knows it any more")
+        admin, before, self.fault_since_ms = await self.admin(), self.fault_since_ms, None
+        snapshot = await take(admin, now, self._seen)
+        if self.fault_since_ms is not None:
+            self.fault_since_ms = before or self.fault_since_ms
+            snapshot.fault = f"no name server answers at {' or '.join(addresses_of(self._config.namesrv))}"
+            snapshot.fault_since_ms = self.fault_since_ms
         self.note_silence(snapshot)
         for name, broker in snapshot.brokers.items():
             if broker.error is not None and broker.error_since_ms is None:
                 broker.error_since_ms = self._seen.get(name, broker).error_since_ms or now
+        for name in [each.name for each in snapshot.silent if not each.is_registered]:
+            if (snapshot.brokers[name].error_since_ms or now) < now - FORGOTTEN_MS:
+                del snapshot.brokers[name]
         self._seen = dict(snapshot.brokers)
         self._snapshot = snapshot
         return snapshot
+
+    def _stand_in(self, header: Header) -> Response | None:
+        """Answer a request to name servers from the brokers seen before; None if the answer is not known."""
+        brokers = {
+            each.name: BrokerAddresses(each.name, each.cluster, each.addresses)
+            for each in self._seen.values()
+            if each.is_registered
+        }
+        body: ClusterTable | TopicRoute
+        if isinstance(header, BrokerClusterInfo) and brokers:
+            clusters: dict[str, list[str]] = {}
+            for name, each in brokers.items():
+                clusters.setdefault(each.cluster, []).append(name)
+            body = ClusterTable(brokers, clusters)
+            self.fault_since_ms = self.fault_since_ms or self._clock.now_ms()
+        elif isinstance(header, RouteOfTopic):
+            queues = [
+                QueuesAtBroker(name, topic.permission, topic.read_queues, topic.write_queues)
+                for name in brokers
+                if (figures := self._seen[name].figures) is not None
+                for topic in figures.topics
+                if topic.name == header.topic
+            ]
+            if not queues:
+                return None
+            body = TopicRoute([brokers[each.broker_name] for each in queues], queues=queues)
+        else:
+            return None
+        return Response(0, 0, body=encode_body(body))
 
     async def _client(self, kind: type[T], *, make: Callable[..., Awaitable[T] | T] | None = None, **options: Any) -> T:
         if kind not in self._started:

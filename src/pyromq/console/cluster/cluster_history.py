@@ -116,6 +116,13 @@ def _rate(before: Sample, after: Sample) -> float | None:
 
 
 def _values(snapshot: ClusterSnapshot) -> Iterator[tuple[Key, float]]:
+    """Yield the values of a sample. Sums are left out if they lack a broker, so that charts have a gap there."""
+    for broker in snapshot.brokers.values():
+        if broker.error is None:
+            yield ("broker in", broker.name), broker.sent
+            yield ("broker out", broker.name), broker.consumed
+    if snapshot.has_gaps:
+        return
     for topic in snapshot.topics.values():
         yield ("sent", topic.name), topic.sent
     for group in snapshot.groups.values():
@@ -123,10 +130,6 @@ def _values(snapshot: ClusterSnapshot) -> Iterator[tuple[Key, float]]:
             yield ("consumed", group.name), group.consumed
             yield ("lag", group.name), group.lag
             yield ("delay", group.name), group.delay_ms / 1000
-    for broker in snapshot.brokers.values():
-        if broker.error is None:
-            yield ("broker in", broker.name), broker.sent
-            yield ("broker out", broker.name), broker.consumed
     yield ("sent", ""), sum(each.sent for each in snapshot.topics.values() if each.kind == "normal")
     users = [each for each in snapshot.groups.values() if not each.is_system]
     yield ("consumed", ""), sum(each.consumed for each in users)
@@ -191,8 +194,9 @@ async def keep_sampling(
     told = False
     while True:
         try:
-            history.add(await clients.snapshot(fresh=True))
-            history.fault = ""
+            snapshot = await clients.snapshot(fresh=True)
+            history.add(snapshot)
+            history.fault = snapshot.fault or ""
             told = False
         except (MQError, OSError) as error:
             history.fault = str(error)

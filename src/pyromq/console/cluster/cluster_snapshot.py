@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from pyromq.client.admin.async_admin import AsyncAdmin
@@ -22,7 +22,7 @@ from pyromq.names import (
     SYSTEM_TOPICS,
     is_system_group,
 )
-from pyromq.remoting.bodies import FiguresTable, TopicFigures
+from pyromq.remoting.bodies import FiguresTable, GroupFigures
 
 MASTER = 0
 KINDS = ("normal", "retry", "dead letters", "system", "all")  # kinds of topics, as pages choose them
@@ -32,10 +32,11 @@ WARM_LAG, HIGH_LAG = 10_000, 1_000_000  # numbers of messages that are so even i
 
 @dataclass(slots=True)
 class BrokerView:
-    """A broker in a snapshot. `error` is the reason why its figures are missing, since `error_since_ms`.
+    """A broker in a snapshot. `error` is the reason why its figures are not those of now, since `error_since_ms`.
 
-    `refused`: the broker responded, but the console's keys have no right to the figures. `sent` and `consumed` are the
-    messages that users' topics and groups have sent and consumed here since they exist.
+    `figures` are the broker's latest; None if the console has got none yet. `refused`: the broker responded, but the
+    console's keys have no right to the figures. `is_registered`: name servers know the broker. `sent` and `consumed`
+    are the messages that users' topics and groups have sent and consumed here since they exist.
     """
 
     name: str
@@ -45,7 +46,8 @@ class BrokerView:
     error: str | None = None
     refused: bool = False
     error_since_ms: int | None = None
-    topics: list[TopicFigures] = field(default_factory=list)
+    figures: FiguresTable | None = None
+    is_registered: bool = True
     sent: int = 0
     consumed: int = 0
 
@@ -62,7 +64,7 @@ class BrokerView:
 
 @dataclass(slots=True)
 class TopicView:
-    """A topic in a snapshot: sums over all brokers that responded.
+    """A topic in a snapshot: sums of the latest figures of all brokers.
 
     `kind` is normal, retry, dead letters or system.
     """
@@ -96,7 +98,7 @@ class ConsumedTopic:
 
 @dataclass(slots=True)
 class GroupView:
-    """A consumer group in a snapshot: sums over all brokers that responded."""
+    """A consumer group in a snapshot: sums of the latest figures of all brokers."""
 
     name: str
     is_system: bool
@@ -126,31 +128,43 @@ class GroupView:
 
 @dataclass(slots=True)
 class ClusterSnapshot:
-    """The state of a cluster at `at_ms` (wall clock). `took_seconds` is how long the requests took."""
+    """The state of a cluster at `at_ms` (wall clock). `took_seconds` is how long the requests took.
+
+    `fault`: no name server answers, since `fault_since_ms`; the brokers are those known before.
+    """
 
     at_ms: int
     brokers: dict[str, BrokerView]
     topics: dict[str, TopicView] = field(default_factory=dict)
     groups: dict[str, GroupView] = field(default_factory=dict)
     took_seconds: float = 0.0
+    fault: str | None = None
+    fault_since_ms: int | None = None
 
     @property
     def silent(self) -> list[BrokerView]:
-        """The brokers whose figures are missing in the sums of topics and groups."""
+        """The brokers whose figures in the sums of topics and groups are old, or missing."""
         return [each for each in self.brokers.values() if each.error is not None]
 
     @property
     def silence(self) -> frozenset[str]:
         return frozenset(each.name for each in self.silent)
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether sums are too low, because a silent broker has never given its figures. A refusal is no gap: the sums
+        are of what the console may see.
+        """
+        return any(each.figures is None and not each.refused for each in self.silent)
+
     def groups_of(self, topic: str) -> list[GroupView]:
         """Return the groups that have consumed a topic, in order of names."""
         return [self.groups[name] for name in self.topics[topic].groups] if topic in self.topics else []
 
 
-async def take(admin: AsyncAdmin, at_ms: int) -> ClusterSnapshot:
+async def take(admin: AsyncAdmin, at_ms: int, known: Mapping[str, BrokerView]) -> ClusterSnapshot:
     """Ask all brokers at the same time; return a snapshot. A broker that does not respond is in the snapshot with its
-    error.
+    error, and with its figures in the snapshot before (`known`).
 
     Raises `NoNameServer`, or the error with which a name server refuses the request.
     """
@@ -161,20 +175,22 @@ async def take(admin: AsyncAdmin, at_ms: int) -> ClusterSnapshot:
         name: BrokerView(name, of_cluster.get(name, ""), dict(sorted(each.addresses.items())))
         for name, each in sorted(table.brokers.items())
     }
-    found = await asyncio.gather(*(_look(admin, each) for each in brokers.values()))
+    await asyncio.gather(*(_look(admin, each) for each in brokers.values()))
+    for name, before in known.items():
+        if name not in brokers:
+            gone = "no name server knows it any more"
+            brokers[name] = replace(before, runtime={}, error=gone, refused=False, is_registered=False)
+        elif brokers[name].error is not None:
+            brokers[name].figures = before.figures
     snapshot = ClusterSnapshot(at_ms, brokers)
-    for name, figures in zip(brokers, found, strict=True):
-        if figures is not None:
-            _add_topics(snapshot.topics, name, figures)
-            _add_groups(snapshot.groups, figures)
+    _add_figures(snapshot)
     _join(snapshot)
-    for name, figures in zip(brokers, found, strict=True):
-        if figures is not None:
+    for broker in brokers.values():
+        if broker.figures is not None:
             topics, groups = snapshot.topics, snapshot.groups
-            brokers[name].topics = figures.topics
-            brokers[name].sent = sum(each.sent for each in figures.topics if topics[each.name].kind == "normal")
-            users = [each for each in figures.groups if not groups[each.name].is_system]
-            brokers[name].consumed = sum(at.consumed for each in users for at in each.topics)
+            broker.sent = sum(each.sent for each in broker.figures.topics if topics[each.name].kind == "normal")
+            users = [each for each in broker.figures.groups if not groups[each.name].is_system]
+            broker.consumed = sum(at.consumed for each in users for at in each.topics)
     snapshot.took_seconds = time.monotonic() - began
     return snapshot
 
@@ -203,18 +219,33 @@ def kind_of(topic: str, broker_names: Iterable[str] = ()) -> str:
     return "normal"
 
 
-async def _look(admin: AsyncAdmin, broker: BrokerView) -> FiguresTable | None:
+async def _look(admin: AsyncAdmin, broker: BrokerView) -> None:
     if broker.address is None:
         broker.error = "no master is registered under this name"
-        return None
+        return
     try:
-        broker.runtime, figures = await asyncio.gather(
+        broker.runtime, broker.figures = await asyncio.gather(
             admin.broker_runtime(broker.address), admin.overviews.figures(broker.address)
         )
     except MQError as error:
         broker.error, broker.refused = str(error), isinstance(error, AccessDenied | NoPermission)
-        return None
-    return figures
+
+
+def _add_figures(snapshot: ClusterSnapshot) -> None:
+    """Add the figures of brokers to the sums, first those of brokers that respond.
+
+    Members are at every broker of the group's topics. A silent broker's list of members counts only if no other broker
+    knows them, because members may have left since.
+    """
+    brokers = sorted(snapshot.brokers.values(), key=lambda each: each.error is not None)
+    for broker in brokers:
+        if broker.figures is None:
+            continue
+        _add_topics(snapshot.topics, broker.name, broker.figures)
+        for each in broker.figures.groups:
+            group = snapshot.groups.get(each.name)
+            is_known = broker.error is not None and group is not None and bool(group.topics)
+            _add_group(snapshot.groups, each, () if is_known else each.members)
 
 
 def _add_topics(topics: dict[str, TopicView], broker: str, figures: FiguresTable) -> None:
@@ -232,21 +263,20 @@ def _add_topics(topics: dict[str, TopicView], broker: str, figures: FiguresTable
         view.last_store_ms = max(view.last_store_ms, each.last_store_ms)
 
 
-def _add_groups(groups: dict[str, GroupView], figures: FiguresTable) -> None:
-    for each in figures.groups:
-        view = groups.get(each.name)
-        if view is None:
-            view = groups[each.name] = GroupView(each.name, is_system_group(each.name))
-        view.members.update(each.members)
-        view.differs = view.differs or each.differs
-        view.enabled = view.enabled and each.enabled
-        for at in each.topics:
-            known = view.topics.get(at.topic)
-            if known is None:
-                known = view.topics[at.topic] = ConsumedTopic()
-            known.consumed += at.consumed
-            known.lag += at.lag
-            known.delay_ms = max(known.delay_ms, at.delay_ms)
+def _add_group(groups: dict[str, GroupView], figures: GroupFigures, members: Sequence[str]) -> None:
+    view = groups.get(figures.name)
+    if view is None:
+        view = groups[figures.name] = GroupView(figures.name, is_system_group(figures.name))
+    view.members.update(members)
+    view.differs = view.differs or figures.differs
+    view.enabled = view.enabled and figures.enabled
+    for at in figures.topics:
+        known = view.topics.get(at.topic)
+        if known is None:
+            known = view.topics[at.topic] = ConsumedTopic()
+        known.consumed += at.consumed
+        known.lag += at.lag
+        known.delay_ms = max(known.delay_ms, at.delay_ms)
 
 
 def _join(snapshot: ClusterSnapshot) -> None:

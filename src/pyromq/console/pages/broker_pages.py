@@ -40,10 +40,10 @@ async def broker(context: RequestContext) -> Response:
     line = next((each.line for each in replicas if each.line is not None), RuntimeFigures(found))
     table = None
     kind = context.query.get("kind") if context.query.get("kind") in KINDS else "normal"
-    if found.error is None:
+    if found.figures is not None:
         names = {found.name, found.cluster}
         table = Table[TopicFigures](
-            [each for each in found.topics if kind in ("all", kind_of(each.name, names))],
+            [each for each in found.figures.topics if kind in ("all", kind_of(each.name, names))],
             context.query,
             columns={
                 "topic": lambda each: each.name.casefold(),

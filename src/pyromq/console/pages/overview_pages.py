@@ -90,7 +90,11 @@ def groups_behind(snapshot: ClusterSnapshot) -> list[GroupView]:
 
 def problems_of(snapshot: ClusterSnapshot) -> list[Problem]:
     """Return the problems of the cluster, worst first: brokers, then groups as in `groups_behind`."""
-    found = [problem for broker in snapshot.brokers.values() for problem in _problems_of(broker)]
+    found = []
+    if snapshot.fault is not None:
+        text = f"{snapshot.fault[:1].upper()}{snapshot.fault[1:]} since {time_text(snapshot.fault_since_ms)}; brokers"
+        found.append(Problem("bad", f"{text} and topics are those known before", "/doctor"))
+    found += [problem for broker in snapshot.brokers.values() for problem in _problems_of(broker)]
     for group in snapshot.groups.values():
         if group.differs:
             text = f"Members of group {group.name} subscribe differently, and miss messages"

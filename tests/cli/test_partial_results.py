@@ -1,6 +1,9 @@
 """Commands while one of two brokers cannot be reached: the other one's answers, a warning, and exit code 1."""
 
 import json
+import os
+import signal
+import time
 
 import pytest
 
@@ -77,3 +80,27 @@ def test_what_must_be_complete_fails_by_name(cluster, cli, command):
     assert outcome.code == 1
     assert outcome.err.splitlines()[-1].startswith("error: ")
     assert "127.0.0.1:1" in outcome.err
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_stopped_is_waited_for_once_and_said_to_be_silent(cli, serve, tmp_path, monkeypatch):
+    names = serve()
+    ports = ("--broker-port", "0", "--namesrv", names.namesrv, "--broker-name", "broker-b")
+    other = serve("broker", data=tmp_path / "other", ports=ports)
+    monkeypatch.setenv("NAMESRV_ADDR", names.namesrv)
+    assert cli("topic", "create", "orders", "--queues", "4").code == 0
+    assert cli("send", "orders", stdin=b"\n".join([b"x"] * 40)).code == 0
+    assert len(cli("consume", "orders", "--last", "100").lines) == 40
+    os.kill(other.process.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        read = cli("consume", "orders", "--last", "100")
+        reading, began = time.monotonic() - began, time.monotonic()
+        found = cli("doctor", "orders")
+        checking = time.monotonic() - began
+    finally:
+        os.kill(other.process.pid, signal.SIGCONT)
+    assert (read.code, 0 < len(read.lines) < 40) == (1, True)
+    assert "broker-b is left out" in read.err and "takes requests, but answers none, for" in read.err
+    assert (found.code, "broker-b (id 0): takes connections at" in found.out) == (1, True)
+    assert reading < 4.5 and checking < 3.5, (reading, checking)  # a loaded machine has a second more

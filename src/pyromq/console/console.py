@@ -54,7 +54,7 @@ class Console:
         self.metrics = ConsoleMetrics(self.history, self.refusals)
         self._clients: dict[Keys, ClusterClients] = {}
         self._silent = SilentServers(self.clock)
-        self._connections = replace(connections_of(config.connections), silent=self._silent)
+        self.connections = replace(connections_of(config.connections), silent=self._silent)
         self._tasks = Tasks()
 
     @property
@@ -78,7 +78,7 @@ class Console:
         if account is not None and account.access_key and account.secret_key:
             keys = (account.access_key, account.secret_key)
         if keys not in self._clients:
-            connections = self._connections
+            connections = self.connections
             if keys is not None:
                 connections = replace(connections, signer=None, access_key=keys[0], secret_key=keys[1])
             self._clients[keys] = ClusterClients(self.config, connections, self.clock)
@@ -89,7 +89,7 @@ class Console:
             self.history, self.clients_of(None), self.clock, sample_seconds=self.config.sample_seconds
         )
         self._tasks.start(sampling, name="sampling")
-        self._tasks.start(self._silent.keep_looking(self._connections), name="look for silent servers")
+        self._tasks.start(self._silent.keep_looking(self.connections), name="look for silent servers")
         return self
 
     async def __aexit__(

@@ -11,8 +11,8 @@ from pathlib import Path
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.net.silent_servers import SilentServers
-from pyromq.remoting.command import JSON, Response
-from pyromq.remoting.header import Header
+from pyromq.remoting.bodies import ClusterTable, TopicRoute
+from pyromq.remoting.command import JSON
 from pyromq.remoting.hooks import RemotingHook
 from pyromq.remoting.signer import AccessKeySigner, Signer
 
@@ -32,8 +32,9 @@ class ConnectionConfig:
     secret_key: str | None = field(default=None, repr=False)  # secret key of the account; never shown
     # Requests to servers that did not answer fail immediately. None: each request waits for its own deadline.
     silent: SilentServers | None = None
-    # Answers a client's requests to name servers while none of them answers; it returns None for other requests.
-    stand_in: Callable[[Header], Response | None] | None = None
+    # Stands in for name servers while none answers a client: returns the route of a topic, or with None the brokers of
+    # all clusters. It returns None for what it does not know.
+    stand_in: Callable[[str | None], ClusterTable | TopicRoute | None] | None = None
 
     def __post_init__(self) -> None:
         if self.access_key is None and self.secret_key is None:

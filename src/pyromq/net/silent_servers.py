@@ -33,6 +33,7 @@ class SilentServers:
         self._clock = clock
         # Silent servers: monotonic time of their last sign of life, and what is wrong.
         self._silent: dict[str, tuple[float, str]] = {}
+        self._looking = False
         self._waiting: dict[str, dict[Completed, float]] = {}  # requests under way, with the times of their sending
 
     def since_ms(self, address: str) -> int | None:
@@ -70,8 +71,12 @@ class SilentServers:
         return complete
 
     async def keep_looking(self, connections: ConnectionConfig) -> None:
-        """Ask suspected and silent servers for a sign of life, until cancelled."""
+        """Ask suspected and silent servers for a sign of life, until cancelled. Return at once if a task does so."""
         from pyromq.net.channel import Pool
+
+        if self._looking:
+            return
+        self._looking = True
 
         pool = Pool(Dispatcher(), self._clock, replace(connections, silent=None))
 
@@ -81,6 +86,7 @@ class SilentServers:
         try:
             await every(LOOK_SECONDS, look, self._clock)
         finally:
+            self._looking = False
             await pool.close()
 
     def _doubtful(self) -> list[str]:

@@ -1,12 +1,14 @@
 """Diagnosis tells apart what is wrong, and says what to do."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 from tests.waiting import until
 
 from pyromq import speedups
+from pyromq.client.admin import diagnosis
 from pyromq.client.admin.diagnosis import Finding, diagnose
 from pyromq.store.retention import DiskUse
 from pyromq.testing.cluster import Cluster
@@ -52,9 +54,9 @@ async def test_a_brokers_port_is_no_name_server(cluster):
     assert "9876" in finding.advice
 
 
-async def until_time_is_up(cluster, diagnosis, is_waiting):
+async def until_time_is_up(cluster, diagnosing, is_waiting):
     """Return what a diagnosis of two seconds finds whose time is up when it waits for an answer."""
-    task = asyncio.create_task(diagnosis)
+    task = asyncio.create_task(diagnosing)
     await until(is_waiting)
     await cluster.clock.advance(2)  # a broker has three seconds to answer
     return await task
@@ -64,14 +66,15 @@ async def test_a_name_server_that_does_not_answer_in_time_is_named_with_what_was
     taken = []
     async with await asyncio.start_server(lambda _, writer: taken.append(writer), "127.0.0.1", 0) as silent:
         name = f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-        diagnosis = diagnose(f"{cluster.namesrv};{name};127.0.0.1:1", clock=cluster.clock, seconds=2)
-        findings = await until_time_is_up(cluster, diagnosis, lambda: taken)
+        diagnosing = diagnose(f"{cluster.namesrv};{name};127.0.0.1:1", clock=cluster.clock, seconds=2)
+        findings = await until_time_is_up(cluster, diagnosing, lambda: taken)
         for each in taken:
             each.close()
             await each.wait_closed()
-    assert [finding.ok for finding in findings] == [True, True, False]
+    assert [finding.ok for finding in findings] == [True, True, False, False]
+    assert findings[2].name == "name server 127.0.0.1:1"  # it was asked at the same time
     text = "has not answered when the 2 s for all checks were over"
-    assert findings[-1] == Finding(f"name server {name}", False, text, "not asked any more: name server 127.0.0.1:1")
+    assert findings[-1] == Finding(f"name server {name}", False, text)
 
 
 async def test_brokers_and_topics_that_were_not_asked_in_time_are_named():
@@ -79,11 +82,29 @@ async def test_brokers_and_topics_that_were_not_asked_in_time_are_named():
         link = cluster.links[0]
         link.answers.pause()
         before = link.connections
-        diagnosis = diagnose(cluster.namesrv, "orders", clock=cluster.clock, seconds=2)
-        *_, last = await until_time_is_up(cluster, diagnosis, lambda: link.connections > before)
+        diagnosing = diagnose(cluster.namesrv, "orders", clock=cluster.clock, seconds=2)
+        *_, last = await until_time_is_up(cluster, diagnosing, lambda: link.connections > before)
         link.answers.resume()
     assert last.name == "broker broker-a (id 0)"
-    assert last.advice == "not asked any more: broker broker-b (id 0), topic orders"
+    assert last.advice == "not asked any more: topic orders"
+
+
+async def test_a_broker_that_hangs_takes_one_limit_and_the_others_are_checked(monkeypatch):
+    monkeypatch.setattr(diagnosis, "TIMEOUT", 0.3)
+    async with Cluster(brokers=3, linked=True) as cluster:
+        for number in (0, 2):
+            cluster.links[number].answers.pause()
+        began = time.monotonic()
+        findings = await diagnose(f"{cluster.namesrv};{cluster.namesrv}", "orders")
+        assert time.monotonic() - began < 1.2  # and not a limit for each broker and name server
+        for number in (0, 2):
+            cluster.links[number].answers.resume()
+    names = [finding.name for finding in findings if finding.name.startswith("broker")]
+    assert names == [f"broker broker-{letter} (id 0)" for letter in "abcabc"]
+    assert [finding.ok for finding in findings if finding.name.startswith("broker")] == [False, True, False] * 2
+    hangs = findings[1]
+    assert hangs.text.startswith("takes connections at 127.0.0.") and "does not answer" in hangs.text
+    assert "the process is stopped, or it hangs" in hangs.advice
 
 
 async def test_no_broker_registered():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Container, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 
-from pyromq.client.admin.admin_client import ClusterBrokers
+from pyromq.client.admin.admin_client import ClusterBrokers, masters_of
 from pyromq.client.admin.finding import Finding as Finding
+from pyromq.client.admin.group_diagnosis import group_findings
 from pyromq.client.admin.replica_diagnosis import set_findings
 from pyromq.client.admin.replica_sets import ask_set
 from pyromq.client.cluster.cluster_client import ClusterClient
@@ -19,10 +20,12 @@ from pyromq.clock import Clock, SystemClock
 from pyromq.errors import (
     AnotherServer,
     ConnectionLost,
+    DeadlineExceeded,
     HostNotFound,
     MQError,
     NoNameServer,
     NoPermission,
+    SilentServer,
     TlsRefused,
     TopicNotFound,
     Unavailable,
@@ -42,9 +45,10 @@ from pyromq.remoting.headers import BrokerClusterInfo, BrokerState, RouteOfTopic
 WITH_TLS = "give the authority of its certificate: --tls-ca FILE (ConnectionConfig.tls), see docs/tls.md"
 WITHOUT_TLS = "leave out --tls... options and PYROMQ_TLS... variables, or enable TLS at the server"
 OTHER_FILES = "check --tls-ca, --tls-cert, --tls-key and the server's certificate; see docs/tls.md"
-_SECONDS = 3.0
+HANGS = "the process is stopped, or it hangs: look at it, at its machine's load and disk, and start it again"
 
-TIMEOUT = 3.0
+CONNECT_SECONDS = 0.5  # limit of the connection that tells a process that hangs from an address that leads nowhere
+TIMEOUT = 2.0  # limit of each request to a broker: doctor is asked when one of them hangs
 
 
 async def diagnose(
@@ -55,30 +59,26 @@ async def diagnose(
     connections: ConnectionConfig | None = None,
     seconds: float | None = None,
 ) -> list[Finding]:
-    """Check name servers, brokers and a topic, and return the findings in order.
+    """Check name servers, brokers and a topic with its groups, and return the findings in order.
 
-    The brokers of a failing name server are not checked. After `seconds` (None: no limit) this returns the findings so
-    far, and a last one that names the silent server and the checks left out. Raises `UsageError` naming a TLS file that
-    cannot be used.
+    Servers are asked at the same time. The brokers of a failing name server are not checked. After `seconds` (None: no
+    limit) this returns the findings so far, and one for each silent server; the last one names the checks left out.
+    Raises `UsageError` naming a TLS file that cannot be used.
     """
     connections = connections_of(connections)
     if connections.tls is not None:
         connections.tls.context()
     clock = clock or SystemClock()
-    found: list[Finding] = []
-    asking = _Asking()
-
-    async def check() -> None:
-        async for finding in _check_name_servers(namesrv, topic, asking, clock=clock, connections=connections):
-            found.append(finding)  # noqa: PERF401  the findings so far are returned if the time runs out
-
+    report = _Report()
+    check = _check_name_servers(namesrv, topic, report, clock=clock, connections=connections)
     if seconds is None:
-        await check()
-    elif not await _ends_within(check(), seconds, clock):
+        await check
+    elif not await _ends_within(check, seconds, clock):
         text = f"has not answered when the {seconds:g} s for all checks were over"
-        left = f"not asked any more: {', '.join(asking.left)}" if asking.left else ""
-        found.append(Finding(asking.whom, False, text, left))
-    return found
+        left = f"not asked any more: {', '.join(report.left)}" if report.left else ""
+        *others, last = sorted(report.waiting, key=report.waiting.__getitem__) or ["doctor"]
+        return [*report.findings, *(Finding(each, False, text) for each in others), Finding(last, False, text, left)]
+    return report.findings
 
 
 async def _ends_within(work: Coroutine[None, None, None], seconds: float, clock: Clock) -> bool:
@@ -95,56 +95,72 @@ async def _ends_within(work: Coroutine[None, None, None], seconds: float, clock:
         await asyncio.gather(working, waiting, return_exceptions=True)
 
 
-@dataclass(slots=True)
-class _Asking:
-    """The server whose reply is awaited, and the checks that come after it."""
+Place = tuple[int, ...]  # orders findings: number of the name server, step of its check, number of the broker
 
-    whom: str = "name servers"
-    left: Sequence[str] = ()
+
+class _Report:
+    """The findings so far. `waiting` are the servers whose reply is awaited, `left` the checks that come after it."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, Place] = {}
+        self.left: dict[str, None] = {}
+        self._found: list[tuple[Place, Finding]] = []
+
+    def add(self, place: Place, *findings: Finding) -> None:
+        self._found += ((place, each) for each in findings)
+
+    @contextmanager
+    def asking(self, name: str, place: Place) -> Iterator[None]:
+        """Note a server as awaited inside the context; a cancelled check leaves it noted."""
+        self.left.pop(name, None)
+        self.waiting[name] = place
+        yield
+        self.waiting.pop(name, None)  # another name server may name the same broker
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for _, finding in sorted(self._found, key=lambda each: each[0])]
 
 
 async def _check_name_servers(
-    namesrv: str | None, topic: str | None, asking: _Asking, *, clock: Clock, connections: ConnectionConfig
-) -> AsyncIterator[Finding]:
+    namesrv: str | None, topic: str | None, report: _Report, *, clock: Clock, connections: ConnectionConfig
+) -> None:
     addresses = addresses_of(namesrv)
     if is_url(addresses[0]):
-        url = addresses[0]
-        asking.whom = f"address server {url}"
-        try:
-            addresses = await AddressServer(url).look_up()
-        except NoNameServer as error:
-            yield Finding(asking.whom, False, str(error))
-            return
-        yield Finding(asking.whom, True, f"names {';'.join(addresses)}")
-    for number, address in enumerate(addresses, 1):
-        asking.whom = f"name server {address}"
-        asking.left = [f"name server {each}" for each in addresses[number:]]
+        name = f"address server {addresses[0]}"
+        with report.asking(name, (-1,)):
+            try:
+                addresses = await AddressServer(addresses[0]).look_up()
+            except NoNameServer as error:
+                report.add((-1,), Finding(name, False, str(error)))
+                return
+        report.add((-1,), Finding(name, True, f"names {';'.join(addresses)}"))
+    if topic is not None:
+        report.left[f"topic {topic}"] = None
+
+    async def check(number: int, address: str) -> None:
         cluster = ClusterClient(address, clock, connections=connections)
         try:
-            async for finding in _check_all(cluster, address, topic, asking, clock=clock):
-                yield finding
+            await _check_all(cluster, address, topic, report, number=number, clock=clock)
         finally:
             await cluster.close()
 
+    await asyncio.gather(*(check(number, address) for number, address in enumerate(addresses)))
+
 
 async def _check_all(
-    cluster: ClusterClient, address: str, topic: str | None, asking: _Asking, *, clock: Clock
-) -> AsyncIterator[Finding]:
-    finding, table = await _check_name_server(cluster, address, clock)
-    yield finding
-    for certificate in certificates_of(finding.name, cluster.open_channel(address), clock):
-        yield certificate
+    cluster: ClusterClient, address: str, topic: str | None, report: _Report, *, number: int, clock: Clock
+) -> None:
+    with report.asking(f"name server {address}", (number,)):
+        finding, table = await _check_name_server(cluster, address, clock)
+        report.add((number, 0), finding, *certificates_of(finding.name, cluster.open_channel(address), clock))
     if table is None:
         return
-    behind = asking.left
+    reached = await _check_brokers(cluster, address, table, report, number=number, clock=clock)
     if topic is not None:
-        asking.left = [f"topic {topic}", *behind]
-    async for finding in _check_brokers(cluster, address, table, asking, clock=clock):
-        yield finding
-    if topic is not None:
-        asking.whom, asking.left = f"topic {topic}", behind
-        async for finding in _check_topic(cluster, topic):
-            yield finding
+        with report.asking(f"topic {topic}", (number, 3)):
+            async for finding in _check_topic(cluster, topic, reached):
+                report.add((number, 3), finding)
 
 
 async def _check_name_server(cluster: ClusterClient, address: str, clock: Clock) -> tuple[Finding, ClusterTable | None]:
@@ -174,30 +190,40 @@ async def _check_name_server(cluster: ClusterClient, address: str, clock: Clock)
 
 
 async def _check_brokers(
-    cluster: ClusterClient, name_server: str, table: ClusterTable, asking: _Asking, *, clock: Clock
-) -> AsyncIterator[Finding]:
+    cluster: ClusterClient, name_server: str, table: ClusterTable, report: _Report, *, number: int, clock: Clock
+) -> set[str]:
+    """Check all brokers at the same time, then their replica sets. Return the addresses of brokers that answer."""
     if not table.brokers:
         advice = f"start one with `pyromq serve broker --namesrv {name_server}`, or correct its namesrvAddr setting"
-        yield Finding("brokers", False, "no broker is registered", advice)
+        report.add((number, 1), Finding("brokers", False, "no broker is registered", advice))
+    reached: set[str] = set()
+    sets: set[str] = set()  # names of replica sets
+
+    async def check(place: Place, broker_name: str, broker_id: int, address: str) -> None:
+        name = f"broker {broker_name} (id {broker_id})"
+        with report.asking(name, place):
+            figures = await _ask_broker(cluster, name, address, clock=clock)
+        if isinstance(figures, Finding):
+            report.add(place, figures)
+        else:
+            reached.add(address)
+            report.add(place, _check_figures(name, address, figures))
+            if "pyromqReplica" in figures:
+                sets.add(broker_name)
+        report.add(place, *certificates_of(name, cluster.open_channel(address), clock))
+
+    async def check_set(place: Place, broker_name: str) -> None:
+        with report.asking(f"replica set {broker_name}", place):
+            report.add(place, *await _check_set(cluster, name_server, table.brokers[broker_name], clock))
+
     brokers = [
-        (f"broker {broker_name} (id {broker_id})", address, broker_name)
+        (broker_name, broker_id, address)
         for broker_name, broker in sorted(table.brokers.items())
         for broker_id, address in sorted(broker.addresses.items())
     ]
-    behind = asking.left
-    sets: dict[str, None] = {}  # names of replica sets, in order
-    for number, (name, address, broker_name) in enumerate(brokers, 1):
-        asking.whom, asking.left = name, [*(each for each, *_ in brokers[number:]), *behind]
-        figures: dict[str, str] = {}
-        yield await _check_broker(cluster, name, address, figures, clock=clock)
-        for certificate in certificates_of(name, cluster.open_channel(address), clock):
-            yield certificate
-        if "pyromqReplica" in figures:
-            sets[broker_name] = None
-    for set_name in sets:
-        asking.whom, asking.left = f"replica set {set_name}", behind
-        for finding in await _check_set(cluster, name_server, table.brokers[set_name], clock):
-            yield finding
+    await asyncio.gather(*(check((number, 1, place), *each) for place, each in enumerate(brokers)))
+    await asyncio.gather(*(check_set((number, 2, place), each) for place, each in enumerate(sorted(sets))))
+    return reached
 
 
 async def _check_set(
@@ -211,16 +237,16 @@ async def _check_set(
     return set_findings(found, name_server, registered.addresses.get(MASTER))
 
 
-async def _check_broker(
-    cluster: ClusterClient, name: str, address: str, figures: dict[str, str], *, clock: Clock
-) -> Finding:
-    """Return the finding about a broker. The broker's runtime figures are added to `figures`."""
+async def _ask_broker(cluster: ClusterClient, name: str, address: str, *, clock: Clock) -> dict[str, str] | Finding:
+    """Return a broker's runtime figures, or the finding about a broker that does not give them."""
     try:
         response = (await cluster.ask(address, BrokerState(), timeout=TIMEOUT)).check()
-        figures |= decode_body(KeyValues, response.body).table
+        return decode_body(KeyValues, response.body).table
     except Unavailable as error:
         if (finding := await explained(name, address, error, clock)) is not None:
             return finding
+        if isinstance(error, DeadlineExceeded | SilentServer) and await _takes_connections(address, clock):
+            return Finding(name, False, f"takes connections at {address}, but does not answer: {error}", HANGS)
         host = address.rpartition(":")[0]
         advice = (
             f"the broker tells clients to use {host}; if that is no address for this machine, start the broker with "
@@ -229,6 +255,10 @@ async def _check_broker(
         return Finding(name, False, f"advertises {address}, which cannot be reached from here: {error}", advice)
     except MQError as error:
         return Finding(name, False, f"answers at {address}, but: {error}", "see the broker's log")
+
+
+def _check_figures(name: str, address: str, figures: Mapping[str, str]) -> Finding:
+    """Return the finding about a broker that answers with these figures."""
     if refusal := figures.get("sendRefusal"):  # only brokers of pyromq send this key and those read below
         return Finding(name, False, f"answers at {address}, but takes no messages", refusal)
     if missing := figures.get("pyromqMissingFile"):
@@ -249,7 +279,8 @@ async def _check_broker(
     return Finding(name, True, text)
 
 
-async def _check_topic(cluster: ClusterClient, topic: str) -> AsyncIterator[Finding]:
+async def _check_topic(cluster: ClusterClient, topic: str, reached: Container[str]) -> AsyncIterator[Finding]:
+    """Yield the findings about a topic, and about its groups at the brokers that can be reached."""
     name = f"topic {topic}"
     try:
         check_topic(topic)
@@ -273,6 +304,9 @@ async def _check_topic(cluster: ClusterClient, topic: str) -> AsyncIterator[Find
         yield Finding(
             name, True, f"has {counted(len(route.writable), 'queue')} to write, {len(route.readable)} to read"
         )
+    masters = [address for address in masters_of(body.brokers).values() if address in reached]
+    for finding in await group_findings(cluster, topic, masters, timeout=TIMEOUT):
+        yield finding
 
 
 async def _check_auto_creation(cluster: ClusterClient, topic: str) -> Finding:
@@ -312,6 +346,16 @@ def certificates_of(name: str, channel: Channel | None, clock: Clock) -> list[Fi
     return [Finding(f"certificate of {name}", is_long, lifetime(left), "" if is_long else advice)]
 
 
+async def _takes_connections(address: str, clock: Clock) -> bool:
+    """Return whether the server's system opens connections; it does so for a process that is stopped, too."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await (await connect(address, Dispatcher(), clock, connections=ConnectionConfig())).close()
+    except (MQError, TimeoutError):
+        return False
+    return True
+
+
 async def _answers_plainly(address: str, clock: Clock) -> bool:
     try:
         channel = await connect(address, Dispatcher(), clock, connections=ConnectionConfig())
@@ -319,7 +363,7 @@ async def _answers_plainly(address: str, clock: Clock) -> bool:
         return False
     try:
         # A response of any kind shows that plain connections are accepted.
-        answer = await channel.call(BrokerState(), timeout=_SECONDS)
+        answer = await channel.call(BrokerState(), timeout=TIMEOUT)
     except MQError:
         return False
     finally:

@@ -166,6 +166,8 @@ class ClusterClient:
                 every(REFRESH_SECONDS, self.name_servers.look_up, self._clock), name="look up name servers"
             )
         self.tasks.start(every(self._route_refresh_seconds, self.refresh_all, self._clock), name="refresh routes")
+        if (silent := self._connections.silent) is not None:
+            self.tasks.start(silent.keep_looking(self._connections), name="look for silent servers")
         self.tasks.start(every(WATCH_SECONDS, self._set_watch.look, self._clock), name="watch replica sets")
 
     def _name_servers(self) -> NameServers:

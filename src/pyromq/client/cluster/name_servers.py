@@ -23,9 +23,10 @@ from pyromq.errors import (
 from pyromq.logs import logger_of
 from pyromq.net.address_server import AddressServer, is_url, parse_addresses
 from pyromq.net.channel import Channel, Pool
+from pyromq.remoting.bodies import ClusterTable, TopicRoute, encode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
-from pyromq.remoting.headers import BrokerClusterInfo
+from pyromq.remoting.headers import BrokerClusterInfo, RouteOfTopic
 
 logger = logger_of(__name__)
 
@@ -59,7 +60,7 @@ class NameServers:
     """Sends requests to the configured name servers, first to a random one, so that clients spread over all.
 
     `addresses` are `host:port`, or one URL of an address server. With a URL, no name server is known before `look_up`.
-    `stand_in` may answer a request that no name server answers.
+    `stand_in` is that of `ConnectionConfig`.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class NameServers:
         pool: Pool,
         *,
         timeout: float,
-        stand_in: Callable[[Header], Response | None] | None = None,
+        stand_in: Callable[[str | None], ClusterTable | TopicRoute | None] | None = None,
     ) -> None:
         self.address_server = AddressServer(addresses[0]) if is_url(addresses[0]) else None
         self.addresses = list(addresses) if self.address_server is None else []
@@ -134,14 +135,20 @@ class NameServers:
             except TimeoutError:
                 failures.append(DeadlineExceeded(f"{self._address} does not answer within {self._timeout:g} s"))
                 self._current += 1
-        if self._stand_in is not None and (response := self._stand_in(header)) is not None:
-            return response
+        if (known := self._known(header)) is not None:
+            return Response(ResponseCode.SUCCESS, 0, body=encode_body(known))
         raise self._nobody(failures) from (failures[-1] if failures else None)
 
     @property
     def is_replaced(self) -> bool:
         """Whether a client can do without name servers, because another source knows the brokers."""
-        return self._stand_in is not None and self._stand_in(BrokerClusterInfo()) is not None
+        return self._known(BrokerClusterInfo()) is not None
+
+    def _known(self, header: Header) -> ClusterTable | TopicRoute | None:
+        """Return what stands in for the answer of a name server; None if nothing does."""
+        if self._stand_in is None or not isinstance(header, BrokerClusterInfo | RouteOfTopic):
+            return None
+        return self._stand_in(header.topic if isinstance(header, RouteOfTopic) else None)
 
     async def ask_each(self, header: Header, body: bytes = b"") -> list[Response]:
         """Send a request to each name server in turn and return the responses. Raises the first `Unavailable`."""

@@ -23,10 +23,7 @@ from pyromq.console.console_config import ConsoleConfig
 from pyromq.names import INNER_PRODUCER_GROUP, TOOLS_GROUP
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.silent_servers import SilentServers
-from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, QueuesAtBroker, TopicRoute, encode_body
-from pyromq.remoting.command import Response
-from pyromq.remoting.header import Header
-from pyromq.remoting.headers import BrokerClusterInfo, RouteOfTopic
+from pyromq.remoting.bodies import BrokerAddresses, ClusterTable, QueuesAtBroker, TopicRoute
 
 T = TypeVar("T")
 
@@ -153,34 +150,23 @@ class ClusterClients:
         self._snapshot = snapshot
         return snapshot
 
-    def _stand_in(self, header: Header) -> Response | None:
-        """Answer a request to name servers from the brokers seen before; None if the answer is not known."""
-        brokers = {
-            each.name: BrokerAddresses(each.name, each.cluster, each.addresses)
-            for each in self._seen.values()
-            if each.is_registered
-        }
-        body: ClusterTable | TopicRoute
-        if isinstance(header, BrokerClusterInfo) and brokers:
-            clusters: dict[str, list[str]] = {}
-            for name, each in brokers.items():
-                clusters.setdefault(each.cluster, []).append(name)
-            body = ClusterTable(brokers, clusters)
+    def _stand_in(self, topic: str | None) -> ClusterTable | TopicRoute | None:
+        """Return the route of a topic, or with None all brokers, as they were seen before; None if they never were."""
+        seen = {name: each for name, each in self._seen.items() if each.is_registered}
+        brokers = {name: BrokerAddresses(name, each.cluster, each.addresses) for name, each in seen.items()}
+        if topic is None:
             self.fault_since_ms = self.fault_since_ms or self._clock.now_ms()
-        elif isinstance(header, RouteOfTopic):
-            queues = [
-                QueuesAtBroker(name, topic.permission, topic.read_queues, topic.write_queues)
-                for name in brokers
-                if (figures := self._seen[name].figures) is not None
-                for topic in figures.topics
-                if topic.name == header.topic
-            ]
-            if not queues:
-                return None
-            body = TopicRoute([brokers[each.broker_name] for each in queues], queues=queues)
-        else:
-            return None
-        return Response(0, 0, body=encode_body(body))
+            clusters: dict[str, list[str]] = {}
+            for name, each in seen.items():
+                clusters.setdefault(each.cluster, []).append(name)
+            return ClusterTable(brokers, clusters) if brokers else None
+        queues = [
+            QueuesAtBroker(name, at.permission, at.read_queues, at.write_queues)
+            for name, each in seen.items()
+            for at in (each.figures.topics if each.figures is not None else ())
+            if at.name == topic
+        ]
+        return TopicRoute([brokers[each.broker_name] for each in queues], queues=queues) if queues else None
 
     async def _client(self, kind: type[T], *, make: Callable[..., Awaitable[T] | T] | None = None, **options: Any) -> T:
         if kind not in self._started:

@@ -61,7 +61,7 @@ async def doctor(context: RequestContext) -> Response:
             config.namesrv,
             topic,
             clock=context.console.clock,
-            connections=config.connections,
+            connections=context.console.connections,  # they know which servers are silent, and since when
             seconds=config.doctor_seconds,
         )
     except MQError as error:

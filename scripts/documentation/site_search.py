@@ -25,6 +25,7 @@ KINDS = {
     "docs/glossary": 0.6,
     "docs/reference/": 0.8,
     "docs/how-to/": 1.1,
+    "docs/spark": 0.9,  # a question that does not name Spark is seldom about it
 }
 # Sphinx's own search, which wants all words on one page and shows excerpts only from a server.
 _UNUSED = ("searchindex.js", "_static/searchtools.js", "_static/language_data.js")

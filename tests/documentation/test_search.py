@@ -91,6 +91,8 @@ def small_search():
         "my group falls behind": "docs/lag",
         "BACKLOG": "docs/lag",
         "consume_from_where": "docs/lag",
+        "consume.from.where": "docs/lag",
+        "faild messge": "docs/retries",
         "consume from where?": "docs/lag",
     }.items(),
 )

@@ -8,18 +8,32 @@
 const STOP_WORDS = new Set(
   `a about after all also am an and any are as at be been before being both but by can cannot cant could did do
   does doesnt doing don dont each for from get gets getting give go goes good got had has have having he her
-  here his how however i if in into is isnt it its just let like ll make me mine more most my myself need no nor
-  not now of off on once one only or other our out own please possible re same should so some such t than that
+  here his how however i if in into is isnt it its just let like ll make me mine more most my myself need nor
+  now of off on once one only or other our out own please possible re same should so some such t than that
   the their them then there these they thing this those through to too until up use used using ve very want was
-  way we were what whats when where whether which while who whom why will with wont without work works would you
+  way we were what whats when where whether which while who whom why will with wont work works would you
   your`.split(/\s+/),
 );
-const WEIGHTS = { title: 3, heading: 3, words: 2 }; // what a term counts there, in occurrences in the text
+// Forms of a word that a stemmer does not know: "lost messages" is about losing messages.
+const FORMS = new Map(
+  `began begun begin | built build | chose chosen choose | consumption consume | deletion delete | delivery deliver |
+  deliveries deliver | failure fail | failures fail | grew grown grow | held hold | kept keep | loss losses lost lose |
+  production produce | ran run | retention retain | rose risen rise | sent send | subscription subscribe |
+  subscriptions subscribe | threw thrown throw | woke wake | wrote written write`
+    .split("|")
+    .flatMap((line) => {
+      const words = line.trim().split(/\s+/);
+      return words.slice(0, -1).map((form) => [form, words.at(-1)]);
+    }),
+);
+const WEIGHTS = { title: 3, heading: 3, words: 3 }; // what a term counts there, in occurrences in the text
 const PHRASE = 4; // what a title, a heading or a search word counts that is asked for as a whole
 const SATURATION = 3; // BM25's k1
 const LENGTH = 0.4; // BM25's b
 const COVERAGE = 0.4; // how much it counts that all terms are found: the exponent of their share
-const SYNONYM = 0.5; // what a word counts itself if it has synonyms, which count as one more term
+const HAS_SYNONYMS = 0.5; // what a word counts if it has synonyms, which count as one more term
+const SYNONYMS = 0.8; // what a group of synonyms counts
+const NUMBER = 0.5; // what a number counts
 const TYPO = 0.7; // what a misspelled word counts
 const LONGEST_WORD = 30; // of a misspelled one: trying forms of a word takes time with the square of its length
 const MOST_LETTERS = 4000; // of a question: a traceback that somebody pasted
@@ -30,7 +44,9 @@ class SiteSearch {
   constructor({ pages, synonyms, kinds }, stem) {
     this.stems = new Map();
     this.stemWord = stem;
+    this.spellings = new Set(); // words as written
     this.synonyms = this.readSynonyms(synonyms);
+    synonyms.flat().forEach((text) => this.split(text).forEach((word) => this.spellings.add(word)));
     this.pages = pages.map(({ name, title }) => ({ name, title, weight: weightOf(name, kinds) }));
     this.sections = [];
     this.postings = new Map(); // term -> [[section, weighted count]]
@@ -46,12 +62,18 @@ class SiteSearch {
       return found.length;
     };
     const length = lines.reduce((sum, line) => sum + add(line, 1), 0);
+    for (const text of [title, heading, ...words, ...lines]) {
+      this.split(text).forEach((word) => this.spellings.add(word));
+    }
     add(title, WEIGHTS.title);
     if (anchor) add(heading, WEIGHTS.heading);
     words.forEach((phrase) => add(phrase, WEIGHTS.words));
     const at = this.sections.length;
-    const content = (text) => this.words(text).filter((word) => !this.stopStems.has(word));
-    const phrases = [title, heading, ...words].map(content);
+    const phrases = [title, heading, ...words].map((text) => {
+      const all = this.words(text);
+      const content = all.filter((word) => !this.stopStems.has(word));
+      return { content, share: content.length / (all.length || 1) };
+    });
     this.sections.push({ page, heading, anchor, lines, length, phrases });
     counts.forEach((count, term) => {
       if (!this.postings.has(term)) this.postings.set(term, []);
@@ -115,7 +137,7 @@ class SiteSearch {
   }
 
   // A function that returns the worth of the best title, heading or search word of a section whose words are all asked
-  // for, or have synonyms that are.
+  // for, or have synonyms that are. Stop words lower its worth.
   phraseWorth(worths) {
     const known = new Map();
     const worthOf = (word) => {
@@ -126,8 +148,8 @@ class SiteSearch {
       return known.get(word);
     };
     const sum = (total, word) => total + worthOf(word);
-    return ({ phrases }) =>
-      phrases.reduce((best, phrase) => (phrase.every(worthOf) ? Math.max(best, phrase.reduce(sum, 0)) : best), 0);
+    const worth = ({ content, share }) => (content.every(worthOf) ? share * content.reduce(sum, 0) : 0);
+    return ({ phrases }) => Math.max(0, ...phrases.map(worth));
   }
 
   // The groups of synonyms that a word alone belongs to.
@@ -137,15 +159,26 @@ class SiteSearch {
 
   // The terms of a question that are in the index, with what each is worth.
   askedTerms(question) {
-    const all = this.terms(question.slice(0, MOST_LETTERS));
-    const kept = [...new Set(all.filter((term) => !this.stopStems.has(term)))];
-    return (kept.length ? kept : [...new Set(all)]).flatMap((term) => {
-      const share = this.concepts(term).length ? SYNONYM : 1;
-      if (this.postings.has(term)) return [{ forms: [term], rarity: share * this.rarity(term) }];
-      const forms = this.nearTo(term);
-      if (!forms.length) return [];
-      return [{ forms, rarity: TYPO * Math.max(...forms.map((form) => this.rarity(form))) }];
-    });
+    const text = question.slice(0, MOST_LETTERS);
+    const all = [...new Set(this.terms(text))];
+    const kept = all.filter((term) => !this.stopStems.has(term));
+    const known = (kept.length ? kept : all)
+      .filter((term) => this.postings.has(term))
+      .map((term) => ({ forms: [term], rarity: this.kindOf(term) * this.rarity(term) }));
+    const unknown = new Set(this.split(text).filter((word) => !this.isKnown(this.stem(word))));
+    const meant = [...unknown].map((word) => this.meant(word)).filter((forms) => forms.length);
+    const rarest = (forms) => Math.max(...forms.map((form) => this.rarity(form)));
+    return [...known, ...meant.map((forms) => ({ forms, rarity: TYPO * rarest(forms) }))];
+  }
+
+  kindOf(term) {
+    if (term.startsWith("=")) return SYNONYMS;
+    if (/^\d+$/.test(term)) return NUMBER;
+    return this.concepts(term).length ? HAS_SYNONYMS : 1;
+  }
+
+  isKnown(stem) {
+    return this.postings.has(stem) || this.stopStems.has(stem) || this.synonyms.has(stem);
   }
 
   rarity(term) {
@@ -153,26 +186,26 @@ class SiteSearch {
     return Math.log(1 + (this.sections.length - count + 0.5) / (count + 0.5));
   }
 
-  // What somebody may have meant: two words written as one, the beginning of a word, or a word with wrong letters.
-  nearTo(term) {
-    if (term.length < 4 || term.length > LONGEST_WORD || /^[\d=]/.test(term)) return [];
-    for (let cut = 3; cut <= term.length - 3; cut++) {
-      const [first, second] = [this.stem(term.slice(0, cut)), this.stem(term.slice(cut))];
-      if (this.postings.has(first) && this.postings.has(second)) return [first, second];
+  // The terms of an unknown word: of two words written as one, of words that it begins, or of the words that differ
+  // from it by the fewest letters.
+  meant(word) {
+    if (word.length < 4 || word.length > LONGEST_WORD || /^\d/.test(word)) return [];
+    const known = (text) => this.terms(text).filter((term) => this.postings.has(term));
+    for (let cut = 3; cut <= word.length - 3; cut++) {
+      const [first, second] = [word.slice(0, cut), word.slice(cut)];
+      if (this.spellings.has(first) && this.spellings.has(second)) return known(`${first} ${second}`);
     }
-    const allowed = term.length < 6 ? 1 : 2;
-    const near = [];
-    for (const form of new Set([...this.postings.keys(), ...this.synonyms.keys()])) {
-      if (form.startsWith("=")) continue;
-      if (form.startsWith(term)) near.push([0.5, form]);
-      else if (Math.abs(form.length - term.length) <= allowed && form[0] === term[0]) {
-        const distance = wrongLetters(term, form, allowed);
-        if (distance <= allowed) near.push([distance, form]);
-      }
+    const begun = [...this.spellings].filter((spelling) => spelling.startsWith(word));
+    if (begun.length) return known(begun.join(" "));
+    const allowed = word.length < 8 ? 1 : 2;
+    let [least, nearest] = [allowed, []];
+    for (const spelling of this.spellings) {
+      if (Math.abs(spelling.length - word.length) > allowed || spelling[0] !== word[0]) continue;
+      const distance = wrongLetters(word, spelling, allowed);
+      if (distance < least) [least, nearest] = [distance, []];
+      if (distance === least) nearest.push(spelling);
     }
-    const least = Math.min(...near.map(([distance]) => distance));
-    const nearest = near.filter(([distance]) => distance === least).map(([, form]) => form);
-    return nearest.flatMap((form) => [form, ...this.concepts(form)]).filter((form) => this.postings.has(form));
+    return known(nearest.join(" "));
   }
 
   // The sentence or row with the rarest of the asked terms, as [text, is asked for] pieces.
@@ -213,18 +246,22 @@ class SiteSearch {
   }
 
   words(text) {
-    const parts = text.replace(/([\p{Ll}\d])(\p{Lu})|(\p{Lu})(\p{Lu}\p{Ll})/gu, "$1$3 $2$4").toLowerCase();
-    return (parts.replace(/['’](s|t)\b/g, "$1").match(/[\p{L}\p{N}]+/gu) || []).map((word) => this.stem(word));
+    return this.split(text).map((word) => this.stem(word));
   }
 
-  // `maxRetries`, `max_retries` and `max-retries` are also one word.
+  split(text) {
+    const parts = text.replace(/([\p{Ll}\d])(\p{Lu})|(\p{Lu})(\p{Lu}\p{Ll})/gu, "$1$3 $2$4").toLowerCase();
+    return parts.replace(/['’](s|t)\b/g, "$1").match(/[\p{L}\p{N}]+/gu) || [];
+  }
+
+  // `maxRetries`, `max_retries`, `max-retries` and `max.retries` are also one word.
   compounds(text) {
-    const found = text.match(/[\p{L}\p{N}]+(?:[_-][\p{L}\p{N}]+)+|\p{L}*\p{Ll}\p{Lu}[\p{L}\p{N}]*/gu) || [];
-    return found.map((word) => word.replace(/[_-]/g, "").toLowerCase());
+    const found = text.match(/[\p{L}\p{N}]+(?:[._-][\p{L}\p{N}]+)+|\p{L}*\p{Ll}\p{Lu}[\p{L}\p{N}]*/gu) || [];
+    return found.map((word) => word.replace(/[._-]/g, "").toLowerCase());
   }
 
   stem(word) {
-    if (!this.stems.has(word)) this.stems.set(word, this.stemWord(word));
+    if (!this.stems.has(word)) this.stems.set(word, this.stemWord(FORMS.get(word) || word));
     return this.stems.get(word);
   }
 

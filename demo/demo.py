@@ -45,8 +45,7 @@ class Flight(msgspec.Struct):
 
 def main() -> None:
     started = time.monotonic()
-    shutil.rmtree(OUTPUT, ignore_errors=True)
-    OUTPUT.mkdir()
+    clear(OUTPUT)
     counts: dict[str, int] = {}
     with ExitStack() as running:
         with step("start name server and broker"):
@@ -71,7 +70,14 @@ def main() -> None:
             run_pipeline(namesrv, counts)
         else:
             console.print(f"[yellow]going on without Spark:[/] {without_spark}")
-    report(counts, time.monotonic() - started)
+    files = ", ".join(sorted(path.name for path in OUTPUT.iterdir()))
+    report(counts, time.monotonic() - started, f"; see {OUTPUT}/ ({files})")
+
+
+def clear(folder: Path) -> None:
+    """Make an empty folder for the results, without those of an earlier run."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
 
 
 @contextmanager
@@ -279,8 +285,8 @@ def show_delays(delays: Any) -> None:
     figure.savefig(OUTPUT / "delays.png", dpi=120)
 
 
-def report(counts: dict[str, int], seconds: float) -> None:
-    """Show the counts beside each other; exit with 1 unless they are all the same."""
+def report(counts: dict[str, int], seconds: float, also: str = "") -> None:
+    """Show the counts beside each other; exit with 1 unless they are all the same. `also` is printed behind the time."""
     table = Table("step", "messages", title="reconciliation")
     for name, count in counts.items():
         table.add_row(name, f"{count:,}")
@@ -288,8 +294,7 @@ def report(counts: dict[str, int], seconds: float) -> None:
     if len(set(counts.values())) != 1:
         console.print("[red]the counts differ[/]")
         sys.exit(1)
-    files = ", ".join(sorted(path.name for path in OUTPUT.iterdir()))
-    console.print(f"all counts agree; {seconds:.0f} s in all; see {OUTPUT}/ ({files})")
+    console.print(f"all counts agree; {seconds:.0f} s in all{also}")
 
 
 def progress_bar() -> Progress:

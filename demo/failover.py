@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from demo import BATCH, QUEUES, TOPIC, console, load_flights, progress_bar, read_back, step
-from rich.table import Table
+from demo import BATCH, QUEUES, TOPIC, clear, console, load_flights, progress_bar, read_back, report, step
 
 from pyromq import Admin, AsyncProducer, Message, MessageQueue
 from pyromq.clock import SystemClock
@@ -31,8 +30,7 @@ PATIENCE_SECONDS = 60.0
 
 def main() -> None:
     started = time.monotonic()
-    shutil.rmtree(OUTPUT, ignore_errors=True)
-    OUTPUT.mkdir()
+    clear(OUTPUT)
     counts: dict[str, int] = {}
     with ExitStack() as running:
         with step("start a set of three replicas"):
@@ -54,14 +52,7 @@ def main() -> None:
         with step("pull back"):
             counts["pulled"], repeats = pull(replicas.namesrv)
             console.print(f"       stored twice, because a batch was sent again: {repeats:,}")
-    table = Table("step", "messages", title="reconciliation")
-    for name, count in counts.items():
-        table.add_row(name, f"{count:,}")
-    console.print(table)
-    if len(set(counts.values())) != 1:
-        console.print("[red]the counts differ[/]")
-        sys.exit(1)
-    console.print(f"all counts agree; {time.monotonic() - started:.0f} s in all")
+    report(counts, time.monotonic() - started)
 
 
 async def send(namesrv: str, lanes: list[list[Message]], kill_master: Callable[[], str]) -> tuple[int, float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.platforms.availability import MISSING, MODULES, names
 
-from pyromq.platforms import linux, macos, windows
+from pyromq.platforms import linux, macos, posix, windows
 
 ROOT = Path(__file__).parents[2]
 OWN = {"darwin": "macos.py", "win32": "windows.py", "linux": "linux.py"}
@@ -56,7 +56,7 @@ def test_the_shared_sources_use_only_names_of_a_platform(platform):
 def test_each_system_has_the_names_of_linux(module):
     shared = {name for name in vars(linux) if not name.startswith("_") and _is_ours(getattr(linux, name))}
     assert shared >= {"sync", "port_owner", "on_stop_signals"}
-    assert {name for name in {*shared, *linux.__all__} if not hasattr(module, name)} == set()
+    assert {name for name in {*shared, *posix.__all__} if not hasattr(module, name)} == set()
 
 
 def _is_ours(thing: object) -> bool:

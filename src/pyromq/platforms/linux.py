@@ -19,40 +19,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyromq.platforms.posix import (
-    LONGEST_SELECT,
-    MISSING_FOR_SERVERS,
-    O_BINARY,
-    after_fork,
-    descriptor_limit,
-    file_name,
-    libc,
-    memory_bytes,
-    next_data,
-    next_hole,
-    on_stop_signals,
-    read,
-    wait_for_reader_gone,
-    write,
-)
+from pyromq.platforms.posix import *  # noqa: F403  the names of its `__all__`
+from pyromq.platforms.posix import libc
 from pyromq.platforms.posix import map_file as _map_file
 from pyromq.platforms.posix import pages as _pages
-
-__all__ = [
-    "LONGEST_SELECT",
-    "MISSING_FOR_SERVERS",
-    "O_BINARY",
-    "after_fork",
-    "descriptor_limit",
-    "file_name",
-    "memory_bytes",
-    "next_data",
-    "next_hole",
-    "on_stop_signals",
-    "read",
-    "wait_for_reader_gone",
-    "write",
-]
 
 _advise = libc.madvise
 _advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

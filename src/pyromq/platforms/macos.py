@@ -18,39 +18,9 @@ import time
 import weakref
 from pathlib import Path
 
-from pyromq.platforms.posix import (
-    LONGEST_SELECT,
-    MISSING_FOR_SERVERS,
-    O_BINARY,
-    after_fork,
-    descriptor_limit,
-    file_name,
-    libc,
-    memory_bytes,
-    next_data,
-    next_hole,
-    on_stop_signals,
-    read,
-    wait_for_reader_gone,
-    write,
-)
+from pyromq.platforms.posix import *  # noqa: F403  the names of its `__all__`
+from pyromq.platforms.posix import libc, next_data, next_hole
 from pyromq.platforms.posix import map_file as _map_file
-
-__all__ = [
-    "LONGEST_SELECT",
-    "MISSING_FOR_SERVERS",
-    "O_BINARY",
-    "after_fork",
-    "descriptor_limit",
-    "file_name",
-    "memory_bytes",
-    "next_data",
-    "next_hole",
-    "on_stop_signals",
-    "read",
-    "wait_for_reader_gone",
-    "write",
-]
 
 HAS_COMPILED_PARTS = False
 

@@ -18,6 +18,23 @@ import sys
 import weakref
 from collections.abc import Callable
 
+# What both systems give to others unchanged. They wrap the rest of this module.
+__all__ = [
+    "LONGEST_SELECT",
+    "MISSING_FOR_SERVERS",
+    "O_BINARY",
+    "after_fork",
+    "descriptor_limit",
+    "file_name",
+    "memory_bytes",
+    "next_data",
+    "next_hole",
+    "on_stop_signals",
+    "read",
+    "wait_for_reader_gone",
+    "write",
+]
+
 MISSING_FOR_SERVERS = ""  # reason why servers do not run on this system
 O_BINARY = 0
 LONGEST_SELECT: float | None = None  # seconds after which `select` must return; here signals interrupt it

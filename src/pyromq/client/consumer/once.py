@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from pyromq.client.consumer.push.listener import RetryLater
@@ -63,7 +63,7 @@ class Once:
             if not 0.001 <= seconds < 1e10:
                 raise UsageError(f"{name}={seconds} is not between 0.001 and 10,000,000,000")
         self._key = key or (lambda message: message.message_id)
-        self._marks: _Marks
+        self._marks: _DatabaseMarks | _RedisMarks
         if callable(store):
             self._marks = _DatabaseMarks(store, group, window_seconds, clock or SystemClock())
         elif hasattr(store, "set") and hasattr(store, "eval"):
@@ -91,15 +91,8 @@ class Once:
 
     def close(self) -> None:
         """Close the database connections of all threads. A client of Redis stays open."""
-        self._marks.close()
-
-
-class _Marks(Protocol):
-    """Where marks of done work are kept."""
-
-    def work(self, key: str) -> AbstractContextManager[Any]: ...
-
-    def close(self) -> None: ...
+        if isinstance(self._marks, _DatabaseMarks):
+            self._marks.close()
 
 
 class _DatabaseMarks:
@@ -209,6 +202,3 @@ class _RedisMarks:
             self._client.eval(_RELEASE, 1, name, claim)
             raise
         self._client.set(name, _DONE, px=self._window_ms)
-
-    def close(self) -> None:
-        """Do nothing: the client belongs to the application."""

@@ -54,8 +54,8 @@ platforms: $(BUILT)  ## store, net, clients and the demo with macOS's names, cli
 	@PYROMQ_TEST_SERVERS=1 PYROMQ_TEST_LOOP=proactor scripts/names-of win32 $(VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m "not soak and not browser" tests/client tests/cli tests/console
 	@scripts/names-of darwin $(VENV)/bin/python demo/demo.py
 
-arm64: $(BUILT)  ## compiled parts built for Linux on arm64; their tests, a send and a pull under qemu-user (Debian, root); minutes
-	@scripts/try-arm64
+arm64: $(BUILT)  ## a wheel for Linux on arm64; its tests, a send and a pull under qemu-user (Debian, root; VERSION=3.11); minutes
+	@scripts/try-arm64 $(VERSION)
 
 check: $(BUILT)  ## everything short: format, lint, types, then the tests, none of them slow without saying so
 	@$(VENV)/bin/ruff format --check .

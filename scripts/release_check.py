@@ -43,7 +43,7 @@ def main(pythons):
     (archive,) = DIST.glob("*.tar.gz")
     builds_alike_without_network(archive)
     plain = plain_wheel(archive)
-    make_wheels.try_out(plain, sys.executable)
+    make_wheels.try_out(plain, sys.executable, "--plain")
     say(f"{plain.name}: installs without a compiler, takes and gives a message")
     with tempfile.TemporaryDirectory() as folder:
         tools = Path(folder) / "tools/bin/python"
@@ -91,7 +91,7 @@ def builds_alike_without_network(archive):
             (source,) = Path(folder).iterdir()
             out = Path(folder, "out")
             make_wheels.archive_of_sources(source, out)
-            call(sys.executable, "-c", code, out, cwd=source, **dated(), **no_network)
+            call(sys.executable, "-c", code, out, cwd=source, **make_wheels.dated(), **no_network)
             sums.append({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in out.iterdir()})
     if sums[0] != sums[1]:
         sys.exit(f"two builds differ: {', '.join(name for name in sums[0] if sums[0][name] != sums[1].get(name))}")
@@ -109,17 +109,12 @@ def plain_wheel(archive):
             folder,
             archive,
             PYROMQ_PURE="1",
-            **dated(),
+            **make_wheels.dated(),
         )
         (wheel,) = Path(folder).iterdir()
         if not wheel.name.endswith("-py3-none-any.whl"):
             sys.exit(f"{wheel.name} is not a wheel of plain Python")
         return wheel.rename(DIST / wheel.name)
-
-
-def dated():
-    """The time that builds write into archives."""
-    return {"SOURCE_DATE_EPOCH": make_wheels.time_of_the_commit()}
 
 
 def check_licences(bill):

@@ -87,6 +87,7 @@ def test_reference_to_the_parent_means_what_holds_the_holder():
 @pytest.mark.parametrize(
     "text",
     ["", "null", "[]", "{", '{"number"', '{"number":', '{"number":}', '{"number":x}', '{"number":1}}', '{"number" 1}',
+     '{"number":0e}', '{"rate":-1.5e+}', '{"number":1.2.3}', '{"number":--1}', '{"number":-}',
      '{"aText":"x}', '{"number":"seven"}', '{"number":1.5}', '{"number":123456789012345678901}', '{"texts":{}}',
      '{"byQueue":{{"topic":"t"}:7}}', '{"byQueue":{"x":7}}', '{[1]:2}', '{null:2}', '{"texts":{"$ref":"$.nowhere"}}',
      '{"aText":"\\ud800"}', '{"rate":NaN}'],

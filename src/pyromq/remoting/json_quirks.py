@@ -420,7 +420,10 @@ class _Reader:
             return int(digits)
         if len(digits) > _MOST_NUMBER:
             self._fail(f"a number of {len(digits)} characters")
-        return float(digits)
+        try:
+            return float(digits)
+        except ValueError:  # `_VALUE` matches `0e` in Pythons before 3.11.5
+            return self._fail(f"{digits} is no number")
 
     def _fail(self, what: str) -> Any:
         near = self._text[self._position : self._position + 20]

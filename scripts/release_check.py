@@ -7,7 +7,6 @@ materials (CycloneDX) lists what an installation with all extras brings, and eve
 """
 
 import hashlib
-import json
 import os
 import re
 import subprocess
@@ -15,26 +14,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+import licences
 import make_wheels
 from make_wheels import DIST, ROOT, call, pip
 
 EXTRAS = "cli,console,metrics,failover,codecs,otel,lake,spark,demo"
-# Words of licences that ask nothing of users but to keep their texts. A licence without one needs a person to read it.
-PERMISSIVE = (
-    "MIT",
-    "BSD",
-    "Apache",
-    "ISC",
-    "PSF",
-    "Python Software Foundation",
-    "MPL",
-    "Mozilla",
-    "HPND",
-    "Unlicense",
-    "Zlib",
-    "0BSD",
-    "CC0",
-)
 
 
 def main(pythons):
@@ -56,7 +40,7 @@ def main(pythons):
         call(sys.executable, "-m", "venv", "--without-pip", users.parents[1])
         pip(users, "install", f"{plain}[{EXTRAS}]")
         call(tools, "-m", "cyclonedx_py", "environment", users, "--output-reproducible", "-o", bill)
-    check_licences(json.loads(bill.read_text()))
+        check_licences(licences.declared(users))
 
 
 def one_version():
@@ -117,18 +101,10 @@ def plain_wheel(archive):
         return wheel.rename(DIST / wheel.name)
 
 
-def check_licences(bill):
-    unclear = []
-    for part in bill["components"]:
-        named = [
-            each.get("expression") or each["license"].get("id") or each["license"].get("name", "")
-            for each in part.get("licenses", [])
-        ]
-        if not any(word in licence for word in PERMISSIVE for licence in named):
-            unclear.append(f"{part['name']} {part['version']}: {' '.join(named)[:80] or 'no licence named'}")
-    if unclear:
+def check_licences(packages):
+    if unclear := licences.unclear(packages):
         sys.exit("licences that a person must read:\n" + "\n".join(unclear))
-    say(f"licences: {len(bill['components'])} packages with all extras, all permissive")
+    say(f"licences: {len(packages)} packages with all extras, all permissive")
 
 
 def say(text):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """make_wheels.py [--arm64] [PYTHON...]: an archive of the sources and a wheel for each Python in dist/, each tried.
 
-Without arguments: every CPython 3.11 or later that the PATH has under a name like python3.12. A wheel is built of the
+Without arguments: every CPython 3.11 or later that the PATH has under a name like python3.12. On a Debian,
+`scripts/debian-python 3.14` brings one that the system does not have, and prints its path. A wheel is built of the
 archive, with the versions of constraints.txt, and gets the widest manylinux tag that it is fit for. It is tried in an
 empty environment with no compiler: a server is started, and a message sent and consumed.
 

@@ -132,3 +132,51 @@ def test_only_the_package_of_platforms_asks_which_system_this_is():
         if isinstance(node, ast.Attribute | ast.Call) and (found := ast.unparse(node)) in asked
     ]
     assert wrong == []
+
+
+def lines_without_encoding(path: Path) -> list[str]:
+    """Return the calls that read or write text in the encoding of the system, which is not UTF-8 everywhere."""
+    calls = [node for node in nodes_of(path) if isinstance(node, ast.Call)]
+    return [f"{path.name}:{call.lineno}: {ast.unparse(call)}" for call in calls if _is_without_encoding(call)]
+
+
+def _is_without_encoding(call: ast.Call) -> bool:
+    named = {each.arg for each in call.keywords}
+    match call.func:
+        case ast.Attribute(attr="read_text"):
+            return "encoding" not in named and not call.args
+        case ast.Attribute(attr="write_text", value=owner) if ast.unparse(owner) != "super()":
+            return "encoding" not in named and len(call.args) < 2
+        case ast.Name(id="open") | ast.Attribute(attr="open" | "fdopen"):
+            modes = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            return "encoding" not in named and any(mode and set(mode) <= set("rwax+t") for mode in modes)
+        case ast.Attribute(attr="run" | "Popen" | "check_output"):
+            return bool(named & {"text", "universal_newlines"}) and "encoding" not in named
+    return False
+
+
+def test_text_files_have_the_same_encoding_on_every_system():
+    assert [line for path in sources() for line in lines_without_encoding(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_found"),
+    [
+        ("path.read_text()", True),
+        ("path.read_text('utf-8')", False),
+        ("Path(name).write_text(text)", True),
+        ("path.write_text(text, encoding='utf-8')", False),
+        ("super().write_text(text)", False),
+        ("open(name, 'w')", True),
+        ("path.open('a', newline='')", True),
+        ("path.open('rb')", False),
+        ("store.open()", False),
+        ("os.open(name, flags)", False),
+        ("subprocess.run(['ls'], text=True)", True),
+        ("subprocess.run(['ls'])", False),
+    ],
+)
+def test_text_without_an_encoding_is_found(line, is_found, tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text(line)
+    assert bool(lines_without_encoding(path)) == is_found

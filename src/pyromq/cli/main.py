@@ -160,7 +160,7 @@ def _open_missing_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
-            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open until the process ends
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open until the process ends
 
 
 def _check_text(arguments: Sequence[str]) -> None:

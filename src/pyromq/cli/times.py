@@ -56,7 +56,7 @@ def read_moment(text: str) -> int:
     of_today = re.fullmatch(r"\d\d:\d\d(:\d\d)?", text)
     try:
         return int(datetime.fromisoformat(f"{date.today()} {text}" if of_today else text).timestamp() * 1000)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):  # OSError: Windows knows no local time before 1970
         raise click.BadParameter(f"{text!r} is not a time; write 12:00, 2026-01-31 12:00, or ms since 1970") from None
 
 

@@ -61,4 +61,4 @@ def _write(exported: Mapping[str, Any], path: Path | None) -> None:
     if path is None:
         click.echo(text)
     else:
-        path.write_text(f"{text}\n")
+        path.write_text(f"{text}\n", encoding="utf-8")

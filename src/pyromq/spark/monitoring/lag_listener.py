@@ -178,7 +178,7 @@ def _escaped(value: str) -> str:
 def replace_text(path: Path, text: str) -> None:
     """Replace a file atomically: readers see the old text or the new one. Raises `OSError`."""
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text)
+    draft.write_text(text, encoding="utf-8")
     draft.replace(path)
 
 

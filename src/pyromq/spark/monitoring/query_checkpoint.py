@@ -118,7 +118,7 @@ def reset_to(folder: Path, namesrv: str, place: str) -> StreamOffset:
     _write(folder / PLANNED / str(newest), offset)
     if newest != checkpoint.batch:
         commits = folder / DONE
-        (commits / str(newest)).write_text((commits / str(checkpoint.batch)).read_text())
+        (commits / str(newest)).write_bytes((commits / str(checkpoint.batch)).read_bytes())
     return offset
 
 
@@ -132,7 +132,7 @@ def _check_brokers(done: StreamOffset, reader: QueueReader, namesrv: str) -> Non
 
 
 def _read(path: Path) -> StreamOffset:
-    lines = path.read_text().splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     sources = lines[HEADING:]
     if not lines or lines[0] != "v1" or len(sources) != 1:
         raise UsageError(f"{path} is not the offset of a query over one source")
@@ -143,9 +143,9 @@ def _read(path: Path) -> StreamOffset:
 
 
 def _write(path: Path, offset: StreamOffset) -> None:
-    lines = path.read_text().splitlines()[:HEADING]
+    lines = path.read_text(encoding="utf-8").splitlines()[:HEADING]
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # checksum of the file's old content
-    path.write_text("\n".join([*lines, json.dumps(offset.as_json())]))
+    path.write_text("\n".join([*lines, json.dumps(offset.as_json())]), encoding="utf-8", newline="\n")
 
 
 def _remove(path: Path) -> None:

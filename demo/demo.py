@@ -286,7 +286,7 @@ def show_delays(delays: Any) -> None:
 
 
 def report(counts: dict[str, int], seconds: float, also: str = "") -> None:
-    """Show the counts beside each other; exit with 1 unless they are all the same. `also` is printed behind the time."""
+    """Show the counts beside each other; exit with 1 unless they are all the same. `also` is added to the last line."""
     table = Table("step", "messages", title="reconciliation")
     for name, count in counts.items():
         table.add_row(name, f"{count:,}")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -305,7 +305,7 @@ class _Reader:
         self._count()
         found = _VALUE.match(self._text, self._position)
         if found is None:
-            return self._fail("a text without end" if self._mark() == '"' else "no value")
+            self._fail("a text without end" if self._mark() == '"' else "no value")
         kind = found.lastindex
         if kind == _OPENING:
             if depth == MAX_DEPTH:
@@ -423,8 +423,8 @@ class _Reader:
         try:
             return float(digits)
         except ValueError:  # `_VALUE` matches `0e` in Pythons before 3.11.5
-            return self._fail(f"{digits} is no number")
+            self._fail(f"{digits} is no number")
 
-    def _fail(self, what: str) -> Any:
+    def _fail(self, what: str) -> NoReturn:
         near = self._text[self._position : self._position + 20]
         raise ProtocolError(f"JSON body, character {self._position} ({near!r}): {what}")

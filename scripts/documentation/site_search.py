@@ -1,4 +1,4 @@
-"""What the site's search reads: the sections of all pages, synonyms, and how much a kind of page counts.
+"""What the site's search reads: the sections of all pages, synonyms, Chinese terms, and how much a kind of page counts.
 
 `site/static/search.js` ranks, in browsers and in tests alike.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scripts.documentation.sections import sections_of
 
-SYNONYMS = Path(__file__).parent / "site" / "synonyms.txt"
+WORDS = Path(__file__).parent / "site"
 # What a page's score is multiplied by, by the beginning of its name: the first that fits.
 KINDS = {
     "docs/decisions/": 0.2,  # they explain to developers, and mention everything
@@ -22,7 +22,7 @@ KINDS = {
     "docs/reference/index": 0.3,
     "docs/reference/commands/index": 0.5,
     "docs/compatibility": 0.7,
-    "docs/glossary": 0.6,
+    "docs/glossary": 0.8,
     "docs/reference/": 0.8,
     "docs/how-to/": 1.1,
     "docs/spark": 0.9,  # a question that does not name Spark is seldom about it
@@ -45,7 +45,8 @@ def search_data(source: Path) -> dict[str, object]:
             name = str(path.relative_to(source).with_suffix(""))
             rows = [[each.heading, each.anchor, each.search_words, each.lines] for each in sections]
             pages.append({"name": name, "title": sections[0].heading, "sections": rows})
-    return {"pages": pages, "synonyms": _synonyms(SYNONYMS.read_text()), "kinds": list(KINDS.items())}
+    synonyms = [_phrases(line) for line in _lines("synonyms.txt")]
+    return {"pages": pages, "synonyms": synonyms, "chinese": _chinese(), "kinds": list(KINDS.items())}
 
 
 def write(source: Path, html: Path) -> None:
@@ -61,6 +62,15 @@ def write(source: Path, html: Path) -> None:
         (html / name).unlink()
 
 
-def _synonyms(text: str) -> list[list[str]]:
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    return [[phrase.strip() for phrase in line.split(",")] for line in lines]
+def _chinese() -> dict[str, str]:
+    """Return the translation of each Chinese term."""
+    rows = [line.split(" = ") for line in _lines("chinese.txt")]
+    return {term: words for terms, words in rows for term in _phrases(terms)}
+
+
+def _lines(name: str) -> list[str]:
+    return [line for line in (WORDS / name).read_text().splitlines() if line and not line.startswith("#")]
+
+
+def _phrases(line: str) -> list[str]:
+    return [phrase.strip() for phrase in line.split(",")]

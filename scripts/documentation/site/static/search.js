@@ -26,7 +26,7 @@ const FORMS = new Map(
       return words.slice(0, -1).map((form) => [form, words.at(-1)]);
     }),
 );
-const WEIGHTS = { title: 3, heading: 3, words: 3 }; // what a term counts there, in occurrences in the text
+const WEIGHTS = { title: 2, heading: 3, words: 3 }; // what a term counts there, in occurrences in the text
 const PHRASE = 4; // what a title, a heading or a search word counts that is asked for as a whole
 const SATURATION = 3; // BM25's k1
 const LENGTH = 0.4; // BM25's b
@@ -39,11 +39,14 @@ const LONGEST_WORD = 30; // of a misspelled one: trying forms of a word takes ti
 const MOST_LETTERS = 4000; // of a question: a traceback that somebody pasted
 
 class SiteSearch {
-  // `pages` as `sections.py` makes them, `synonyms` a list of lists of phrases, `kinds` weights by the beginning of a
-  // page's name, `stem` a function.
-  constructor({ pages, synonyms, kinds }, stem) {
+  // `pages` as `sections.py` makes them, `synonyms` a list of lists of phrases, `chinese` translations by term, `kinds`
+  // weights by the beginning of a page's name, `stem` a function.
+  constructor({ pages, synonyms, chinese, kinds }, stem) {
     this.stems = new Map();
     this.stemWord = stem;
+    this.chinese = chinese;
+    const longestFirst = Object.keys(chinese).sort((a, b) => b.length - a.length);
+    this.chineseTerms = new RegExp([...longestFirst, "\\p{Script=Han}"].join("|"), "gu");
     this.spellings = new Set(); // words as written
     this.synonyms = this.readSynonyms(synonyms);
     synonyms.flat().forEach((text) => this.split(text).forEach((word) => this.spellings.add(word)));
@@ -159,7 +162,7 @@ class SiteSearch {
 
   // The terms of a question that are in the index, with what each is worth.
   askedTerms(question) {
-    const text = question.slice(0, MOST_LETTERS);
+    const text = this.inEnglish(question.slice(0, MOST_LETTERS));
     const all = [...new Set(this.terms(text))];
     const kept = all.filter((term) => !this.stopStems.has(term));
     const known = (kept.length ? kept : all)
@@ -169,6 +172,11 @@ class SiteSearch {
     const meant = [...unknown].map((word) => this.meant(word)).filter((forms) => forms.length);
     const rarest = (forms) => Math.max(...forms.map((form) => this.rarity(form)));
     return [...known, ...meant.map((forms) => ({ forms, rarity: TYPO * rarest(forms) }))];
+  }
+
+  // Chinese has no spaces: at each place the longest known term is translated, and a character outside of all terms dropped.
+  inEnglish(question) {
+    return question.replace(this.chineseTerms, (term) => ` ${this.chinese[term] || ""} `);
   }
 
   kindOf(term) {

@@ -26,6 +26,7 @@ from pyromq.broker.modules import (
     members,
     periodic,
     permissions,
+    popping,
     producing,
     timers,
     topics,
@@ -86,6 +87,7 @@ def _modules(state: SharedState) -> list[BrokerModule]:
         ),
         producing(state),
         consuming(state),
+        popping(state),
         members(state),
         administration(state),
         audit_log(state),
@@ -140,7 +142,7 @@ class Broker:
         self.connections, self.registering = state.connections, state.registering
         self.delay_levels, self.timers = state.delay_levels, state.timers
         self.half_messages, self.batches = state.half_messages, state.batches
-        self.queue_locks = state.queue_locks
+        self.queue_locks, self.pops = state.queue_locks, state.pops
         self.confirmation, self.cold_reads = state.confirmation, state.cold_reads
         self.permissions = state.permissions
         self._state = state

@@ -39,6 +39,10 @@ from pyromq.broker.delays.timer_processors import RecallMessageProcessor, TimerL
 from pyromq.broker.members.heartbeat_processor import HeartbeatProcessor
 from pyromq.broker.permissions.account_processor import AccountProcessor
 from pyromq.broker.permissions.rules import PermissionGuard, Rules, topic_at
+from pyromq.broker.popping.ack_processor import AckProcessor
+from pyromq.broker.popping.pop_admission import PopAdmission
+from pyromq.broker.popping.pop_processor import PopProcessor
+from pyromq.broker.popping.redelivery import Redelivery
 from pyromq.broker.producing.reply_message_processor import ReplyMessageProcessor
 from pyromq.broker.producing.send_processor import SendProcessor
 from pyromq.broker.shared_state import SharedState
@@ -277,6 +281,20 @@ def consuming(state: SharedState) -> BrokerModule:
         ],
         stop=stop,
         close=state.cold_reads.close,
+    )
+
+
+def popping(state: SharedState) -> BrokerModule:
+    table, waiting = state.pops, state.waiting_pops
+    admission = PopAdmission(state.config, state.topics, state.groups)
+    redelivery = Redelivery(state, table, waiting)
+    return BrokerModule(
+        master_only=True,
+        answerers=[PopProcessor(state, table, waiting, admission), AckProcessor(table, admission)],
+        load=table.load if state.role.is_master else table.discard,
+        lead=table.lead,
+        steps=[Step(redelivery.step, table.alarm), Step(table.journal_step, table.journal_alarm)],
+        close=table.close,
     )
 
 

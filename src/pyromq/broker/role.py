@@ -13,6 +13,9 @@ from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeInvisibleTime,
     CleanTopics,
     CommitBatch,
     CreateTopic,
@@ -22,6 +25,8 @@ from pyromq.remoting.headers import (
     EndTransaction,
     FindBatch,
     LockQueues,
+    Notification,
+    PopMessage,
     RecallMessage,
     ResumeHalfMessage,
     RollBackBatch,
@@ -136,6 +141,7 @@ class WriteRefusals:
     @answers(
         *(SendMessage, SendBatchMessage, SendMessageBack, SendReplyMessage),
         *(ResumeHalfMessage, SendHalfRun, CommitBatch, RollBackBatch, FindBatch),
+        *(PopMessage, AckMessage, BatchAckMessage, ChangeInvisibleTime, Notification),
     )
     def refuse(self, header: Header, call: Call) -> Reply:
         raise self._role.not_the_master()
@@ -150,15 +156,15 @@ class WriteRefusals:
 
 
 class FenceRefusals:
-    """Refuses offset commits at a master that another replica may have replaced.
+    """Refuses offset commits and acknowledgements at a master that another replica may have replaced.
 
-    The new master would not know offsets that this master accepted.
+    The new master would not know what this master accepted.
     """
 
     def __init__(self, role: BrokerRole) -> None:
         self._role = role
 
-    @answers(UpdateConsumerOffset)
+    @answers(UpdateConsumerOffset, PopMessage, AckMessage, BatchAckMessage, ChangeInvisibleTime)
     def refuse_commit(self, header: Header, call: Call) -> Reply:
         raise ServiceNotAvailable(self._role.fence)
 

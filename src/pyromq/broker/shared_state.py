@@ -24,6 +24,8 @@ from pyromq.broker.internal_topics import InternalTopics
 from pyromq.broker.members.connections import Connections
 from pyromq.broker.members.consumer_groups import ConsumerGroups
 from pyromq.broker.name_server_registration import NameServerRegistration
+from pyromq.broker.popping.pop_table import PopTable
+from pyromq.broker.popping.pop_waiting import PopWaiting
 from pyromq.broker.put_message import PutMessage
 from pyromq.broker.replication.ha.ha_client import HaClient
 from pyromq.broker.replication.ha.ha_service import HaService
@@ -80,6 +82,8 @@ class SharedState:
         self.long_polls = LongPolls(
             *(clock, store.record_at, run_soon), when_confirmed=store.when_confirmed, most=limits.waiting_pulls
         )
+        self.pops = PopTable(store, self.offsets, config.data / "pops", clock=clock)
+        self.waiting_pops = PopWaiting(self.long_polls, store, clock, run_soon)
         store.listen(self.long_polls.arrived, self.long_polls.came_together)
         self.statistics = statistics = Statistics(config.cluster, clock)
         self.queue_locks = QueueLocks(clock, most=limits.queue_locks)

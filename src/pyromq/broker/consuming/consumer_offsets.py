@@ -40,6 +40,10 @@ class ConsumerOffsets:
         self._dirty = False
         self._saved = 0
         self.changed: ChangedKeys | None = None  # counts changes for the replicas of a set; None outside of sets
+        # Called with group, topic, queue id and offset after each change of a watched `topic@group`; a queue id of None
+        # means all of its queues, whose offsets were removed.
+        self.on_change: Callable[[str, str, int | None, int], None] = lambda group, topic, queue_id, offset: None
+        self.watched: set[str] = set()
 
     def load(self) -> None:
         """Read the table from disk; a missing file is an empty table. Raises `StoreCorrupt` naming the file."""
@@ -101,7 +105,8 @@ class ConsumerOffsets:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Store an offset; return False if the table is full. Called for every pull that carries a committed offset."""
-        queues = self._table.get(topic + _AT + group)
+        key = topic + _AT + group
+        queues = self._table.get(key)
         if queues is None or queue_id not in queues:
             if not self._has_room(group):
                 return False
@@ -111,8 +116,14 @@ class ConsumerOffsets:
         self._dirty = True
         queues[queue_id] = offset
         if self.changed is not None:
-            self.changed.note(topic + _AT + group)
+            self.changed.note(key)
+        if key in self.watched:
+            self.on_change(group, topic, queue_id, offset)
         return True
+
+    def watch(self, group: str, topic: str) -> None:
+        """Let `on_change` be called for the offsets of a group in a topic."""
+        self.watched.add(topic + _AT + group)
 
     def _has_room(self, group: str) -> bool:
         return self._count < self._most or group.startswith(SYSTEM_GROUP_PREFIX)
@@ -238,6 +249,9 @@ class ConsumerOffsets:
             table[key].pop(value, None)
             if not table[key]:
                 del table[key]
+        if topic + _AT + group in self.watched:
+            self.watched.discard(topic + _AT + group)
+            self.on_change(group, topic, None, 0)
 
 
 class _ChangedOffsets(msgspec.Struct, frozen=True):

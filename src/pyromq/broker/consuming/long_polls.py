@@ -29,13 +29,14 @@ _MOST_CODES = 16  # limit of tags codes of a filter in the index by code; other 
 class LongPoll(msgspec.Struct, gc=False, eq=False):
     """A waiting pull of the connection `peer`.
 
-    `wanted` is the pull's filter; `resume` reads the queue again and returns the final reply.
+    `wanted` is the pull's filter; `resume` reads the queue again and returns the final reply. A pop's `resume` returns
+    None if the pop goes on waiting.
     """
 
     topic: str
     queue_id: int
     wanted: Filter
-    resume: Callable[[], Reply]
+    resume: Callable[[], Reply | None]
     future: Later
     peer: Peer
     due: int = 0  # number of the tick in which the pull expires
@@ -122,12 +123,13 @@ class LongPolls:
         self._record_at = record_at
         self._quota: Quota[Peer] = Quota("maxWaitingPulls", most)  # counts the weights of pulls
         self.parked: dict[tuple[str, int], _QueuePolls] = {}  # topic, queue id -> pulls that wait there
+        self.listeners: dict[str, Callable[[], None]] = {}  # topic -> called for each message while anything is parked
         self._due: dict[int, dict[LongPoll, None]] = {}  # tick -> pulls that expire in the tick, in order of arrival
         self._of_peer: dict[Peer, set[LongPoll]] = {}  # the unanswered pulls of each connection
         self._ready: deque[deque[LongPoll]] = deque()  # pulls to be answered, if their connection is still open
         self._gone: deque[set[LongPoll]] = deque()  # pulls of closed connections, still to be removed from the tables
         self._is_going_on = False
-        self._stopping = False
+        self.is_stopping = False
 
     def __len__(self) -> int:
         return sum(map(len, self._of_peer.values()))
@@ -137,8 +139,8 @@ class LongPolls:
 
         Raises `LimitReached` if the connection exceeds its part of the limit.
         """
-        if self._stopping:  # consumers pull again when `answer_all` has answered them
-            _resume(poll)
+        if self.is_stopping:  # consumers pull again when `answer_all` has answered them
+            poll.future.set_result(_outcome(poll))
             return poll.future
         polls = self._watched(poll.peer)
         text = f"[OVERLOAD]{len(polls)} pulls of this connection wait, all that one connection may have; send fewer"
@@ -163,7 +165,7 @@ class LongPolls:
 
         `arrivals` yields log offset and tags code of each message.
         """
-        if (topic, queue_id) in self.parked:
+        if (topic, queue_id) in self.parked or topic in self.listeners:
             for log_offset, tags_code in arrivals():
                 self.came(topic, queue_id, log_offset, tags_code)
 
@@ -172,6 +174,8 @@ class LongPolls:
 
         Compiled sends call this if any pull is `parked`.
         """
+        if self.listeners and (listener := self.listeners.get(topic)) is not None:
+            listener()
         key = topic, queue_id
         waiting = self.parked.get(key)
         if waiting is None:
@@ -194,6 +198,25 @@ class LongPolls:
             for entry in entries:
                 self.came(poll.topic, poll.queue_id, entry.log_offset, entry.tags_code)
         return later
+
+    def answer_first(self, topic: str, queue_id: int) -> bool:
+        """Answer the pull or pop that waits longest at a queue.
+
+        Return False if there is none, or it goes on waiting.
+        """
+        waiting = self.parked.get((topic, queue_id))
+        if waiting is None:
+            return False
+        poll = next(iter(next(iter(waiting.polls.values()))))
+        if poll not in self._of_peer.get(poll.peer, ()):
+            self._leave(poll)
+            return True
+        return self._answer(poll)
+
+    def count_at(self, topic: str, queue_id: int) -> int:
+        """Return how many pulls or pops wait at a queue."""
+        waiting = self.parked.get((topic, queue_id))
+        return 0 if waiting is None else sum(map(len, waiting.polls.values()))
 
     def expire(self) -> None:
         """Mark the expired pulls as ready. Each reads its queue once more before the reply."""
@@ -226,7 +249,7 @@ class LongPolls:
 
     def answer_all(self) -> None:
         """Answer all pulls immediately, and every later pull without waiting: the broker stops."""
-        self._stopping = True
+        self.is_stopping = True
         for poll in [poll for polls in self._of_peer.values() for poll in polls]:
             self._answer(poll)
 
@@ -251,13 +274,19 @@ class LongPolls:
             self._is_going_on = True
             self._run_soon(self.go_on)
 
-    def _answer(self, poll: LongPoll) -> None:
+    def _answer(self, poll: LongPoll) -> bool:
+        """Answer a pull whose connection is still open. Return False if it goes on waiting."""
         polls = self._of_peer.get(poll.peer, set())
-        if poll in polls:  # otherwise the pull's connection was closed meanwhile
-            polls.remove(poll)
-            self._quota.give(poll.peer, poll.weight)
-            self._leave(poll)
-            _resume(poll)
+        if poll not in polls:  # its connection was closed meanwhile
+            return True
+        outcome = _outcome(poll)
+        if outcome is None:
+            return False
+        polls.remove(poll)
+        self._quota.give(poll.peer, poll.weight)
+        self._leave(poll)
+        poll.future.set_result(outcome)
+        return True
 
     def _forget_peer(self, session: Peer) -> None:
         self._quota.end(session)
@@ -278,8 +307,8 @@ class LongPolls:
                 self.parked.pop(key, None)
 
 
-def _resume(poll: LongPoll) -> None:
+def _outcome(poll: LongPoll) -> Reply | MQError | None:
     try:
-        poll.future.set_result(poll.resume())
+        return poll.resume()
     except MQError as error:
-        poll.future.set_exception(error.with_traceback(None))  # the traceback's frames hold the poll
+        return error.with_traceback(None)  # the traceback's frames hold the poll

@@ -13,12 +13,12 @@ from pyromq import speedups
 from pyromq.broker.batches.half_batches import Undecided, batch_needs
 from pyromq.errors import DENIED, AccessDenied, MQError, StoreError
 from pyromq.message import Property, StoredMessage
-from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, TRACE_TOPIC, retry_topic
+from pyromq.names import NOT_FOR_CLIENTS, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, TRACE_TOPIC, pop_retry_topic, retry_topic
 from pyromq.permissions.account import ANY, PUB, SUB, Account, Need, resource_name, right_name
 from pyromq.permissions.authentication import REFUSED, Authentication, denied
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting import headers
-from pyromq.remoting.bodies import REQUEST, HeartbeatBody, QueueLock, decode_body
+from pyromq.remoting.bodies import REQUEST, BatchAcks, HeartbeatBody, QueueLock, decode_body
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import Call
 from pyromq.remoting.header import Header, request_headers
@@ -112,6 +112,16 @@ class Rules:
             headers.RecallMessage: lambda header, _: [_publish(header.topic)],  # not in RocketMQ
             headers.SendReplyMessage: lambda header, _: self._reply(header),
             headers.PullMessage: lambda header, _: [(header.topic, SUB), _group(header.consumer_group)],
+            headers.PopMessage: lambda header, _: [(header.topic, SUB), _group(header.consumer_group)],
+            headers.Notification: lambda header, _: [(header.topic, SUB), _group(header.consumer_group)],
+            headers.PollingInfo: lambda header, _: [(header.topic, SUB), _group(header.consumer_group)],
+            headers.AckMessage: lambda header, _: _popped(header.consumer_group, header.topic),
+            headers.ChangeInvisibleTime: lambda header, _: _popped(header.consumer_group, header.topic),
+            headers.BatchAckMessage: lambda _, call: [
+                need
+                for ack in decode_body(BatchAcks, call.body, REQUEST).acks
+                for need in [(ack.topic, SUB), _group(ack.group)]
+            ],
             headers.QueryMessage: lambda header, _: [(header.topic, SUB)],
             headers.ListTimers: lambda header, _: [(header.topic, ANY)],
             headers.UpdateConsumerOffset: lambda header, _: [_group(header.consumer_group), (header.topic, SUB)],
@@ -290,3 +300,8 @@ def _is_queued(message: StoredMessage, store: MessageStore) -> bool:
     if to_load := queue.entry_to_load(queue_offset):
         raise NotInMemory(to_load)
     return store.reading.log_offset_of(place) == message.log_offset
+
+
+def _popped(group: str, topic: str) -> list[Need]:
+    """Return the rights to acknowledge a message of a topic, which may be out of the pop retry topic."""
+    return [(topic.removeprefix(pop_retry_topic(group, "")), SUB), _group(group)]

@@ -1,0 +1,1 @@
+"""Pop consumption: messages handed out for a time, acknowledged one by one, and redelivered when the time is over."""

@@ -1,0 +1,73 @@
+"""Answers acknowledgements of popped messages, and changes of their invisible time.
+
+Source: RocketMQ 5.3.3, AckMessageProcessor and ChangeInvisibleTimeProcessor.
+"""
+
+from __future__ import annotations
+
+from pyromq.broker.popping.pop_admission import PopAdmission, check_invisible
+from pyromq.broker.popping.pop_table import PopTable, check_handle
+from pyromq.remoting.bodies import REQUEST, BatchAcks, decode_body
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
+)
+from pyromq.remoting.receipt_handle import ORDERLY_REVIVE_QUEUE, ReceiptHandle, offsets_of, parse_receipt_handle
+
+
+class AckProcessor:
+    """Acknowledges messages by their receipt handles. A repeated acknowledgement is no error."""
+
+    def __init__(self, table: PopTable, admission: PopAdmission) -> None:
+        self._table = table
+        self._admission = admission
+
+    @answers(AckMessage)
+    def acknowledge(self, header: AckMessage, call: Call) -> Reply:
+        """Acknowledge one message. Raises `ReceiptHandleExpired`, `InvalidReceiptHandle`."""
+        group, topic = header.consumer_group, header.topic
+        handle = parse_receipt_handle(header.receipt_handle)
+        check_handle(handle, header.queue_id, header.offset)
+        self._admission.check(group, topic, header.queue_id, call.peer)
+        if expired := self._table.acknowledge(group, topic, handle, [header.offset]):
+            raise self._table.expired(group, topic, handle, expired)
+        return Reply()
+
+    @answers(BatchAckMessage)
+    def acknowledge_batch(self, header: BatchAckMessage, call: Call) -> Reply:
+        """Acknowledge messages of several pops.
+
+        Those whose handle is valid are acknowledged, then `ReceiptHandleExpired` is raised for the first of the others.
+        """
+        error = None
+        for ack in decode_body(BatchAcks, call.body, REQUEST).acks:
+            handle = ReceiptHandle(
+                *(ack.start, ack.pop_ms, ack.invisible_ms, ack.revive_queue, ack.retry, "", ack.queue_id, ack.start)
+            )
+            topic = handle.topic(ack.group, ack.topic)
+            offsets = offsets_of(ack.bits, ack.start)
+            self._admission.check(ack.group, topic, ack.queue_id, call.peer)
+            if expired := self._table.acknowledge(ack.group, topic, handle, offsets):
+                error = error or self._table.expired(ack.group, topic, handle, expired)
+        if error is not None:
+            raise error
+        return Reply()
+
+    @answers(ChangeInvisibleTime)
+    def change(self, header: ChangeInvisibleTime, call: Call) -> Reply:
+        """Let a message become visible in another time; return the parts of its new receipt handle.
+
+        Raises `ReceiptHandleExpired`, `InvalidReceiptHandle`.
+        """
+        group, topic = header.consumer_group, header.topic
+        handle = parse_receipt_handle(header.receipt_handle)
+        check_handle(handle, header.queue_id, header.offset)
+        check_invisible(header.invisible_ms)
+        self._admission.check(group, topic, header.queue_id, call.peer)
+        pop = self._table.change(group, topic, handle, header.invisible_ms)
+        revive_queue = ORDERLY_REVIVE_QUEUE if pop.is_orderly else 0
+        return Reply(ChangeInvisibleTimeResponse(pop.pop_ms, header.invisible_ms, revive_queue))

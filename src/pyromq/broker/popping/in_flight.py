@@ -1,0 +1,313 @@
+"""The messages in flight: handed out by pops, neither acknowledged nor visible again. No I/O and no clock here.
+
+One rule makes loss impossible: only the least offset in flight is ever a group's committed offset.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+_STALE_DUES = 1_000  # times without pops that the heap may keep beside as many times as have pops
+_FINISHED_POPS = 64  # finished pops that a queue may keep behind an unfinished one beside as many as are unfinished
+
+
+class Pop:
+    """Messages of one queue that were handed out together; or one message whose time was changed since, `parent` is
+    then the pop that handed it out.
+
+    Bit n of `leased` and `unfinished` stands for offset `start` + n. Leased messages are invisible until `due_ms`.
+    """
+
+    __slots__ = ("client_id", "due_ms", "is_orderly", "leased", "parent", "pop_ms", "queue", "start", "unfinished")
+
+    def __init__(
+        self,
+        queue: PoppedQueue,
+        start: int,
+        bits: int,
+        *,
+        pop_ms: int,
+        due_ms: int,
+        is_orderly: bool = False,
+        client_id: str | None = None,
+        parent: Pop | None = None,
+    ) -> None:
+        self.queue = queue
+        self.start = start
+        self.leased = self.unfinished = bits
+        self.pop_ms = pop_ms
+        self.due_ms = due_ms
+        self.is_orderly = is_orderly
+        self.client_id = client_id  # the member whose heartbeats prolong the time; None: the time is fixed
+        self.parent = parent
+
+    def leased_offsets(self) -> list[int]:
+        """Return the offsets that are invisible until `due_ms`, in ascending order."""
+        return offsets_in(self.leased, self.start)
+
+
+class PoppedQueue:
+    """One group's state in one queue. `number` names the queue in the journal."""
+
+    __slots__ = (
+        *(
+            "attempt_id",
+            "earliest_ms",
+            "group",
+            "in_flight",
+            "moved",
+            "next_offset",
+            "number",
+            "order",
+            "pops",
+            "queue_id",
+        ),
+        *("topic", "tries"),
+    )
+
+    def __init__(self, group: str, topic: str, queue_id: int, *, number: int, next_offset: int) -> None:
+        self.group = group
+        self.topic = topic
+        self.queue_id = queue_id
+        self.number = number
+        self.next_offset = next_offset  # first offset that was never handed out
+        self.in_flight = 0  # messages that are invisible
+        self.pops: dict[int, Pop] = {}  # unfinished pops by first offset
+        self.moved: dict[int, Pop] = {}  # messages whose time was changed, by offset
+        self.order: deque[Pop] = deque()  # the pops, in ascending order; some are finished
+        self.earliest_ms = 0  # pop time of the next pop, at least: its handles must differ from those before a reset
+        self.attempt_id: str | None = None  # the last orderly pop's
+        self.tries: dict[int, int] = {}  # offset -> how often an orderly pop handed the message out before
+
+    @property
+    def committed(self) -> int:
+        """The least offset in flight; without one, the next offset to hand out."""
+        order = self.order
+        while order:
+            if unfinished := order[0].unfinished:
+                return order[0].start + (unfinished & -unfinished).bit_length() - 1
+            order.popleft()
+        return self.next_offset
+
+    def leases(self) -> Iterator[Pop]:
+        """Yield the pops that have invisible messages."""
+        for pops in (self.pops, self.moved):
+            yield from (pop for pop in pops.values() if pop.leased)
+
+    def pop_at(self, start: int, pop_ms: int) -> Pop | None:
+        """Return the unfinished pop that begins at an offset and has this time."""
+        moved = self.moved.get(start)
+        pop = moved if moved is not None and moved.pop_ms == pop_ms else self.pops.get(start)
+        return pop if pop is not None and pop.pop_ms == pop_ms else None
+
+    def lease(self, start: int, pop_ms: int, offset: int) -> Pop | None:
+        """Return the pop that holds a message by a receipt handle's values; None if the handle is no longer valid."""
+        moved = self.moved.get(offset)
+        if moved is not None:
+            return moved if moved.pop_ms == pop_ms else None
+        pop = self.pops.get(start)
+        is_held = pop is not None and pop.pop_ms == pop_ms and offset >= start and pop.leased >> offset - start & 1
+        return pop if is_held else None
+
+    def is_unfinished(self, offset: int) -> bool:
+        """Return whether a message is not acknowledged yet, whichever handle holds it."""
+        if offset >= self.next_offset or offset in self.moved:
+            return True
+        return any(
+            pop.start <= offset and pop.unfinished >> offset - pop.start & 1
+            for pop in self.order
+            if pop.unfinished and pop.start <= offset
+        )
+
+
+class InFlight:
+    """The messages in flight of all groups and queues, and when they are due."""
+
+    def __init__(self) -> None:
+        self._queues: dict[tuple[str, str], dict[int, PoppedQueue]] = {}  # group, topic -> queue id -> queue
+        self._by_number: dict[int, PoppedQueue] = {}
+        self._last_number = 0
+        self._by_due: dict[int, dict[Pop, None]] = {}
+        self._dues: list[int] = []  # heap of the keys of `_by_due`, and of keys that are gone
+        self.count = 0  # messages that are invisible
+
+    def __iter__(self) -> Iterator[PoppedQueue]:
+        return iter(list(self._by_number.values()))
+
+    def queues(self, group: str, topic: str) -> dict[int, PoppedQueue]:
+        """Return the queues of a topic that a group has popped, by queue id."""
+        return self._queues.get((group, topic), {})
+
+    def find(self, group: str, topic: str, queue_id: int) -> PoppedQueue | None:
+        return self.queues(group, topic).get(queue_id)
+
+    def numbered(self, number: int) -> PoppedQueue | None:
+        return self._by_number.get(number)
+
+    def add(self, group: str, topic: str, queue_id: int, next_offset: int, *, number: int | None = None) -> PoppedQueue:
+        """Return the state of a queue that the group pops for the first time, from `next_offset` on."""
+        self._last_number = max(self._last_number + 1, number or 0)
+        queue = PoppedQueue(group, topic, queue_id, number=number or self._last_number, next_offset=next_offset)
+        self._queues.setdefault((group, topic), {})[queue_id] = self._by_number[queue.number] = queue
+        return queue
+
+    def drop(self, queue: PoppedQueue) -> None:
+        """Forget a queue and what is in flight of it."""
+        self.reset(queue, queue.next_offset)
+        del self._by_number[queue.number]
+        queues = self._queues[queue.group, queue.topic]
+        del queues[queue.queue_id]
+        if not queues:
+            del self._queues[queue.group, queue.topic]
+
+    def reset(self, queue: PoppedQueue, next_offset: int) -> None:
+        """Forget what is in flight of a queue: the next pop begins at `next_offset`. Earlier handles are invalid."""
+        for pop in queue.leases():
+            self._unschedule(pop)
+        for pop in (*queue.order, *queue.moved.values()):
+            queue.earliest_ms = max(queue.earliest_ms, pop.pop_ms + 1)
+        self.count -= queue.in_flight
+        queue.in_flight = 0
+        queue.pops.clear()
+        queue.moved.clear()
+        queue.order.clear()
+        queue.tries = {}
+        queue.next_offset = next_offset
+
+    def hand_out(self, pop: Pop, next_offset: int) -> None:
+        """Note that a pop hands out its messages, and passes all others before `next_offset`."""
+        queue, count = pop.queue, pop.leased.bit_count()
+        queue.pops[pop.start] = pop
+        queue.order.append(pop)
+        if len(queue.order) > 2 * len(queue.pops) + _FINISHED_POPS:
+            queue.order = deque(pop for pop in queue.order if pop.unfinished)
+        queue.next_offset = next_offset
+        queue.in_flight += count
+        self.count += count
+        self._schedule(pop)
+
+    def finish(self, pop: Pop, bits: int) -> None:
+        """Note that messages of a pop need not be delivered again: acknowledged, copied, or deleted."""
+        bits &= pop.leased
+        queue, count = pop.queue, bits.bit_count()
+        pop.leased &= ~bits
+        pop.unfinished &= ~bits
+        queue.in_flight -= count
+        self.count -= count
+        if not pop.leased:
+            self._unschedule(pop)
+        if pop.parent is not None:
+            del queue.moved[pop.start]
+            pop.parent.unfinished &= ~(1 << pop.start - pop.parent.start)
+            pop = pop.parent
+        if not pop.unfinished:
+            queue.pops.pop(pop.start, None)
+        if pop.is_orderly and not queue.in_flight and queue.committed < queue.next_offset:
+            self._rewind(queue)
+
+    def move(self, pop: Pop, offset: int, *, pop_ms: int, due_ms: int) -> Pop:
+        """Change when a message becomes visible; return the pop that holds it from now on, with a later `pop_ms`."""
+        queue = pop.queue
+        self._take(pop, 1 << offset - pop.start)
+        moved = Pop(
+            *(queue, offset, 1),
+            pop_ms=max(pop_ms, pop.pop_ms + 1),  # the old handle must not be equal to the new one
+            due_ms=due_ms,
+            is_orderly=pop.is_orderly,
+            client_id=pop.client_id,
+            parent=pop.parent or pop,
+        )
+        queue.moved[offset] = moved
+        self._schedule(moved)
+        return moved
+
+    def _take(self, pop: Pop, bits: int) -> None:
+        pop.leased &= ~bits
+        if not pop.leased:
+            self._unschedule(pop)
+
+    def prolong(self, pop: Pop, due_ms: int) -> None:
+        """Change when a pop is due. Its handles stay valid."""
+        self._unschedule(pop)
+        pop.due_ms = due_ms
+        self._schedule(pop)
+
+    def release(self, pop: Pop) -> bool:
+        """Make the messages of an orderly pop visible. Return whether the queue can be popped again.
+
+        It can once none of its messages is invisible. The next pop then begins at the first unfinished message.
+        """
+        queue = pop.queue
+        count = pop.leased.bit_count()
+        queue.in_flight -= count
+        self.count -= count
+        self._take(pop, pop.leased)
+        if pop.parent is not None:
+            del queue.moved[pop.start]
+        if queue.in_flight:
+            return False
+        self._rewind(queue)
+        return True
+
+    def _rewind(self, queue: PoppedQueue) -> None:
+        """Let the next pop begin at the first unfinished message."""
+        tries = {offset: n for offset, n in queue.tries.items() if offset >= queue.committed}
+        for each in queue.order:
+            for offset in offsets_in(each.unfinished, each.start):
+                tries[offset] = tries.get(offset, 0) + 1
+        self.reset(queue, queue.committed)
+        queue.tries = tries
+
+    # -- when they are due
+
+    def first_due(self, now_ms: int) -> Pop | None:
+        """Return a pop that is due; None if none is."""
+        due_ms = self.next_due_ms()
+        return None if due_ms is None or due_ms > now_ms else next(iter(self._by_due[due_ms]))
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next pop is due, in ms since 1970; None if nothing is in flight."""
+        while self._dues:
+            if self._dues[0] in self._by_due:
+                return self._dues[0]
+            heapq.heappop(self._dues)
+        return None
+
+    def _schedule(self, pop: Pop) -> None:
+        pops = self._by_due.get(pop.due_ms)
+        if pops is None:
+            pops = self._by_due[pop.due_ms] = {}
+            heapq.heappush(self._dues, pop.due_ms)
+            if len(self._dues) > 2 * len(self._by_due) + _STALE_DUES:
+                self._dues = sorted(self._by_due)
+        pops[pop] = None
+
+    def _unschedule(self, pop: Pop) -> None:
+        pops = self._by_due.get(pop.due_ms)
+        if pops is not None:
+            pops.pop(pop, None)
+            if not pops:
+                del self._by_due[pop.due_ms]
+
+
+def bits_of(offsets: Sequence[int]) -> int:
+    """Return ascending offsets as bits relative to the first one."""
+    start = offsets[0]
+    if offsets[-1] - start == len(offsets) - 1:
+        return (1 << len(offsets)) - 1
+    bits = 0
+    for offset in offsets:
+        bits |= 1 << offset - start
+    return bits
+
+
+def offsets_in(bits: int, start: int) -> list[int]:
+    """Return the offsets that bits relative to `start` stand for."""
+    found = []
+    while bits:
+        lowest = bits & -bits
+        found.append(start + lowest.bit_length() - 1)
+        bits ^= lowest
+    return found

@@ -1,0 +1,377 @@
+"""Answers pops: messages of a topic for a time, at once or when some arrive. Also tells whether there are any.
+
+Source: RocketMQ 5.3.3, PopMessageProcessor, NotificationProcessor, PollingInfoProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+
+from pyromq.broker.popping.in_flight import Pop, PoppedQueue, bits_of
+from pyromq.broker.popping.pop_admission import ANY_QUEUE, PopAdmission, check_count, check_invisible
+from pyromq.broker.popping.pop_table import RENEWED_MS, PopTable
+from pyromq.broker.popping.pop_waiting import PopWaiting
+from pyromq.broker.shared_state import SharedState
+from pyromq.errors import ResponseCode
+from pyromq.filter.filter import Filter, check_length, filter_of
+from pyromq.message import Property, StoredMessage, encode_properties
+from pyromq.names import pop_retry_topic, retry_topic
+from pyromq.permissions.account import SUB, resource_name
+from pyromq.permissions.authentication import denied
+from pyromq.record import MAX_PROPERTIES_SIZE, decode_all, encode, queue_offset_of, unpack_size
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import Later, answers
+from pyromq.remoting.headers import (
+    Notification,
+    NotificationResponse,
+    PollingInfo,
+    PollingInfoResponse,
+    PopMessage,
+    PopMessageResponse,
+)
+from pyromq.remoting.receipt_handle import (
+    NORMAL,
+    ORDERLY_REVIVE_QUEUE,
+    RETRY,
+    ReceiptHandle,
+    join_counts,
+    join_offsets,
+    join_starts,
+)
+from pyromq.slow_work import NotInMemory, PagesToLoad, SlowWork, breathe, when_loaded
+from pyromq.store.message_store import ReadResult, ReadStatus
+
+_RETRIES_FIRST = 5  # every fifth pop reads the retry topic first, the others last
+_FROM_END = 1  # init mode: a new group begins at the end
+MAX_BYTES = 1 << 18  # bytes behind which a pop reads no further queue: a reply must fit a frame of 16 MiB
+# States in which the queue may have messages behind `next_offset` all the same.
+_PASSED = (
+    *(ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING, ReadStatus.OFFSET_FOUND_NULL),
+    *(ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY),
+)
+
+
+class PopProcessor:
+    """Hands out messages. Pops that find none, and may wait, are kept by `PopWaiting`."""
+
+    def __init__(self, state: SharedState, table: PopTable, waiting: PopWaiting, admission: PopAdmission) -> None:
+        self._store = state.store
+        self._topics = state.topics
+        self._statistics = state.statistics
+        self._permissions = state.permissions
+        self._config = state.config
+        self._clock = state.clock
+        self._table = table
+        self._waiting = waiting
+        self._admission = admission
+        self._rounds: dict[tuple[str, str], int] = {}  # group, topic -> number of pops, as the order of queues says
+
+    @answers(PopMessage)
+    def pop(self, header: PopMessage, call: Call) -> Reply | SlowWork[Reply | Later] | Later:
+        check_count(header.max_count)
+        check_invisible(header.invisible_ms)
+        wanted = self._filter(header, call)
+        try:
+            round_ = self._pop(header, wanted)
+        except NotInMemory as lack:
+            return self._pop_slowly(lack.to_load, header, wanted, call)
+        if not round_.records and round_.has_more:
+            return self._pop_slowly([], header, wanted, call)
+        return self._answer(header, round_) if round_.records else self._park(header, wanted, call)
+
+    def _filter(self, header: PopMessage, call: Call) -> Filter:
+        """Check the request and return its filter. Called again when a waiting pop is resumed."""
+        self._admission.check(header.consumer_group, header.topic, header.queue_id, call.peer)
+        check_length(header.expression, self._config.limits.subscription_length)
+        return filter_of(
+            header.expression_type or None, header.expression or "*", by_properties=self._config.property_filter
+        )
+
+    async def _pop_slowly(self, to_load: PagesToLoad, header: PopMessage, wanted: Filter, call: Call) -> Reply | Later:
+        """Pop from records that are not in memory, or behind many messages that the filter refuses."""
+        round_ = await when_loaded(to_load, partial(self._pop, header, wanted))
+        while not round_.records and round_.has_more:
+            await breathe()
+            try:
+                round_ = self._pop(header, wanted)
+            except NotInMemory as lack:
+                round_ = await when_loaded(lack.to_load, partial(self._pop, header, wanted))
+        return self._answer(header, round_) if round_.records else self._park(header, wanted, call)
+
+    def _park(self, header: PopMessage, wanted: Filter, call: Call) -> Reply | Later:
+        left_ms = min(header.poll_ms, header.born_ms + header.poll_ms - self._clock.now_ms())
+        if left_ms <= 0:
+            return self._nothing(header)
+        return self._waiting.park(
+            *(header.consumer_group, header.topic, wanted, partial(self._resume, header, call)),
+            seconds=left_ms / 1000,
+            peer=call.peer,
+        )
+
+    def _resume(self, header: PopMessage, call: Call, is_last: bool) -> Reply | None:
+        """Pop for a waiting request. Topic, group and the account's rights are checked again."""
+        wanted = self._filter(header, call)
+        if call.account is not None:
+            self.check_rights(header.consumer_group, header.topic, call.account)
+        try:
+            round_ = self._pop(header, wanted)
+        except NotInMemory:  # the consumer's next pop loads the pages
+            return self._nothing(header)
+        if round_.records:
+            return self._answer(header, round_)
+        # With more messages than one read scans, the consumer's next pop goes on.
+        return self._nothing(header) if is_last or round_.has_more else None
+
+    def check_rights(self, group: str, topic: str, account: str) -> None:
+        """Raise `AccessDenied` if the account has lost the right to pop a topic."""
+        lacking = self._permissions.lacks(account, [(topic, SUB), (retry_topic(group), SUB)])
+        if lacking is not None:
+            raise denied(f"account {account} has no SUB on {resource_name(lacking[0])} any more")
+
+    def _nothing(self, header: PopMessage) -> Reply:
+        self._statistics.count_get_miss()
+        response = PopMessageResponse(
+            pop_ms=self._clock.now_ms(), invisible_ms=header.invisible_ms, revive_queue=0, rest=0
+        )
+        return Reply(response, code=ResponseCode.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE")
+
+    # -- one round over the queues
+
+    def _pop(self, header: PopMessage, wanted: Filter) -> _Round:
+        """Hand out messages of the topic's queues, up to the request's limit.
+
+        Raises `NotInMemory`, with nothing handed out.
+        """
+        table, store = self._table, self._store
+        queues = [self._open(header, topic, queue_id) for topic, queue_id in self._order(header)]
+        if header.order:
+            queues = [queue for queue in queues if not self._is_held(queue, header)]
+        pop_ms = max([self._clock.now_ms(), *(queue.earliest_ms for queue in queues)])
+        round_ = _Round(pop_ms, header.max_count)
+        most = self._config.limits.in_flight
+        for queue in queues:
+            end = store.max_offset(queue.topic, queue.queue_id)
+            if queue.next_offset == end:
+                continue
+            room = min(round_.room, most - queue.in_flight)
+            if room <= 0:
+                round_.rest += max(0, end - queue.next_offset)
+                continue
+            try:
+                found = store.read(queue.topic, queue.queue_id, queue.next_offset, room, wanted=wanted)
+            except NotInMemory:
+                if not round_.records:
+                    raise
+                break  # the next pop loads the pages
+            if found.status is ReadStatus.FOUND:
+                self._take(header, queue, found, round_)
+                self._statistics.count_get(header.consumer_group, queue.topic, found.count, found.size)
+            elif found.status in _PASSED:
+                table.pass_to(queue, found.next_offset)
+                round_.has_more |= found.next_offset < found.max_offset
+            elif queue.next_offset and not found.max_offset:  # the topic was deleted and created again
+                table.pass_to(queue, 0)
+            round_.rest += max(0, found.max_offset - queue.next_offset)
+        return round_
+
+    def _order(self, header: PopMessage) -> Iterator[tuple[str, int]]:
+        """Yield topic and queue id of the queues to read, beginning with another one each time."""
+        topic = self._topics.find(header.topic)
+        count = 0 if topic is None else topic.read_queues
+        key = header.consumer_group, header.topic
+        number = self._rounds[key] = self._rounds.get(key, 0) + 1
+        retries = pop_retry_topic(*key)
+        has_retries = not header.order and self._topics.find(retries) is not None
+        if has_retries and not number % _RETRIES_FIRST:
+            yield retries, 0
+        if header.queue_id != ANY_QUEUE:
+            yield header.topic, header.queue_id
+        else:
+            for at in range(count):
+                yield header.topic, (number + at) % count
+        if has_retries and number % _RETRIES_FIRST:
+            yield retries, 0
+
+    def _open(self, header: PopMessage, topic: str, queue_id: int) -> PoppedQueue:
+        queue = self._table.in_flight.find(header.consumer_group, topic, queue_id)
+        if queue is not None:
+            return queue
+        first = self._store.min_offset(topic, queue_id)
+        if header.init_mode == _FROM_END and topic == header.topic and not self._begins_nearby(topic, queue_id):
+            first = self._store.max_offset(topic, queue_id)
+        return self._table.open_queue(header.consumer_group, topic, queue_id, first=first)
+
+    def _begins_nearby(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue still has its first message, and that message is recent.
+
+        A new group begins there although it asks for the end: it may have been created after its first message.
+        """
+        if self._store.min_offset(topic, queue_id) > 0:
+            return False
+        place = self._store.reading.place(topic, queue_id, 0)
+        begin = None if place is None else self._store.reading.log_offset_of(place)
+        return begin is None or not self._store.is_cold(begin)
+
+    def _is_held(self, queue: PoppedQueue, header: PopMessage) -> bool:
+        """Return whether an orderly queue waits for the messages of an earlier pop.
+
+        A request with the attempt id of that pop gets its messages again: the response was lost.
+        """
+        if not queue.in_flight:
+            return False
+        if header.attempt_id is None or header.attempt_id != queue.attempt_id:
+            return True
+        self._table.take_back(queue)
+        return False
+
+    def _take(self, header: PopMessage, queue: PoppedQueue, found: ReadResult, round_: _Round) -> None:
+        """Hand out the messages that a read found."""
+        if queue.topic == header.topic:
+            offsets = _offsets_of(found, queue.next_offset)
+            records: list[memoryview] = found.records
+            retry = NORMAL
+        else:
+            retried = self._retried(header, queue, found, round_.pop_ms)
+            if not retried:
+                self._table.pass_to(queue, found.next_offset)
+                round_.has_more |= found.next_offset < found.max_offset
+                return
+            offsets, records, retry = list(retried), [memoryview(each) for each in retried.values()], RETRY
+        invisible_ms = header.invisible_ms if header.renewed_for is None else RENEWED_MS
+        pop = Pop(
+            *(queue, offsets[0], bits_of(offsets)),
+            pop_ms=round_.pop_ms,
+            due_ms=round_.pop_ms + invisible_ms,
+            is_orderly=bool(header.order),
+            client_id=header.renewed_for,
+        )
+        self._table.hand_out(pop, found.next_offset)
+        place = retry, queue.queue_id
+        round_.records += records
+        round_.starts[place] = offsets[0]
+        round_.offsets[place] = offsets
+        round_.room = 0 if sum(map(len, round_.records)) >= MAX_BYTES else round_.room - len(offsets)
+        if header.order:
+            queue.attempt_id = header.attempt_id
+            round_.tries[place] = {offset: queue.tries.get(offset, 0) for offset in offsets}
+
+    def _retried(self, header: PopMessage, queue: PoppedQueue, found: ReadResult, pop_ms: int) -> dict[int, bytes]:
+        """Return records of the retry topic as of the popped topic, by queue offset, each with its receipt handle.
+
+        Groups and topics whose joined names are equal share a retry topic: messages of another topic are left out.
+        """
+        messages = [message for view in found.records for message in decode_all(view)]
+        messages = [each for each in messages if each.properties.get(Property.RETRY_TOPIC) in (None, header.topic)]
+        return {
+            message.queue_offset: encode(_with_handle(message, header, self._config.name, messages[0], pop_ms))
+            for message in messages
+        }
+
+    def _answer(self, header: PopMessage, round_: _Round) -> Reply:
+        response = PopMessageResponse(
+            pop_ms=round_.pop_ms,
+            invisible_ms=header.invisible_ms,
+            revive_queue=ORDERLY_REVIVE_QUEUE if header.order else 0,
+            rest=round_.rest,
+            start_offset_info=join_starts(round_.starts),
+            message_offset_info=join_offsets(round_.offsets),
+            order_count_info=join_counts(round_.tries) if header.order else None,
+        )
+        return Reply(response, round_.records, remark="FOUND")
+
+    # -- without messages
+
+    @answers(Notification)
+    def notify(self, header: Notification, call: Call) -> Reply | Later:
+        """Answer when there is a message to pop. Several requests may be answered for one message."""
+        self._admission.check(header.consumer_group, header.topic, header.queue_id, call.peer)
+        if self._has_message(header):
+            return _notice(True)
+        left_ms = min(header.poll_ms, header.born_ms + header.poll_ms - self._clock.now_ms())
+        if left_ms <= 0:
+            return _notice(False)
+        return self._waiting.park(
+            *(header.consumer_group, header.topic, filter_of(None, "*"), partial(self._notify_again, header, call)),
+            seconds=left_ms / 1000,
+            peer=call.peer,
+        )
+
+    def _notify_again(self, header: Notification, call: Call, is_last: bool) -> Reply | None:
+        self._admission.check(header.consumer_group, header.topic, header.queue_id, call.peer)
+        has_message = self._has_message(header)
+        return _notice(has_message) if has_message or is_last else None
+
+    def _has_message(self, header: Notification) -> bool:
+        topic = self._topics.find(header.topic)
+        ids = [header.queue_id] if header.queue_id != ANY_QUEUE else range(0 if topic is None else topic.read_queues)
+        places = [(header.topic, queue_id) for queue_id in ids]
+        places.append((pop_retry_topic(header.consumer_group, header.topic), 0))
+        return any(self._has_next(header, *place) for place in places)
+
+    def _has_next(self, header: Notification, topic: str, queue_id: int) -> bool:
+        queue = self._table.in_flight.find(header.consumer_group, topic, queue_id)
+        if queue is None:
+            next_offset = self._table.committed(header.consumer_group, topic, queue_id)
+        elif queue.in_flight and header.order:
+            return False
+        else:
+            next_offset = queue.next_offset
+        return next_offset < self._store.max_offset(topic, queue_id)
+
+    @answers(PollingInfo)
+    def polling_info(self, header: PollingInfo, call: Call) -> Reply:
+        """Return how many pops of the group wait for messages of the topic, whichever queue is asked for."""
+        self._admission.check(header.consumer_group, header.topic, header.queue_id, call.peer)
+        return Reply(PollingInfoResponse(waiting=self._waiting.count(header.consumer_group, header.topic)))
+
+
+class _Round(msgspec.Struct):
+    """The messages that one pop takes from the queues, and what is left there.
+
+    `has_more`: a queue has messages behind those that the filter refused.
+    """
+
+    pop_ms: int
+    room: int  # how many more messages the pop may take
+    records: list[memoryview] = []
+    starts: dict[tuple[str, int], int] = {}
+    offsets: dict[tuple[str, int], list[int]] = {}
+    tries: dict[tuple[str, int], dict[int, int]] = {}
+    rest: int = 0
+    has_more: bool = False
+
+
+def _offsets_of(found: ReadResult, first: int) -> list[int]:
+    """Return the queue offsets of the messages that a read from `first` on found."""
+    if found.next_offset - first == found.count:
+        return list(range(first, found.next_offset))
+    offsets = []
+    for view in found.records:
+        position = 0
+        while position < len(view):
+            offsets.append(queue_offset_of(view, position))
+            position += unpack_size(view, position)[0]
+    return offsets
+
+
+def _with_handle(
+    message: StoredMessage, header: PopMessage, broker_name: str, first: StoredMessage, pop_ms: int
+) -> StoredMessage:
+    """Return a message of the retry topic as a message of the popped topic, with its receipt handle as a property."""
+    handle = ReceiptHandle(
+        *(first.queue_offset, pop_ms, header.invisible_ms, 0, RETRY, broker_name),
+        *(message.queue_id, message.queue_offset),
+    )
+    properties = message.properties | {Property.POP_CHECK_POINT: handle.encode()}
+    text = encode_properties(properties)
+    if len(text.encode()) <= MAX_PROPERTIES_SIZE:
+        message.property_text = text
+    message.topic = header.topic
+    return message
+
+
+def _notice(has_message: bool) -> Reply:
+    return Reply(NotificationResponse(has_message=has_message))

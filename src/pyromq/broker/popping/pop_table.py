@@ -1,0 +1,247 @@
+"""What groups have popped: the messages in flight, their journal, and the committed offsets that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
+from pyromq.broker.popping.in_flight import InFlight, Pop, PoppedQueue
+from pyromq.broker.popping.pop_journal import PopJournal
+from pyromq.clock import Clock
+from pyromq.errors import InvalidReceiptHandle, ReceiptHandleExpired, StoreNotWritable
+from pyromq.logs import logger_of
+from pyromq.net.tasks import Alarm
+from pyromq.remoting.receipt_handle import ReceiptHandle
+from pyromq.store.message_store import MessageStore
+
+logger = logger_of(__name__)
+
+RENEWED_MS = 10_000  # a pop for a member is prolonged by this: its messages are redelivered so long after its end
+LONGEST_RENEWED_MS = (
+    3 * 3_600_000
+)  # limit of the time that a pop is prolonged: a listener that hangs gives messages back
+RECONNECT_MS = 30_000  # after a start of the broker, members have so long to connect before their pops are due
+
+
+class PopTable:
+    """Hands out messages and takes acknowledgements. Only a master pops.
+
+    A pop is in the journal before it is handed out; a journal that cannot be written refuses pops. An acknowledgement
+    counts without the journal, too: then a kill of the broker redelivers its message. `alarm` rings when a pop is due.
+    """
+
+    def __init__(self, store: MessageStore, offsets: ConsumerOffsets, folder: Path, *, clock: Clock) -> None:
+        self.in_flight = InFlight()
+        self.alarm = Alarm(clock)
+        self.journal_alarm = Alarm(clock)
+        self._store = store
+        self._offsets = offsets
+        self._clock = clock
+        self._journal = PopJournal(folder, store.disk, clock, self.in_flight)
+        self.journal_step = self._journal.step
+        self._is_noted = True  # False once the journal could not be written; logged once
+
+    # -- life of the broker
+
+    def load(self) -> None:
+        """Read the journal, and lower what it says to the ends of the queues: a power loss may have cut the log."""
+        if self._journal.load():
+            self._obey_offsets()
+        restarted_ms = self._clock.now_ms() + RECONNECT_MS
+        for queue in self.in_flight:
+            for pop in queue.leases():
+                if pop.client_id is not None:
+                    self.in_flight.prolong(pop, restarted_ms)
+        self.lower_to_ends()
+        self._journal.begin()
+        self._ring()
+
+    def lower_to_ends(self) -> None:
+        """Lower the state of each queue to the queue's end: new messages must not be taken for finished ones."""
+        for queue in self.in_flight:
+            end = self._store.next_offset(queue.topic, queue.queue_id)
+            for pop in list(queue.leases()):
+                lost = pop.leased >> max(0, end - pop.start) << max(0, end - pop.start)
+                if lost:
+                    self.in_flight.finish(pop, lost)
+            queue.next_offset = min(queue.next_offset, end)
+            self._commit(queue)
+
+    def discard(self) -> None:
+        """Delete the journal of a broker that follows a master: its queues may get other messages."""
+        self._journal.discard()
+
+    def lead(self) -> None:
+        """Begin without messages in flight, as the new master: groups go on at their committed offsets."""
+        self._journal.begin()
+
+    def close(self) -> None:
+        self._offsets.watched.clear()
+        self._journal.close()
+
+    def _obey_offsets(self) -> None:
+        """Reset the queues whose offset another program has changed since the broker was stopped."""
+        for queue in self.in_flight:
+            offset = self._offsets.find(queue.group, queue.topic, queue.queue_id)
+            if offset is None:
+                self.in_flight.drop(queue)
+            elif offset != queue.committed:
+                self.in_flight.reset(queue, offset)
+
+    # -- queues
+
+    def open_queue(self, group: str, topic: str, queue_id: int, *, first: int) -> PoppedQueue:
+        """Return the state of a queue. A group without a committed offset begins at `first`.
+
+        Raises `LimitReached` if the table of offsets is full, `StoreNotWritable` if the journal cannot be written.
+        """
+        queue = self.in_flight.find(group, topic, queue_id)
+        if queue is None:
+            committed = self._offsets.find(group, topic, queue_id)
+            if committed is None and not self._offsets.commit(group, topic, queue_id, first):
+                raise self._offsets.too_many(group)
+            queue = self.in_flight.add(group, topic, queue_id, first if committed is None else committed)
+            try:
+                self._journal.note_queue(queue)
+            except StoreNotWritable:
+                self.in_flight.drop(queue)
+                raise
+            self._offsets.on_change = self._offset_changed
+            self._offsets.watch(group, topic)
+        return queue
+
+    def pass_to(self, queue: PoppedQueue, next_offset: int) -> None:
+        """Pass messages that the group does not want, or that are deleted. After a crash they are passed again."""
+        queue.next_offset = next_offset
+        self._commit(queue)
+
+    def take_back(self, queue: PoppedQueue) -> None:
+        """Take back what is in flight of an orderly queue: the same request is to get it again."""
+        tries = queue.tries
+        self.in_flight.reset(queue, queue.committed)
+        queue.tries = tries
+        self._note(partial(self._journal.note_queue, queue))
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int:
+        """Return a group's committed offset in a queue that was not popped since the start; 0 without one."""
+        return self._offsets.find(group, topic, queue_id) or 0
+
+    def _offset_changed(self, group: str, topic: str, queue_id: int | None, offset: int) -> None:
+        """Reset a queue whose committed offset was set by another request; forget the queues of a deletion."""
+        if queue_id is None:
+            for dropped in list(self.in_flight.queues(group, topic).values()):
+                self.in_flight.drop(dropped)
+                self._note(partial(self._journal.note_dropped, dropped))
+            return
+        queue = self.in_flight.find(group, topic, queue_id)
+        if queue is not None and offset != queue.committed:
+            if queue.in_flight:
+                logger.info(
+                    "group %s was reset to offset %d in queue %d of topic %s: %d messages in flight are forgotten",
+                    *(group, offset, queue_id, topic, queue.in_flight),
+                )
+            self.in_flight.reset(queue, offset)
+            self._note(partial(self._journal.note_queue, queue))
+
+    def _commit(self, queue: PoppedQueue) -> None:
+        self._offsets.commit(queue.group, queue.topic, queue.queue_id, queue.committed)
+
+    def _note(self, write: Callable[[], None]) -> None:
+        """Write into the journal. If that fails, go on: what is not noted is redelivered after a crash."""
+        try:
+            write()
+            self._is_noted = True
+        except StoreNotWritable as error:
+            if self._is_noted:
+                logger.warning("%s; after a kill of the broker, acknowledged messages may be redelivered", error)
+            self._is_noted = False
+        if self._journal.is_full:
+            self.journal_alarm.ring_within(0)
+
+    # -- messages
+
+    def hand_out(self, pop: Pop, next_offset: int) -> None:
+        """Hand out the messages of a pop. Raises `StoreNotWritable`: then nothing has changed."""
+        self._journal.note_pop(pop, next_offset)
+        self.in_flight.hand_out(pop, next_offset)
+        self._commit(pop.queue)
+        if self._journal.is_full:
+            self.journal_alarm.ring_within(0)
+        self._ring()
+
+    def finish(self, pop: Pop, bits: int) -> None:
+        """Note that messages of a pop need not be delivered again."""
+        self._note(partial(self._journal.note_finished, pop, bits))
+        self.in_flight.finish(pop, bits)
+        self._commit(pop.queue)
+
+    def acknowledge(self, group: str, topic: str, handle: ReceiptHandle, offsets: list[int]) -> list[int]:
+        """Acknowledge messages by one receipt handle; return the offsets whose handle has expired.
+
+        A message that is acknowledged already is no error.
+        """
+        queue = self.in_flight.find(group, topic, handle.queue_id)
+        expired = []
+        by_pop: dict[Pop, int] = {}
+        for offset in offsets:
+            pop = None if queue is None else queue.lease(handle.start, handle.pop_ms, offset)
+            if pop is not None:
+                by_pop[pop] = by_pop.get(pop, 0) | 1 << offset - pop.start
+            elif not self._is_acknowledged(queue, group, topic, handle._replace(offset=offset)):
+                expired.append(offset)
+        for pop, bits in by_pop.items():
+            self.finish(pop, bits)
+        return expired
+
+    def change(self, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int) -> Pop:
+        """Let a message become visible in `invisible_ms` from now on; return the pop that holds it.
+
+        Raises `ReceiptHandleExpired`.
+        """
+        queue = self.in_flight.find(group, topic, handle.queue_id)
+        pop = None if queue is None else queue.lease(handle.start, handle.pop_ms, handle.offset)
+        if pop is None:
+            raise self.expired(group, topic, handle, [handle.offset])
+        now_ms = self._clock.now_ms()
+        moved = self.in_flight.move(pop, handle.offset, pop_ms=now_ms, due_ms=now_ms + invisible_ms)
+        moved.client_id = None
+        self._note(partial(self._journal.note_moved, pop, moved))
+        self._ring()
+        return moved
+
+    def release(self, pop: Pop) -> bool:
+        """Make the messages of an orderly pop visible; return whether the queue can be popped again."""
+        self._note(partial(self._journal.note_released, pop))
+        return self.in_flight.release(pop)
+
+    def _is_acknowledged(self, queue: PoppedQueue | None, group: str, topic: str, handle: ReceiptHandle) -> bool:
+        """Return whether the message of a handle that holds nothing was acknowledged, rather than redelivered."""
+        if queue is None:
+            committed = self._offsets.find(group, topic, handle.queue_id)
+            return committed is not None and handle.offset < committed
+        return not queue.is_unfinished(handle.offset) and self._clock.now_ms() < handle.expires_ms
+
+    def expired(self, group: str, topic: str, handle: ReceiptHandle, offsets: list[int]) -> ReceiptHandleExpired:
+        """Return the error for a handle that holds nothing any more."""
+        late_ms = self._clock.now_ms() - handle.expires_ms
+        why = f"its time was over {late_ms} ms ago" if late_ms >= 0 else "its time was changed, or the group was reset"
+        return ReceiptHandleExpired(
+            f"the receipt handle of {'offset' if len(offsets) == 1 else 'offsets'} {', '.join(map(str, offsets[:32]))}"
+            f" in queue {handle.queue_id} of topic {topic} is no longer valid for group {group}: {why}"
+        )
+
+    def _ring(self) -> None:
+        due_ms = self.in_flight.next_due_ms()
+        if due_ms is not None:
+            self.alarm.ring_within(max(0, due_ms - self._clock.now_ms()) / 1000)
+
+
+def check_handle(handle: ReceiptHandle, queue_id: int, offset: int) -> None:
+    """Raise `InvalidReceiptHandle` if a handle belongs to another message."""
+    if (handle.queue_id, handle.offset) != (queue_id, offset):
+        raise InvalidReceiptHandle(
+            f"queueId={queue_id}, offset={offset}, but the receipt handle {handle.encode()!r} belongs to offset"
+            f" {handle.offset} of queue {handle.queue_id}: send the handle that came with the message"
+        )

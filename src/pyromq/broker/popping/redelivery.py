@@ -1,0 +1,154 @@
+"""Makes messages visible again whose invisible time is over: as copies in the pop retry topic, or as dead letters.
+
+Source: RocketMQ 5.3.3, PopReviveService.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from pyromq.broker.cold_reads import Fetching
+from pyromq.broker.popping.in_flight import Pop
+from pyromq.broker.popping.pop_table import LONGEST_RENEWED_MS, RENEWED_MS, PopTable
+from pyromq.broker.popping.pop_waiting import PopWaiting
+from pyromq.broker.shared_state import SharedState
+from pyromq.errors import MessageRefused, StoreCorrupt
+from pyromq.logs import logger_of
+from pyromq.message import Property, StoredMessage, encode_properties
+from pyromq.names import RETRY_PREFIX, dead_letter_topic, pop_retry_topic
+from pyromq.net.tasks import soon_in_this_loop
+from pyromq.remoting.bodies import GroupConfig
+from pyromq.remoting.command import Reply
+
+logger = logger_of(__name__)
+
+SLICE_SECONDS = 0.001  # longest time of one step, before requests are answered
+COPY_MS = 30_000  # longest wait until a copy is flushed and replicated; then the message is copied again
+
+
+class Redelivery:
+    """Takes the pops that are due. A message is copied first, then noted as finished: a crash in between repeats it."""
+
+    def __init__(self, state: SharedState, table: PopTable, waiting: PopWaiting) -> None:
+        self._store = state.store
+        self._put_message = state.put_message
+        self._confirmation = state.confirmation
+        self._topics = state.topics
+        self._groups = state.groups
+        self._connections = state.connections
+        self._statistics = state.statistics
+        self._clock = state.clock
+        self._table = table
+        self._waiting = waiting
+        self._fetching = Fetching(state.cold_reads, table.alarm)
+
+    def step(self) -> float | None:
+        """Take pops that are due, for about 1 ms; return the seconds until the next call, None if nothing is in flight.
+
+        Raises `StoreNotWritable`; the messages stay in flight, and the step is run again.
+        """
+        table = self._table
+        end = self._clock.monotonic() + SLICE_SECONDS
+        while (pop := table.in_flight.first_due(now_ms := self._clock.now_ms())) is not None:
+            if pop.is_orderly:
+                if table.release(pop):
+                    self._waiting.wake(pop.queue.group, pop.queue.topic)
+            elif self._is_worked_on(pop, now_ms):
+                table.in_flight.prolong(pop, now_ms + RENEWED_MS)
+            elif self._lacks(pop):
+                return None  # the alarm rings when the records are loaded
+            else:
+                self._redeliver(pop)
+            if self._clock.monotonic() >= end:
+                return 0.0
+        due_ms = table.in_flight.next_due_ms()
+        return None if due_ms is None else max(0, due_ms - self._clock.now_ms()) / 1000
+
+    def _is_worked_on(self, pop: Pop, now_ms: int) -> bool:
+        if pop.client_id is None or now_ms - pop.pop_ms >= LONGEST_RENEWED_MS:
+            return False
+        group = self._connections.consumers(pop.queue.group)
+        return group is not None and any(member.client_id == pop.client_id for member in group.members)
+
+    def _lacks(self, pop: Pop) -> bool:
+        queue = pop.queue
+        offsets = pop.leased_offsets()
+        where = (queue.topic, queue.queue_id, offsets[0], offsets[-1] + 1 - offsets[0])
+        return self._fetching.is_under_way or self._fetching.lacks(self._store.reading.to_load(*where))
+
+    def _redeliver(self, pop: Pop) -> None:
+        """Store a copy of each message of a pop that is due. The messages are finished once the copies are safe."""
+        bits = pop.leased
+        copies = []
+        for offset in pop.leased_offsets():
+            message = self._message(pop, offset)
+            if message is not None:
+                copies.append(self._copy(pop, message))
+        for copy in copies:
+            self._put(copy)
+        safe = self._confirmation.when_safe(Reply())
+        if isinstance(safe, Reply):
+            self._table.finish(pop, bits)
+            return
+        self._table.in_flight.prolong(pop, self._clock.now_ms() + COPY_MS)
+        run_soon = soon_in_this_loop()
+        safe.add_done_callback(lambda safe: run_soon(lambda: self._note_safe(pop, bits, safe)))
+
+    def _note_safe(self, pop: Pop, bits: int, safe: Future[Reply]) -> None:
+        if safe.exception() is None and not safe.result().code and pop.leased & bits:
+            self._table.finish(pop, bits)
+
+    def _message(self, pop: Pop, offset: int) -> StoredMessage | None:
+        """Return a message that is due; None if it is damaged, or retention has deleted it."""
+        queue = pop.queue
+        try:
+            message = self._store.message(queue.topic, queue.queue_id, offset)
+        except StoreCorrupt as error:
+            logger.error("a message in flight for group %s is dropped: %s", queue.group, error)  # noqa: TRY400 - the text says all
+            return None
+        if message is None:
+            logger.warning(
+                "offset %d of queue %d of topic %s, in flight for group %s, is dropped: retention has deleted it",
+                *(offset, queue.queue_id, queue.topic, queue.group),
+            )
+        return message
+
+    def _copy(self, pop: Pop, message: StoredMessage) -> StoredMessage:
+        queue = pop.queue
+        group = self._groups.find(queue.group) or GroupConfig(name=queue.group)
+        properties = dict(message.properties)
+        popped_topic = queue.topic
+        if queue.topic.startswith(RETRY_PREFIX):
+            popped_topic = properties.get(Property.RETRY_TOPIC, queue.topic)
+        properties.setdefault(Property.RETRY_TOPIC, popped_topic)
+        properties.setdefault(Property.ORIGIN_MESSAGE_ID, message.offset_message_id)
+        properties.setdefault(Property.FIRST_POP_TIME, str(pop.pop_ms))
+        if message.reconsume_times >= group.retry_max_times:
+            topic = dead_letter_topic(queue.group)
+            properties[Property.DEAD_LETTER_TOPIC] = popped_topic
+            properties[Property.DEAD_LETTER_ID] = message.message_id
+        elif queue.topic.startswith(RETRY_PREFIX):
+            topic = queue.topic
+        else:
+            topic = pop_retry_topic(queue.group, queue.topic)
+        self._statistics.count_send_back(popped_topic, queue.group)
+        return StoredMessage(
+            self._topics.for_group_retry(topic, 1).name,
+            message.stored_body,
+            encode_properties(properties),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=message.born_ms,
+            born_address=message.born_address,
+            reconsume_times=message.reconsume_times + 1,
+        )
+
+    def _put(self, copy: StoredMessage) -> None:
+        try:
+            self._put_message.put(copy)
+        except MessageRefused:  # its properties were so long that those of the copy are too long
+            properties = copy.properties
+            for name in (Property.FIRST_POP_TIME, Property.ORIGIN_MESSAGE_ID, Property.RETRY_TOPIC):
+                properties.pop(name, None)
+            copy.property_text = encode_properties(properties)
+            self._put_message.put(copy)

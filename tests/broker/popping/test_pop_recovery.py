@@ -1,0 +1,127 @@
+"""What a broker knows of pops after it was stopped or killed."""
+
+import asyncio
+
+from tests.broker.popping.poppers import EXPIRED, Popper, bodies
+from tests.broker.popping.test_pop_processor import after, committed, send
+
+from pyromq.broker.broker import Broker
+from pyromq.broker.role import BrokerRole
+from pyromq.testing.killed_folder import keep_as_killed
+
+
+async def popped(config, clock, caller_to, end):
+    """Let a broker hand out a to d, acknowledge b, and change c to 60 s; then end it. Return what was received."""
+    broker = Broker(config, clock)
+    await broker.__aenter__()
+    caller = await caller_to(broker)
+    await caller.create_topic("orders", queues=1)
+    await send(caller, *"abcde")
+    popper = Popper(caller, clock)
+    a, b, c, d = await popper.pop(4, invisible_ms=10_000)
+    await popper.ack(b)
+    c = await popper.change(c, 60_000)
+    await end(broker)
+    return a, b, c, d
+
+
+async def stop(broker):
+    await broker.__aexit__(None, None, None)
+
+
+async def kill(broker):
+    await keep_as_killed(broker.config.data, lambda: stop(broker))
+
+
+async def check_goes_on(config, clock, caller_to, received):
+    a, b, c, d = received
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        popper = Popper(caller, clock)
+        assert await committed(caller) == 0
+        assert bodies(await popper.pop()) == [b"e"]
+        await popper.ack(a)
+        await popper.ack(b)
+        assert await committed(caller) == 2
+        await after(clock, 10)
+        assert [each.body for each in await popper.pop()] == [b"d"]
+        await popper.ack(d, code=EXPIRED)
+        await popper.ack(c)
+        assert await committed(caller) == 4
+
+
+async def test_a_killed_broker_repeats_nothing(config, clock, caller_to):
+    received = await popped(config, clock, caller_to, kill)
+    await check_goes_on(config, clock, caller_to, received)
+
+
+async def test_a_stopped_broker_repeats_nothing(config, clock, caller_to):
+    received = await popped(config, clock, caller_to, stop)
+    await check_goes_on(config, clock, caller_to, received)
+
+
+async def test_what_was_due_while_the_broker_was_away_is_redelivered(config, clock, caller_to):
+    await popped(config, clock, caller_to, kill)
+    await clock.advance(3_600)
+    async with Broker(config, clock) as broker:
+        await after(clock, 0)
+        popper = Popper(await caller_to(broker), clock)
+        assert bodies(await popper.pop()) == [b"a", b"c", b"d", b"e"]
+
+
+async def test_an_offset_that_another_program_changed_is_obeyed(config, clock, caller_to):
+    await popped(config, clock, caller_to, stop)
+    path = config.data / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"orders@g":{"0":3}}}')
+    async with Broker(config, clock) as broker:
+        popper = Popper(await caller_to(broker), clock)
+        assert bodies(await popper.pop()) == [b"d", b"e"]
+
+
+async def test_messages_that_a_power_loss_took_are_not_passed(config, clock, caller_to):
+    await popped(config, clock, caller_to, kill)
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        queue = broker.pops.in_flight.find("g", "orders", 0)
+        # As after the loss of what follows b: the journal is ahead of the queue.
+        assert (queue.next_offset, queue.committed) == (4, 0)
+        broker.store.next_offset = lambda topic, queue_id: 2
+        for pop in list(queue.leases()):
+            broker.pops.in_flight.prolong(pop, clock.now_ms() + 99_000)
+        broker.pops.lower_to_ends()
+        assert (queue.next_offset, queue.committed, queue.in_flight) == (2, 0, 1)
+        assert bodies(await Popper(caller, clock).pop()) == [b"c", b"d", b"e"]
+
+
+async def test_a_new_master_goes_on_at_the_committed_offset(config, clock, caller_to):
+    await popped(config, clock, caller_to, stop)
+    async with Broker(config, clock, role=BrokerRole(1)) as follower:
+        caller = await caller_to(follower)
+        popper = Popper(caller, clock)
+        response = await caller.ask(popper.header(), code=14)
+        assert "not the master" in response.remark
+        await follower.promote()
+        assert bodies(await popper.pop()) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+async def test_messages_of_a_live_member_stay_invisible(broker, orders, popper, clock):
+    await orders.beat("worker", group="g")
+    await send(orders, "a")
+    (received,) = await popper.pop(invisible_ms=20_000, renewed_for="worker")
+    for _ in range(20):
+        await after(clock, 5)
+        await orders.beat("worker", group="g")
+        assert await popper.pop() == []
+    await popper.ack(received)
+    assert await committed(orders) == 1
+
+
+async def test_messages_of_a_member_that_left_are_redelivered(broker, orders, popper, clock, caller_to):
+    worker = await caller_to(broker)
+    await worker.beat("worker", group="g")
+    await send(orders, "a")
+    assert len(await popper.pop(invisible_ms=60_000, renewed_for="worker")) == 1
+    await worker.channel.close()
+    await asyncio.sleep(0.01)
+    await after(clock, 10)
+    assert bodies(await popper.pop()) == [b"a"]

@@ -12,7 +12,7 @@ BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/cons
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: platforms arm64 console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover crashes damage sanitize image wheels release-check size walk
+.PHONY: platforms arm64 console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover endure crashes damage sanitize image wheels release-check size walk
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -100,6 +100,9 @@ kill: $(BUILT)  ## a real server killed with SIGKILL N times (N=50) under load: 
 failover: $(BUILT)  ## a replica set on a real etcd, under load: N accidents (N=20) to brokers, etcd and links; minutes (SEED, ONLY=kill,cut)
 	@scripts/find-etcd
 	@exec $(VENV)/bin/python -m tests.failover.run $(or $(N),20) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+endure: $(BUILT)  ## two clusters under load of every kind for HOURS (HOURS=2), one killed each round: nothing lost, nothing rises (LOAD=0.5)
+	@exec $(VENV)/bin/python -m tests.endurance.run $(or $(HOURS),2) $(if $(LOAD),--load $(LOAD)) $(if $(SEED),--seed $(SEED))
 
 sanitize: $(BUILT)  ## the compiled parts, each access to memory checked, against plain Python: half an hour (N, LOADS, SEED)
 	@scripts/sanitize

@@ -53,6 +53,14 @@ class Server:
     def runs(self) -> bool:
         return self._program is not None and self._program.process.poll() is None
 
+    def pids(self) -> dict[str, int]:
+        """Return the running process's id as "broker", and that of the console it runs, if any, as "console"."""
+        if self._program is None or not self.runs:
+            return {}
+        pid = self._program.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return {"broker": pid} | ({"console": int(children[0])} if children else {})
+
     async def start(self) -> None:
         """Start the process, and return when it serves."""
         self._program = program = Program(self._command, "ready in", os.environ, group=self.group)

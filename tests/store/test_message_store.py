@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,12 +16,24 @@ from pyromq.java_hash import java_hash
 from pyromq.message import StoredMessage, SysFlag, pack_address
 from pyromq.names import SCHEDULE_TOPIC
 from pyromq.slow_work import run_blocking
-from pyromq.store.disk import LocalDisk
+from pyromq.store.disk import LOCAL_DISK, LocalDisk
 from pyromq.store.message_store import MessageStore, ReadStatus
 from pyromq.store.queue import queue_table
 from pyromq.store.store_config import StoreConfig
 
-from .making import ADDRESS, NOON_MS, SMALL, TOPIC, StoppedClock, bodies, fill, message, opened, small_store
+from .making import (
+    ADDRESS,
+    NOON_MS,
+    SMALL,
+    TOPIC,
+    StoppedClock,
+    bodies,
+    crashed_copy,
+    fill,
+    message,
+    opened,
+    small_store,
+)
 
 
 def test_append_fills_in_place_and_time(tmp_path: Path) -> None:
@@ -303,3 +316,43 @@ def test_of_many_queues_few_are_mapped_at_a_time(tmp_path: Path, monkeypatch: py
         assert sum(queue.files.segments[-1].is_mapped for queue in queues) == 5
     with opened(tmp_path) as store:
         assert store.max_offset(TOPIC, 19) == 6
+
+
+class CountingDisk(LocalDisk):
+    """Counts the consume queues that are mapped at the same time, and all mappings of queues."""
+
+    def __init__(self) -> None:
+        self.mapped = self.most = 0
+        self._views: list[weakref.ref[memoryview]] = []
+
+    def map(self, descriptor: int, size: int, *, scattered: bool, write: bool = True) -> memoryview:  # type: ignore[override]
+        memory = LOCAL_DISK.map(descriptor, size, scattered=scattered, write=write)
+        if scattered:
+            self._views.append(weakref.ref(memory))
+            self.mapped += 1
+            self.most = max(self.most, sum(view() is not None for view in self._views))
+        return memory
+
+
+@pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
+def test_a_start_maps_few_of_many_queues_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashed: bool
+) -> None:
+    monkeypatch.setattr(queue_table, "MOST_MAPPED", 5)
+    folder = root = tmp_path / "store"
+    with opened(folder, consume_queue_entries=100) as store:
+        fill(store, 60, queues=20)
+        if crashed:
+            root = crashed_copy(folder, tmp_path / "copy")
+    disk = CountingDisk()
+    config = StoreConfig(root, **{**SMALL, "consume_queue_entries": 100})
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    try:
+        assert disk.most <= 5 + 1  # the next file is mapped before the oldest one is unmapped
+        assert crashed or disk.mapped < 20  # the saved ends suffice after a stop
+        assert [store.max_offset(TOPIC, queue_id) for queue_id in range(20)] == [3] * 20
+        fill(store, 20, first=60, queues=20)
+        assert bodies(store, 19) == [b"body 19", b"body 39", b"body 59", b"body 79"]
+    finally:
+        store.close()

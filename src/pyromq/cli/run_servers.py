@@ -53,6 +53,7 @@ def run(serving: Coroutine[Any, Any, None], log_level: str) -> None:
         logger_of("httpx").setLevel(logging.WARNING)  # httpx notes every request to etcd: four a second
     platform.raise_descriptor_limit()
     speedups.keep_memory()
+    gc.disable()  # until the servers are ready: a start makes nothing but objects that stay, by the million
     with asyncio.Runner(loop_factory=new_serving_loop) as runner:
         runner.run(serving)
 
@@ -215,6 +216,7 @@ async def _until_stopped(failed: asyncio.Future[None] | None = None) -> None:
     # Objects of the start live as long as the process. Frozen objects are not traversed in each garbage collection.
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(10_000, 5, 20)  # collecting 10,000 young objects blocks the event loop for a millisecond
     age = platform.process_age()  # includes the interpreter's start and the imports
     click.echo(f"ready in {(time.process_time() if age is None else age) * 1000:.0f} ms")

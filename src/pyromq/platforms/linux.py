@@ -169,6 +169,11 @@ def open_descriptors() -> int | None:
         return None
 
 
+def mapping_limit() -> int:
+    """Return how many memory mappings a process may have."""
+    return int(Path("/proc/sys/vm/max_map_count").read_text())
+
+
 def raise_descriptor_limit() -> None:
     """Raise the limit of open files to the permitted maximum: each connection and mapped file takes a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -189,6 +189,11 @@ def open_descriptors() -> int | None:
         return None
 
 
+def mapping_limit() -> int:
+    """Return how many memory mappings a process may have. macOS has no limit; this is the one of Linux."""
+    return 65_530
+
+
 def raise_descriptor_limit() -> None:
     """Raise the limit of open files: each connection and mapped file takes a descriptor, and 256 are usual."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -167,7 +167,11 @@ class LocalDisk:
         return True
 
     def names(self, folder: Path) -> list[str]:
-        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        try:
+            with os.scandir(folder) as found:
+                return sorted(each.name for each in found)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def is_folder(self, path: Path) -> bool:
         return path.is_dir()

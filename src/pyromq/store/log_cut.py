@@ -30,7 +30,7 @@ from pyromq.store.epoch_file import EpochFile
 from pyromq.store.log.log_walk import Damage, LogWalk
 from pyromq.store.log.segmented_log import Segment, SegmentedLog, sync_folders
 from pyromq.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
-from pyromq.store.queue.queue_table import QueueTable
+from pyromq.store.queue.queue_table import QueueEnds, QueueTable
 
 logger = logger_of(__name__)
 
@@ -105,8 +105,8 @@ class LogCutter:
         if crashed:
             raise UsageError(f"{self._root} was not closed: open the store once before its log is cut")
         self._log.load()
-        self._queues.load(crashed=False)
         saved_ends = self._queues.ends_file.load()
+        self._queues.load(saved_ends, crashed=False)
         self._queues.check_ends(saved_ends)
         if self._queues.is_incomplete:
             raise StoreCorrupt(f"queues of {self._root} lack entries: open the store once before its log is cut")
@@ -137,7 +137,7 @@ class LogCutter:
             self._disk.remove_folder(self._queues.folder)
             self._disk.sync_folder(self._root)
         else:
-            self._queues.load(crashed=False)
+            self._queues.load(QueueEnds(), crashed=False)
             for topic, queues in cut.queues.items():
                 for queue_id, first in queues.items():
                     self._cut_queue(self._queues.make(topic, queue_id), first)

@@ -93,8 +93,8 @@ class Recovery:
         """
         self._log.load()
         self._check_log_begin()
-        self._queues.load(crashed=crashed)
         saved_ends = self._saved_ends()
+        self._queues.load(saved_ends, crashed=crashed)
         self._queues.check_ends(saved_ends)
         known = self._known_end(repair=not crashed)
         if not self._log.files.segments:

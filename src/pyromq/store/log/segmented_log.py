@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pyromq.errors import StoreCorrupt
@@ -264,6 +264,23 @@ class SegmentedLog:
         self._check_sizes()
         self._check_order()
         return is_complete
+
+    def read_only_file(self, pieces: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """Take the file at offset 0 as the only file of the log, and return ranges of the file as `Segment.read` does.
+
+        Return None, with nothing loaded, if the file is missing or has another size.
+        """
+        segment = self._segment(0)
+        disk = self._disk
+        if disk.size(segment.path) != self.segment_bytes:
+            return None
+        descriptor = disk.open(segment.path, write=False)
+        try:
+            found = [disk.read(descriptor, size, position) for position, size in pieces]
+        finally:
+            disk.close(descriptor)
+        self.segments = [segment]
+        return found
 
     def _drop_after_gap(self) -> bool:
         for number, segment in enumerate(self.segments):

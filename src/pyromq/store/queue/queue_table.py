@@ -21,13 +21,16 @@ import msgspec
 
 from pyromq.errors import MessageRefused, StoreCorrupt, StoreNotWritable
 from pyromq.logs import logger_of
+from pyromq.platforms import platform
 from pyromq.store.checked_file import read_checked, replace_checked
 from pyromq.store.disk import LOCAL_DISK, Disk, remove_file
 from pyromq.store.queue.consume_queue import ConsumeQueue, Mappings
 
 logger = logger_of(__name__)
 
-MOST_MAPPED = 20_000  # limit of queues with mapped files: a process may have 65,530 mappings
+# Limit of queues with mapped files. Linux allows a process 65,530 mappings unless vm.max_map_count says otherwise. Each
+# mapped queue takes 4 KiB of page tables.
+MOST_MAPPED = min(platform.mapping_limit() * 3 // 4, 100_000)
 
 
 class QueueTable:
@@ -73,14 +76,14 @@ class QueueTable:
                 raise MessageRefused(
                     f"topic {topic!r} queue {queue_id} cannot be stored: the name is no legal folder name"
                 )
-            folder = self.folder / topic / str(queue_id)
+            folder = self.folder.joinpath(topic, str(queue_id))
             queue = ConsumeQueue(folder, self._entries_per_file, mappings=self._mappings, disk=self._disk)
             self.by_topic.setdefault(topic, {})[queue_id] = queue
             self.has_new = True
         return queue
 
-    def load(self, *, crashed: bool) -> None:
-        """Find the queues on disk.
+    def load(self, saved_ends: QueueEnds, *, crashed: bool) -> None:
+        """Find the queues on disk. A queue that ends where `saved_ends` says takes the least time.
 
         A queue with missing files or wrong file sizes is deleted, and recovery rebuilds the queue. Raises
         `StoreCorrupt` if no queue has correct files: then the configured sizes are not those of the store.
@@ -88,9 +91,14 @@ class QueueTable:
         misfits: list[tuple[ConsumeQueue, StoreCorrupt]] = []
         is_any_sound = False
         for topic in self._disk.names(self.folder):
+            ends = saved_ends.ends.get(topic, {})
             for name in self._disk.names(self.folder / topic):
-                if name.isdecimal() and self._disk.is_folder(self.folder / topic / name):
+                end = ends.get(int(name), 0) if name.isdecimal() else None
+                if end or (end is not None and self._disk.is_folder(self.folder / topic / name)):
                     queue = self.make(topic, int(name))
+                    if not crashed and queue.load_as_saved(end):
+                        is_any_sound = True
+                        continue
                     try:
                         if not queue.load(crashed=crashed):
                             logger.warning("%s lacks files. This queue is rebuilt from the log", queue.files.folder)

@@ -1,0 +1,41 @@
+"""Some seconds of `make endure`: a round of everything, with a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .measuring import Measurements, draw
+from .run import endure
+
+
+@pytest.mark.slow
+async def test_a_round_of_everything_loses_nothing_and_is_measured(tmp_path: Path) -> None:
+    report = await endure(tmp_path, seconds=1.0, round_seconds=3.0, load=0.5, seed=1, pause_seconds=0.05)
+    assert not report.faults, "\n".join(report.faults)
+    assert report.confirmed > 50
+    names = report.measurements.series.keys()
+    assert {"living broker: memory", "living console: threads", "killed broker: descriptors"} <= names
+    assert {"living: files", "killed: send: p50", "living: delivery: p50", "living: console: p50"} <= names
+
+
+def test_a_leak_is_named_with_its_rise() -> None:
+    measurements = Measurements()
+    for at in range(60):
+        for name, value in (("a", 50.0 + at % 3), ("b", 50.0 + at % 3 + at / 2)):
+            measurements.add(name, "MB", value)
+            measurements.series[name].points[-1] = (60.0 * at, value)
+    (is_flat, _), (is_other_flat, text) = measurements.verdicts()
+    assert is_flat and not is_other_flat
+    assert "b: 6" in text and "RISES by +2" in text
+
+
+def test_the_picture_has_a_panel_for_each_unit(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    measurements = Measurements()
+    for unit in ("MB", "ms"):
+        for value in (1.0, 2.0):
+            measurements.add(f"in {unit}", unit, value)
+    draw(measurements, [0.0], tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000

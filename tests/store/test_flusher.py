@@ -179,6 +179,28 @@ def test_much_of_the_log_is_handed_to_the_disk_before_it_is_flushed(monkeypatch:
     store.close()
 
 
+def test_space_prepared_behind_the_log_is_not_handed_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed: list[tuple[int, int]] = []
+
+    class WatchedDisk(LocalDisk):
+        def write_out(self, descriptor: int, position: int, size: int) -> None:
+            handed.append((position, position + size))
+            super().write_out(descriptor, position, size)
+
+    monkeypatch.setattr(flusher, "MUCH_BYTES", 4_000)
+    config = StoreConfig(tmp_path, **{**SMALL, "segment_bytes": 1 << 16})  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=WatchedDisk())
+    store.open()
+    for _ in range(9):  # into a second file
+        store.append(message(PADDING="x" * 10_000))
+    end = store.max_log_offset
+    store._flusher.flush_log()
+    assert handed == [(0, 1 << 16), (0, end - (1 << 16))]
+    store.close()
+
+
 def test_a_disk_that_refuses_what_it_is_handed_ends_appends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flusher, "MUCH_BYTES", 100)
     disk = SimulatedDisk()

@@ -182,7 +182,7 @@ class Flusher:
             if self._waiters or self._stopping or end - start < MUCH_BYTES:
                 break
             for segment in self._log.files.between(start, end):
-                segment.write_out(start)
+                segment.write_out(start, end)
             start = end
 
     def flush_queues(self, least_pages: int) -> None:

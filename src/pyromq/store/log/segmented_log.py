@@ -96,14 +96,15 @@ class Segment:
         with contextlib.suppress(FileNotFoundError), opened(self._disk, self.path) as descriptor:
             self._disk.sync(descriptor)
 
-    def write_out(self, start: int) -> None:
-        """Start writing the bytes after log offset `start` to disk, in small steps.
+    def write_out(self, start: int, end: int) -> None:
+        """Start writing the bytes from log offset `start` to `end` to disk, in small steps.
 
-        A following `sync` then takes less time.
+        A following `sync` then takes less time. Bytes prepared behind `end` are left out: they would be written twice,
+        and the kernel write-protects written pages, so that each would cost the next append a page fault.
         """
-        position = max(start - self.base, 0)
+        position, size = max(start - self.base, 0), min(end - self.base, self.size)
         with contextlib.suppress(FileNotFoundError), opened(self._disk, self.path) as descriptor:
-            self._disk.write_out(descriptor, position, self.size - position)
+            self._disk.write_out(descriptor, position, size - position)
 
     def allocate(self, start: int, end: int) -> None:
         """Allocate disk space for file positions `start` to `end`. Raises `OSError`."""

@@ -4,15 +4,17 @@ import mmap
 import re
 import resource
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from tests.platforms.marks import only_linux
 from tests.store.making import ADDRESS, SMALL, StoppedClock, bodies, fill, opened
+from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import speedups
 from pyromq.message import StoredMessage
-from pyromq.store.disk import LOCAL_DISK, LocalDisk
+from pyromq.store.disk import LOCAL_DISK, Content, LocalDisk
 from pyromq.store.log import preallocation as room_ahead
 from pyromq.store.log.segmented_log import Segment
 from pyromq.store.message_store import MessageStore
@@ -153,5 +155,41 @@ def test_a_helper_leaves_the_processor_to_others_again_and_again(tmp_path: Path)
     assert segment.memory is not None
     before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     segment.prepare_unwritten(0, 8 << 20)
-    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before >= 4
+    pauses = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+    assert pauses >= 4
+    segment.prepare_unwritten(0, 8 << 20, b"\1")  # an append waits
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before - pauses < pauses
     assert resident(segment.path) == 8 << 10
+
+
+class WaitingDisk(LocalDisk):
+    """A disk that prepares pages only while an append waits for them, or once `is_closing` is set."""
+
+    def __init__(self) -> None:
+        self.is_closing = False
+        self.has_hurried: list[bool] = []
+
+    def make_ready(self, descriptor: int, memory: memoryview, position: int, size: int, hurry: Content = b"\0") -> None:
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while not (hurry[0] or self.is_closing) and time.monotonic() < give_up:
+            time.sleep(0.0001)
+        self.has_hurried.append(bool(hurry[0]))
+        super().make_ready(descriptor, memory, position, size, hurry)
+
+
+def test_an_append_that_waits_for_pages_ends_the_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room_ahead, "FIRST_STRETCH", 16 << 10)
+    monkeypatch.setattr(room_ahead, "LAST_STRETCH", 16 << 10)
+    disk = WaitingDisk()
+    config = StoreConfig(tmp_path, **{**SMALL, "segment_bytes": 256 << 10})  # type: ignore[arg-type]
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    try:
+        while store.max_log_offset < 300 << 10:  # into the second file
+            store.append(StoredMessage("orders", bytes(8_000), born_address=ADDRESS))
+        hurried = disk.has_hurried[:]
+    finally:
+        disk.is_closing = True
+        store.close()
+    assert len(hurried) > 10
+    assert all(hurried)

@@ -8,6 +8,7 @@ appends stay within allocated space.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 from pyromq.store.disk import Disk
@@ -16,7 +17,9 @@ from pyromq.store.worker import worker
 
 FIRST_STRETCH = 256 << 10  # bytes of the first allocation: small, as most stores write little
 KEPT_BEHIND = 64 << 20  # bytes before the log's end whose pages stay mapped, for consumers that read new messages
-LAST_STRETCH = 32 << 20  # limit of one allocation (bytes): about 0.1 s of appends at full speed
+# Limit of one allocation (bytes): 20 ms of appends at full speed. A flush writes the prepared zeros too, and makes
+# their pages read-only: with 32 MiB a fifth of all appended pages cost a page fault.
+LAST_STRETCH = 16 << 20
 
 
 class Preallocation:
@@ -33,6 +36,7 @@ class Preallocation:
         self._allocated_end = 0  # log offset before which disk space is allocated
         self._allocation: Future[None] | None = None  # pending allocation of the next step
         self._next: Future[Segment] | None = None
+        self._hurry = bytearray(1)  # byte 0 is 1 while an append waits for the thread
 
     def extend(self, segment: Segment, needed: int) -> int:
         """Allocate disk space of a segment up to log offset `needed`; return the log offset where allocated space ends.
@@ -41,11 +45,12 @@ class Preallocation:
         segment. Raises `OSError`.
         """
         allocation, self._allocation = self._allocation, None
-        if allocation is not None and allocation.exception() is None:  # a failed step is allocated again below
-            self._allocated_end += self._step_bytes
-        if self._allocated_end < needed:
-            self._prepare(segment, self._allocated_end, needed + FIRST_STRETCH)
-            self._allocated_end = needed + FIRST_STRETCH
+        with self._no_pauses():
+            if allocation is not None and allocation.exception() is None:  # a failed step is allocated again below
+                self._allocated_end += self._step_bytes
+            if self._allocated_end < needed:
+                self._prepare(segment, self._allocated_end, needed + FIRST_STRETCH)
+                self._allocated_end = needed + FIRST_STRETCH
         end = segment.base + segment.size
         if self._allocated_end < end:
             self._step_bytes = min(2 * self._step_bytes, LAST_STRETCH)
@@ -54,6 +59,15 @@ class Preallocation:
         if self._allocated_end >= end or needed > end - segment.size // 2:
             self._make_next(end)
         return min(self._allocated_end, end)
+
+    @contextlib.contextmanager
+    def _no_pauses(self) -> Iterator[None]:
+        """Context manager in which pages are prepared without pauses, as an append waits for them."""
+        self._hurry[0] = 1
+        try:
+            yield
+        finally:
+            self._hurry[0] = 0
 
     def begin(self, offset: int) -> None:
         """Continue at log offset `offset` of an opened log. No space after `offset` counts as allocated."""
@@ -67,7 +81,9 @@ class Preallocation:
         """
         prepared, self._next = self._next, None
         self._allocation = None
-        if prepared is not None and prepared.exception() is None and prepared.result().base == base:
+        with self._no_pauses():
+            is_prepared = prepared is not None and prepared.exception() is None
+        if prepared is not None and is_prepared and prepared.result().base == base:
             self._allocated_end = base + self._step_bytes
             return prepared.result()
         segment = self._log.create_lasting(base)
@@ -87,12 +103,11 @@ class Preallocation:
         if self._next is None or (self._next.done() and self._next.exception() is not None):
             self._next = self._file_thread.submit(self._make, base, self._step_bytes)
 
-    @staticmethod
-    def _prepare(segment: Segment, start: int, end: int) -> None:
-        segment.prepare_unwritten(start - segment.base, end - segment.base)
+    def _prepare(self, segment: Segment, start: int, end: int) -> None:
+        segment.prepare_unwritten(start - segment.base, end - segment.base, self._hurry)
         segment.drop_pages(0, start - segment.base - KEPT_BEHIND)
 
     def _make(self, base: int, size: int) -> Segment:
         segment = self._log.create_lasting(base)
-        segment.prepare_unwritten(0, size)
+        segment.prepare_unwritten(0, size, self._hurry)
         return segment

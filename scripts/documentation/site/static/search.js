@@ -64,18 +64,18 @@ class SiteSearch {
       found.forEach((term) => counts.set(term, (counts.get(term) || 0) + weight));
       return found.length;
     };
-    const length = lines.reduce((sum, line) => sum + add(line, 1), 0);
+    let length = lines.reduce((sum, line) => sum + add(line, 1), 0);
     for (const text of [title, heading, ...words, ...lines]) {
       this.split(text).forEach((word) => this.spellings.add(word));
     }
     add(title, WEIGHTS.title);
     if (anchor) add(heading, WEIGHTS.heading);
-    words.forEach((phrase) => add(phrase, WEIGHTS.words));
+    words.forEach((phrase) => (length += add(phrase, WEIGHTS.words)));
     const at = this.sections.length;
-    const phrases = [title, heading, ...words].map((text) => {
+    const phrases = [title, heading, ...words].map((text, n) => {
       const all = this.words(text);
       const content = all.filter((word) => !this.stopStems.has(word));
-      return { content, share: content.length / (all.length || 1) };
+      return { content, share: n < 2 ? 1 : content.length / (all.length || 1) };
     });
     this.sections.push({ page, heading, anchor, lines, length, phrases });
     counts.forEach((count, term) => {

@@ -160,6 +160,38 @@ async def test_records_that_cannot_be_sent_are_dropped_and_counted(cluster, monk
     assert len([each for each in await traced(cluster, "k", 3) if isinstance(each, Sent)]) == 3
 
 
+@pytest.mark.parametrize(
+    ("batches", "count", "keys"),
+    [
+        (1, 500, ()),
+        (2, 500, ()),  # the ids of both together are beyond the limit of a message's keys
+        (1, 1500, ()),  # those of one alone are
+        (300, 1, ("\u5b57" * 100,)),  # wide glyphs have three bytes
+        (1, 1, ("x" * 29_000,)),  # no room for this key, but for the message's id
+    ],
+)
+async def test_no_record_is_dropped_whatever_the_number_and_size_of_keys(cluster, trace, batches, count, keys):
+    ids = []
+    async with AsyncProducer("shop", cluster.namesrv, config=ProducerConfig(hooks=(trace,))) as producer:
+        for number in range(batches):
+            messages = [Message("orders", b"x", keys=[f"{each}{number}" for each in keys]) for _ in range(count)]
+            result = await (producer.send_batch(messages) if count > 1 else producer.send(messages[0]))
+            ids += result.message_id.split(",")
+    assert len(ids) == batches * count
+    for each in {ids[0], ids[len(ids) // 2], ids[-1]}:
+        [_] = [record for record in await traced(cluster, each, 1) if each in record.message_id.split(",")]
+
+
+async def test_drops_are_logged_once_until_records_are_sent_again(caplog):
+    trace = MessageTrace("127.0.0.1:1")
+    for number in range(5):
+        trace._sender._count_dropped(1, f"reason {number}")
+    assert trace.dropped == 5
+    assert [record.getMessage() for record in caplog.records] == [
+        "trace records are dropped, and counted in `dropped`: reason 0"
+    ]
+
+
 async def test_without_a_cluster_traces_are_dropped(monkeypatch):
     trace = MessageTrace("127.0.0.1:1")
     trace._sender.add(Delivered(1, None, "g", "r", "ID", 0, None))

@@ -6,6 +6,7 @@ import atexit
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -47,7 +48,7 @@ logger = logger_of(__name__)
 MOST_WAITING = 1024 * 16  # limit of unsent trace records; a message of the trace topic holds some hundred
 SEND_SECONDS = 0.5  # longest wait of a record for more records. Source: AsyncTraceDispatcher
 MOST_CHARACTERS = 118_000  # limit of the records' text in a message. Source: AsyncTraceDispatcher
-MOST_KEY_CHARACTERS = 24_000  # limit of a trace message's keys: all properties together may have 32 KiB
+MOST_KEY_BYTES = 24_000  # limit of a trace message's keys: all properties together may have 32 KiB
 CLOSE_SECONDS = 3.0  # limit of the time in which `close` sends records
 
 _STATES = {
@@ -66,10 +67,10 @@ class MessageTrace:
 
     Without `namesrv`, records go to the name servers of the first client with `namesrv`. Without `connections`, TLS
     settings and account are those of the first client with `connections`. Without such clients, the environment names
-    them. A thread sends the records every half second. Records that cannot be sent, or exceed the limit, are dropped
-    and counted in `dropped`. `close` and the end of the program send the remaining records. A consumer's messages with
-    TRACE_ON=false are not traced. Source: RocketMQ 4.9.8, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl,
-    EndTransactionTraceHookImpl.
+    them. A thread sends the records every half second. Records that cannot be sent, or exceed the limit, are dropped:
+    `dropped` counts them, and the first one is logged. `close` and the end of the program send the remaining records. A
+    consumer's messages with TRACE_ON=false are not traced. Source: RocketMQ 4.9.8, SendMessageTraceHookImpl,
+    ConsumeMessageTraceHookImpl, EndTransactionTraceHookImpl.
     """
 
     def __init__(
@@ -204,6 +205,7 @@ class TraceSender:
         self._wake = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._tells_drops = True
         self.dropped = 0
 
     def add(self, record: TraceRecord) -> None:
@@ -212,7 +214,7 @@ class TraceSender:
         Thread-safe; does not block.
         """
         if len(self._waiting) >= MOST_WAITING or self._closing:
-            self._count_dropped(1)
+            self._count_dropped(1, "the sender is closed" if self._closing else f"{MOST_WAITING} records are unsent")
             return
         self._waiting.append(record)
         if self._thread is None:
@@ -250,7 +252,7 @@ class TraceSender:
             except MQError as error:
                 logger.warning("trace records are not sent yet: %s", error)
                 if self._closing or self._wake.wait(SEND_SECONDS * 10):
-                    self._count_dropped(len(self._waiting))
+                    self._count_dropped(len(self._waiting), str(error))
                     return
 
     def _send_all(self, producer: Producer) -> None:
@@ -261,22 +263,54 @@ class TraceSender:
 
     def _send_waiting(self, producer: Producer) -> None:
         while self._waiting:
-            records, keys, body = 0, dict[str, None](), ""
-            while self._waiting and len(body) < MOST_CHARACTERS and sum(map(len, keys)) < MOST_KEY_CHARACTERS:
-                record = self._waiting.popleft()
+            records, keys, key_bytes, body = 0, dict[str, None](), 0, ""
+            while self._waiting and len(body) < MOST_CHARACTERS:
+                new = [key for key in dict.fromkeys(keys_of(self._waiting[0])) if key not in keys]
+                key_bytes += _bytes(new)
+                if records and key_bytes > MOST_KEY_BYTES:
+                    break
                 records += 1
-                keys |= dict.fromkeys(keys_of(record))
-                body += write_record(record)
+                keys |= dict.fromkeys(new)
+                body += write_record(self._waiting.popleft())
             try:
-                producer.send(Message(self._topic, body.encode(), keys=list(keys)))
+                for part in _parts(keys):
+                    producer.send(Message(self._topic, body.encode(), keys=part))
             except MQError as error:
-                self._count_dropped(records)
-                logger.warning("%d trace records are dropped, %d so far: %s", records, self.dropped, error)
+                self._count_dropped(records, str(error))
                 return
+            self._tells_drops = True
 
-    def _count_dropped(self, count: int) -> None:
+    def _count_dropped(self, count: int, reason: str) -> None:
+        """Count dropped records. Only the first drop since records were sent is logged."""
         with self._lock:
             self.dropped += count
+            tells, self._tells_drops = self._tells_drops, False
+        if tells:
+            logger.warning("trace records are dropped, and counted in `dropped`: %s", reason)
+
+
+def _bytes(keys: Iterable[str]) -> int:
+    return sum(len(key.encode()) + 1 for key in keys)
+
+
+def _parts(keys: Iterable[str]) -> list[list[str]]:
+    """Return the keys of each message that a text of records needs: mostly one.
+
+    A record of a large batch has more ids than a message may have keys: the record is sent with each part of them. A
+    single key beyond the limit is left out.
+    """
+    parts: list[list[str]] = [[]]
+    free = MOST_KEY_BYTES
+    for key in keys:
+        size = _bytes([key])
+        if size > MOST_KEY_BYTES:
+            continue
+        if size > free:
+            parts.append([])
+            free = MOST_KEY_BYTES
+        parts[-1].append(key)
+        free -= size
+    return parts
 
 
 def _close_one(sender: weakref.ref[TraceSender]) -> None:

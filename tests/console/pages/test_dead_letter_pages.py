@@ -183,7 +183,7 @@ async def test_viewers_see_dead_letters_and_redrive_none(browser, died):
         browser.console.accounts.save(name, role=role, password="correct horse")
     await browser.sign_in("vera")
     page = await browser.get(AT)
-    assert "k3" in keys(page) and "Redrive" not in page
+    assert "k3" in keys(page) and "Redrive" not in page.replace("Redriven", "")
     await browser.get(f"{AT}/redrive", status=403)
 
 
@@ -191,6 +191,28 @@ def reasons(page):
     """Return the counts and patterns of the table of reasons."""
     table = page[page.index('class="letters reasons"') :].partition("</table>")[0]
     return re.findall(r'<b>([\d,]+)</b></td>\s*<th [^>]*><a href="[^"]*">([^<]+)</a>', table)
+
+
+REASON = "GiveUp: no such customer: …"
+
+
+def splits(page):
+    """Return the table of reasons: left, redriven, reason."""
+    table = page[page.index('class="letters reasons"') :].partition("</table>")[0]
+    cells = re.findall(r'<b>([\d,]+)</b></td>\s*<th [^>]*><a [^>]*>([^<]+)</a></th>\s*<td class="num">([\d,]+)', table)
+    return [(int(left), int(redriven), reason) for left, reason, redriven in cells]
+
+
+@pytest.mark.parametrize("to", ["group", "origin"])
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_the_counts_of_a_reason_tell_what_is_left_and_what_was_redriven(operator, many_died, to, restarted):
+    assert splits(await operator.get(AT))[0] == (3, 0, REASON)
+    form = {"to": to, "rate": "1000", "pattern": REASON}
+    for most, split in (("1", (2, 1, REASON)), ("2", (0, 3, REASON)), ("1", (0, 3, REASON))):
+        await ended(operator, await operator.post(f"{AT}/redrive", most=most, **form))
+        if restarted:
+            operator.console.redrives._runs.clear()
+        assert split in splits(await operator.get(AT))
 
 
 @pytest.fixture
@@ -220,6 +242,8 @@ async def test_the_letters_of_one_reason_are_redriven_together_and_marked(operat
     operator.console.redrives._runs.clear()  # as after a restart of the console: copies are found at the brokers
     page = await operator.get(AT)
     assert page.count(">redriven</a>") == 3
+    assert splits(page) == [(1, 0, "GiveUp"), (1, 0, "GiveUp: HTTP 503 from bank"), (0, 3, REASON)]
+    assert 'aria-label="Redrive 0' not in page
     copy = re.search(r'<a class="badge" href="([^"]+)"', page)[1].replace("&amp;", "&")
     assert "it is redriven and not consumed yet" in await operator.get(copy)
 

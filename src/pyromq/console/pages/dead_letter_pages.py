@@ -10,9 +10,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace as replace_fields
 from starlette.responses import Response
 
-from pyromq.client.admin.messages.dead_letters import DeadLetter, DeadLetterFilter, Fate, RedriveOrder
+from pyromq.client.admin.messages.dead_letters import (
+    REDRIVEN_FROM,
+    DeadLetter,
+    DeadLetterFilter,
+    Fate,
+    RedriveOrder,
+)
+from pyromq.client.consumer.queue_reader import Bounds
 from pyromq.console.cluster.cluster_snapshot import TopicView
 from pyromq.console.cluster.redrives import MOST_OUTCOMES, RedriveOutcome, RedriveRequest, RedriveRun
 from pyromq.console.pages.search_pages import MessageRow
@@ -24,7 +32,7 @@ from pyromq.console.view.routing import change, view
 from pyromq.console.view.table import Table
 from pyromq.errors import MQError, QueryNotFound, TopicNotFound, UsageError
 from pyromq.message import MessageQueue, StoredMessage
-from pyromq.names import DEAD_LETTER_PREFIX, check_group, dead_letter_topic
+from pyromq.names import DEAD_LETTER_PREFIX, check_group, dead_letter_topic, retry_topic
 
 T = TypeVar("T")
 
@@ -149,48 +157,92 @@ class LetterRow(MessageRow):
 
 @dataclass(slots=True)
 class ReasonCount:
-    """A pattern of reasons with the number of its dead letters, the latest reason, and when it was given."""
+    """A pattern of reasons with its latest reason, when it was given, and the numbers of dead letters: those `left` to
+    redrive, and those that were `redriven`.
+    """
 
     pattern: str
     latest: str
     last_ms: int
-    count: int = 0
+    left: int = 0
+    redriven: int = 0
 
 
 @dataclass(slots=True)
 class ReasonTable:
-    """Patterns of reasons, the most frequent first. `read` is the number of dead letters counted.
+    """Patterns of reasons, those with the most dead letters left first. `read` is the number of dead letters counted.
 
-    `is_partial`: older dead letters are not counted. `more` patterns are left out.
+    `is_partial`: older dead letters are not counted. `more` patterns are left out. `misses_copies`: the time was up
+    before all redriven copies were found, so more dead letters may be redriven than counted.
     """
 
     rows: Sequence[ReasonCount] = ()
     read: int = 0
     is_partial: bool = False
     more: int = 0
+    misses_copies: bool = False
 
 
 async def _reasons(context: RequestContext, group: str, wanted: DeadLetterFilter) -> ReasonTable:
     """Count the selected dead letters by the patterns of their reasons, whichever pattern is selected."""
-
-    def kept(message: StoredMessage) -> tuple[str, str, int]:
-        letter = DeadLetter(group, message)
-        return letter.pattern, letter.reason or "", message.store_ms
-
     scan = await _scan(
         context,
         group,
         replace(wanted, pattern=None),
-        keeping=Projection(kept, lambda each: 200 + len(each[1])),
+        keeping=Projection(
+            lambda message: DeadLetter(group, replace_fields(message, stored_body=b"")),
+            lambda letter: 200 + 2 * len(letter.message.property_text),
+        ),
         limit=MOST_COUNTED,
     )
     found = await scan.run()
+    redriven, is_complete = await _redriven(context, group, found.kept)
     counts: dict[str, ReasonCount] = {}
-    for pattern, reason, store_ms in found.kept:  # latest first
-        counts.setdefault(pattern, ReasonCount(pattern, reason, store_ms)).count += 1
-    rows = sorted(counts.values(), key=lambda each: (-each.count, each.pattern))
+    for letter in found.kept:  # latest first
+        pattern, message = letter.pattern, letter.message
+        count = counts.setdefault(pattern, ReasonCount(pattern, letter.reason or "", message.store_ms))
+        if message.offset_message_id in redriven:
+            count.redriven += 1
+        else:
+            count.left += 1
+    rows = sorted(counts.values(), key=lambda each: (-each.left, -each.redriven, each.pattern))
     more = max(0, len(rows) - MOST_REASONS)
-    return ReasonTable(rows[:MOST_REASONS], len(found.kept), bool(found.before), more)
+    return ReasonTable(rows[:MOST_REASONS], len(found.kept), bool(found.before), more, not is_complete)
+
+
+class _IsCopy:
+    """Matches the copies that redrives have sent."""
+
+    words = (REDRIVEN_FROM.encode(),)
+    ignores_case = False
+
+    def accepts(self, message: StoredMessage) -> bool:
+        return REDRIVEN_FROM in message.properties
+
+
+async def _redriven(context: RequestContext, group: str, letters: Sequence[DeadLetter]) -> tuple[set[str], bool]:
+    """Return the offset ids of redriven dead letters, and whether all messages were read that may be their copies.
+
+    Copies are in the group's retry topic and in the original topics. They are read, latest first, for `MARK_SECONDS`:
+    looking up each dead letter would take two requests for each.
+    """
+    sent = context.console.redrives.copies()
+    known = {
+        each.message.offset_message_id for each in letters if (each.message.queue, each.message.queue_offset) in sent
+    }
+    if len(known) == len(letters):
+        return known, True
+    reader, first_ms = await context.clients().reader(), min(each.message.store_ms for each in letters)
+    bounds: dict[MessageQueue, Bounds] = {}
+    for topic in {retry_topic(group), *(each.original_topic for each in letters if each.original_topic)}:
+        try:
+            bounds |= await bounds_between(reader, [topic], first_ms, None)
+        except MQError:
+            continue  # the topic was deleted
+    keeping = Projection(lambda message: message.properties[REDRIVEN_FROM], lambda name: 200)
+    scan = QueueScan(reader, bounds, _IsCopy(), keeping=keeping, limit=MOST_COUNTED, seconds=MARK_SECONDS)
+    found = await scan.run()
+    return known | set(found.kept), not found.before
 
 
 async def _mark_redriven(context: RequestContext, rows: Sequence[LetterRow]) -> None:

@@ -4,8 +4,10 @@ import pytest
 from tests.console.forms import forms_of, typed_into
 
 from pyromq.console.pages import PAGES
+from pyromq.console.security.sessions import MOST_KEPT_FORMS, KeptForms, RefusedForm
 from pyromq.message import Message
 from pyromq.remoting.bodies import GroupConfig
+from pyromq.testing import FakeClock
 
 PASSWORDS = {"password", "password_again", "secret_key"}  # never sent back to a browser
 
@@ -98,3 +100,61 @@ async def test_a_page_that_refreshes_in_another_tab_takes_nothing_away(browser, 
     assert "Failed:" not in refreshed
     page = await browser.get(answer.headers["location"])
     assert "Failed:" in page and 'value="kept"' in page
+
+
+SENT_BY_A_PAGE = {"sec-fetch-site": "same-origin"}
+
+
+@pytest.fixture
+async def signed_in(browser, shop):
+    for name in ("anna", "berta"):
+        browser.console.accounts.save(name, role="admin", password="correct horse")
+    await browser.sign_in("anna")
+    return browser
+
+
+async def sent_too_late(browser, action, path, headers=SENT_BY_A_PAGE):
+    """Type into a form, and send it when the session has ended. Return what was typed, and the page that comes."""
+    typed = typed_into(form_of(await browser.get(path), action))
+    browser.console.sessions.end_all_of("anna")
+    return typed, (await browser.client.post(action, data=typed, headers=headers)).text
+
+
+@pytest.mark.parametrize("action", FORMS)
+async def test_a_form_sent_after_the_session_is_there_after_signing_in_and_nothing_is_changed(signed_in, action):
+    topics = await (await signed_in.console.clients_of(None).admin()).topics()
+    typed, page = await sent_too_late(signed_in, action, FORMS[action][0])
+    assert "After signing in, the form is there as you typed it" in page
+    page = await signed_in.sign_in("anna")
+    again = shown(form_of(page, action))
+    assert again == {name: typed.get(name) for name in again}
+    assert page.count("your session had ended") >= 1 and "typed into password" not in page
+    assert await (await signed_in.console.clients_of(None).admin()).topics() == topics
+    page = await signed_in.get(FORMS[action][0])
+    assert "your session had ended" not in page and shown(form_of(page, action)) != again  # kept for one page
+
+
+async def test_a_form_is_shown_to_no_other_account_and_from_no_other_site(signed_in):
+    await sent_too_late(signed_in, "/new-topic", "/new-topic")
+    assert "typed into name" not in await signed_in.sign_in("berta") + await signed_in.get("/new-topic")
+    await signed_in.sign_in("anna")
+    assert "typed into name" not in await signed_in.get("/new-topic")  # it was taken
+    for headers in ({}, {"sec-fetch-site": "none"}):
+        _, page = await sent_too_late(signed_in, "/new-topic", "/new-topic", headers)
+        assert "the form is there" not in page and "typed into name" not in await signed_in.sign_in("anna")
+
+
+async def test_a_form_too_large_to_keep_is_said_to_be(signed_in):
+    form = form_of(await signed_in.get("/send"), "/send")
+    signed_in.console.sessions.end_all_of("anna")
+    typed = {**typed_into(form), "body": "x" * 70_000}
+    assert "too large to keep" in (await signed_in.client.post("/send", data=typed, headers=SENT_BY_A_PAGE)).text
+
+
+def test_kept_forms_are_few_and_are_forgotten():
+    clock = FakeClock()
+    kept = KeptForms(clock)
+    keys = [kept.keep(RefusedForm("/new-topic", {"name": str(number)}, "")) for number in range(MOST_KEPT_FORMS + 1)]
+    assert kept.find(keys[0]) is None and kept.find(keys[1]).fields == {"name": "1"}
+    clock.jump(901)
+    assert kept.take(keys[2]) is None

@@ -19,7 +19,7 @@ from pyromq.console.search.saved_searches import SavedSearches
 from pyromq.console.security.client_address import client_address
 from pyromq.console.security.console_accounts import ConsoleAccount, ConsoleAccounts
 from pyromq.console.security.console_audit_log import ConsoleAuditLog
-from pyromq.console.security.sessions import Sessions, SignInFailures
+from pyromq.console.security.sessions import KeptForms, Sessions, SignInFailures
 from pyromq.errors import UsageError
 from pyromq.net.silent_servers import SilentServers
 from pyromq.net.tasks import Tasks
@@ -48,6 +48,7 @@ class Console:
         self.redrives = Redrives(self.clock, self.audit)
         self.saved = SavedSearches(config.data / "searches.json")
         self.sessions = Sessions(self.clock, hours=config.session_hours)
+        self.kept_forms = KeptForms(self.clock)
         self.sign_in_failures = SignInFailures(self.clock)
         self.history = ClusterHistory(sample_seconds=config.sample_seconds)
         self.refusals = RejectionLog(self.clock)

@@ -100,6 +100,14 @@ class Page:
             "const root = document.documentElement; return root.scrollWidth > root.clientWidth + 1"
         )
 
+    @property
+    def scrolling(self):
+        """The ids or classes of parts that scroll sideways inside of the page."""
+        return self.driver.execute_script(
+            "return [...document.querySelectorAll('main .scroll, main .card')]"
+            ".filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.id || each.innerText.slice(0, 60))"
+        )
+
     def serious(self):
         """What axe finds to be serious or worse."""
         axe = axe_selenium.Axe(self.driver)

@@ -29,6 +29,8 @@ def check(page, path, **how):
     assert "pyromq" in page.driver.title
     page.picture(name_of(path, **how))  # before axe scrolls what it looks at
     assert not page.is_too_wide, path
+    if how.get("width") == 390:
+        assert page.scrolling == [], path
     assert page.serious() == [], path
     expected = ["404"] if "nothing" in path else []
     complaints = page.complaints()

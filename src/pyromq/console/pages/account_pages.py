@@ -12,8 +12,9 @@ from pyromq.console.console import Console
 from pyromq.console.console_metrics import SignInRefusal
 from pyromq.console.security.console_accounts import MOST_PASSWORD, Role
 from pyromq.console.security.console_audit_log import DONE, FAILED, AuditEntry
+from pyromq.console.security.sessions import Notice
 from pyromq.console.view.request_context import RequestContext, local_path
-from pyromq.console.view.routing import MOST_FORM_BYTES, change, read_form, session_of, view
+from pyromq.console.view.routing import FORM_COOKIE, MOST_FORM_BYTES, change, read_form, session_of, view
 from pyromq.console.view.table import Table
 from pyromq.errors import UsageError
 from pyromq.plural import counted
@@ -105,8 +106,16 @@ async def sign_in(request: Request) -> Response:
         return _sign_in_form(request, wanted, name=name, error="Wrong name or password.", status=401)
     console.sign_in_failures.succeeded(*tried)
     console.audit.ended(noted, DONE)
-    request.state.new_session = console.sessions.begin(account.name).key
-    return RedirectResponse(wanted, 303)
+    session = console.sessions.begin(account.name)
+    request.state.new_session = session.key
+    kept = console.kept_forms.take(request.cookies.get(FORM_COOKIE))
+    if kept is not None and kept.fields.get("by") == account.name:  # nobody else sees what was typed
+        session.refused = kept
+        session.notices.append(Notice("failed", kept.error))
+        wanted = local_path(kept.fields.get("back", "/"))
+    response = RedirectResponse(wanted, 303)
+    response.delete_cookie(FORM_COOKIE, path="/sign-in")
+    return response
 
 
 async def sign_out(context: RequestContext) -> Response:
@@ -117,7 +126,10 @@ async def sign_out(context: RequestContext) -> Response:
 def _sign_in_form(
     request: Request, wanted: str, *, name: str = "", error: str | None = None, status: int = 200
 ) -> Response:
-    page = request.app.state.templates.get_template("sign_in.html").render(next=wanted, name=name, error=error)
+    kept = request.app.state.console.kept_forms.find(request.cookies.get(FORM_COOKIE))
+    form_is = "kept" if kept is not None else "lost" if request.query_params.get("form") == "lost" else ""
+    values = {"next": wanted, "name": name, "error": error, "form_is": form_is}
+    page = request.app.state.templates.get_template("sign_in.html").render(values)
     return HTMLResponse(page, status)
 
 

@@ -14,6 +14,8 @@ MOST_TRIED = 10_000  # limit of pairs of address and name whose failed sign-ins 
 FREE_TRIES = 5  # failed sign-ins of one name from one address before a pause is required
 FREE_OF_ADDRESS = 100  # failed sign-ins of all names from one address: more than an office behind one address makes
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 300.0  # first and longest pause after a failed sign-in
+MOST_KEPT_FORMS = 64  # limit of forms kept for visitors who are to sign in, of 64 KiB each
+KEPT_SECONDS = 900  # time until such a form is forgotten
 FORGOTTEN_SECONDS = 3600.0  # time after the last failed sign-in when failures are forgotten
 
 
@@ -37,6 +39,34 @@ class RefusedForm:
     action: str
     fields: Mapping[str, str]
     error: str
+
+
+class KeptForms:
+    """Forms that were sent after their session had ended, by the key in the browser's cookie, until the visitor signs
+    in. None of them is carried out.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._forms: dict[str, tuple[float, RefusedForm]] = {}  # with the time until which the form is kept
+
+    def keep(self, form: RefusedForm) -> str:
+        """Keep a form, in place of the oldest one if there are too many; return its key."""
+        while len(self._forms) >= MOST_KEPT_FORMS:
+            del self._forms[next(iter(self._forms))]
+        key = secrets.token_urlsafe(32)
+        self._forms[key] = self._clock.monotonic() + KEPT_SECONDS, form
+        return key
+
+    def find(self, key: str | None) -> RefusedForm | None:
+        until, form = self._forms.get(key or "", (0.0, None))
+        return form if until > self._clock.monotonic() else None
+
+    def take(self, key: str | None) -> RefusedForm | None:
+        """Return a form, and keep it no longer."""
+        form = self.find(key)
+        self._forms.pop(key or "", None)
+        return form
 
 
 @dataclass(slots=True)

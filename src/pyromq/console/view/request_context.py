@@ -26,7 +26,7 @@ from pyromq.errors import MQError, UsageError
 T = TypeVar("T")
 
 PASSWORDS = frozenset({"password", "password_again", "secret_key"})
-SECRETS = PASSWORDS | {"csrf", "back", "body"}  # fields that are not in the audit log
+SECRETS = PASSWORDS | {"csrf", "back", "by", "body"}  # fields that are not in the audit log
 MOST_KEPT = 16 << 10  # limit of characters kept of a refused form, in the memory of its session
 
 CHART_SPANS = {"15m": 900.0, "1h": 3600.0, "1d": 86_400.0}  # time ranges of charts, in seconds
@@ -204,10 +204,12 @@ class RequestContext:
         return whole(name.replace("_", " "), text, least=least, most=most)
 
     def _hidden_fields(self) -> Markup:
-        """Return the hidden fields of every form: the session's token, and the page to return to after an error."""
-        return Markup('<input type=hidden name=csrf value="{}"><input type=hidden name=back value="{}">').format(
-            self.session.csrf, self.here
-        )
+        """Return the hidden fields of every form: the session's token, the page to return to after an error, and the
+        account.
+        """
+        fields = {"csrf": self.session.csrf, "back": self.here, "by": self.account.name if self.account else ""}
+        hidden = Markup('<input type=hidden name={} value="{}">')
+        return Markup("").join(hidden.format(name, value) for name, value in fields.items() if value)
 
     def _menu(self) -> list[MenuEntry]:
         return [each for each in MENU if not each.admin_only or self.role is Role.ADMIN]

@@ -19,9 +19,9 @@ from starlette.types import Message, Receive
 from pyromq.console.console import Console
 from pyromq.console.security.console_accounts import ConsoleAccount, Role
 from pyromq.console.security.console_audit_log import DONE, FAILED, REFUSED
-from pyromq.console.security.sessions import BrowserSession
+from pyromq.console.security.sessions import BrowserSession, RefusedForm
 from pyromq.console.view.error_texts import advice_for, notice_text
-from pyromq.console.view.request_context import SECRETS, RequestContext, address
+from pyromq.console.view.request_context import PASSWORDS, SECRETS, RequestContext, address, local_path
 from pyromq.errors import (
     AccessDenied,
     BrokerError,
@@ -38,6 +38,8 @@ from pyromq.errors import (
 Handler = Callable[[RequestContext], Coroutine[Any, Any, Response]]
 
 COOKIE = "pyromq-console"
+FORM_COOKIE = "pyromq-console-form"  # key of a form that was sent after its session had ended
+SESSION_ENDED = "Nothing was changed: your session had ended. The form is as you typed it; send it again."
 MOST_FORM_BYTES = 64 << 10  # limit of a form without a message: visitors may send this much before signing in
 MOST_MESSAGE_FORM_BYTES = 20 << 20  # limit of a form with a message: a body of 4 MiB as hex takes 8 MiB
 MOST_ENCODED_BYTES = 1 << 20  # limit of a percent-encoded form: decoding a megabyte takes 0.5 s
@@ -78,7 +80,7 @@ def change(path: str, handler: Handler, *, needs: Role, what: str, most_form_byt
         console: Console = request.app.state.console
         session, account = session_of(request, console)
         if session is None:
-            return RedirectResponse(address("sign-in"), 303)
+            return await _keep_for_sign_in(request, console)
         is_allowed = RequestContext(request, console, session, account, {}).role >= needs
         form = await read_form(request, most_form_bytes if is_allowed else MOST_FORM_BYTES)
         context = RequestContext(request, console, session, account, form)
@@ -165,6 +167,25 @@ def status_of(error: MQError) -> int:
 
 def refused(context: RequestContext, needs: Role) -> Response:
     return context.show("refused.html", status=403, needs=needs.text)
+
+
+async def _keep_for_sign_in(request: Request, console: Console) -> Response:
+    """Keep a form of a visitor whose session has ended, without its passwords; return a redirect to signing in.
+
+    The key of the form is in a cookie, and only a form of this console's own pages is kept: a stranger cannot show a
+    visitor a form that the stranger has filled.
+    """
+    try:
+        form = await read_form(request, MOST_FORM_BYTES)
+    except UsageError:  # too large for a stranger's form
+        return RedirectResponse(address("sign-in", form="lost"), 303)
+    response = RedirectResponse(address("sign-in", next=local_path(form.get("back", "/"))), 303)
+    if request.headers.get("sec-fetch-site") == "same-origin":
+        fields = {name: value for name, value in form.items() if name not in PASSWORDS}
+        key = console.kept_forms.keep(RefusedForm(request.url.path, fields, SESSION_ENDED))
+        secure = console.config.speaks_https
+        response.set_cookie(FORM_COOKIE, key, path="/sign-in", httponly=True, samesite="lax", secure=secure)
+    return response
 
 
 async def _unless_disconnected(request: Request, page: asyncio.Task[Response]) -> Response:

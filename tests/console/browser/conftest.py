@@ -105,7 +105,8 @@ class Page:
         """The ids or classes of parts that scroll sideways inside of the page."""
         return self.driver.execute_script(
             "return [...document.querySelectorAll('main .scroll, main .card')]"
-            ".filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.id || each.innerText.slice(0, 60))"
+            ".filter((each) => each.scrollWidth > each.clientWidth + 1)"
+            ".map((each) => `${each.scrollWidth - each.clientWidth} px: ${each.id || each.innerText.slice(0, 80)}`)"
         )
 
     def serious(self):

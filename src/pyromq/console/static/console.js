@@ -29,6 +29,7 @@ if (zoneSwitch && ownZone !== "UTC") {
 // --- parts that stay fresh
 
 const offline = document.getElementById("offline");
+const served = new Map([...document.querySelectorAll("[data-live][id]")].map((each) => [each.id, each.innerHTML]));
 
 async function refresh() {
   const parts = document.querySelectorAll("[data-live][id]");
@@ -54,12 +55,14 @@ async function refresh() {
   shownAt = new Date();
   for (const part of parts) {
     const fresh = page.getElementById(part.id);
-    if (!fresh || part.querySelector("details[open], [data-shows]") || fresh.innerHTML === part.innerHTML) continue;
+    if (!fresh || part.querySelector("details[open], [data-shows]") || fresh.innerHTML === served.get(part.id)) continue;
     const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : "";
     if (focused === null) continue;  // a button or a field that is in use
+    served.set(part.id, fresh.innerHTML);
     part.replaceChildren(...fresh.childNodes);
     if (focused) part.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
+  fold();
 }
 
 let shownAt = new Date();
@@ -120,6 +123,31 @@ document.querySelector("[data-refused]")?.scrollIntoView({ block: "center" });
 // --- on narrow screens the menu is a row that is longer than the screen
 
 document.querySelector("nav.side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
+// --- a table that is wider than a narrow screen: a row becomes a block, with a line for each cell
+
+const narrow = matchMedia("(max-width: 52rem)");
+
+function fold() {
+  for (const table of document.querySelectorAll("main table:not(.messages)")) {
+    table.classList.remove("folded");
+    const card = table.closest(".scroll, .card") ?? table.parentElement;
+    if (!narrow.matches || card.scrollWidth <= card.clientWidth + 1) continue;
+    const names = [...table.tHead?.rows[0]?.cells ?? []].map((each) => each.textContent.replace(/[↓↑]/, "").trim());
+    table.setAttribute("role", "table");  // blocks are no rows and cells for a screen reader unless they are said to be
+    for (const row of table.rows) {
+      row.setAttribute("role", "row");
+      for (const cell of row.cells) {
+        const isHead = cell.closest("thead") !== null;
+        cell.setAttribute("role", isHead ? "columnheader" : cell.tagName === "TH" ? "rowheader" : "cell");
+        if (!isHead && cell.colSpan === 1) cell.dataset.label = names[cell.cellIndex] ?? "";
+      }
+    }
+    table.classList.add("folded");
+  }
+}
+fold();
+addEventListener("resize", fold);
 
 // --- keys, as the dialog of ? lists them
 

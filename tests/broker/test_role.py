@@ -188,7 +188,7 @@ READS = {
     *("ResetOffset", "ConsumerStatusOfGroup", "ConsumeTimeSpan", "QueryMessage", "ViewMessage", "QueueEntries"),
     *("TopicStatistics", "ConsumeStatistics", "BrokerConsumeStatistics", "TopicConsumers", "ListTimers"),
     *("CountTimers", "ListHalfMessages", "ListBatches", "SaveAccount", "DeleteAccount", "AccountsVersion"),
-    *("SaveWhiteList", "ListAccounts", "PollingInfo"),
+    *("SaveWhiteList", "ListAccounts", "PollingInfo", "QueryAssignment"),
 }
 
 

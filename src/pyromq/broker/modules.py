@@ -40,6 +40,7 @@ from pyromq.broker.members.heartbeat_processor import HeartbeatProcessor
 from pyromq.broker.permissions.account_processor import AccountProcessor
 from pyromq.broker.permissions.rules import PermissionGuard, Rules, topic_at
 from pyromq.broker.popping.ack_processor import AckProcessor
+from pyromq.broker.popping.assignment_processor import AssignmentProcessor
 from pyromq.broker.popping.pop_admission import PopAdmission
 from pyromq.broker.popping.pop_processor import PopProcessor
 from pyromq.broker.popping.redelivery import Redelivery
@@ -288,13 +289,26 @@ def popping(state: SharedState) -> BrokerModule:
     table, waiting = state.pops, state.waiting_pops
     admission = PopAdmission(state.config, state.topics, state.groups)
     redelivery = Redelivery(state, table, waiting)
+    assigning = AssignmentProcessor(state)
+
+    def load() -> None:
+        assigning.load()
+        if state.role.is_master:
+            table.load()
+        else:
+            table.discard()
+
+    def close() -> None:
+        table.close()
+        assigning.close()
+
     return BrokerModule(
         master_only=True,
-        answerers=[PopProcessor(state, table, waiting, admission), AckProcessor(table, admission)],
-        load=table.load if state.role.is_master else table.discard,
+        answerers=[PopProcessor(state, table, waiting, admission), AckProcessor(table, admission), assigning],
+        load=load,
         lead=table.lead,
         steps=[Step(redelivery.step, table.alarm), Step(table.journal_step, table.journal_alarm)],
-        close=table.close,
+        close=close,
     )
 
 

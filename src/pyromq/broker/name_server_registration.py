@@ -199,6 +199,28 @@ class NameServerRegistration:
             told.set_result(None)
         return told
 
+    def route(self, topic: str) -> Future[TopicRoute | None]:
+        """Return a future of the topic's brokers and queues, as a name server knows them.
+
+        It resolves to None if no name server is known, or the first one does not know the topic or does not reply.
+        """
+        found: Future[TopicRoute | None] = Future()
+
+        def answered(response: asyncio.Future[Response]) -> None:
+            try:
+                found.set_result(decode_body(TopicRoute, response.result().check().body, ANSWER))
+            except (MQError, asyncio.CancelledError):
+                found.set_result(None)
+
+        name_server = next(self._known(), None)
+        if name_server is None:
+            found.set_result(None)
+        else:
+            assert name_server.channel is not None
+            asked = name_server.channel.call_soon(RouteOfTopic(topic=topic), timeout=HOSTS_SECONDS)
+            asked.add_done_callback(answered)
+        return found
+
     def announce_one_way(self, topic: TopicConfig, change: ChangeCause) -> None:
         """Register an auto-created topic at the known name servers, without waiting for replies; ignore
         other changes.

@@ -39,6 +39,7 @@ from pyromq.remoting.headers import (
     SendMessage,
     SendMessageBack,
     SendReplyMessage,
+    SetMessageRequestMode,
     UnlockQueues,
     UpdateConsumerOffset,
 )
@@ -150,7 +151,7 @@ class WriteRefusals:
     def refuse_decision(self, header: Header, call: Call) -> Reply:
         raise NotTheMaster(self._role.master_address, ResponseCode.SLAVE_NOT_AVAILABLE)
 
-    @answers(CreateTopic, DeleteTopic, CleanTopics, SaveGroup, DeleteGroup)
+    @answers(CreateTopic, DeleteTopic, CleanTopics, SaveGroup, DeleteGroup, SetMessageRequestMode)
     def refuse_change(self, header: Header, call: Call) -> Reply:
         raise BrokerError(f"topics and groups change at the master only; {self._role.not_the_master()}")
 

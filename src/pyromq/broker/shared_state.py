@@ -82,6 +82,8 @@ class SharedState:
         self.long_polls = LongPolls(
             *(clock, store.record_at, run_soon), when_confirmed=store.when_confirmed, most=limits.waiting_pulls
         )
+        self.request_modes = JsonFile(folder / "messageRequestMode.json", disk)
+        self.run_soon = run_soon
         self.pops = PopTable(store, self.offsets, config.data / "pops", clock=clock)
         self.waiting_pops = PopWaiting(self.long_polls, store, clock, run_soon)
         store.listen(self.long_polls.arrived, self.long_polls.came_together)

@@ -18,7 +18,7 @@ from pyromq.permissions.account import ANY, PUB, SUB, Account, Need, resource_na
 from pyromq.permissions.authentication import REFUSED, Authentication, denied
 from pyromq.permissions.permissions import Permissions
 from pyromq.remoting import headers
-from pyromq.remoting.bodies import REQUEST, BatchAcks, HeartbeatBody, QueueLock, decode_body
+from pyromq.remoting.bodies import REQUEST, AssignmentQuery, BatchAcks, HeartbeatBody, QueueLock, decode_body
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.command import Call
 from pyromq.remoting.header import Header, request_headers
@@ -122,6 +122,7 @@ class Rules:
                 for ack in decode_body(BatchAcks, call.body, REQUEST).acks
                 for need in [(ack.topic, SUB), _group(ack.group)]
             ],
+            headers.QueryAssignment: lambda _, call: _assigned(decode_body(AssignmentQuery, call.body, REQUEST)),
             headers.QueryMessage: lambda header, _: [(header.topic, SUB)],
             headers.ListTimers: lambda header, _: [(header.topic, ANY)],
             headers.UpdateConsumerOffset: lambda header, _: [_group(header.consumer_group), (header.topic, SUB)],
@@ -305,3 +306,7 @@ def _is_queued(message: StoredMessage, store: MessageStore) -> bool:
 def _popped(group: str, topic: str) -> list[Need]:
     """Return the rights to acknowledge a message of a topic, which may be out of the pop retry topic."""
     return [(topic.removeprefix(pop_retry_topic(group, "")), SUB), _group(group)]
+
+
+def _assigned(query: AssignmentQuery) -> list[Need]:
+    return [(query.topic, SUB), _group(query.group)]

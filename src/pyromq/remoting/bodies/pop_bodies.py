@@ -72,3 +72,9 @@ class MessageRequestMode(Body):
     group: str = field(name="consumerGroup")
     mode: str = "PULL"
     share_queues: int = field(name="popShareQueueNum", default=0)
+
+
+class MessageRequestModes(Body):
+    """The modes that administrators have set, by topic and group, as in the broker's file."""
+
+    by_topic: dict[str, dict[str, MessageRequestMode]] = field(name="messageRequestModeMap", default_factory=dict)

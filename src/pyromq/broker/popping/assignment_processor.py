@@ -1,0 +1,118 @@
+"""Tells push consumers of RocketMQ 5 their queues, and whether they pull or pop them.
+
+Source: RocketMQ 5.3.3, QueryAssignmentProcessor and MessageRequestModeManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+
+import msgspec
+
+from pyromq.broker.shared_state import SharedState
+from pyromq.errors import BrokerError, TopicNotFound
+from pyromq.message import MessageQueue
+from pyromq.remoting.bodies import (
+    FILE,
+    REQUEST,
+    AssignmentQuery,
+    Assignments,
+    MessageRequestMode,
+    MessageRequestModes,
+    QueueAssignment,
+    WireQueue,
+    decode_body,
+    encode_body,
+)
+from pyromq.remoting.codes import Permission
+from pyromq.remoting.command import Call, Reply
+from pyromq.remoting.dispatch import answers
+from pyromq.remoting.headers import QueryAssignment, SetMessageRequestMode
+from pyromq.slow_work import completed
+from pyromq.store.table_file import TableFile, when_saved
+
+PULL, POP = "PULL", "POP"
+_ALL_QUEUES = -1
+
+
+class AssignmentProcessor:
+    """The mode of each group and topic, PULL unless an administrator has set POP, and the queues that follow from it.
+
+    A member that pops gets all queues of each broker. A member that pulls gets its part of the queues (strategy AVG).
+    """
+
+    def __init__(self, state: SharedState) -> None:
+        self._config = state.config
+        self._topics = state.topics
+        self._connections = state.connections
+        self._registering = state.registering
+        self._file = state.request_modes
+        self._saving = TableFile(self._file, msgspec.json.encode, state.run_soon)
+        self._changes = 0
+        self._modes: dict[str, dict[str, MessageRequestMode]] = {}
+
+    def load(self) -> None:
+        """Read the modes from disk. Raises `StoreCorrupt` naming the file."""
+        stored = self._file.read(partial(decode_body, MessageRequestModes, bounds=FILE))
+        self._modes = {} if stored is None else dict(stored.by_topic)
+
+    def close(self) -> None:
+        """Block until all changes are on disk, or have failed."""
+        self._saving.close()
+
+    @answers(SetMessageRequestMode)
+    def set_mode(self, header: SetMessageRequestMode, call: Call) -> Reply | Future[Reply]:
+        mode = decode_body(MessageRequestMode, call.body, REQUEST)
+        if mode.mode not in (PULL, POP):
+            raise BrokerError(f"mode={mode.mode!r} of group {mode.group}: it must be PULL or POP")
+        if self._topics.find(mode.topic) is None:
+            raise TopicNotFound(f"topic[{mode.topic}] not exist: create it before its mode is set")
+        self._modes.setdefault(mode.topic, {})[mode.group] = mode
+        self._changes += 1
+        saved = self._saving.save(lambda: MessageRequestModes(by_topic=self._modes), order=self._changes)
+        return when_saved(saved, Reply())
+
+    @answers(QueryAssignment)
+    async def assign(self, header: QueryAssignment, call: Call) -> Reply:
+        query = decode_body(AssignmentQuery, call.body, REQUEST)
+        if self._topics.find(query.topic) is None:
+            raise TopicNotFound(f"topic[{query.topic}] not exist, apply first please!")
+        queues = await self._queues(query.topic)
+        mode = self._modes.get(query.topic, {}).get(query.group)
+        if mode is not None and mode.mode == POP:
+            brokers = dict.fromkeys(queue.broker_name for queue in queues)
+            assigned = [WireQueue(query.topic, name, _ALL_QUEUES) for name in brokers]
+            return _reply(assigned, POP)
+        return _reply([WireQueue.of(queue) for queue in self._pulled(query, queues)], PULL)
+
+    async def _queues(self, topic: str) -> list[MessageQueue]:
+        """Return the topic's readable queues at all brokers; without a name server, at this one."""
+        route = await completed(self._registering.route(topic))
+        if route is not None:
+            counts = {each.broker_name: each.read_queues for each in route.queues if each.permission & Permission.READ}
+        else:
+            known = self._topics.find(topic)
+            counts = {self._config.name: 0 if known is None else known.read_queues}
+        return [MessageQueue(topic, name, at) for name, count in sorted(counts.items()) for at in range(count)]
+
+    def _pulled(self, query: AssignmentQuery, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        if query.message_model == "BROADCASTING":
+            return queues
+        if query.strategy not in ("", "AVG"):
+            raise BrokerError(
+                f"strategyName={query.strategy!r}: this broker assigns queues by AVG only; set clientRebalance=true, or"
+                f" the mode of group {query.group} to POP"
+            )
+        group = self._connections.consumers(query.group)
+        members = [] if group is None else sorted({member.client_id for member in group.members})
+        if query.client_id not in members:
+            return []
+        index, (size, more) = members.index(query.client_id), divmod(len(queues), len(members))
+        start = index * size + min(index, more)
+        return queues[start : start + size + (index < more)]
+
+
+def _reply(queues: Sequence[WireQueue], mode: str) -> Reply:
+    return Reply(body=encode_body(Assignments(queues=[QueueAssignment(queue=queue, mode=mode) for queue in queues])))

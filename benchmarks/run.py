@@ -45,6 +45,12 @@ TABLES = {
         "delays.py --pending 0 --rounds 5 --seconds 1.5",
         "--rounds 2 --seconds 1",
     ),
+    "pops": Table(
+        "pops beside pulls; how late redeliveries are; kills of the broker under pops",
+        "pops.py",
+        "--messages 20000 --rounds 1 --late 500 --kills 3 --kill-messages 5000",
+        in_all=False,
+    ),
     "consumers": Table(
         "push consumers: how many a second, beside Java's client",
         "consumer_rates.py --kinds batches single",

@@ -148,6 +148,15 @@ TIMING = Family(
     "rocketmq_timing_messages", _GAUGE, "Scheduled messages that wait for their delivery time, by topic.", ("topic",)
 )
 DELAYED = Family("pyromq_delay_level_messages", _GAUGE, "Messages that wait in a delay level, by level.", ("level",))
+IN_FLIGHT = Family(
+    "pyromq_messages_in_flight", _GAUGE, "Popped messages that are neither acknowledged nor visible again."
+)
+OVERDUE = Family(
+    "pyromq_redelivery_late_seconds",
+    _GAUGE,
+    "How long the oldest message in flight is overdue; 0 if none is.",
+    unit="seconds",
+)
 HALF = Family("rocketmq_half_messages", _GAUGE, "Half messages of transactions that are not decided.")
 
 FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
@@ -236,6 +245,10 @@ class BrokerMetrics:
         ):
             exposition.add(WAITING, f"{common},{label_text(processor=processor)}", len(waiting))
         exposition.add(HELD_PULLS, common, len(state.long_polls))
+        exposition.add(IN_FLIGHT, common, state.pops.in_flight.count)
+        due_ms = state.pops.in_flight.next_due_ms()
+        late_ms = 0 if due_ms is None else max(0, state.clock.now_ms() - due_ms)
+        exposition.add(OVERDUE, common, late_ms / 1000)
         exposition.add(HALF, common, len(state.half_messages))
         done, name = state.delay_levels.offsets(), SCHEDULE_TOPIC
         for level in range(1, len(state.store.config.delay_levels_ms) + 1):

@@ -299,8 +299,8 @@ def popping(state: SharedState) -> BrokerModule:
             table.discard()
 
     def close() -> None:
-        table.close()
         assigning.close()
+        table.close()
 
     return BrokerModule(
         master_only=True,

@@ -292,6 +292,7 @@ async def test_groups_and_topics_with_equal_joined_names_do_not_share_retries(or
         ({"count": 33}, 1, "maxMsgNums=33"),
         ({"invisible_ms": -1}, 1, "invisibleTime=-1: it must be 0 to 43200000 ms"),
         ({"invisible_ms": 43_200_001}, 1, "invisibleTime=43200001"),
+        ({"renewed_for": "x" * 256}, 1, "renewedFor has 256 characters"),
         ({"queue_id": 4}, 1, "queueId[4] is illegal"),
         ({"queue_id": -2}, 1, "queueId[-2] is illegal"),
         ({"topic": "nowhere"}, ResponseCode.TOPIC_NOT_EXIST, "topic[nowhere] not exist"),

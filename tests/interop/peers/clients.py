@@ -68,7 +68,7 @@ class Received:
 # Set by clients and brokers on the way; everything else is the application's.
 SYSTEM = {
     *("KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER", "MIN_OFFSET", "MAX_OFFSET"),
-    *("MSG_REGION", "TRACE_ON", "CONSUME_START_TIME"),
+    *("MSG_REGION", "TRACE_ON", "CONSUME_START_TIME", "POP_CK", "1ST_POP_TIME"),
 }
 
 

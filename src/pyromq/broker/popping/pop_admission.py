@@ -14,6 +14,7 @@ from pyromq.remoting.dispatch import Peer
 MAX_COUNT = 32  # messages of one pop. Source: RocketMQ 5.3.3, PopMessageProcessor
 MAX_INVISIBLE_MS = 12 * 3_600_000  # longest invisible time: far less than retention keeps messages
 ANY_QUEUE = -1
+MAX_CLIENT_ID_LENGTH = 255  # each pop in the journal has it
 
 
 class PopAdmission:
@@ -64,4 +65,12 @@ def check_invisible(invisible_ms: int) -> None:
         raise BrokerError(
             f"invisibleTime={invisible_ms}: it must be 0 to {MAX_INVISIBLE_MS} ms (12 hours); change it again while the"
             " work goes on"
+        )
+
+
+def check_member(client_id: str | None) -> None:
+    if client_id is not None and not 0 < len(client_id) <= MAX_CLIENT_ID_LENGTH:
+        raise BrokerError(
+            f"renewedFor has {len(client_id)} characters: it must be a member's client id, of 1 to"
+            f" {MAX_CLIENT_ID_LENGTH} characters"
         )

@@ -65,14 +65,21 @@ class PopJournal:
     def load(self) -> bool:
         """Enter what is in flight into the table. Return False if the last broker of the folder was not stopped.
 
-        Reading ends at the first record that is not as written: what follows is redelivered.
+        Reading ends at the first record that is not as written: what follows is redelivered. Raises `StoreNotWritable`
+        if the disk cannot be read.
         """
         is_closed = True
-        names = [name for name in self._disk.names(self._folder) if name.isdecimal()]
+        try:
+            names = [name for name in self._disk.names(self._folder) if name.isdecimal()]
+            contents = [read_file(self._disk, self._folder / name) or b"" for name in names]
+        except OSError as error:
+            raise StoreNotWritable(
+                f"{self._folder} cannot be read: {error.strerror}; mend it, or move it away"
+            ) from error
         for at, name in enumerate(names):
             if int(name) != int(names[0]) + at:
                 break
-            content = read_file(self._disk, self._folder / name) or b""
+            content = contents[at]
             reader = _Reader(content, int(name))
             for kind, payload in reader.records():
                 is_closed = kind == CLOSED
@@ -112,9 +119,9 @@ class PopJournal:
         return None if self._describe(self._clock.monotonic() + SLICE_SECONDS) else 0.0
 
     @property
-    def is_full(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether `step` must be called."""
-        return self._position >= self._full_at and self._to_describe is None
+        return self._position >= self._full_at or self._to_describe is not None
 
     def close(self) -> None:
         """Note that the broker is stopped, and close the file."""
@@ -216,7 +223,7 @@ class PopJournal:
     def _write(self, records: bytes) -> None:
         try:
             if self._descriptor is None:
-                self._begin_segment()
+                self.begin()
             assert self._descriptor is not None
             written = self._disk.write(self._descriptor, records, self._position)
             while written < len(records):

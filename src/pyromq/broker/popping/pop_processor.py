@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from pyromq.broker.popping.in_flight import Pop, PoppedQueue, bits_of
-from pyromq.broker.popping.pop_admission import ANY_QUEUE, PopAdmission, check_count, check_invisible
+from pyromq.broker.popping.pop_admission import ANY_QUEUE, PopAdmission, check_count, check_invisible, check_member
 from pyromq.broker.popping.pop_table import RENEWED_MS, PopTable
 from pyromq.broker.popping.pop_waiting import PopWaiting
 from pyromq.broker.shared_state import SharedState
@@ -45,6 +45,7 @@ from pyromq.slow_work import NotInMemory, PagesToLoad, SlowWork, breathe, when_l
 from pyromq.store.message_store import ReadResult, ReadStatus
 
 _RETRIES_FIRST = 5  # every fifth pop reads the retry topic first, the others last
+_MOST_ROUNDS = 100_000  # limit of groups and topics whose order of queues is remembered; beyond it, it begins anew
 _FROM_END = 1  # init mode: a new group begins at the end
 MAX_BYTES = 1 << 18  # bytes behind which a pop reads no further queue: a reply must fit a frame of 16 MiB
 # States in which the queue may have messages behind `next_offset` all the same.
@@ -73,6 +74,7 @@ class PopProcessor:
     def pop(self, header: PopMessage, call: Call) -> Reply | SlowWork[Reply | Later] | Later:
         check_count(header.max_count)
         check_invisible(header.invisible_ms)
+        check_member(header.renewed_for)
         wanted = self._filter(header, call)
         try:
             round_ = self._pop(header, wanted)
@@ -182,6 +184,8 @@ class PopProcessor:
         topic = self._topics.find(header.topic)
         count = 0 if topic is None else topic.read_queues
         key = header.consumer_group, header.topic
+        if len(self._rounds) >= _MOST_ROUNDS:
+            self._rounds.clear()
         number = self._rounds[key] = self._rounds.get(key, 0) + 1
         retries = pop_retry_topic(*key)
         has_retries = not header.order and self._topics.find(retries) is not None

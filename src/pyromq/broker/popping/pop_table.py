@@ -55,7 +55,7 @@ class PopTable:
                 if pop.client_id is not None:
                     self.in_flight.prolong(pop, restarted_ms)
         self.lower_to_ends()
-        self._journal.begin()
+        self._note(self._journal.begin)  # a full disk must not prevent reading of stored messages
         self._ring()
 
     def lower_to_ends(self) -> None:
@@ -75,7 +75,7 @@ class PopTable:
 
     def lead(self) -> None:
         """Begin without messages in flight, as the new master: groups go on at their committed offsets."""
-        self._journal.begin()
+        self._note(self._journal.begin)
 
     def close(self) -> None:
         self._offsets.watched.clear()
@@ -157,7 +157,7 @@ class PopTable:
             if self._is_noted:
                 logger.warning("%s; after a kill of the broker, acknowledged messages may be redelivered", error)
             self._is_noted = False
-        if self._journal.is_full:
+        if self._journal.is_behind:
             self.journal_alarm.ring_within(0)
 
     # -- messages
@@ -167,7 +167,7 @@ class PopTable:
         self._journal.note_pop(pop, next_offset)
         self.in_flight.hand_out(pop, next_offset)
         self._commit(pop.queue)
-        if self._journal.is_full:
+        if self._journal.is_behind:
             self.journal_alarm.ring_within(0)
         self._ring()
 

@@ -43,7 +43,8 @@ public final class Driver {
                 break;
             case "push": // TOPIC GROUP TAGS COUNT SECONDS
             case "push-orderly":
-                Pushing.run(nameServers, command.equals("push-orderly"), Arrays.copyOf(rest, 3), Integer.parseInt(rest[3]),
+            case "push-pop": // the broker says whether to pop; client 5 only
+                Pushing.run(nameServers, command, Arrays.copyOf(rest, 3), Integer.parseInt(rest[3]),
                     Integer.parseInt(rest[4]));
                 break;
             case "assign": // lines say what

@@ -20,7 +20,7 @@ final class Pushing {
         missing = new CountDownLatch(count);
     }
 
-    static void run(String nameServers, boolean orderly, String[] topicGroupTags, int count, int seconds) throws Exception {
+    static void run(String nameServers, String way, String[] topicGroupTags, int count, int seconds) throws Exception {
         boolean isTraced = topicGroupTags[1].startsWith("traced");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
             topicGroupTags[1], Lines.account(), new AllocateMessageQueueAveragely(), isTraced, null);
@@ -28,7 +28,10 @@ final class Pushing {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topicGroupTags[0], Lines.selector(topicGroupTags[2]));
         Pushing pushing = new Pushing(count);
-        if (orderly) {
+        if (way.equals("push-pop")) { // by its name, since client 4 lacks the method
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
+        if (way.equals("push-orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 pushing.take(messages);
                 return ConsumeOrderlyStatus.SUCCESS;

@@ -12,7 +12,7 @@ BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/cons
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: platforms arm64 console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover endure crashes damage sanitize image wheels release-check size walk
+.PHONY: protos platforms arm64 console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover endure crashes damage sanitize image wheels release-check size walk
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -53,6 +53,9 @@ platforms: $(BUILT)  ## store, net, clients and the demo with macOS's names, cli
 	@PYROMQ_TEST_SERVERS=1 PYROMQ_TEST_LOOP=selector scripts/names-of win32 $(VENV)/bin/python -m pytest $(SIDE_BY_SIDE) tests/client
 	@PYROMQ_TEST_SERVERS=1 PYROMQ_TEST_LOOP=proactor scripts/names-of win32 $(VENV)/bin/python -m pytest $(SIDE_BY_SIDE) -m "not soak and not browser" tests/client tests/cli tests/console
 	@scripts/names-of darwin $(VENV)/bin/python demo/demo.py
+
+protos: $(BUILT)  ## the descriptors and stubs in src/pyromq/proxy/proto, from scripts/protos (needs a network)
+	@scripts/make-protos
 
 arm64: $(BUILT)  ## a wheel for Linux on arm64; its tests, a send and a pull under qemu-user (Debian, root; VERSION=3.11); minutes
 	@scripts/try-arm64 $(VERSION)

@@ -39,6 +39,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    os.environ.setdefault("PYROMQ_GRPC_PORT", "0")  # servers of tests start no proxy unless told
     os.environ[VARIABLE] = str(seed_of_the_day())  # the same for all workers, also at midnight
 
 

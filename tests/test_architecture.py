@@ -41,6 +41,7 @@ MECHANISMS = {"remoting", "store", "filter", "speedups"}
 PERMISSIONS = {"permissions"}  # what brokers and name servers judge by
 METRICS = {"metrics"}  # what they, and the console, tell Prometheus
 ROLES = {"nameserver", "broker", "client"}
+PROXY = {"proxy"}  # gRPC in front, the client's cluster layer behind
 
 # Layers: what each package of pyromq may use beside itself. A package's one file may stand for a part of it.
 MAY_USE: dict[str, set[str]] = {
@@ -54,6 +55,7 @@ MAY_USE: dict[str, set[str]] = {
     "speedups": {"platforms"},
     **{role: WORDS | MECHANISMS | {"net"} for role in ROLES},
     **{role: WORDS | MECHANISMS | {"net"} | PERMISSIONS | METRICS for role in ("nameserver", "broker")},
+    "proxy": WORDS | PERMISSIONS | {"remoting", "net", "client", "filter", "store.disk", "store.worker"},
     "testing": WORDS | MECHANISMS | {"net"} | ROLES,
     "spark": WORDS | {"client", "net.connection_config", "filter", "speedups"},
     "console": WORDS
@@ -68,7 +70,7 @@ MAY_USE: dict[str, set[str]] = {
         "remoting.bodies",
         "remoting.rejection_log",
     },
-    "cli": WORDS | MECHANISMS | {"net"} | ROLES | METRICS | {"testing", "spark", "console"},
+    "cli": WORDS | MECHANISMS | {"net"} | ROLES | METRICS | PROXY | {"testing", "spark", "console"},
 }
 # The front doors know everybody: `pyromq` and `python -m pyromq`.
 FRONT_DOORS = {"pyromq", "pyromq.__main__"}
@@ -76,13 +78,13 @@ FRONT_DOORS = {"pyromq", "pyromq.__main__"}
 # Fixed places: who may import a module of others.
 PLACES: dict[str, set[str]] = {
     "asyncio": {
-        "net", "client", "testing", "cli", "console", "clock", "metrics", "platforms",
+        "net", "client", "testing", "cli", "console", "proxy", "clock", "metrics", "platforms",
         "nameserver.nameserver", "broker.broker", "broker.name_server_registration", "broker.replication",
     },
     # `message`: the bytes of an address, no connection; the console's server is uvicorn, on a port of ours.
     # `ha_service` writes memory views of the log to its sockets: transports would copy them.
     "socket": {"net", "message", "platforms", "broker.replication.ha.ha_service", "console.console_server",
-               "console.browser_connections"},
+               "console.browser_connections", "proxy.proxy_config", "cli.commands.proxy_commands"},
     "ssl": {"net"},
     "mmap": {"store", "platforms"},
     "ctypes": {"platforms"},
@@ -98,6 +100,9 @@ PLACES: dict[str, set[str]] = {
     "uvicorn": {"console.console_server", "console.browser_connections"},
     "jinja2": {"console"},
     "argon2": {"console.security"},
+    "hpack": {"proxy.http2.header_blocks"},
+    "google": {"proxy"},
+    "cryptography": {"proxy.self_signed"},
 }  # fmt: skip
 ENVIRONMENT = {"environ", "getenv", "putenv"}
 

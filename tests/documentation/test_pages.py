@@ -48,6 +48,7 @@ ELSEWHERE = {
     "spark-writing.md": "tests/spark/test_page_examples.py",
     "spark-jobs.md": "tests/spark/test_page_examples.py",
     "spark-recipes.md": "tests/spark/test_recipes.py",
+    "how-to/rocketmq-5-clients.md": "tests/proxy/test_official_client.py",
     "how-to/web-frameworks.md": "tests/documentation/test_web_frameworks.py",
 }
 

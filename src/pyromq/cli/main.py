@@ -46,6 +46,7 @@ COMMANDS = {
     "acl": ("acl_commands:acl", "List, set, delete and check accounts and their rights."),
     "store": ("store_commands:store", "Check, dump and repair a stopped broker's data folder; expire messages."),
     "export": ("export_commands:export", "Export settings, topics and groups, or metrics as JSON."),
+    "proxy": ("proxy_commands:proxy", "Run a proxy for clients of RocketMQ 5 (gRPC)."),
     "console": ("console_commands:console", "Show the cluster in a browser: topics, messages, groups, dead letters."),
     "doctor": ("doctor:doctor", "Find out why sending or consuming does not work."),
     "bench": ("messages.bench:bench", "Measure the throughput of sending and pulling."),

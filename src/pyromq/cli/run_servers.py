@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
@@ -26,17 +27,28 @@ from pyromq.logs import logger_of
 from pyromq.message import join_address
 from pyromq.nameserver.name_server import NameServer
 from pyromq.nameserver.name_server_config import NameServerConfig
-from pyromq.net.listening import new_serving_loop
+from pyromq.net.listening import new_serving_loop, open_port
 from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 from pyromq.platforms import platform
 from pyromq.store.directory import check_platform
 
 if TYPE_CHECKING:
     from pyromq.metrics.config import MetricsConfig
+    from pyromq.proxy.proxy_config import ProxyConfig
 
 NAMESRV_PORT = 9876  # default port of a name server, which clients use
 EVERYWHERE = ("0.0.0.0", "::")
 CONSOLE_SECONDS = 5.0  # longest wait for the end of the console process, which is then killed
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyBeside:
+    """How `serve` starts a proxy: its port, whether the user chose the port, command line and environment."""
+
+    port: int
+    is_chosen: bool
+    command: list[str]
+    variables: dict[str, str]
 
 
 def run(serving: Coroutine[Any, Any, None], log_level: str) -> None:
@@ -64,10 +76,11 @@ async def serve_both(
     metrics: MetricsConfig | None,
     *,
     console: list[str] | None = None,
+    proxy: ProxyBeside | None = None,
 ) -> None:
     """Run a name server and a broker that registers there.
 
-    `console` is the command line of a console process, or None.
+    `console` is the command line of a console process, or None; `proxy` says how a proxy is started.
     """
     async with AsyncExitStack() as stack:
         name_server = await _start(stack, NameServer(names), option="--namesrv-port")
@@ -79,6 +92,9 @@ async def serve_both(
         _show_broker(broker)
         await _start_metrics(stack, metrics, name_server, broker)
         _show_security(config.host, config.tls, permissions=config.permissions)
+        if proxy is not None:
+            namesrv = join_address(local, name_server.port)
+            await _start_proxy(stack, proxy, host=config.host, namesrv=namesrv)
         option = "" if address == f"127.0.0.1:{NAMESRV_PORT}" else f" --namesrv {address}"
         if config.tls is not None and config.tls.mode is TlsMode.ENFORCING:
             option += " --tls-ca AUTHORITY.pem"
@@ -86,6 +102,48 @@ async def serve_both(
         click.echo(f"             pyromq consume greetings --from beginning{option}")
         if console is not None:
             await stack.enter_async_context(_child_process([*console, "--namesrv", f"{local}:{name_server.port}"]))
+        await _until_stopped()
+
+
+async def _start_proxy(stack: AsyncExitStack, proxy: ProxyBeside, *, host: str, namesrv: str) -> None:
+    """Open the port for clients of RocketMQ 5, and start the proxy that serves it. Connections wait for its start.
+
+    If the default port is in use, for example by another `pyromq serve`, this is printed, and there is no proxy.
+    """
+    try:
+        listening, *others = await open_port(host, proxy.port)
+    except UsageError as error:
+        text = f"{error}; choose another with --grpc-port (0: no proxy)"
+        if proxy.is_chosen:
+            raise UsageError(text) from error
+        click.echo(f"gRPC         no proxy for RocketMQ 5's clients: {text}")
+        return
+    for each in others:  # a host with several addresses: clients find the first one
+        each.close()
+    with listening:
+        number = listening.fileno()
+        command = [*proxy.command, "--namesrv", namesrv, "--listening", str(number)]
+        await stack.enter_async_context(_child_process(command, variables=proxy.variables, descriptors=(number,)))
+        click.echo(f"gRPC         {join_address(*listening.getsockname()[:2])}")
+
+
+async def serve_proxy(config: ProxyConfig, *, ends_with_input: bool) -> None:
+    """Run a proxy for clients of RocketMQ 5 until SIGINT or SIGTERM, or until standard input ends."""
+    from pyromq.proxy.proxy import Proxy  # imported late: needs the packages of the extra `grpc`
+
+    async with AsyncExitStack() as stack:
+        proxy = await _start(stack, Proxy(config), option="--port")
+        if ends_with_input:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            loop, number = asyncio.get_running_loop(), sys.stdin.fileno()
+            # The parent process writes nothing: standard input becomes readable when the parent ends.
+            loop.add_reader(number, lambda: ended.cancel())
+            stack.callback(loop.remove_reader, number)
+            await _until_stopped(ended, is_quiet=True)
+            return
+        click.echo(f"gRPC         {proxy.address}")
+        click.echo(f"name servers {config.namesrv}")
+        _show_security(config.host, config.tls, permissions=config.acl is not None)
         await _until_stopped()
 
 
@@ -133,12 +191,16 @@ async def _serve_replica(stack: AsyncExitStack, config: BrokerConfig, metrics: M
 
 
 @asynccontextmanager
-async def _child_process(command: list[str]) -> AsyncIterator[None]:
+async def _child_process(
+    command: list[str], *, variables: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()
+) -> AsyncIterator[None]:
     """Run a child process until the context exits. If this process dies, the end of the child's standard input ends the
     child.
     """
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, start_new_session=True)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, start_new_session=True, env={**os.environ, **(variables or {})}, pass_fds=descriptors
+    )
     assert process.stdin is not None
     try:
         yield
@@ -209,7 +271,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _until_stopped(failed: asyncio.Future[None] | None = None) -> None:
+async def _until_stopped(failed: asyncio.Future[None] | None = None, *, is_quiet: bool = False) -> None:
     """Print that the servers are ready, and wait for SIGINT or SIGTERM. Raises the error of `failed`."""
     stop = asyncio.Event()
     end = platform.on_stop_signals(stop.set)
@@ -219,12 +281,13 @@ async def _until_stopped(failed: asyncio.Future[None] | None = None) -> None:
     gc.enable()
     gc.set_threshold(10_000, 5, 20)  # collecting 10,000 young objects blocks the event loop for a millisecond
     age = platform.process_age()  # includes the interpreter's start and the imports
-    click.echo(f"ready in {(time.process_time() if age is None else age) * 1000:.0f} ms")
+    if not is_quiet:
+        click.echo(f"ready in {(time.process_time() if age is None else age) * 1000:.0f} ms")
     sys.stdout.flush()
     if failed is not None:
         failed.add_done_callback(lambda _: stop.set())
     await stop.wait()
-    if failed is not None and failed.done():
+    if failed is not None and failed.done() and not failed.cancelled():
         failed.result()
     end()
     if sys.stderr.isatty():

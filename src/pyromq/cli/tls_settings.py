@@ -19,6 +19,7 @@ Choice = TypeVar("Choice", bound=Enum)
 
 MODE, CERTIFICATE, KEY = "tls.server.mode", "tls.server.certPath", "tls.server.keyPath"
 PASSWORD, AUTHORITY = "tls.server.keyPassword", "tls.server.trustCertPath"
+PASSWORD_VARIABLE = "PYROMQ_TLS_KEY_PASSWORD"  # environment variable with the password of the server's key
 CLIENT_CERTIFICATES, CHECKS_CLIENTS = "tls.server.need.client.auth", "tls.server.authClient"
 TEST_MODE = "tls.test.mode.enable"
 SWITCHES = ("tls.enable", "useTLS")  # settings that switch on TLS for a broker's connections to name servers

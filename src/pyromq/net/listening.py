@@ -147,7 +147,7 @@ async def listen(
         if reactor is not None:
             reactor.add(accepted, protocol)
         else:
-            _serve_by_asyncio(accepted, protocol)
+            serve_by_asyncio(accepted, protocol)
 
     if tls is None:
         return HandingListener(sockets, lambda accepted: serve(accepted, factory()), reactor=reactor)
@@ -199,7 +199,8 @@ def listen_failure(host: str, port: int, error: OSError | OverflowError) -> str:
     return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
 
-def _serve_by_asyncio(accepted: socket.socket, protocol: asyncio.Protocol) -> None:
+def serve_by_asyncio(accepted: socket.socket, protocol: asyncio.Protocol) -> None:
+    """Serve a connection with a transport of asyncio."""
     loop = asyncio.get_running_loop()
     connecting = loop.create_task(loop.connect_accepted_socket(lambda: protocol, accepted), name="take a connection")
     _connecting.add(connecting)  # the event loop keeps only weak references to tasks

@@ -153,6 +153,14 @@ def _with(*options: Callable[[F], F]) -> Callable[[F], F]:
     metavar="PORT",
     help="Port for the console's /metrics, at --metrics-host. [default: none; 0: any free]",
 )
+@click.option(
+    "--grpc-port",
+    type=WholeNumber(0, 65535),
+    envvar="PYROMQ_GRPC_PORT",
+    show_envvar=True,
+    metavar="PORT",
+    help="Also run `pyromq proxy` for clients of RocketMQ 5, at this port. [default: 8081 if installed; 0: none]",
+)
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -162,6 +170,7 @@ def serve(
     console: bool,
     console_port: int | None,
     console_metrics_port: int | None,
+    grpc_port: int | None,
     **options: Any,
 ) -> None:
     """Run a name server and a broker in one process, on loopback, until Ctrl-C.
@@ -186,8 +195,9 @@ def serve(
         raise click.UsageError("--console-metrics-port is a port of the console: give --console too")
     if metrics is not None and metrics.port == console_metrics_port != 0:
         raise click.UsageError(f"server and console cannot both use metrics port {metrics.port}")
+    proxy = _proxy_beside(config, grpc_port, log_level)
     command = _console_command(config.data, console_port, console_metrics_port, metrics) if console else None
-    run_servers.run(run_servers.serve_both(names, config, metrics, console=command), log_level)
+    run_servers.run(run_servers.serve_both(names, config, metrics, console=command, proxy=proxy), log_level)
 
 
 @serve.command("namesrv")
@@ -247,6 +257,20 @@ def serve_broker(namesrv: str | None, log_level: str, **options: Any) -> None:
     run_servers.run(run_servers.serve_broker(config, metrics), log_level)
 
 
+def _proxy_beside(config: BrokerConfig, port: int | None, log_level: str) -> run_servers.ProxyBeside | None:
+    """Return how the proxy is started; None without one. The broker's accounts and certificate count for the proxy."""
+    if port == 0:
+        return None
+    from pyromq.cli.commands import proxy_commands
+
+    if port is None and not proxy_commands.is_installed():
+        return None
+    proxy_commands.check_installed()
+    acl = config.permissions_folder if config.permissions else None
+    command, variables = proxy_commands.command_beside_servers(config.data, config.tls, acl=acl, log_level=log_level)
+    return run_servers.ProxyBeside(port or proxy_commands.GRPC_PORT, port is not None, command, variables)
+
+
 def _console_command(
     data: Path, port: int | None, metrics_port: int | None, metrics: MetricsConfig | None
 ) -> list[str]:
@@ -285,7 +309,7 @@ def _metrics(properties: Mapping[str, str], options: dict[str, Any]) -> MetricsC
 
 def _tls_properties(properties: Mapping[str, str], options: dict[str, Any]) -> dict[str, str]:
     """Return the properties, overridden by the TLS options; removes these from `options`."""
-    password = os.environ.get("PYROMQ_TLS_KEY_PASSWORD")
+    password = os.environ.get(tls_settings.PASSWORD_VARIABLE)
     kept = {tls_settings.PASSWORD: password} if password else {}
     given = {name: options.pop(option) for option, name in _TLS_NAMES.items()}
     return {**kept, **properties, **{name: value for name, value in given.items() if value is not None}}

@@ -46,6 +46,7 @@ class ServerTlsConfig:
     client_certificates: ClientCertificates = ClientCertificates.NONE  # whether clients must present one
     authority: Path | str | None = None  # file of the authority that signs clients' certificates
     handshake_seconds: float = 10.0  # limit of time from the first byte to the end of the handshake
+    application_protocols: tuple[str, ...] = ()  # protocols above TLS that the server offers (ALPN), for example h2
 
     def __post_init__(self) -> None:
         if self.client_certificates is not ClientCertificates.NONE and self.authority is None:
@@ -71,6 +72,8 @@ class ServerTlsConfig:
             key=self.key,
             password=self.password,
         )
+        if self.application_protocols:
+            context.set_alpn_protocols(list(self.application_protocols))
         if asked:
             required = self.client_certificates is ClientCertificates.REQUIRE
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL

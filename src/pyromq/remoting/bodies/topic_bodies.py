@@ -55,6 +55,12 @@ class GroupConfig(Body):
     retry_max_times: int = 16
     broker_id: int = 0
     slow_broker_id: int = field(name="whichBrokerWhenConsumeSlowly", default=1)
+    # From RocketMQ 5: members that pop get the messages of each queue in order.
+    orderly: bool | UnsetType = field(name="consumeMessageOrderly", default=UNSET)
+
+    @property
+    def is_orderly(self) -> bool:
+        return self.orderly is True
 
 
 class GroupConfigTable(Body):

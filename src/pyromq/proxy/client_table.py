@@ -1,0 +1,91 @@
+"""The clients of RocketMQ 5 that use one account: what each produces or consumes, and its Telemetry stream.
+
+No network here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pyromq.clock import Clock
+from pyromq.errors import LimitReached
+from pyromq.proxy.http2.grpc_stream import GrpcStream
+from pyromq.proxy.proto import definition_pb2 as proto
+
+MAX_CLIENTS = 20_000  # limit of the clients of an account
+MAX_TOPICS = 4_096  # limit of a client's topics, or subscriptions
+SILENT_SECONDS = 120.0  # a client without a heartbeat for so long is removed. Source: the genuine proxy
+CONSUMER_TYPES = frozenset({proto.PUSH_CONSUMER, proto.SIMPLE_CONSUMER, proto.PULL_CONSUMER})
+
+
+@dataclass(slots=True, eq=False)
+class GrpcClient:
+    """A client. `topics` are those of a producer; `subscriptions` are a consumer's expressions by topic."""
+
+    client_id: str
+    heard: float  # monotonic time of the latest settings or heartbeat
+    kind: int = proto.CLIENT_TYPE_UNSPECIFIED
+    group: str = ""
+    topics: frozenset[str] = frozenset()
+    subscriptions: dict[str, proto.FilterExpression] = field(default_factory=dict)
+    stream: GrpcStream | None = None  # the newest Telemetry stream
+    receives: set[asyncio.Future[None]] = field(default_factory=set)  # completed when the client terminates
+
+    @property
+    def is_consumer(self) -> bool:
+        return self.kind in CONSUMER_TYPES and bool(self.group)
+
+
+class ClientTable:
+    """The clients of one account, by client id."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._clients: dict[str, GrpcClient] = {}
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[GrpcClient]:
+        return iter(list(self._clients.values()))
+
+    def find(self, client_id: str) -> GrpcClient | None:
+        return self._clients.get(client_id)
+
+    def hear(self, client_id: str) -> GrpcClient:
+        """Return the client, added if it is new, and note that it lives. Raises `LimitReached`."""
+        client = self._clients.get(client_id)
+        if client is None:
+            if len(self._clients) >= MAX_CLIENTS:
+                raise LimitReached("MAX_CLIENTS", MAX_CLIENTS, "the proxy has too many clients: close some")
+            client = self._clients[client_id] = GrpcClient(client_id, 0.0)
+        client.heard = self._clock.monotonic()
+        return client
+
+    def remove(self, client: GrpcClient) -> None:
+        """Remove a client and complete its waiting receives."""
+        self._clients.pop(client.client_id, None)
+        for receive in client.receives:
+            if not receive.done():
+                receive.set_result(None)
+
+    def expired(self) -> list[GrpcClient]:
+        """Remove and return the clients that have no Telemetry stream and sent nothing for `SILENT_SECONDS`."""
+        limit = self._clock.monotonic() - SILENT_SECONDS
+        gone = [each for each in self._clients.values() if each.heard < limit and each.stream is None]
+        for client in gone:
+            self.remove(client)
+        return gone
+
+    @property
+    def produced_topics(self) -> set[str]:
+        return {topic for client in self._clients.values() for topic in client.topics}
+
+    def producer_of(self, topic: str) -> GrpcClient | None:
+        """Return a producer of a topic that has a stream, another one each time; None if there is none."""
+        found = [each for each in self._clients.values() if topic in each.topics and each.stream is not None]
+        self._turn += 1
+        return found[self._turn % len(found)] if found else None

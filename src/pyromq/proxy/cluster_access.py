@@ -1,0 +1,214 @@
+"""What the proxy does behind: the connections, routes and sends of one account, and its clients' registrations.
+
+Brokers judge the rights of the account, as the requests are signed with its keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from pyromq.client.client_config import ProducerConfig
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.client.cluster.topic_routes import Route
+from pyromq.client.producer.outbox import Outbox
+from pyromq.clock import Clock
+from pyromq.errors import MQError, TopicNotFound, Unavailable
+from pyromq.filter.filter import TAG_TYPES
+from pyromq.message import SendResult
+from pyromq.net.connection_config import ConnectionConfig
+from pyromq.net.tasks import every
+from pyromq.proxy.client_table import ClientTable, GrpcClient
+from pyromq.proxy.proto import definition_pb2 as proto
+from pyromq.proxy.sent_messages import ALL_TYPES
+from pyromq.remoting.bodies import ConsumerEntry, GroupConfig, HeartbeatBody, ProducerEntry, Subscription, TopicConfig
+from pyromq.remoting.header import Header
+from pyromq.remoting.headers import AllGroups, Heartbeat, TopicSettings, UnregisterClient
+from pyromq.remoting.json_quirks import decode_body, encode_body
+from pyromq.remoting.signer import Signer
+
+SENDING_GROUP = "PYROMQ_PROXY"  # producer group in the proxy's sends
+NO_TEMPLATE = "NOT_CREATED_BY_SENDING"  # no broker has this topic: a client of RocketMQ 5 creates no topics by sending
+REFRESH_SECONDS = 30.0  # age at which settings of topics and groups are read again, as routes are
+MEMBER_SECONDS = 30.0  # interval of the consumers' heartbeats to brokers
+TIMEOUT_SECONDS = 3.0
+
+_TYPES = {
+    "normal": (proto.NORMAL,),
+    "fifo": (proto.FIFO,),
+    "delay": (proto.DELAY,),
+    "transaction": (proto.TRANSACTION,),
+}
+
+
+@dataclass(slots=True)
+class KnownTopic:
+    """The message types that a topic takes, and when they were read."""
+
+    types: Sequence[proto.MessageType]
+    read_at: float
+
+
+class ClusterAccess:
+    """See the module. `answerers` handle brokers' requests, for example checks of half messages."""
+
+    def __init__(
+        self,
+        namesrv: str | None,
+        clock: Clock,
+        *,
+        connections: ConnectionConfig,
+        signer: Signer | None = None,
+        answerers: Callable[[ClusterAccess], Sequence[object]] = lambda access: (),
+    ) -> None:
+        self.clients = ClientTable(clock)
+        self.clock = clock
+        if signer is not None:
+            connections = replace(connections, access_key=None, secret_key=None, signer=signer)
+        self.cluster = ClusterClient(
+            namesrv, clock, announce=self._announce, answerers=answerers(self), connections=connections
+        )
+        config = ProducerConfig(timeout=TIMEOUT_SECONDS, template_topic=NO_TEMPLATE, connections=connections)
+        self.retry_codes = config.retry_codes
+        self.outbox = Outbox(SENDING_GROUP, self.cluster, config, clock)
+        self.sent: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        self.sent.cancel()  # sends report by callback: all share one future that is done
+        self._topics: dict[str, KnownTopic] = {}
+        self._groups: dict[str, tuple[GroupConfig | None, float]] = {}
+        self._starting: asyncio.Lock = asyncio.Lock()
+        self._announced: frozenset[str] = frozenset()
+
+    async def start(self) -> None:
+        """Connect. Raises `NoNameServer`. Idempotent."""
+        async with self._starting:
+            if not self.cluster.running:
+                await self.cluster.start()
+                tasks = self.cluster.tasks
+                tasks.start(every(MEMBER_SECONDS, self._beat_members, self.clock), name="heartbeats of consumers")
+                tasks.start(every(MEMBER_SECONDS, self._expire, self.clock), name="forget silent clients")
+
+    async def close(self) -> None:
+        if self.cluster.running:
+            for client in self.clients:
+                await self.forget(client)
+            await self.cluster.close()
+
+    # -- topics and groups
+
+    def known_types(self, topic: str) -> Sequence[proto.MessageType] | None:
+        """Return the message types of a topic whose route and types are known and fresh; else None."""
+        known = self._topics.get(topic)
+        if known is None or self.clock.monotonic() - known.read_at > REFRESH_SECONDS:
+            return None
+        return known.types if self.cluster.routes.find(topic) is not None else None
+
+    async def route(self, topic: str) -> Route:
+        """Return a topic's route, at most 30 s old. Raises `TopicNotFound` with a command that helps."""
+        await self.start()
+        try:
+            return await self.cluster.route(topic)
+        except TopicNotFound as error:
+            text = f"topic {topic!r} does not exist; create it first: `pyromq topic create {topic}`"
+            raise TopicNotFound(text) from error
+
+    async def types(self, topic: str) -> Sequence[proto.MessageType]:
+        """Return the message types of a topic; all four for a topic without a type. Raises `TopicNotFound`."""
+        route = await self.route(topic)
+        if (types := self.known_types(topic)) is None:
+            types = await self._read_types(topic, route)
+            self._topics[topic] = KnownTopic(types, self.clock.monotonic())
+        return types
+
+    async def _read_types(self, topic: str, route: Route) -> Sequence[proto.MessageType]:
+        for name in route.addresses:
+            if (address := route.replica(name)) is None:
+                continue
+            response = await self.cluster.ask(address, TopicSettings(topic=topic))
+            if response.code == 0:  # a broker of RocketMQ 4 knows neither the request nor types
+                kind = decode_body(TopicConfig, response.body).message_type
+                return _TYPES.get(kind or "", ALL_TYPES)
+        return ALL_TYPES
+
+    async def group(self, group: str) -> GroupConfig:
+        """Return the settings of a consumer group, at most 30 s old; the defaults for an unknown group."""
+        config, read_at = self._groups.get(group, (None, float("-inf")))
+        if self.clock.monotonic() - read_at > REFRESH_SECONDS:
+            await self.start()
+            config = await self._read_group(group)
+            self._groups[group] = config, self.clock.monotonic()
+        return config or GroupConfig(name=group)
+
+    async def _read_group(self, group: str) -> GroupConfig | None:
+        from pyromq.remoting.bodies import GroupConfigTable
+
+        for address in (await self.cluster.masters()).values():
+            response = await self.cluster.ask(address, AllGroups())
+            if response.code == 0:
+                found = decode_body(GroupConfigTable, response.body).groups.get(group)
+                if found is not None:
+                    return found
+        return None
+
+    # -- registrations of clients
+
+    async def announce_producers(self) -> None:
+        """Register the producers' topics at brokers, if there is a new one: brokers ask them about half messages."""
+        topics = frozenset(self.clients.produced_topics)
+        if topics - self._announced:
+            self._announced = topics
+            for topic in topics:
+                with suppress(MQError):
+                    await self.cluster.route(topic)
+            await self.cluster.heartbeat()
+
+    def _announce(self, client_id: str) -> HeartbeatBody:
+        topics = self.clients.produced_topics
+        return HeartbeatBody(client_id, producers=[ProducerEntry(topic) for topic in sorted(topics)])
+
+    async def announce_member(self, client: GrpcClient) -> None:
+        """Send a consumer's heartbeat to the brokers of its topics, so that they count it as a member of its group."""
+        if client.is_consumer:
+            body = encode_body(HeartbeatBody(client.client_id, consumers=[_consumer_entry(client)]))
+            await self._tell(client, Heartbeat(), body)
+
+    async def forget(self, client: GrpcClient) -> None:
+        """Remove a client here and at brokers."""
+        self.clients.remove(client)
+        if client.is_consumer:
+            await self._tell(client, UnregisterClient(client_id=client.client_id, consumer_group=client.group))
+
+    async def _tell(self, client: GrpcClient, header: Header, body: bytes = b"") -> None:
+        addresses: set[str] = set()
+        for topic in client.subscriptions:
+            with suppress(TopicNotFound, Unavailable):
+                route = await self.cluster.route(topic)
+                addresses.update(filter(None, (route.master(name) for name in route.addresses)))
+        for address in addresses:
+            with suppress(MQError):  # the next heartbeat tries again; a broker forgets a member without heartbeats
+                await self.cluster.ask(address, header, body)
+
+    async def _beat_members(self) -> None:
+        for client in self.clients:
+            await self.announce_member(client)
+
+    async def _expire(self) -> None:
+        for client in self.clients.expired():
+            await self.forget(client)
+
+
+def _consumer_entry(client: GrpcClient) -> ConsumerEntry:
+    return ConsumerEntry(
+        client.group,
+        consume_type="CONSUME_POP" if client.kind == proto.PUSH_CONSUMER else "CONSUME_ACTIVELY",
+        subscriptions=[
+            Subscription(topic, each.expression, expression_type="SQL92" if each.type == proto.SQL else "TAG")
+            for topic, each in client.subscriptions.items()
+        ],
+    )
+
+
+def expression_type(expression: proto.FilterExpression) -> str:
+    """Return the expression type of 4.9 for a filter expression."""
+    return "SQL92" if expression.type == proto.SQL else str(TAG_TYPES[-1])

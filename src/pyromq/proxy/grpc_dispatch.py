@@ -1,0 +1,158 @@
+"""Passes calls of RocketMQ 5's clients to the methods that answer them, and turns errors into statuses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from pyromq.errors import MQError
+from pyromq.excerpt import excerpt
+from pyromq.logs import logger_of
+from pyromq.net.tasks import Tasks
+from pyromq.proxy.cluster_access import ClusterAccess
+from pyromq.proxy.grpc_refusal import GrpcRefusal, status_of
+from pyromq.proxy.http2.frames import GrpcCode
+from pyromq.proxy.http2.grpc_stream import GrpcStream
+from pyromq.proxy.proto import definition_pb2 as proto
+from pyromq.proxy.proto.service_pb2 import TelemetryCommand
+
+logger = logger_of(__name__)
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+FAILURE = "the proxy failed; its log has the reason"
+_FAILED = "call %s of %s failed"
+MAX_ID_LENGTH = 255  # limit of a client id
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: the client id, the access of its account, and the call's stream."""
+
+    client_id: str
+    access: ClusterAccess
+    stream: GrpcStream
+
+
+# A method answers by its result or, if this is None, later by the stream.
+Answering = Callable[[Caller, Any], "Message | Awaitable[Message | None] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryMethod:
+    """A method with one request. `response` has a field `status`, in which refusals are."""
+
+    request: type[Message]
+    response: type[Message]
+    answer: Answering
+
+
+class GrpcDispatch:
+    """See the module. `access_of` returns the access of a caller's account, or raises a refusal."""
+
+    def __init__(self, access_of: Callable[[GrpcStream], ClusterAccess]) -> None:
+        self.methods: dict[str, UnaryMethod] = {}
+        self.telemetry: Callable[[Caller, TelemetryCommand], Coroutine[Any, Any, None]]
+        self.telemetry_ended: Callable[[Caller], None]
+        self._access_of = access_of
+        self._tasks = Tasks()
+
+    async def close(self) -> None:
+        """Cancel the methods that still work."""
+        await self._tasks.stop()
+
+    def opened(self, stream: GrpcStream) -> None:
+        method = self.methods.get(stream.path)
+        if method is not None:
+            stream.half_closed = partial(self._answer, method, stream)
+        elif stream.path == SERVICE + "Telemetry":
+            self._open_telemetry(stream)
+        else:
+            stream.finish(GrpcCode.UNIMPLEMENTED, f"method {excerpt(stream.path, 100)} is not offered")
+
+    def _answer(self, method: UnaryMethod, stream: GrpcStream) -> None:
+        if (message := stream.message) is None:
+            stream.finish(GrpcCode.INVALID_ARGUMENT, "the call has no request")
+            return
+        try:
+            request = method.request.FromString(message)
+        except DecodeError:
+            stream.finish(GrpcCode.INVALID_ARGUMENT, f"the request is no {method.request.DESCRIPTOR.name}")
+            return
+        try:
+            answer = method.answer(self._caller(stream), request)
+        except MQError as error:
+            stream.reply(method.response(status=status_of(error)).SerializeToString())
+        except Exception:
+            logger.exception(_FAILED, stream.path, stream.peer)
+            stream.finish(GrpcCode.INTERNAL, FAILURE)
+        else:
+            if isinstance(answer, Message):
+                stream.reply(answer.SerializeToString())
+            elif answer is not None:
+                task = self._tasks.start(self._answer_later(method, stream, answer), name=stream.path)
+                stream.ended = partial(_cancel, task)
+
+    async def _answer_later(
+        self, method: UnaryMethod, stream: GrpcStream, answering: Awaitable[Message | None]
+    ) -> None:
+        try:
+            answer = await answering
+        except MQError as error:
+            answer = method.response(status=status_of(error))
+        except Exception:
+            logger.exception(_FAILED, stream.path, stream.peer)
+            stream.finish(GrpcCode.INTERNAL, FAILURE)
+            return
+        if answer is not None:
+            stream.reply(answer.SerializeToString())
+
+    def _open_telemetry(self, stream: GrpcStream) -> None:
+        stream.is_unary = False
+        try:
+            caller = self._caller(stream)
+        except MQError as error:
+            stream.send(TelemetryCommand(status=status_of(error)).SerializeToString())
+            stream.finish(GrpcCode.INVALID_ARGUMENT, str(error))
+            return
+        stream.received = partial(self._hear, caller)
+        stream.half_closed = partial(self._end_telemetry, caller)
+        stream.ended = partial(self.telemetry_ended, caller)
+
+    def _end_telemetry(self, caller: Caller) -> None:
+        """Complete a stream that the client has half-closed; the server ends no other stream, as clients break then."""
+        caller.stream.finish()
+        self.telemetry_ended(caller)
+
+    def _hear(self, caller: Caller, message: bytes) -> None:
+        try:
+            command = TelemetryCommand.FromString(message)
+        except DecodeError:
+            caller.stream.finish(GrpcCode.INVALID_ARGUMENT, "the message is no TelemetryCommand")
+            return
+        self._tasks.start(self._take_command(caller, command), name="telemetry")
+
+    async def _take_command(self, caller: Caller, command: TelemetryCommand) -> None:
+        try:
+            await self.telemetry(caller, command)
+        except MQError as error:
+            caller.stream.finish(GrpcCode.INVALID_ARGUMENT, str(error))
+        except Exception:
+            logger.exception(_FAILED, caller.stream.path, caller.stream.peer)
+            caller.stream.finish(GrpcCode.INTERNAL, FAILURE)
+
+    def _caller(self, stream: GrpcStream) -> Caller:
+        client_id = stream.text(b"x-mq-client-id")
+        if not client_id.strip() or len(client_id) > MAX_ID_LENGTH or not client_id.isprintable():
+            found = excerpt(client_id, 80)
+            text = f"header x-mq-client-id is {found!r}; it must name the client, in at most 255 characters"
+            raise GrpcRefusal(proto.CLIENT_ID_REQUIRED, text)
+        return Caller(client_id, self._access_of(stream), stream)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()

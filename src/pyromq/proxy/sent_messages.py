@@ -1,0 +1,254 @@
+"""Checks the messages in requests of RocketMQ 5's producers, and turns them into 4.9's properties, flags and bodies.
+
+Source: RocketMQ 5.3.3, SendMessageActivity. No network here.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from pyromq.compression import compress
+from pyromq.errors import IllegalName, UndecodableBody
+from pyromq.excerpt import excerpt
+from pyromq.java_hash import java_hash
+from pyromq.message import RESERVED_PROPERTIES, MessageQueue, Property, SysFlag, encode_properties
+from pyromq.names import check_topic, is_system_topic
+from pyromq.proxy.grpc_refusal import GrpcRefusal
+from pyromq.proxy.proto import definition_pb2 as proto
+from pyromq.remoting.header import json_text
+
+MAX_BODY_BYTES = 4 << 20  # limit of a body. Source: ProxyConfig.maxMessageSize
+MAX_USER_PROPERTIES = 128  # source: ProxyConfig.userPropertyMaxNum
+MAX_PROPERTY_BYTES = 16 << 10  # limit of user properties, tag and keys. Source: ProxyConfig.maxUserPropertySize
+MAX_GROUP_BYTES = 63  # limit of a message group. Source: ProxyConfig.maxMessageGroupSize
+MAX_MESSAGES = 128  # limit of the messages in one request
+# The trace context has a property of its own, which 4.9 does not know.
+TRACE_CONTEXT = "TRACE_CONTEXT"
+BORN_HOST = "BORN_HOST"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NOT_FOR_USERS = RESERVED_PROPERTIES | {Property.SHARDING_KEY, TRACE_CONTEXT, BORN_HOST}
+_TYPES = {
+    proto.NORMAL: proto.NORMAL,
+    proto.FIFO: proto.FIFO,
+    proto.DELAY: proto.DELAY,
+    proto.TRANSACTION: proto.TRANSACTION,
+}
+ALL_TYPES: tuple[proto.MessageType, ...] = (proto.NORMAL, proto.FIFO, proto.DELAY, proto.TRANSACTION)
+
+
+class SentMessage(NamedTuple):
+    """A checked message as a broker stores it. `property_text` is escaped for JSON."""
+
+    message_id: str
+    kind: int  # one of `ALL_TYPES`
+    body: bytes
+    sys_flag: int
+    properties: dict[str, str]
+    group: str  # message group, empty without one
+
+    @property
+    def property_text(self) -> bytes:
+        return json_text(encode_properties(self.properties))
+
+
+def topic_of(messages: Sequence[proto.Message]) -> str:
+    """Return the topic of all messages in a request. Raises `GrpcRefusal`."""
+    if not messages:
+        raise GrpcRefusal(proto.MESSAGE_CORRUPTED, "the request has no message; send at least one")
+    if len(messages) > MAX_MESSAGES:
+        text = f"the request has {len(messages)} messages; the limit is {MAX_MESSAGES}: send several requests"
+        raise GrpcRefusal(proto.MESSAGE_CORRUPTED, text)
+    topic = messages[0].topic.name
+    for message in messages:
+        if message.topic.name != topic:
+            other = excerpt(message.topic.name, 100)
+            text = (
+                f"one request has messages of topics {excerpt(topic, 100)!r} and {other!r}; send one request for each"
+            )
+            raise GrpcRefusal(proto.MESSAGE_CORRUPTED, text)
+    return topic
+
+
+def check_topic_name(topic: str) -> None:
+    """Raise `GrpcRefusal` for a name that is illegal, or a topic that is not for clients."""
+    try:
+        check_topic(topic)
+    except IllegalName as error:
+        raise GrpcRefusal(proto.ILLEGAL_TOPIC, f"topic {excerpt(topic, 130)!r}: {error}") from error
+    if is_system_topic(topic):
+        raise GrpcRefusal(proto.ILLEGAL_TOPIC, f"topic {topic!r} is a system topic; choose another name")
+
+
+def sent_message(message: proto.Message, topic: str, accepted: Sequence[int], now_ms: int) -> SentMessage:
+    """Check a message and return what is stored. `accepted` are the topic's message types. Raises `GrpcRefusal`."""
+    system = message.system_properties
+    message_id = system.message_id
+    if not message_id.strip() or _CONTROL.search(message_id):
+        raise GrpcRefusal(proto.ILLEGAL_MESSAGE_ID, f"message id {excerpt(message_id, 80)!r}: the client must set one")
+    kind = _kind_of(system)
+    if kind not in accepted:
+        names = ", ".join(proto.MessageType.Name(each) for each in accepted)
+        raise GrpcRefusal(
+            proto.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"topic {topic!r} takes messages of type {names}, and this one is {proto.MessageType.Name(kind)}; "
+            "send to another topic, or create one of this type: `pyromq topic create --type`",
+        )
+    properties = _properties(message)
+    properties[Property.UNIQUE_KEY] = message_id
+    if system.born_host:
+        properties[BORN_HOST] = _plain("born_host", system.born_host)
+    if system.trace_context:
+        properties[TRACE_CONTEXT] = _plain("trace_context", system.trace_context)
+    group = ""
+    if kind == proto.FIFO:
+        group = properties[Property.SHARDING_KEY] = _group_of(system.message_group)
+    elif kind == proto.DELAY:
+        properties[Property.TIMER_DELIVER_MS] = str(_due_ms(system.delivery_timestamp, now_ms))
+    body, sys_flag = _body_of(message)
+    if kind == proto.TRANSACTION:
+        sys_flag |= SysFlag.HALF
+        # The producers of a topic are one group: each of them may be asked about the half message.
+        properties |= {Property.TRANSACTION: "true", Property.PRODUCER_GROUP: topic}
+        if seconds := system.orphaned_transaction_recovery_duration.seconds:
+            properties[Property.CHECK_IMMUNITY_SECONDS] = str(max(0, seconds))
+    return SentMessage(message_id, kind, body, sys_flag, properties, group)
+
+
+def queue_of_group(group: str, queues: Sequence[MessageQueue]) -> MessageQueue:
+    """Return the queue of a message group; it stays the same as long as the topic's queues do.
+
+    Java's proxy has Guava's consistent hash here, so another proxy may choose another queue.
+    """
+    return queues[_jump(java_hash(group) & 0xFFFFFFFF, len(queues))]
+
+
+def _jump(key: int, buckets: int) -> int:
+    """Return the bucket of a key so that few keys move when buckets are added. Source: Lamping and Veach, 2014."""
+    bucket, following = -1, 0
+    while following < buckets:
+        bucket = following
+        key = (key * 2862933555777941757 + 1) & 0xFFFFFFFFFFFFFFFF
+        following = int((bucket + 1) * ((1 << 31) / ((key >> 33) + 1)))
+    return bucket
+
+
+def _kind_of(system: proto.SystemProperties) -> proto.MessageType:
+    kind = _TYPES.get(system.message_type)
+    if kind is not None:
+        return kind
+    if system.message_type == proto.MESSAGE_TYPE_UNSPECIFIED:  # the client leaves the type to its fields
+        if system.HasField("message_group"):
+            return proto.FIFO
+        return proto.DELAY if system.HasField("delivery_timestamp") else proto.NORMAL
+    names = ", ".join(proto.MessageType.Name(each) for each in ALL_TYPES)
+    text = f"message type {system.message_type} is not supported; send one of {names}"
+    raise GrpcRefusal(proto.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
+
+
+def _properties(message: proto.Message) -> dict[str, str]:
+    user, system = message.user_properties, message.system_properties
+    properties = {}
+    if user:
+        if len(user) > MAX_USER_PROPERTIES:
+            text = f"the message has {len(user)} properties; the limit is {MAX_USER_PROPERTIES}"
+            raise GrpcRefusal(proto.MESSAGE_PROPERTIES_TOO_LARGE, text)
+        for name, value in user.items():
+            _check_property(name, value)
+        properties = dict(user)
+    size = sum(len(name) + len(value) for name, value in properties.items())
+    if system.HasField("tag"):
+        tag = system.tag
+        if not tag.strip() or "|" in tag or _CONTROL.search(tag):
+            text = f"tag {excerpt(tag, 80)!r}: a tag is not blank and has no `|` and no control characters"
+            raise GrpcRefusal(proto.ILLEGAL_MESSAGE_TAG, text)
+        properties[Property.TAGS] = tag
+        size += len(tag)
+    if keys := system.keys:
+        for key in keys:
+            if not key.strip() or _CONTROL.search(key):
+                text = f"key {excerpt(key, 80)!r}: a key is not blank and has no control characters"
+                raise GrpcRefusal(proto.ILLEGAL_MESSAGE_KEY, text)
+        properties[Property.KEYS] = " ".join(keys)
+        size += len(properties[Property.KEYS])
+    if size > MAX_PROPERTY_BYTES:
+        text = f"properties, tag and keys take {size} characters; the limit is {MAX_PROPERTY_BYTES}"
+        raise GrpcRefusal(proto.MESSAGE_PROPERTIES_TOO_LARGE, text)
+    return properties
+
+
+def _check_property(name: str, value: str) -> None:
+    reason = ""
+    if name in _NOT_FOR_USERS:
+        reason = "the name is used by the system"
+    elif not name.strip() or not value.strip():
+        reason = "name and value must not be blank"
+    elif _CONTROL.search(name) or _CONTROL.search(value):
+        reason = "name and value must not have control characters"
+    if reason:
+        text = f"property {excerpt(name, 80)!r}={excerpt(value, 80)!r}: {reason}"
+        raise GrpcRefusal(proto.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
+
+
+def _plain(name: str, value: str) -> str:
+    if _CONTROL.search(value) or len(value) > 1024:
+        text = f"{name} {excerpt(value, 80)!r} has control characters or more than 1024 characters"
+        raise GrpcRefusal(proto.BAD_REQUEST, text)
+    return value
+
+
+def _group_of(group: str) -> str:
+    size = len(group.encode())
+    if not group.strip() or size > MAX_GROUP_BYTES or _CONTROL.search(group):
+        raise GrpcRefusal(
+            proto.ILLEGAL_MESSAGE_GROUP,
+            f"message group {excerpt(group, 80)!r} has {size} bytes; an orderly message needs one of 1 to "
+            f"{MAX_GROUP_BYTES} bytes without control characters",
+        )
+    return group
+
+
+def _due_ms(moment: Timestamp, now_ms: int) -> int:
+    due = int(moment.seconds * 1000 + moment.nanos // 1_000_000)
+    if not 0 < due < 1 << 53:
+        text = f"delivery timestamp {due} ms since 1970: a delayed message needs a time"
+        raise GrpcRefusal(proto.ILLEGAL_DELIVERY_TIME, text)
+    return max(due, now_ms)
+
+
+def _body_of(message: proto.Message) -> tuple[bytes, int]:
+    body = message.body
+    if not body:
+        raise GrpcRefusal(proto.MESSAGE_BODY_EMPTY, "the message has no body; send at least one byte")
+    if len(body) > MAX_BODY_BYTES:
+        text = f"the message body has {len(body)} bytes; the limit is {MAX_BODY_BYTES}"
+        raise GrpcRefusal(proto.MESSAGE_BODY_TOO_LARGE, text)
+    if message.system_properties.body_encoding != proto.GZIP:
+        return body, 0
+    # Consumers of 4.9 expect zlib.
+    return compress(gunzip(body)), SysFlag.COMPRESSED | SysFlag.ZLIB
+
+
+def gunzip(body: bytes) -> bytes:
+    """Return the body in a gzip or zlib stream. Raises `GrpcRefusal` if it is neither, or too large."""
+    limit = 4 * MAX_BODY_BYTES
+    try:
+        reader = zlib.decompressobj(wbits=47)  # finds out which of both
+        plain = reader.decompress(body, limit)
+        if not reader.eof:
+            raise UndecodableBody("it is cut off, or unfolds to more than 16 MiB")
+    except (zlib.error, UndecodableBody) as error:
+        raise GrpcRefusal(
+            proto.MESSAGE_CORRUPTED, f"the body is no gzip stream as its encoding says: {error}"
+        ) from error
+    return plain
+
+
+def seconds_of(duration: Duration) -> float:
+    """Return a duration in seconds."""
+    return float(duration.seconds + duration.nanos / 1e9)

@@ -1,4 +1,4 @@
-"""Encodes and decodes messages as records of the commit log and of pull responses, and the members of a batch.
+"""Encodes and decodes messages as records of the commit log and of pull responses, and the messages of a batch.
 
     record          at   bytes   type   meaning
     total size       0   4       int    of the whole record, this field included
@@ -90,7 +90,7 @@ _LONG = struct.Struct(">q")
 _SIZE_AND_MAGIC = struct.Struct(">iI")
 _PLACE = struct.Struct(">i4xq")  # queue id and queue offset, with the application's flag between
 MEMBER_HEAD = struct.Struct(">iiiii")
-MEMBER_BYTES = MEMBER_HEAD.size + _SHORT.size  # bytes of a batch member without body and properties
+MEMBER_BYTES = MEMBER_HEAD.size + _SHORT.size  # bytes of a message in a batch, without its body and properties
 
 # Methods bound once, for speed: each sent message is packed and unpacked, nearly always with IPv4 addresses.
 _pack_ipv4_head = _HEADS[0].pack
@@ -377,13 +377,13 @@ def encode_batch(members: list[BatchMember]) -> bytes:
 
 
 def decode_batch(body: Buffer) -> Iterator[BatchMember]:
-    """Yield the members of a batch message. Raises `MessageRefused` for a length that exceeds the body."""
+    """Yield the messages of an encoded batch. Raises `MessageRefused` for a length that exceeds the body."""
     for flag, start, end, text in _members(body):
         yield BatchMember(flag, bytes(body[start:end]), text)
 
 
 def batch_labels(body: Buffer) -> Iterator[tuple[int, str]]:
-    """Yield body size and property text of each member of a batch message, for checks. Raises `MessageRefused` as
+    """Yield body size and property text of each message of an encoded batch, for checks. Raises `MessageRefused` as
     `decode_batch` does.
     """
     for _, start, end, text in _members(body):
@@ -391,7 +391,7 @@ def batch_labels(body: Buffer) -> Iterator[tuple[int, str]]:
 
 
 def _members(body: Buffer) -> Iterator[tuple[int, int, int, str]]:
-    """Yield flag, begin and end of the body, and property text of each member."""
+    """Yield the flag, begin and end of the body, and property text of each message of an encoded batch."""
     position, end = 0, len(body)
     unpack_head, unpack_short, head_size = MEMBER_HEAD.unpack_from, _SHORT.unpack_from, MEMBER_HEAD.size
     while position < end:

@@ -17,21 +17,21 @@ if TYPE_CHECKING:  # a pool's configuration has an object of this class
     from pyromq.net.channel import Pool
     from pyromq.net.connection_config import ConnectionConfig
 
-SUSPECT_SECONDS = 1.0  # a server is asked for a sign of life if a request has waited this long, and nothing came since
-LIFE_SECONDS = 1.5  # time limit of that sign of life, which a slow server must keep
+SUSPECT_SECONDS = 1.0  # a server is probed if a request has waited this long and the server has sent nothing since
+LIFE_SECONDS = 1.5  # time limit of the reply to a probe, enough for a slow server
 LOOK_SECONDS = 0.5  # pause between two looks at suspected and silent servers
 
 
 class SilentServers:
     """The servers that do not answer, by address, for all connections with this object in their `ConnectionConfig`.
 
-    A slow request alone does not make a server silent: `keep_looking` asks for a sign of life over a connection of its
-    own. Requests to a silent server, also those under way, fail with `SilentServer` until the server answers again.
+    A slow request alone does not make a server silent: `keep_looking` probes the server over a connection of its own.
+    Requests to a silent server, also those under way, fail with `SilentServer` until the server answers again.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Silent servers: monotonic time of their last sign of life, and what is wrong.
+        # Silent servers: monotonic time of their last reply, and what is wrong.
         self._silent: dict[str, tuple[float, str]] = {}
         self._looking = False
         self._waiting: dict[str, dict[Completed, float]] = {}  # requests under way, with the times of their sending
@@ -71,7 +71,7 @@ class SilentServers:
         return complete
 
     async def keep_looking(self, connections: ConnectionConfig) -> None:
-        """Ask suspected and silent servers for a sign of life, until cancelled. Return at once if a task does so."""
+        """Probe suspected and silent servers, until cancelled. Return at once if a task does so."""
         from pyromq.net.channel import Pool
 
         if self._looking:
@@ -90,7 +90,7 @@ class SilentServers:
             await pool.close()
 
     def _doubtful(self) -> list[str]:
-        """Return silent servers, and servers with a request that has waited since their last sign of life."""
+        """Return silent servers, and servers with a request that has waited since their last reply."""
         latest = self._clock.monotonic() - SUSPECT_SECONDS
         suspects = {
             address for address, waiting in self._waiting.items() if any(at < latest for at in waiting.values())
@@ -127,5 +127,5 @@ class SilentServers:
 
 
 async def _sign_of_life(pool: Pool, address: str) -> None:
-    """Ask a server anything. A refusal is a sign of life, too."""
+    """Send a server a probe. A refusal is a reply, too."""
     await (await pool.channel(address)).call(BrokerState(), timeout=2 * LIFE_SECONDS)

@@ -27,7 +27,7 @@ BatchListener = Callable[[str, int, Arrivals], None]  # called with topic, queue
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The fields that all records of a batch share. `more` is appended to the properties of each member."""
+    """The fields that all records of a batch share. `more` is appended to the properties of each message."""
 
     topic: str
     queue_id: int
@@ -39,11 +39,11 @@ class Shape:
     prepared_offset: int = 0
 
     def text(self, own: str) -> str:
-        """Return the property text to store for a member: the member's own text `own`, then `more`."""
+        """Return the property text to store for a message: the message's own text `own`, then `more`."""
         return own + ("" if not own or own.endswith(PAIRS) else PAIRS) + self.more
 
     def messages(self, members: Iterable[BatchMember]) -> Iterator[StoredMessage]:
-        """Yield a message to store for each member: the member's flag, body and properties with the shared fields."""
+        """Yield the messages to store: each has its own flag, body and properties, and the shared fields."""
         for flag, body, text in members:
             yield StoredMessage(
                 self.topic,
@@ -61,7 +61,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The place of members stored back to back: log and queue offset of the first member, and bytes of all records."""
+    """The place of messages stored back to back: log and queue offset of the first, and bytes of all records."""
 
     log_offset: int
     queue_offset: int
@@ -69,10 +69,10 @@ class Stored:
 
 
 def members_of(body: bytes, more: str) -> Members | None:
-    """Return the members of a batch body for `BatchAppends.append`, or None.
+    """Return the messages of an encoded batch for `BatchAppends.append`, or None.
 
-    None means that there is no compiled code, or that a member is unusual or damaged. `more` is appended to the
-    properties of each member when the member is stored.
+    None means that there is no compiled code, or that a message is unusual or damaged. `more` is appended to the
+    properties of each message when the message is stored.
     """
     return read_members(body, more.encode()) if speedups.is_active else None
 
@@ -92,9 +92,9 @@ class BatchAppends:
     def append(
         self, members: Members, shape: Shape, *, first: int, count: int, store_address: bytes, spare_bytes: int
     ) -> Stored | None:
-        """Store `count` members from member `first` on, all or none.
+        """Store `count` messages of the batch from message `first` on, all or none.
 
-        Return their place; None, with nothing stored, for unusual members. All records, and `spare_bytes` more after
+        Return their place; None, with nothing stored, for unusual messages. All records, and `spare_bytes` more after
         them, fit into one segment. Raises as `MessageStore.append_batch` does.
         """
         queue = self._queues.make(shape.topic, shape.queue_id)
@@ -134,7 +134,7 @@ class BatchAppends:
 
     @staticmethod
     def _enter(members: Members, queue: ConsumeQueue, *, first: int, count: int, log_offset: int) -> None:
-        """Write the queue entries of stored members, into several files of the queue if needed."""
+        """Write the queue entries of stored messages, into several files of the queue if needed."""
         topic_size = len(queue.topic.encode())
         while count:
             if queue.max_offset >= queue.end:

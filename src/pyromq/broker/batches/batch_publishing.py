@@ -219,7 +219,7 @@ class BatchPublishing:
         )
 
     def _append_members(self, publication: _Publication, run: _OpenRun, count: int, note: StoredMessage) -> bool:
-        """Append a slice and its note without decoding the members; return False, with nothing appended, if that is
+        """Append a slice and its note without decoding the messages; return False, with nothing appended, if that is
         impossible.
         """
         if run.members is None or run.shape is None or not count:

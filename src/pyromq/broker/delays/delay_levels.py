@@ -135,7 +135,10 @@ class DelayLevels:
         return DeliverySearch(self._store, {level.queue_id: level.offset for level in self._levels}, log_offset)
 
     def keep_up(self) -> float:
-        """Find the messages that the master has delivered, for a slice; return the seconds until the next call."""
+        """Search for at most one time slice for messages that the master has delivered.
+
+        Return the seconds until the next call.
+        """
         if self._search is None or self._search.advance(SEARCHED_RECORDS):
             self._note_found()
             return LONGEST_WAIT

@@ -264,7 +264,7 @@ class TimerScheduler:
         return delivered or bool(self.index.unread)
 
     def _look_ahead(self, now_ms: int) -> None:
-        """Mark the buckets whose hour is near as to be read. A clock that was set back unmarks none."""
+        """Mark the buckets whose hour is near, so that they are read. A clock that was set back unmarks none."""
         index = self.index
         hour = (now_ms + AHEAD_MS) // HOUR_MS
         if hour > index.near:

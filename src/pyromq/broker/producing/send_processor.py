@@ -27,7 +27,7 @@ _WAIT = Property.WAIT + "\x01"
 # A message to store, whether its sender waits for confirmation, the queue id in the reply, the recall handle or None.
 _Prepared = tuple[StoredMessage, bool, int, bytes | None]
 
-# The ids of all members of a batch, and queue offset and property text of the first member.
+# The ids of all messages of a batch, and queue offset and property text of the first message.
 _StoredBatch = tuple[str, int, str]
 
 
@@ -130,7 +130,7 @@ class SendProcessor:
 
     @answers(SendBatchMessage)
     def send_batch(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
-        """Store all members of a batch in one append, with consecutive queue offsets; the reply names the ids of all
+        """Store all messages of a batch in one append, with consecutive queue offsets; the reply names the ids of all
         members.
         """
         try:
@@ -201,7 +201,7 @@ class SendProcessor:
         return text, wait
 
     def _shape(self, header: SendMessage, call: Call) -> Shape:
-        """Return the fields that all members of a batch have in common. Raises the error that refuses the batch."""
+        """Return the fields that all messages of a batch have in common. Raises the error that refuses the batch."""
         self._confirmation.refuse_if_overloaded()
         topic = self._topic_for(header, call)
         if header.topic.startswith(RETRY_PREFIX):
@@ -221,7 +221,7 @@ class SendProcessor:
         )
 
     def _put_members(self, shape: Shape, body: bytes) -> _StoredBatch | None:
-        """Store a batch without decoding its members. Return None, with nothing stored, if the members are unusual."""
+        """Store a batch without decoding its messages. Return None, with nothing stored, if a message is unusual."""
         if (members := members_of(body, shape.more)) is None:
             return None
         if (stored := self._put_message.put_members(members, shape, count=members.count)) is None:
@@ -235,7 +235,7 @@ class SendProcessor:
         for message in shape.messages(decode_batch(body)):
             if not message.stored_body or is_too_long(message.property_text):
                 raise MessageRefused(self._illegal if message.stored_body else self._empty)
-            # The text is searched before it is parsed, as this runs for every member.
+            # The text is searched before it is parsed, as this runs for every message.
             text = message.property_text
             if (DELAY in text or TRANSACTION in text or TIMER in text) and (name := waits_by(message.properties)):
                 raise MessageRefused(

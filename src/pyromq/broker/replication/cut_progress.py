@@ -77,7 +77,7 @@ def _rewrite(store: MessageStore, path: Path, kind: type[T], lowered: Callable[[
 
 @dataclass(slots=True)
 class _Undone:
-    """The effects of the cut messages.
+    """The deliveries, decisions and cancels to be undone, because their messages were cut from the log.
 
     `copies`: by delay level, the cut copies of delayed messages that are still in the log.
     `waited`: the cut messages of the delay levels.
@@ -95,7 +95,7 @@ class _Undone:
     topics: dict[int, set[str]] = field(default_factory=dict)
 
     def take(self, message: StoredMessage) -> None:
-        """Add the effects of a cut message."""
+        """Add what must be undone because this message was cut from the log, for example a delivery or a decision."""
         if message.topic == OP_TOPIC:
             named = [int(word) for word in message.stored_body.split(b",") if word.isdigit()]
             self.half_offset = min([self.half_offset, *named])

@@ -57,7 +57,8 @@ class FailoverConfig:
     replica_id: int | None = setting(None, "replicaId", read=parse_number)
     # Number of replicas, the master included, that must have a message before it is confirmed. RocketMQ 5's name.
     min_in_sync: int = setting(1, "minInSyncReplicas", range=(1, MAX_REPLICA_NUMBER), change=_NEXT)
-    # Time without a sign of life after which a silent master is given up. etcd allows no shorter lease than 2 s.
+    # Time after which a silent master loses its lease, and another replica may become master. etcd allows no lease
+    # under 2 s.
     lease_ms: int = setting(3_000, "failoverLeaseMillis", range=(2_000, 60_000), change=_NEXT)
     # Longest lag of an in-sync replica while a send waits for it. A replica with a longer lag leaves the in-sync list.
     # Not in RocketMQ.

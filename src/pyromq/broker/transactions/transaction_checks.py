@@ -35,7 +35,7 @@ READING_SECONDS = 1.0  # a member that has left its last check unread for longer
 READING_PAUSE = 0.01  # seconds between two steps if all members left are still reading their last checks
 MOST_TRIED = 32  # limit of members of a group that are tried for one half message in one step
 LONGEST_WAIT = 1.0  # longest wait for a record to be loaded (seconds); the alarm usually rings earlier
-LONGEST_MS = 72 * 3_600_000  # age (ms) at which a half message is given up: upstream deletes it then (fileReservedTime)
+LONGEST_MS = 72 * 3_600_000  # age (ms) at which checks of a half message end: RocketMQ deletes it (fileReservedTime)
 _GONE = "the log no longer has it"
 
 

@@ -340,7 +340,7 @@ def listed(messages: Iterable[Message]) -> list[Message]:
 
 
 def each_message(messages: Iterable[Message]) -> Iterator[Message]:
-    """Yield the messages of a batch. Raises `IllegalMessage` for a member that is no `Message`."""
+    """Yield the messages of a batch. Raises `IllegalMessage` for an item that is no `Message`."""
     if isinstance(messages, Message) or not isinstance(messages, Iterable):
         raise IllegalMessage(f"a batch is an iterable of messages, not {messages!r:.80}")
     for number, message in enumerate(messages):
@@ -395,7 +395,7 @@ def _check_member(message: Message, first: Message) -> None:
 def prepare_member(
     message: Message, config: ProducerConfig, ids: UniqueIds, more: Mapping[str, str] | None
 ) -> BatchMember:
-    """Check a message and return it as a member of a batch, with `more` properties. Raises `IllegalMessage`."""
+    """Check a message and return it encoded for a batch, with `more` properties. Raises `IllegalMessage`."""
     if plain_properties is not None and not more and message.flag == 0:
         plain = plain_properties.text(message, ids.next, config.max_message_bytes, config.max_message_bytes)
         if plain is not None:
@@ -546,7 +546,7 @@ class Preparation:
         return pending
 
     def member(self, message: Message) -> tuple[BatchMember, SendEnded | None]:
-        """Return a message as a member of a batch, and the function to call with the send's result or error, if any."""
+        """Return a message encoded for a batch, and the function to call with the send's result or error, if any."""
         more, ended = None, None
         if self.hooks is not None:
             send = self._before(SendKind.SINGLE, [message])

@@ -68,7 +68,7 @@ class Wait:
 
 
 async def _waits(admin: AsyncAdmin, copies: Sequence[StoredMessage]) -> dict[str, Wait]:
-    """Return the wait of each copy in a delay level, by its offset id; of none if brokers do not answer."""
+    """Return how long each copy in a delay level still waits, by its offset id; {} if brokers do not answer."""
     parked = [each for each in copies if each.topic == SCHEDULE_TOPIC]
     levels = await or_error(admin.delay_levels.all()) if parked else []
     if isinstance(levels, MQError):

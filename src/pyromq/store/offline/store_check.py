@@ -111,7 +111,7 @@ class StoreCheck:
         checkpoint = Checkpoint(path)
         checkpoint.load()
         began = checkpoint.log_begin
-        # At a crash the first log files may have been expiring, and index files may be incomplete.
+        # At a crash, retention may have been deleting the first log files, and index files may be incomplete.
         if not self.store.crashed and began is not None and began < self.store.log_begin:
             text = f"the file is missing, and all up to log offset {self.store.log_begin}"
             yield StoreFault(self.store.log_path(began), None, text, Cure.BACKUP)

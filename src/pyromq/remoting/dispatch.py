@@ -1,4 +1,4 @@
-"""Leads requests to replies: the peer that sent a request, the method that answers, the reply or its future."""
+"""Dispatches requests: finds the method that answers a request, calls it with the peer, and passes its reply on."""
 
 from __future__ import annotations
 

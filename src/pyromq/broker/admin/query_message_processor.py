@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 STEP_SECONDS = 0.0005  # longest time of indexing before other connections are served
 PAUSE_SECONDS = 0.0025  # pause between two steps of indexing if no query waits
-BULK_BYTES = 64 << 10  # bytes stored between two steps that mean busy producers: sends come first
+BULK_BYTES = 64 << 10  # producers are busy if more bytes are stored between two steps; sends then come first
 BULK_PAUSE_SECONDS = 0.01  # pause between two steps of indexing if producers are busy
 FAR_BYTES = 1 << 30  # bytes of log not indexed, beyond which indexing gets a third of the processor
 FAR_PAUSE_SECONDS = 0.001  # pause between two steps of indexing if the index is `FAR_BYTES` behind

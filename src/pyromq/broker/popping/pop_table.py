@@ -18,7 +18,7 @@ from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-RENEWED_MS = 10_000  # a pop for a member is prolonged by this: its messages are redelivered so long after its end
+RENEWED_MS = 10_000  # A member's pop is prolonged by this. After the member ended, its messages wait as long.
 LONGEST_RENEWED_MS = (
     3 * 3_600_000
 )  # limit of the time that a pop is prolonged: a listener that hangs gives messages back

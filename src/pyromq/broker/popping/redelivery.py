@@ -27,7 +27,10 @@ COPY_MS = 30_000  # longest wait until a copy is flushed and replicated; then th
 
 
 class Redelivery:
-    """Takes the pops that are due. A message is copied first, then noted as finished: a crash in between repeats it."""
+    """Redelivers the messages of pops that are due. A message is copied first, then noted as finished.
+
+    A crash between the two repeats the copy.
+    """
 
     def __init__(self, state: SharedState, table: PopTable, waiting: PopWaiting) -> None:
         self._store = state.store

@@ -244,7 +244,10 @@ class QueueEndsFile:
             logger.warning("cannot write %s: %s", self._path, error)
 
     def delete(self) -> None:
-        """Delete the file durably; must be called before queue files are deleted. An error is logged, not raised."""
+        """Delete the file of queue ends durably. An error is logged, not raised.
+
+        Must be called before files of queues are deleted.
+        """
         try:
             remove_file(self._disk, self._path)
             self._disk.sync_folder(self._path.parent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from functools import partial
+from functools import cache, partial
 from types import CoroutineType
 from typing import Any, Protocol, TypeVar
 
@@ -247,12 +247,22 @@ def _fault_of(call: Call) -> MQError:
 
 
 def _collect(answerer: object, table: dict[int, Answer], *, replace: bool = False) -> None:
+    for code, name, is_named in _answers(type(answerer)):
+        if is_named or replace or code not in table:
+            table[code] = getattr(answerer, name)
+
+
+@cache
+def _answers(answerer: type) -> tuple[tuple[int, str, bool], ...]:
+    """Return each request code that a class answers, the method, and whether its mark names this request or a base."""
     declared = request_headers()
-    for name in dir(type(answerer)):
-        for request in getattr(getattr(type(answerer), name), "answered_requests", ()):
-            for code, header in declared.items():
-                if header is request or (issubclass(header, request) and (replace or code not in table)):
-                    table[code] = getattr(answerer, name)
+    return tuple(
+        (code, name, header is request)
+        for name in dir(answerer)
+        for request in getattr(getattr(answerer, name), "answered_requests", ())
+        for code, header in declared.items()
+        if issubclass(header, request)
+    )
 
 
 def refusal(error: MQError) -> Reply:

@@ -246,8 +246,8 @@ def _fault_of(call: Call) -> MQError:
     return fault
 
 
-def _collect(answerer: Any, table: dict[int, Answer], *, replace: bool = False) -> None:
-    for code, name, is_named in _answers(type(answerer)):
+def _collect(answerer: object, table: dict[int, Answer], *, replace: bool = False) -> None:
+    for code, name, is_named in _answers(type(answerer)):  # type: ignore[arg-type]  # mypy: no type is hashable
         if is_named or replace or code not in table:
             table[code] = getattr(answerer, name)
 

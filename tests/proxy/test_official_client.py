@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 from tests.documentation.test_pages import blocks
+from tests.proxy.calls import message
 from tests.proxy.test_sending import stored
 
 pytestmark = [
@@ -79,3 +80,25 @@ async def test_messages_of_all_types_arrive(proxy, cluster, topic, tmp_path):
     await cluster.clock.advance(1)
     bodies = {each.body for each in stored(cluster)}
     assert bodies == {b"normal", b"fifo", b"delayed", b"async", b"commit"}
+
+
+CONSUMER = """
+from rocketmq import ClientConfiguration, Credentials, SimpleConsumer
+
+consumer = SimpleConsumer(ClientConfiguration("127.0.0.1:8081", Credentials()), "billing")
+consumer.startup()
+consumer.subscribe("orders")
+found = []
+while len(found) < 3:
+    for message in consumer.receive(32, 15) or []:
+        found.append(message.body.decode())
+        consumer.ack(message)
+consumer.shutdown()
+print(sorted(found))
+"""
+
+
+async def test_a_simple_consumer_receives_and_acknowledges(proxy, cluster, topic, calls, tmp_path):
+    await calls.send(*(message(body=b"%d" % number, message_id=f"01{number}") for number in range(3)))
+
+    assert await run(proxy, CONSUMER, tmp_path) == "['0', '1', '2']\n"

@@ -22,6 +22,7 @@ from pyromq.proxy.grpc_dispatch import GrpcDispatch
 from pyromq.proxy.http2.http2_connection import Http2Connection, SharedByConnections
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proxy_config import ProxyConfig
+from pyromq.proxy.receive_service import ReceiveService
 from pyromq.proxy.route_service import RouteService
 from pyromq.proxy.self_signed import self_signed_certificate
 from pyromq.proxy.send_service import SendService
@@ -51,6 +52,7 @@ class Proxy:
         TelemetryService(self._dispatch)
         SendService(self._dispatch)
         TransactionService(self._dispatch)
+        self._receives = ReceiveService(self._dispatch)
         self._listener: HandingListener | None = None
         self._watch: AclWatch | None = None
         self._tasks = Tasks()
@@ -96,6 +98,7 @@ class Proxy:
             for connection in list(self.shared.connections):
                 connection.abort()
         await self._dispatch.close()
+        await self._receives.close()
         await self._tasks.stop()
         if self._listener is not None:
             await self._listener.wait_closed()

@@ -1,0 +1,346 @@
+"""ReceiveMessage and what follows it: AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue.
+
+A receive is a pop at the broker of the queue. Messages that were popped for a receive that has ended become visible at
+once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pyromq.errors import CodeNotSupported, MQError, ResponseCode
+from pyromq.excerpt import excerpt
+from pyromq.filter.filter import filter_of
+from pyromq.logs import logger_of
+from pyromq.message import MessageQueue, StoredMessage
+from pyromq.net.tasks import Tasks
+from pyromq.proxy.client_table import GrpcClient
+from pyromq.proxy.cluster_access import TIMEOUT_SECONDS, ClusterAccess, expression_type
+from pyromq.proxy.grpc_dispatch import SERVICE, Caller, GrpcDispatch, UnaryMethod
+from pyromq.proxy.grpc_refusal import GrpcRefusal, ok, status_of
+from pyromq.proxy.proto import definition_pb2 as proto
+from pyromq.proxy.proto import service_pb2 as service
+from pyromq.proxy.received_messages import received_message
+from pyromq.proxy.route_service import check_group_name
+from pyromq.proxy.sent_messages import check_topic_name, seconds_of
+from pyromq.record import decode_all
+from pyromq.remoting.command import Response
+from pyromq.remoting.header import Header
+from pyromq.remoting.headers import (
+    AckMessage,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
+    PopMessage,
+    PopMessageResponse,
+    SendMessageBack,
+)
+from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, parse_receipt_handle
+
+logger = logger_of(__name__)
+
+MAX_BATCH = 32  # limit of the messages of one receive. Source: PopMessageProcessor
+MAX_ENTRIES = 1024  # limit of the entries of one acknowledgement
+MAX_POLL_SECONDS = 20.0
+RENEWED_SECONDS = 60.0  # invisible time of messages that are renewed as long as the client lives
+MIN_INVISIBLE_SECONDS, MAX_INVISIBLE_SECONDS = 1.0, 12 * 3600.0
+ANSWER_MARGIN = 0.2  # seconds before the client's deadline at which a waiting receive is answered
+DEAD_LETTER_LEVEL = -1  # delay level with which a broker makes a dead letter at once
+
+_NOTHING = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND})
+
+
+@dataclass(frozen=True, slots=True)
+class _Receive:
+    """A checked request to receive."""
+
+    group: str
+    queue: MessageQueue
+    header: PopMessage
+    poll_seconds: float
+
+
+class ReceiveService:
+    """See the module."""
+
+    def __init__(self, dispatch: GrpcDispatch) -> None:
+        self._tasks = Tasks()
+        for name, answer in (
+            ("ReceiveMessage", self.receive),
+            ("AckMessage", self.ack),
+            ("ChangeInvisibleDuration", self.change),
+            ("ForwardMessageToDeadLetterQueue", self.make_dead_letter),
+        ):
+            dispatch.methods[SERVICE + name] = UnaryMethod(
+                getattr(service, f"{name}Request"), getattr(service, f"{name}Response"), answer
+            )
+
+    async def close(self) -> None:
+        await self._tasks.stop()
+
+    async def receive(self, caller: Caller, request: service.ReceiveMessageRequest) -> None:
+        """Pop messages and send them one by one, as the client takes them."""
+        receive = await _checked(caller, request)
+        client = await self._client(caller, request)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        client.receives.add(ended)
+        popping = asyncio.ensure_future(
+            caller.access.cluster.ask_master(
+                receive.queue, receive.header, timeout=receive.poll_seconds + TIMEOUT_SECONDS
+            )
+        )
+        give_back = partial(self._give_back_popped, caller.access, receive)
+        try:
+            first: set[asyncio.Future[Any]] = {popping, ended}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            popping.add_done_callback(give_back)
+            raise
+        finally:
+            client.receives.discard(ended)
+        if not popping.done():  # the client terminates
+            popping.add_done_callback(give_back)
+            _answer_nothing(caller)
+            return
+        await self._answer(caller, receive, popping.result())
+
+    async def _answer(self, caller: Caller, receive: _Receive, response: Response) -> None:
+        if response.code in _NOTHING:
+            _answer_nothing(caller)
+            return
+        if response.code == ResponseCode.POLLING_FULL:
+            text = "too many receives wait at the broker; receive with fewer clients, or less often"
+            raise GrpcRefusal(proto.TOO_MANY_REQUESTS, text)
+        try:
+            response.check()
+        except CodeNotSupported as error:
+            text = f"broker {receive.queue.broker_name} has no pop; RocketMQ 5 or pyromq has. Consume with a 4.9 client"
+            raise GrpcRefusal(proto.UNSUPPORTED, text) from error
+        infos, messages = _popped(response, receive)
+        stream = caller.stream
+        stream.send(service.ReceiveMessageResponse(status=ok()).SerializeToString())
+        for number, message in enumerate(messages):
+            handle = infos.handle(message)
+            found = received_message(
+                message,
+                receive.queue.topic,
+                handle=handle.encode(),
+                attempt=infos.attempts(message) + 1,
+                invisible_seconds=handle.invisible_ms / 1000,
+            )
+            try:
+                is_open = await stream.until_room()
+            except asyncio.CancelledError:
+                is_open = False
+            if not is_open:
+                left = [infos.handle(each) for each in messages[number:]]
+                self._give_back(caller.access, receive, left)
+                return
+            stream.send(service.ReceiveMessageResponse(message=found).SerializeToString())
+        last = service.ReceiveMessageResponse()
+        last.delivery_timestamp.FromMilliseconds(caller.access.clock.now_ms())
+        stream.send(last.SerializeToString())
+        stream.finish()
+
+    async def _client(self, caller: Caller, request: service.ReceiveMessageRequest) -> GrpcClient:
+        """Return the client. After a restart of the proxy its receive is the first that the proxy hears of it."""
+        topic = request.message_queue.topic.name
+        client = caller.access.clients.hear(caller.client_id)
+        is_new = not client.group
+        if is_new:
+            client.kind = proto.PUSH_CONSUMER if request.auto_renew else proto.SIMPLE_CONSUMER
+            client.group = request.group.name
+        if topic not in client.subscriptions:
+            client.subscriptions[topic] = request.filter_expression
+            is_new = True
+        if is_new and request.auto_renew:
+            await caller.access.announce_member(client)
+        return client
+
+    def _give_back_popped(self, access: ClusterAccess, receive: _Receive, popping: asyncio.Future[Response]) -> None:
+        if popping.cancelled() or popping.exception() is not None or popping.result().code != ResponseCode.SUCCESS:
+            return
+        infos, messages = _popped(popping.result(), receive)
+        self._give_back(access, receive, [infos.handle(each) for each in messages])
+
+    def _give_back(self, access: ClusterAccess, receive: _Receive, handles: Sequence[ReceiptHandle]) -> None:
+        """Let messages that reached no client become visible at once."""
+
+        async def change() -> None:
+            for handle in handles:
+                try:
+                    await _change(access, receive.group, receive.queue.topic, handle, 0)
+                except MQError as error:
+                    logger.info("a message of %s stays invisible until its time: %s", receive.queue, error)
+
+        self._tasks.start(change(), name="give back messages")
+
+    async def ack(self, caller: Caller, request: service.AckMessageRequest) -> service.AckMessageResponse:
+        """Acknowledge messages; each entry has its own status."""
+        group, topic = _names(request)
+        if not 0 < len(request.entries) <= MAX_ENTRIES:
+            text = f"the request has {len(request.entries)} entries; send 1 to {MAX_ENTRIES}"
+            raise GrpcRefusal(proto.BAD_REQUEST, text)
+        await caller.access.route(topic)
+        work = (_ack(caller.access, group, topic, each) for each in request.entries)
+        entries = await asyncio.gather(*work)
+        status = entries[0].status
+        if any(each.status.code != status.code for each in entries):
+            status = proto.Status(code=proto.MULTIPLE_RESULTS, message="the entries differ")
+        return service.AckMessageResponse(status=status, entries=entries)
+
+    async def change(
+        self, caller: Caller, request: service.ChangeInvisibleDurationRequest
+    ) -> service.ChangeInvisibleDurationResponse:
+        """Let a message become visible in another time from now on. Its old handle is invalid from then on."""
+        group, topic = _names(request)
+        seconds = seconds_of(request.invisible_duration)
+        if not 0 <= seconds <= MAX_INVISIBLE_SECONDS:
+            text = f"invisible_duration is {seconds:g} s; it must be 0 to {MAX_INVISIBLE_SECONDS:g} s"
+            raise GrpcRefusal(proto.ILLEGAL_INVISIBLE_TIME, text)
+        handle = parse_receipt_handle(request.receipt_handle)
+        await caller.access.route(topic)
+        changed = await _change(caller.access, group, topic, handle, int(seconds * 1000))
+        return service.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())
+
+    async def make_dead_letter(
+        self, caller: Caller, request: service.ForwardMessageToDeadLetterQueueRequest
+    ) -> service.ForwardMessageToDeadLetterQueueResponse:
+        """Copy a message to the group's dead letters, then acknowledge the message."""
+        group, topic = _names(request)
+        handle = parse_receipt_handle(request.receipt_handle)
+        if handle.log_offset < 0:
+            text = f"receipt handle {excerpt(request.receipt_handle, 100)!r} does not say where the message is"
+            raise GrpcRefusal(proto.INVALID_RECEIPT_HANDLE, text)
+        await caller.access.route(topic)
+        back = SendMessageBack(
+            offset=handle.log_offset,
+            group=group,
+            delay_level=DEAD_LETTER_LEVEL,
+            origin_message_id=request.message_id or None,
+            origin_topic=topic,
+            broker_name=handle.broker_name,
+        )
+        (await _ask(caller.access, topic, handle, back)).check()
+        entry = service.AckMessageEntry(message_id=request.message_id, receipt_handle=request.receipt_handle)
+        acked = await _ack(caller.access, group, topic, entry)
+        return service.ForwardMessageToDeadLetterQueueResponse(status=acked.status)
+
+
+async def _checked(caller: Caller, request: service.ReceiveMessageRequest) -> _Receive:
+    group, topic = request.group.name, request.message_queue.topic.name
+    check_group_name(group)
+    check_topic_name(topic)
+    if request.batch_size <= 0:
+        raise GrpcRefusal(proto.BAD_REQUEST, f"batch_size is {request.batch_size}; it must be 1 to {MAX_BATCH}")
+    invisible = RENEWED_SECONDS if request.auto_renew else seconds_of(request.invisible_duration)
+    if not MIN_INVISIBLE_SECONDS <= invisible <= MAX_INVISIBLE_SECONDS:
+        limits = f"{MIN_INVISIBLE_SECONDS:g} to {MAX_INVISIBLE_SECONDS:g} s"
+        raise GrpcRefusal(proto.ILLEGAL_INVISIBLE_TIME, f"invisible_duration is {invisible:g} s; it must be {limits}")
+    expression = request.filter_expression
+    kind = expression_type(expression)
+    try:
+        filter_of(kind, expression.expression or "*")
+    except MQError as error:
+        raise GrpcRefusal(proto.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+    wanted = seconds_of(request.long_polling_timeout) if request.HasField("long_polling_timeout") else MAX_POLL_SECONDS
+    poll = max(0.0, min(wanted, MAX_POLL_SECONDS, caller.stream.seconds_left(MAX_POLL_SECONDS) - ANSWER_MARGIN))
+    route = await caller.access.route(topic)
+    broker = request.message_queue.broker.name
+    if broker not in {each.broker_name for each in route.readable}:
+        text = f"broker {excerpt(broker, 100)!r} has no queue of topic {topic!r} that can be read"
+        raise GrpcRefusal(proto.FORBIDDEN, text)
+    config = await caller.access.group(group)
+    header = PopMessage(
+        consumer_group=group,
+        topic=topic,
+        queue_id=-1,
+        max_count=min(request.batch_size, MAX_BATCH),
+        invisible_ms=int(invisible * 1000),
+        poll_ms=int(poll * 1000),
+        born_ms=caller.access.clock.now_ms(),
+        init_mode=0,
+        expression_type=kind,
+        expression=expression.expression or "*",
+        order=config.is_orderly,
+        attempt_id=request.attempt_id or None,
+        broker_name=broker,
+        renewed_for=caller.client_id if request.auto_renew else None,
+    )
+    return _Receive(group, MessageQueue(topic, broker, -1), header, poll)
+
+
+def _popped(response: Response, receive: _Receive) -> tuple[PopInfos, list[StoredMessage]]:
+    broker = receive.queue.broker_name
+    infos = PopInfos(response.header(PopMessageResponse), broker)
+    return infos, decode_all(response.body, broker_name=broker)
+
+
+def _answer_nothing(caller: Caller) -> None:
+    status = proto.Status(code=proto.MESSAGE_NOT_FOUND, message="no message arrived within the polling time")
+    caller.stream.send(service.ReceiveMessageResponse(status=status).SerializeToString())
+    last = service.ReceiveMessageResponse()
+    last.delivery_timestamp.FromMilliseconds(caller.access.clock.now_ms())
+    caller.stream.send(last.SerializeToString())
+    caller.stream.finish()
+
+
+def _names(
+    request: service.AckMessageRequest
+    | service.ChangeInvisibleDurationRequest
+    | service.ForwardMessageToDeadLetterQueueRequest,
+) -> tuple[str, str]:
+    check_group_name(request.group.name)
+    check_topic_name(request.topic.name)
+    return request.group.name, request.topic.name
+
+
+async def _ack(
+    access: ClusterAccess, group: str, topic: str, entry: service.AckMessageEntry
+) -> service.AckMessageResultEntry:
+    status = ok()
+    try:
+        handle = parse_receipt_handle(entry.receipt_handle)
+        header = AckMessage(
+            consumer_group=group,
+            topic=handle.topic(group, topic),
+            queue_id=handle.queue_id,
+            receipt_handle=handle._replace(log_offset=-1).encode(),
+            offset=handle.offset,
+            broker_name=handle.broker_name,
+        )
+        (await _ask(access, topic, handle, header)).check()
+    except MQError as error:
+        status = status_of(error)
+    return service.AckMessageResultEntry(
+        message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+    )
+
+
+async def _change(
+    access: ClusterAccess, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int
+) -> ReceiptHandle:
+    header = ChangeInvisibleTime(
+        consumer_group=group,
+        topic=handle.topic(group, topic),
+        queue_id=handle.queue_id,
+        receipt_handle=handle._replace(log_offset=-1).encode(),
+        offset=handle.offset,
+        invisible_ms=invisible_ms,
+        broker_name=handle.broker_name,
+    )
+    answer = (await _ask(access, topic, handle, header)).check().header(ChangeInvisibleTimeResponse)
+    return handle._replace(
+        start=handle.offset,
+        pop_ms=answer.pop_ms,
+        invisible_ms=answer.invisible_ms,
+        revive_queue=answer.revive_queue,
+    )
+
+
+async def _ask(access: ClusterAccess, topic: str, handle: ReceiptHandle, header: Header) -> Response:
+    queue = MessageQueue(topic, handle.broker_name, handle.queue_id)
+    return await access.cluster.ask_master(queue, header, timeout=TIMEOUT_SECONDS, idempotent=True)

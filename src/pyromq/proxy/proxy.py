@@ -27,7 +27,7 @@ from pyromq.proxy.route_service import RouteService
 from pyromq.proxy.self_signed import self_signed_certificate
 from pyromq.proxy.send_service import SendService
 from pyromq.proxy.telemetry_service import TelemetryService
-from pyromq.proxy.transaction_service import OrphanChecks, TransactionService
+from pyromq.proxy.transaction_service import BrokerRequests, TransactionService
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.remoting.signer import Signer
 from pyromq.store.disk import LocalDisk
@@ -127,7 +127,7 @@ class Proxy:
             self._clock,
             connections=self.config.connections,
             signer=signer,
-            answerers=lambda access: [OrphanChecks(access)],
+            answerers=lambda access: [BrokerRequests(access)],
         )
 
     def _tls_config(self) -> ServerTlsConfig:

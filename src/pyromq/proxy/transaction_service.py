@@ -21,7 +21,7 @@ from pyromq.proxy.transaction_ids import TransactionId, parse_transaction_id
 from pyromq.record import decode
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
-from pyromq.remoting.headers import CheckTransaction, EndTransaction
+from pyromq.remoting.headers import CheckTransaction, ConsumerIdsChanged, EndTransaction
 
 logger = logger_of(__name__)
 
@@ -70,7 +70,7 @@ class TransactionService:
         return service.EndTransactionResponse(status=ok())
 
 
-class OrphanChecks:
+class BrokerRequests:
     """Passes brokers' checks of half messages to a producer of the topic. Without one, brokers ask again later."""
 
     def __init__(self, access: ClusterAccess) -> None:
@@ -97,6 +97,11 @@ class OrphanChecks:
         )
         command = service.TelemetryCommand(recover_orphaned_transaction_command=orphan)
         client.stream.send(command.SerializeToString())
+        return Reply()
+
+    @answers(ConsumerIdsChanged)
+    def members_changed(self, header: ConsumerIdsChanged, call: Call) -> Reply:
+        """Do nothing: members of RocketMQ 5 share queues without a rebalance."""
         return Reply()
 
     def _broker_at(self, address: str) -> str | None:

@@ -14,7 +14,7 @@ from tests.proxy.http2.peer import HEADERS, Peer, connected, grpc_message, raw_f
 from pyromq.proxy.http2 import frames
 from pyromq.proxy.http2.frames import GrpcCode, Http2Code
 from pyromq.proxy.http2.header_blocks import MAX_HEADER_BYTES
-from pyromq.proxy.http2.http2_connection import IDLE_SECONDS, MAX_NOISE, MAX_STREAMS
+from pyromq.proxy.http2.http2_connection import IDLE_SECONDS, MAX_NOISE, MAX_STREAMS, MAX_WAITING
 
 PREFACE = frames.PREFACE + raw_frame(4, 0, 0)
 OPEN = raw_frame(1, 4, 1, hpack.Encoder().encode(HEADERS))
@@ -72,6 +72,22 @@ async def test_a_large_message_gets_its_window_when_there_is_memory():
 
     assert len(peer.answer(number)[0]) == (3 << 20) + 5
     assert peer.ours._shared.memory.used == 0
+
+
+async def test_large_messages_that_find_no_memory_wait_or_are_refused():
+    peer = Peer()
+    memory, waiting = peer.ours._shared.memory, peer.ours._shared.waiting
+    memory.add(object(), memory.limit)
+    start = b"\0" + (1 << 20).to_bytes(4, "big")
+    numbers = [peer.call(None, end=False) for _ in range(MAX_WAITING + 1)]
+    for number in numbers:
+        peer.send(number, start)
+    peer.exchange()
+
+    assert len(waiting) == MAX_WAITING
+    assert peer.answer(numbers[-1])[1]["grpc-status"] == str(int(GrpcCode.RESOURCE_EXHAUSTED))
+    peer.ours.connection_lost(None)
+    assert not waiting
 
 
 async def test_a_message_over_the_limit_is_a_status():

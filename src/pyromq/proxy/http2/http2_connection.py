@@ -37,6 +37,7 @@ from pyromq.remoting.rejection_log import RejectionLog
 
 MAX_STREAMS = 1000  # limit of a connection's open calls: more than a client's topics, each with a waiting receive
 CONNECTION_WINDOW = 4 << 20
+MAX_WAITING = 256  # limit of large messages that wait for memory: each has sent up to `STREAM_WINDOW` already
 MAX_HELD_BYTES = 1 << 20  # bytes of messages in work above which a connection is not read
 MAX_NOISE = 2000  # limit of frames without a call (pings, resets, settings), which calls and time reduce
 NOISE_OF_CALL = 10  # noise that a completed call takes back
@@ -434,10 +435,11 @@ class Http2Connection(asyncio.Protocol):
         try:
             memory.take(self, stream.need, text="clients send too many large messages at once: send less at once")
         except LimitReached as error:
-            if stream.need <= STREAM_WINDOW:
+            waiting = self._shared.waiting
+            if stream.need <= STREAM_WINDOW or len(waiting) >= MAX_WAITING:
                 self.finish_stream(stream, GrpcCode.RESOURCE_EXHAUSTED, str(error))
             else:
-                self._shared.waiting.append(stream)
+                waiting.append(stream)
             return
         stream.reserved = stream.need
         self.open_window(stream, stream.need - len(stream.buffer))
@@ -501,6 +503,8 @@ class Http2Connection(asyncio.Protocol):
     def _remove(self, stream: GrpcStream) -> None:
         stream.is_closed = True
         self.streams.pop(stream.id, None)
+        if stream.need > STREAM_WINDOW and not stream.reserved and stream in self._shared.waiting:
+            self._shared.waiting.remove(stream)
         self._blocked.pop(stream.id, None)
         stream.outgoing.clear()
         stream.buffer = bytearray()

@@ -7,7 +7,9 @@ import pytest
 from pyromq.cli.times import BEGINNING, END, Start, read_duration, read_moment, read_place, read_start, read_time
 
 
-@pytest.mark.parametrize(("text", "ago_ms"), [("now", 0), ("90s", 90_000), ("-10m", 600_000), ("1.5h", 5_400_000)])
+@pytest.mark.parametrize(
+    ("text", "ago_ms"), [("now", 0), ("90s", 90_000), ("-10m", 600_000), ("1.5h", 5_400_000), ("1w", 604_800_000)]
+)
 def test_time_may_be_an_age(text, ago_ms):
     assert read_time(text) == pytest.approx(time.time() * 1000 - ago_ms, abs=2000)
 
@@ -53,7 +55,9 @@ def test_a_moment_is_a_date_or_milliseconds_and_no_age():
             read_moment(text)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("2d", 172_800)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("2d", 172_800), ("2w", 1_209_600)]
+)
 def test_a_duration_is_a_number_and_a_unit(text, seconds):
     assert read_duration(text) == seconds
 

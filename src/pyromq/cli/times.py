@@ -13,7 +13,7 @@ from datetime import time as clock_time
 
 import click
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ def read_time(text: str) -> int:
     if text in ("today", "yesterday"):
         midnight = datetime.combine(date.today() - timedelta(days=text == "yesterday"), clock_time())
         return int(midnight.timestamp() * 1000)
-    if match := re.fullmatch(r"-?(\d+(?:\.\d+)?)([smhd])", text):
+    if match := re.fullmatch(r"-?(\d+(?:\.\d+)?)([smhdw])", text):
         return now_ms - int(float(match[1]) * _SECONDS[match[2]] * 1000)
     try:
         return read_moment(text)
     except click.BadParameter:
         raise click.BadParameter(
-            f"{text!r} is not a time; write now, 10m (ago; also s, h, d), 12:00, 2026-01-31 12:00, or ms since 1970"
+            f"{text!r} is not a time; write now, 10m (ago; also s, h, d, w), 12:00, 2026-01-31 12:00, or ms since 1970"
         ) from None
 
 
@@ -62,9 +62,9 @@ def read_moment(text: str) -> int:
 
 def read_duration(text: str) -> float:
     """Return the seconds in `90`, `90s`, `1.5h`, `10m` or `2d`."""
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text, re.ASCII):
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw]?)", text, re.ASCII):
         return float(match[1]) * _SECONDS[match[2] or "s"]
-    raise click.BadParameter(f"{text!r} is not a duration; write 90s, 10m, 1.5h or 2d")
+    raise click.BadParameter(f"{text!r} is not a duration; write 90s, 10m, 1.5h, 2d or 1w")
 
 
 def read_place(text: str) -> Start:

@@ -19,7 +19,8 @@ from pyromq.permissions.permissions import LOOK_SECONDS, AclWatch, Permissions
 from pyromq.proxy.cluster_access import ClusterAccess
 from pyromq.proxy.grpc_accounts import GrpcAccounts
 from pyromq.proxy.grpc_dispatch import GrpcDispatch
-from pyromq.proxy.http2.http2_connection import Http2Connection, SharedByConnections
+from pyromq.proxy.http2.http2_connection import Http2Connection
+from pyromq.proxy.http2.shared_by_connections import SharedByConnections
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proxy_config import ProxyConfig
 from pyromq.proxy.receive_service import ReceiveService

@@ -9,7 +9,8 @@ import h2.connection
 import h2.events
 import h2.settings
 
-from pyromq.proxy.http2.http2_connection import Http2Connection, SharedByConnections
+from pyromq.proxy.http2.http2_connection import Http2Connection
+from pyromq.proxy.http2.shared_by_connections import SharedByConnections
 from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.testing import FakeClock
 
@@ -97,7 +98,7 @@ class Peer:
         while True:
             data = self.client.data_to_send()
             for at in range(0, len(data), piece or len(data) or 1):
-                self.ours.data_received(data[at : at + (piece or len(data))])
+                receive(self.ours, data[at : at + (piece or len(data))])
             if not (answer := self.written()) and not data:
                 return
             self.events += self.client.receive_data(answer)
@@ -140,6 +141,13 @@ class Peer:
 
     def happened(self, kind: type) -> list[h2.events.Event]:
         return [event for event in self.events if isinstance(event, kind)]
+
+
+def receive(connection, data: bytes) -> None:
+    """Let a connection receive data, with all slices of it at once."""
+    connection.data_received(data)
+    while connection._late:
+        connection.go_on()
 
 
 def grpc_message(message: bytes) -> bytes:

@@ -9,7 +9,7 @@ import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.proxy.http2.peer import HEADERS, Peer, connected, grpc_message, raw_frame
+from tests.proxy.http2.peer import HEADERS, Peer, connected, grpc_message, raw_frame, receive
 
 from pyromq.proxy.http2 import frames
 from pyromq.proxy.http2.frames import GrpcCode, Http2Code
@@ -140,7 +140,7 @@ async def test_streams_above_the_limit_are_refused_and_others_go_on():
     for number in range(MAX_STREAMS + 5):
         data += raw_frame(1, 4, 2 * number + 1, encoder.encode(HEADERS))
 
-    peer.ours.data_received(data)
+    receive(peer.ours, data)
 
     assert len(peer.ours.streams) == MAX_STREAMS
     assert peer.written().count(b"\0\0\4\3\0") == 5  # RST_STREAM
@@ -364,7 +364,7 @@ async def test_a_peer_that_breaks_the_protocol_is_told_and_closed(name):
     connection, pipe, _ = connected()
     pipe.written = b""
 
-    connection.data_received(data)
+    receive(connection, data)
 
     if code is None:
         assert not pipe.is_closed
@@ -383,7 +383,7 @@ async def test_streams_opened_and_reset_at_once_close_the_connection():
     for number in range(1, 2 * MAX_NOISE + 5, 2):
         data += raw_frame(1, 4, number, encoder.encode(HEADERS)) + raw_frame(3, 0, number, bytes(4))
 
-    connection.data_received(data)
+    receive(connection, data)
 
     assert pipe.is_closed
 

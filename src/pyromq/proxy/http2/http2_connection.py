@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from pyromq.clock import Clock
 from pyromq.errors import LimitReached
 from pyromq.message import join_address
 from pyromq.proxy.http2 import frames
 from pyromq.proxy.http2.frames import (
     FRAME,
     FRAME_SIZE,
-    MAX_MESSAGE_BYTES,
     STREAM_WINDOW,
     Frame,
     GrpcCode,
@@ -32,12 +28,12 @@ from pyromq.proxy.http2.frames import (
 )
 from pyromq.proxy.http2.grpc_stream import PREFIX, GrpcStream
 from pyromq.proxy.http2.header_blocks import MAX_HEADER_BYTES, HeaderBlocks, Opening, not_grpc, unpadded
-from pyromq.quota import Quota
-from pyromq.remoting.rejection_log import RejectionLog
+from pyromq.proxy.http2.shared_by_connections import SharedByConnections
 
 MAX_STREAMS = 1000  # limit of a connection's open calls: more than a client's topics, each with a waiting receive
 CONNECTION_WINDOW = 4 << 20
 MAX_WAITING = 256  # limit of large messages that wait for memory: each has sent up to `STREAM_WINDOW` already
+SLICE_BYTES = 32 << 10  # bytes handled in a turn of the event loop: some ms for calls without messages
 MAX_HELD_BYTES = 1 << 20  # bytes of messages in work above which a connection is not read
 MAX_NOISE = 2000  # limit of frames without a call (pings, resets, settings), which calls and time reduce
 NOISE_OF_CALL = 10  # noise that a completed call takes back
@@ -46,28 +42,6 @@ REQUEST_SECONDS = 30.0  # longest wait for the rest of a call's message
 IDLE_SECONDS = 120.0  # a connection without calls for so long is closed. Source: the genuine proxy
 
 _PAIR = struct.Struct(">HI")
-
-
-class CallHandler(Protocol):
-    """What a connection calls when a client has opened a call."""
-
-    def opened(self, stream: GrpcStream) -> None:
-        """Set the callbacks of the stream, or finish it."""
-
-
-@dataclass(slots=True)
-class SharedByConnections:
-    """What all connections of a port share."""
-
-    handler: CallHandler
-    clock: Clock
-    refusals: RejectionLog
-    # Bytes of incomplete messages. Large messages reserve all their bytes before the peer may send them.
-    memory: Quota[Http2Connection] = field(
-        default_factory=lambda: Quota("maxMessageMemory", 64 << 20, least=MAX_MESSAGE_BYTES + FRAME_SIZE, is_hard=True)
-    )
-    connections: set[Http2Connection] = field(default_factory=set)
-    waiting: deque[GrpcStream] = field(default_factory=deque)  # large messages that wait for memory
 
 
 class Http2Connection(asyncio.Protocol):
@@ -83,6 +57,7 @@ class Http2Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._blocks = HeaderBlocks()
         self._rest = b""
+        self._late = b""  # bytes of a long burst that wait for their slice
         self._out: list[bytes | memoryview] = []
         self._is_in_burst = False
         self._is_flushing = False
@@ -130,6 +105,26 @@ class Http2Connection(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
+        if self._late or len(data) > SLICE_BYTES:
+            if not self._late:
+                asyncio.get_running_loop().call_soon(self.go_on)
+            self._late += data
+            self._read_or_pause()
+        else:
+            self._receive(data)
+
+    def go_on(self) -> None:
+        """Handle the next slice of a long burst; other connections were served meanwhile."""
+        data, self._late = self._late[:SLICE_BYTES], self._late[SLICE_BYTES:]
+        if self._transport is None or self._transport.is_closing():
+            self._late = b""
+            return
+        self._receive(data)
+        if self._late:
+            asyncio.get_running_loop().call_soon(self.go_on)
+        self._read_or_pause()
+
+    def _receive(self, data: bytes) -> None:
         if self._rest:
             data = self._rest + data
         self._is_in_burst = True
@@ -474,7 +469,7 @@ class Http2Connection(asyncio.Protocol):
     def _read_or_pause(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        is_wanted = not self.is_choked and self._held <= MAX_HELD_BYTES
+        is_wanted = not self.is_choked and self._held <= MAX_HELD_BYTES and not self._late
         if is_wanted != self._transport.is_reading():
             (self._transport.resume_reading if is_wanted else self._transport.pause_reading)()
 

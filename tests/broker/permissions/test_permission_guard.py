@@ -95,6 +95,14 @@ def lock(group):
     return headers.LockQueues(), encode_body(QueueLock(group=group, client_id="c"))
 
 
+def pop(topic, group):
+    return headers.PopMessage(group, topic, -1, 32, 60_000, 0, 0, 0)
+
+
+def ack(topic, group):
+    return headers.AckMessage(group, topic, 0, "handle", 0)
+
+
 EVERYBODY = ("writer-1", "reader-1", "both-12", "admin-1", "admin-2", "nobody-1")
 
 
@@ -121,6 +129,13 @@ EVERYBODY = ("writer-1", "reader-1", "both-12", "admin-1", "admin-2", "nobody-1"
         (pull("%RETRY%others", "readers"), "both-12 admin-1"),
         (pull("RMQ_SYS_TRACE_TOPIC", "readers"), "both-12 admin-1"),
         (pull("SCHEDULE_TOPIC_XXXX", "readers"), "admin-1"),
+        (pop("orders", "readers"), "reader-1 both-12 admin-1"),
+        (pop("orders", "others"), "both-12 admin-1"),
+        (pop("others", "readers"), "both-12 admin-1"),
+        (pop("SCHEDULE_TOPIC_XXXX", "readers"), "admin-1"),
+        (ack("orders", "readers"), "reader-1 both-12 admin-1"),
+        (ack("%RETRY%readers_orders", "readers"), "reader-1 both-12 admin-1"),
+        (ack("%RETRY%readers_others", "readers"), "both-12 admin-1"),
         (pull(declared=headers.LitePullMessage), "reader-1 both-12 admin-1"),
         (query("orders"), "reader-1 both-12 admin-1 admin-2"),
         (query("others"), "both-12 admin-1"),

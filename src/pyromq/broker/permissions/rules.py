@@ -40,6 +40,7 @@ FOR_ADMINISTRATORS = (
     headers.SaveBrokerSettings,
     headers.SaveGroup,
     headers.DeleteGroup,
+    headers.SetMessageRequestMode,
     # From SaveAccount to ResumeHalfMessage: stricter than upstream, which needs only a signature.
     headers.SaveAccount,
     headers.DeleteAccount,

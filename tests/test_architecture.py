@@ -58,6 +58,7 @@ MAY_USE: dict[str, set[str]] = {
     "proxy": WORDS | PERMISSIONS | {"remoting", "net", "client", "filter", "store.disk", "store.worker"},
     "testing": WORDS | MECHANISMS | {"net"} | ROLES,
     "spark": WORDS | {"client", "net.connection_config", "filter", "speedups"},
+    "celery": WORDS | {"client", "net.connection_config"},
     "console": WORDS
     | METRICS
     | {
@@ -94,6 +95,7 @@ PLACES: dict[str, set[str]] = {
     "configparser": {"cli"},
     "pyspark": {"spark"},
     "click": {"cli"},
+    "kombu": {"celery"},
     "rich": {"cli"},
     "httpx": {"broker.replication.etcd"},
     "starlette": {"console"},

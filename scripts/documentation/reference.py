@@ -46,9 +46,10 @@ CLASSES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "consumers": (
         "Consumers",
-        "`Consumer` gives messages to listeners, `PullConsumer` hands them out when asked.",
-        ("Consumer", "AsyncConsumer", "PullConsumer", "AsyncPullConsumer", "PullResult", "PullStatus", "Ack",
-         "RetryLater", "GiveUp", "ConsumeFrom", "OffsetStore", "Damaged", "DamagedMessage", "MessageDamaged",
+        "`Consumer` gives messages to listeners, `PullConsumer` and `SimpleConsumer` hand them out when asked.",
+        ("Consumer", "AsyncConsumer", "PullConsumer", "AsyncPullConsumer", "SimpleConsumer", "AsyncSimpleConsumer",
+         "PullResult", "PullStatus", "Ack", "RetryLater", "GiveUp",
+         "ConsumeFrom", "OffsetStore", "Damaged", "DamagedMessage", "MessageDamaged",
          "Listener", "Once", "QueueListener", "Strategy"),
     ),
     "admin": (

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyromq.client.blocking.admin import Admin as Admin
     from pyromq.client.blocking.consumers import Consumer as Consumer
     from pyromq.client.blocking.consumers import PullConsumer as PullConsumer
+    from pyromq.client.blocking.consumers import SimpleConsumer as SimpleConsumer
     from pyromq.client.blocking.producers import Attempt as Attempt
     from pyromq.client.blocking.producers import BatchTransactions as BatchTransactions
     from pyromq.client.blocking.producers import Producer as Producer
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from pyromq.client.client_hooks import SendOutcome as SendOutcome
     from pyromq.client.client_hooks import TransactionEnd as TransactionEnd
     from pyromq.client.consumer.once import Once as Once
+    from pyromq.client.consumer.pop.async_simple_consumer import AsyncSimpleConsumer as AsyncSimpleConsumer
     from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer as AsyncPullConsumer
     from pyromq.client.consumer.pull.subscribed_queues import QueueListener as QueueListener
     from pyromq.client.consumer.pulling import DamagedMessage as DamagedMessage
@@ -187,6 +189,7 @@ _MODULES = {
     "pyromq.client.blocking.consumers": (
         "Consumer",
         "PullConsumer",
+        "SimpleConsumer",
     ),
     "pyromq.client.blocking.producers": (
         "Attempt",
@@ -218,6 +221,7 @@ _MODULES = {
         "SendOutcome",
         "TransactionEnd",
     ),
+    "pyromq.client.consumer.pop.async_simple_consumer": ("AsyncSimpleConsumer",),
     "pyromq.client.consumer.pull.lite_pull_consumer": ("AsyncPullConsumer",),
     "pyromq.client.consumer.pull.subscribed_queues": ("QueueListener",),
     "pyromq.client.consumer.pulling": (

@@ -277,6 +277,7 @@ class StoredMessage(msgspec.Struct):
     max_body_bytes: int = MAX_BODY_BYTES
     _body: bytes | None = None  # decompressed by `unpack`
     value: Any = None  # decoded from the body, for a listener with a type
+    receipt_handle: str | None = None  # set by `SimpleConsumer.receive`: acknowledges this delivery of the message
 
     @property
     def properties(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ DOCS = ROOT / "docs"
 PRINTED = {
     "first-steps.md": ["SendStatus.OK", "b'hello from Python'"],
     "tutorial.md": ["charged 1999 to visa"],
+    "how-to/pop-or-push.md": ["resizing cat.png"],
     "how-to/retries.md": ["billed at attempt 2"],
     "how-to/dead-letters.md": ["b'customer 7' GiveUp: no such customer"],
     "how-to/ordering.md": ["[b'open', b'pay in', b'pay out']"],

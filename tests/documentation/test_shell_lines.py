@@ -36,6 +36,7 @@ PARSED = {
     "docs/how-to/command-line.md": "follows a topic until Ctrl-C; tests/cli/commands has this too",
     "docs/damage.md": "needs a damaged folder; tests/store/offline has many",
     "docs/deploy.md": "changes the machine, by docker and systemd; tests/deploy runs what they run",
+    "docs/how-to/pop-or-push.md": "receives until Ctrl-C; tests/cli/commands has this too",
     "docs/how-to/my-consumer-gets-nothing.md": "shows faults; test_consumer_gets_nothing.py makes them",
     "docs/spark-cluster.md": "needs a cluster of Spark; tests/spark/test_cluster.py has one",
     "docs/spark-jobs.md": "is half a minute of Spark each; tests/spark/jobs has them all",

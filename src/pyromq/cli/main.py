@@ -33,6 +33,7 @@ COMMANDS = {
     "serve": ("serve:serve", "Run a name server and a broker, or one of them."),
     "send": ("messages.send:send", "Send one message, a file, or the lines of standard input."),
     "consume": ("messages.consume:consume", "Print messages from the beginning, a time or an offset."),
+    "receive": ("messages.receive:receive", "Receive single messages of a group, and acknowledge them."),
     "topic": ("topic_commands:topic", "Create, alter, delete, list and inspect topics."),
     "group": ("group_commands:group", "Create, alter, delete, list and inspect consumer groups."),
     "member": ("member_commands:member", "Inspect group members; have one consume a message."),

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from pyromq.broker.broker import Broker
 from pyromq.client.blocking.admin import Admin
 from pyromq.client.blocking.blocking_client import refuse_running_loop
-from pyromq.client.blocking.consumers import Consumer, PullConsumer
+from pyromq.client.blocking.consumers import Consumer, PullConsumer, SimpleConsumer
 from pyromq.client.blocking.producers import Producer
 from pyromq.client.client_config import ConsumerConfig, ProducerConfig
 from pyromq.errors import NotRunning, UsageError
@@ -110,6 +110,10 @@ class BlockingCluster:
     def push_consumer(self, group: str = "test-consumer", **options: Any) -> Consumer:
         """Return a started push consumer that is closed with the cluster. The test must still call `subscribe`."""
         return self._client(Consumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
+
+    def simple_consumer(self, group: str = "test-consumer", **options: Any) -> SimpleConsumer:
+        """Return a started simple consumer that is closed with the cluster. The test must still call `subscribe`."""
+        return self._client(SimpleConsumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
 
     def admin(self) -> Admin:
         """Return a started admin client that is closed with the cluster."""

@@ -14,6 +14,7 @@ from pyromq.broker.config import BrokerConfig
 from pyromq.broker.replication.failover_config import FailoverConfig
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.client_config import ConsumerConfig, ProducerConfig
+from pyromq.client.consumer.pop.async_simple_consumer import AsyncSimpleConsumer
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.push.push_consumer import AsyncConsumer
 from pyromq.client.producer.async_producer import AsyncProducer
@@ -149,6 +150,10 @@ class Cluster:
     async def push_consumer(self, group: str = "test-consumer", **options: Any) -> AsyncConsumer:
         """Return a started push consumer that is closed with the cluster. The test must still call `subscribe`."""
         return await self._client(AsyncConsumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
+
+    async def simple_consumer(self, group: str = "test-consumer", **options: Any) -> AsyncSimpleConsumer:
+        """Return a started simple consumer that is closed with the cluster. The test must still call `subscribe`."""
+        return await self._client(AsyncSimpleConsumer, group, ConsumerConfig(), **options)  # type: ignore[no-any-return]
 
     async def admin(self) -> AsyncAdmin:
         """Return a started admin client that is closed with the cluster."""

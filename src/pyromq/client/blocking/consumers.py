@@ -1,4 +1,4 @@
-"""The blocking push consumer, pull consumer and queue reader."""
+"""The blocking push consumer, pull consumer, simple consumer and queue reader."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyromq.client.arguments import checked
 from pyromq.client.blocking.blocking_client import BlockingClient, at_any_time, blocking, on_loop, refuse_running_loop
 from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.client.client_config import ConsumerConfig
+from pyromq.client.consumer.pop.async_simple_consumer import AsyncSimpleConsumer
 from pyromq.client.consumer.pull.lite_pull_consumer import AsyncPullConsumer
 from pyromq.client.consumer.pull.subscribed_queues import QueueListener
 from pyromq.client.consumer.push.listener import Listener
@@ -113,6 +114,43 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message that an assigned queue will hand out."""
         return self._async.position(queue)
+
+
+@checked
+class SimpleConsumer(BlockingClient[AsyncSimpleConsumer]):
+    """Receives messages and acknowledges each by itself; blocking, for programs without an event loop.
+
+        with SimpleConsumer("billing") as consumer:
+            consumer.subscribe("orders")
+            for message in consumer.receive():
+                ...
+                consumer.ack(message)
+
+    Arguments, units, errors and redelivery are those of `AsyncSimpleConsumer`. Several threads may receive and
+    acknowledge at the same time. Called inside a running event loop, methods raise `UsageError`.
+    """
+
+    def __init__(self, group: str, namesrv: str | None = None, *, config: ConsumerConfig | None = None) -> None:
+        client = AsyncSimpleConsumer(group, namesrv, config=config)
+        super().__init__(client, client.config.instance)
+        self.config = client.config
+
+    subscribe = at_any_time(AsyncSimpleConsumer.subscribe)
+    unsubscribe = at_any_time(AsyncSimpleConsumer.unsubscribe)
+    receive = blocking(AsyncSimpleConsumer.receive)
+    ack = blocking(AsyncSimpleConsumer.ack)
+    change_invisible_duration = blocking(AsyncSimpleConsumer.change_invisible_duration)
+    dead_letter = blocking(AsyncSimpleConsumer.dead_letter)
+
+    @property
+    def client_id(self) -> str:
+        """This member's id in its group; available after the start."""
+        return self._async.client_id
+
+    @property
+    def damaged_count(self) -> int:
+        """The number of damaged records received since the start, also repeatedly."""
+        return self._async.damaged_count
 
 
 def _in_thread(listener: QueueListener) -> QueueListener:

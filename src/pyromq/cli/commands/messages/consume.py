@@ -78,6 +78,11 @@ def _has_field(ctx: click.Context, option: click.Parameter, form: str | None) ->
     return form
 
 
+format_option = click.option(
+    "-f", "--format", "form", metavar="TEXT", callback=_has_field, help=f"Print each message in this format: {HELP}."
+)
+
+
 @click.command(cls=Command)
 @click.argument("topic", type=TOPIC_NAME)
 @click.option(
@@ -124,9 +129,7 @@ def _has_field(ctx: click.Context, option: click.Parameter, form: str | None) ->
     help="On a damaged message: report and skip it, stop, or make it a dead letter of --group.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option(
-    "-f", "--format", "form", metavar="TEXT", callback=_has_field, help=f"Print each message in this format: {HELP}."
-)
+@format_option
 @namesrv_option
 @namespace_option
 def consume(topic: str, start: Start, until: int | None, namesrv: str, output: str, **choice: Any) -> None:
@@ -135,7 +138,7 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
     `text` prints bodies, one a line; `json` prints one object a line with position and properties, which `pyromq send
     --input json` reads; `-f '%k %v\\n'` prints keys and body. Stop with Ctrl-C or SIGTERM.
     """
-    show = _show(choice["form"], output)
+    show = shown_by(choice["form"], output)
     group, damaged = choice["group"], Damaged(choice["damaged"].replace("-", " "))
     if group is None and damaged is Damaged.DEAD_LETTER:
         raise click.UsageError("--damaged dead-letter needs the group of the dead letters: give --group")
@@ -207,7 +210,8 @@ def _queues(consumer: PullConsumer, topic: str, queue_ids: tuple[int, ...]) -> l
     return [queue for queue in queues if not queue_ids or queue.queue_id in queue_ids]
 
 
-def _show(form: str | None, output: str) -> Callable[[StoredMessage], None]:
+def shown_by(form: str | None, output: str) -> Callable[[StoredMessage], None]:
+    """Return the function that prints a message. Raises `click.UsageError` for a wrong format."""
     if form is None:
         return _show_json if output == "json" else _show_text
     if output == "json":

@@ -1,0 +1,383 @@
+"""The channel: publishing, durable queues by pop, queues of this process, acknowledgement."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from queue import Empty
+from typing import Any
+
+import msgspec
+from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
+
+from pyromq.celery.broadcast_reader import BroadcastReader
+from pyromq.celery.inbox import Inbox
+from pyromq.celery.queue_names import exchange_topic, queue_topic
+from pyromq.celery.rocketmq_connection import RocketConnection
+from pyromq.celery.task_feed import TaskFeed
+from pyromq.errors import IllegalMessage, MQError, ReceiptHandleExpired, UsageError
+from pyromq.logs import logger_of
+from pyromq.message import Message, StoredMessage
+
+logger = logger_of(__name__)
+
+MAX_UNLIMITED = 32  # messages that wait for their callback if the prefetch count is 0, which means no limit
+TRANSIENT = 1  # delivery mode of messages that need not survive
+EARLY_SECONDS = 1.0  # a task that arrives this much before its ETA is delayed again by the broker
+
+
+class TaskQoS(virtual.QoS):
+    """The unacknowledged messages of a channel. The broker redelivers them if this process dies."""
+
+    def ack(self, delivery_tag: str) -> None:
+        try:
+            self.channel.end_task(delivery_tag)
+        finally:  # also after a failure: the broker redelivers the message, and the prefetch count must not shrink
+            super().ack(delivery_tag)
+            self.channel.wake()
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        try:
+            self.channel.reject_task(delivery_tag, requeue=requeue)
+        finally:
+            self._quick_ack(delivery_tag)
+            self.channel.wake()
+
+
+class RocketChannel(virtual.Channel):
+    """A channel of kombu.
+
+    Methods are called in the thread of the connection. Feeds and readers have their own threads.
+    """
+
+    QoS = TaskQoS
+    supports_fanout = True
+
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self._pid = os.getpid()
+        self._inbox: Inbox = connection.inbox
+        self._feed: TaskFeed | None = None
+        self._readers: dict[str, BroadcastReader] = {}  # by exchange
+        self._no_ack: set[str] = set()
+        self._received: dict[str, StoredMessage] = {}  # by delivery tag
+        self._waiting = 0  # messages in the inbox
+        self._count = 0
+
+    @property
+    def rocketmq(self) -> RocketConnection:
+        found: RocketConnection = self.connection.rocketmq
+        return found
+
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
+        """Store a message in each durable queue that it is routed to, or send it to the queues of single processes.
+
+        A message that no declared queue takes goes to the queues of single processes if it is transient. Otherwise
+        raises `UsageError`, since it would be lost; the default exchange takes it, as it names the queue.
+        """
+        self._inplace_augment_message(message, exchange, routing_key)
+        routed = self._routed(exchange, routing_key)
+        durable = [queue for queue in routed if queue not in self.connection.own_queues]
+        is_transient = message["properties"].get("delivery_mode") == TRANSIENT
+        if not exchange and not routed and not is_transient:
+            durable = [routing_key]
+        for queue in durable:
+            self._put(queue, message)
+        kind = self.connection.state.exchanges.get(exchange, {}).get("type", "direct")
+        has_own = len(durable) < len(routed)
+        if kind == "fanout" or has_own or (not durable and (is_transient or kind == "topic")):
+            self._broadcast(exchange, message)
+        elif not durable:
+            raise UsageError(
+                f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r} on this connection:"
+                " declare the queue before publishing"
+            )
+
+    def _routed(self, exchange: str, routing_key: str) -> list[str]:
+        """Return the queues known to this connection that take a message."""
+        if not exchange:
+            return [routing_key] if routing_key in self.connection.known_queues else []
+        if exchange not in self.connection.state.exchanges:
+            return []
+        return sorted(self.typeof(exchange).lookup(self.get_table(exchange), exchange, routing_key, None))
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        priority = self._step(queue, message)
+        deliver_at = _eta_ms(message)
+        now_ms = time.time() * 1000
+        latest_ms = int(now_ms + self.rocketmq.max_delay * 1000)
+        self.rocketmq.send(
+            Message(
+                queue_topic(queue, priority),
+                msgspec.json.encode(message),
+                tags=_word(message["headers"].get("task")),
+                keys=_word(message["headers"].get("id") or message["properties"].get("correlation_id")) or (),
+                deliver_at=min(deliver_at, latest_ms) if deliver_at is not None and deliver_at > now_ms else None,
+            )
+        )
+
+    def _broadcast(self, exchange: str, message: dict[str, Any]) -> None:
+        self.rocketmq.create_topic(exchange_topic(exchange), queues=1)
+        self.rocketmq.send(Message(exchange_topic(exchange), msgspec.json.encode(message)))
+
+    def _step(self, queue: str, message: dict[str, Any]) -> int:
+        """Return the priority, of those with a topic of their own, that a message for this queue has."""
+        steps: tuple[int, ...] = self.connection.known_queues.get(queue, (0,))
+        return max(step for step in steps if step <= self._get_message_priority(message))
+
+    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
+        """Return the arguments of a queue with its largest priority and its expiry, under RabbitMQ's names."""
+        return to_rabbitmq_queue_arguments(arguments, **kwargs)
+
+    def _new_queue(
+        self, queue: str, auto_delete: bool = False, exclusive: bool = False, arguments: Any = None, **kwargs: Any
+    ) -> None:
+        arguments = arguments or {}
+        if auto_delete or exclusive or "x-expires" in arguments:
+            self.connection.own_queues.add(queue)
+            self.connection.known_queues[queue] = (0,)
+            self._read("")  # replies may arrive as soon as somebody knows the queue's name
+            return
+        steps = self.rocketmq.priority_steps if arguments.get("x-max-priority") else (0,)
+        self.connection.known_queues[queue] = steps
+        for step in steps:
+            self.rocketmq.create_topic(queue_topic(queue, step))
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
+        if queue in self.connection.own_queues:
+            self._read(exchange)
+
+    def _read(self, exchange: str) -> None:
+        """Begin to read an exchange's messages for the queues of this process."""
+        if exchange not in self._readers:
+            deliver = partial(self._arrived_at_exchange, exchange)
+            self._readers[exchange] = self.rocketmq.broadcast_reader(exchange_topic(exchange), deliver)
+
+    def _arrived_at_exchange(self, exchange: str, message: StoredMessage) -> None:
+        """Called in a reader's thread."""
+        if (raw := _payload(message)) is not None:
+            self._inbox.put(partial(self._deliver_to_own, exchange, raw))
+
+    def _deliver_to_own(self, exchange: str, raw: dict[str, Any]) -> bool:
+        """Deliver a message of an exchange to the bound queues of this process, a copy to each."""
+        if self.closed:
+            return False
+        routed = self._routed(exchange, raw["properties"]["delivery_info"].get("routing_key", ""))
+        own = [queue for queue in routed if queue in self.connection.own_queues and queue in self._active_queues]
+        for queue in own:
+            copy = msgspec.json.decode(msgspec.json.encode(raw))
+            copy["properties"]["delivery_tag"] = self._next_delivery_tag()
+            self.connection._deliver(copy, queue)
+        return bool(own)
+
+    def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        if no_ack:
+            self._no_ack.add(queue)
+        if queue not in self.connection.own_queues:
+            self._tasks.add(queue, self._topics_of(queue))
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is not None and queue not in self._active_queues:
+            self._no_ack.discard(queue)
+            if self._feed is not None:
+                self._feed.remove(queue)
+
+    @property
+    def _tasks(self) -> TaskFeed:
+        if self._feed is None:
+            self._feed = TaskFeed(
+                self.rocketmq.simple_consumer(),
+                visibility_timeout=self.rocketmq.visibility_timeout,
+                room=self._room,
+                deliver=self._arrived_in_queue,
+            )
+        return self._feed
+
+    def _topics_of(self, queue: str) -> list[str]:
+        if queue not in self.connection.known_queues:
+            self._new_queue(queue)
+        return [queue_topic(queue, step) for step in reversed(self.connection.known_queues[queue])]
+
+    def _room(self) -> int:
+        """Return how many messages the channel may still receive. Called in the feed's thread."""
+        allowed = self.qos.can_consume_max_estimate()
+        return (MAX_UNLIMITED if allowed is None else allowed) - self._waiting
+
+    def _arrived_in_queue(self, queue: str, message: StoredMessage) -> None:
+        """Called in the feed's thread."""
+        self._waiting += 1
+        self._inbox.put(partial(self._deliver_task, queue, message))
+
+    def _deliver_task(self, queue: str, message: StoredMessage) -> bool:
+        try:
+            if self.closed:  # the feed has made the message visible
+                return False
+            if queue not in self._active_queues:
+                self._return(message)
+                return False
+            if (raw := self._accepted(queue, message)) is None:
+                return False
+            if queue in self._no_ack:
+                self.end_task(raw["properties"]["delivery_tag"])
+            self.connection._deliver(raw, queue)
+            return True
+        finally:
+            self._waiting -= 1
+            self.wake()
+
+    def _accepted(self, queue: str, message: StoredMessage) -> dict[str, Any] | None:
+        """Return the payload with a new delivery tag. A task before its ETA is delayed again, and None returned."""
+        raw = _payload(message)
+        if raw is None:
+            self._tasks.consumer.dead_letter(message, "the body is no message of kombu")
+            return None
+        eta_ms = _eta_ms(raw)
+        if eta_ms is not None and eta_ms > (time.time() + EARLY_SECONDS) * 1000 and message.reconsume_times == 0:
+            self._put(queue, raw)
+            self._tasks.consumer.ack(message)
+            return None
+        self._count += 1
+        tag = raw["properties"]["delivery_tag"] = f"{message.message_id}-{self._count}"
+        raw["properties"]["delivery_info"]["redelivered"] = message.reconsume_times > 0
+        self._received[tag] = message
+        return raw
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        """Return one message without waiting. Raises `Empty`."""
+        if queue in self.connection.own_queues:
+            raise Empty
+        message = self._tasks.get(self._topics_of(queue))
+        raw = None if message is None else self._accepted(queue, message)
+        if raw is None:
+            raise Empty
+        return raw
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        message = super().basic_get(queue, no_ack=no_ack, **kwargs)
+        if message is not None and no_ack:
+            self.end_task(message.delivery_tag)
+        return message
+
+    def end_task(self, delivery_tag: str) -> None:
+        """Acknowledge a message at the broker."""
+        message = self._received.pop(delivery_tag, None)
+        if message is None or os.getpid() != self._pid:
+            return
+        try:
+            self._tasks.consumer.ack(message)
+        except ReceiptHandleExpired as error:
+            logger.warning("message %s is acknowledged too late and comes again: %s", message.message_id, error)
+
+    def reject_task(self, delivery_tag: str, *, requeue: bool) -> None:
+        """Make a message visible again, or with `requeue` False a dead letter."""
+        message = self._received.pop(delivery_tag, None)
+        if message is None or os.getpid() != self._pid:
+            return
+        if requeue:
+            self._return(message)
+        else:
+            self._tasks.consumer.dead_letter(message, "rejected")
+
+    def _return(self, message: StoredMessage) -> None:
+        try:
+            self._tasks.consumer.change_invisible_duration(message, 0)
+        except MQError as error:
+            logger.info("message %s comes again later: %s", message.message_id, error)
+
+    def _restore(self, message: Any) -> None:
+        if (stored := self._received.pop(message.delivery_tag, None)) is not None and os.getpid() == self._pid:
+            self._return(stored)
+
+    def wake(self) -> None:
+        if self._feed is not None:
+            self._feed.wake()
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        return queue in self.connection.own_queues or self.rocketmq.has_topic(queue_topic(queue))
+
+    def _size(self, queue: str) -> int:
+        if queue in self.connection.own_queues:
+            return 0
+        steps = self.connection.known_queues.get(queue, (0,))
+        return sum(self.rocketmq.waiting(queue_topic(queue, step)) for step in steps)
+
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
+        """Declare a queue. Only a passive declaration counts its messages: that takes several requests."""
+        if passive or not queue:
+            return super().queue_declare(queue, passive=passive, **kwargs)
+        self._new_queue(queue, **kwargs)
+        return virtual.base.queue_declare_ok_t(queue, 0, 0)
+
+    def _purge(self, queue: str) -> int:
+        """Acknowledge all visible messages of a queue, and return their number."""
+        purged = 0
+        with suppress(Empty):
+            while True:
+                raw = self._get(queue)
+                self.end_task(raw["properties"]["delivery_tag"])
+                purged += 1
+        return purged
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
+        if if_empty and self._size(queue):
+            return
+        self._delete(queue)
+        self.state.queue_bindings_delete(queue)
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        steps = self.connection.known_queues.pop(queue, (0,))
+        if queue in self.connection.own_queues:
+            self.connection.own_queues.discard(queue)
+            return
+        for step in steps:
+            self.rocketmq.delete_topic(queue_topic(queue, step))
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        if os.getpid() != self._pid:  # a fork of the process: the clients belong to the parent
+            self._feed, self._readers, self._received = None, {}, {}
+            super().close()
+            return
+        if self._feed is not None:
+            self._feed.close()  # makes unacknowledged messages visible
+            self._feed = None
+        self._received.clear()
+        for reader in self._readers.values():
+            reader.close()
+        super().close()
+
+
+def _payload(message: StoredMessage) -> dict[str, Any] | None:
+    """Return the kombu message in a body; None for a body of another sender."""
+    try:
+        raw = message.json(dict)
+        if isinstance(raw["properties"]["delivery_info"], dict) and isinstance(raw["headers"], dict):
+            return raw
+    except (IllegalMessage, KeyError, TypeError):
+        pass
+    return None
+
+
+def _eta_ms(message: dict[str, Any]) -> int | None:
+    """Return a Celery task's ETA in ms since 1970. An ETA without a zone is UTC. None without an ETA."""
+    eta = message["headers"].get("eta")
+    if not isinstance(eta, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(eta)
+    except ValueError:
+        return None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _word(text: Any) -> str | None:
+    """Return a text that may be a tag or a key, or None."""
+    return text if isinstance(text, str) and text.isprintable() and text and not set(text) & set(" |") else None

@@ -1,0 +1,219 @@
+"""The requests of pop consumption to one broker: pop, wait for a message, acknowledge, change the invisible time.
+
+This module keeps no state. Source: RocketMQ 5.3.3, MQClientAPIImpl.popMessageAsync, ackMessageAsync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyromq.client.cluster.cluster_client import ClusterClient
+from pyromq.clock import Clock
+from pyromq.errors import CodeNotSupported, MQError, ResponseCode, StoreCorrupt
+from pyromq.filter.filter import Wanted
+from pyromq.message import MessageQueue, StoredMessage
+from pyromq.record import decode, decode_all
+from pyromq.remoting.bodies import BatchAck, BatchAcks, encode_body
+from pyromq.remoting.command import Response
+from pyromq.remoting.header import Header
+from pyromq.remoting.headers import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeResponse,
+    Notification,
+    NotificationResponse,
+    PopMessage,
+    PopMessageResponse,
+)
+from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, bits_of, parse_receipt_handle
+
+MAX_COUNT = 32  # limit of messages per pop at brokers of RocketMQ 5
+FIRST, END = 0, 1  # where a group without committed offsets begins. Source: ConsumeInitMode
+ANY_QUEUE = -1
+
+_NOTHING = (ResponseCode.PULL_NOT_FOUND, ResponseCode.NO_MESSAGE, ResponseCode.POLLING_TIMEOUT)
+_FULL = ResponseCode.POLLING_FULL
+
+
+@dataclass(frozen=True, slots=True)
+class PopPlace:
+    """The queues of a topic at one broker, which a group pops together."""
+
+    topic: str
+    broker_name: str
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker_name, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Popped:
+    """Messages that a pop has handed out, each with its receipt handle, and the number of damaged records."""
+
+    messages: list[StoredMessage]
+    damaged: int = 0
+
+
+class PopRequests:
+    """Sends the pop requests of one group. `group` and topics in requests include the namespace."""
+
+    def __init__(self, group: str, cluster: ClusterClient, clock: Clock, *, timeout: float) -> None:
+        self._group = group
+        self._cluster = cluster
+        self._clock = clock
+        self._timeout = timeout
+
+    async def pop(self, place: PopPlace, count: int, wanted: Wanted, *, invisible_ms: int, init_mode: int) -> Popped:
+        """Take at most `count` messages, without waiting. They are invisible to the group for `invisible_ms`."""
+        header = PopMessage(
+            consumer_group=self._group,
+            topic=self._cluster.names.wrap(place.topic),
+            queue_id=ANY_QUEUE,
+            max_count=min(count, MAX_COUNT),
+            invisible_ms=invisible_ms,
+            poll_ms=0,
+            born_ms=self._clock.now_ms(),
+            init_mode=init_mode,
+            expression_type=wanted.expression_type,
+            expression=wanted.expression,
+        )
+        response = await self._ask(place, header)
+        response.check(*_NOTHING, _FULL)
+        if response.code:
+            return Popped([])
+        return self._decoded(place, response, wanted)
+
+    async def arrival(self, place: PopPlace, wait_seconds: float) -> bool:
+        """Wait until there is a message to pop. Return False after `wait_seconds`, or if the broker does not wait."""
+        header = Notification(
+            consumer_group=self._group,
+            topic=self._cluster.names.wrap(place.topic),
+            queue_id=ANY_QUEUE,
+            poll_ms=int(wait_seconds * 1000),
+            born_ms=self._clock.now_ms(),
+        )
+        response = await self._ask(place, header, wait_seconds=wait_seconds)
+        response.check(*_NOTHING, _FULL)
+        return not response.code and response.header(NotificationResponse).has_message
+
+    async def ack(self, messages: Iterable[StoredMessage]) -> None:
+        """Acknowledge messages. Raises an error after all have been tried, for example `ReceiptHandleExpired`.
+
+        Of several messages, brokers of RocketMQ skip those that were handed out again, without an error.
+        """
+        by_place: dict[PopPlace, list[ReceiptHandle]] = {}
+        for message in messages:
+            handle = parse_receipt_handle(message.receipt_handle or "")
+            by_place.setdefault(PopPlace(message.topic, handle.broker_name), []).append(handle)
+        failure: MQError | None = None
+        for place, handles in by_place.items():
+            header: Header = self._ack_of(place.topic, handles[0])
+            body = b""
+            if len(handles) > 1:
+                header = BatchAckMessage()
+                body = encode_body(BatchAcks(place.broker_name, self._batches(place.topic, handles)))
+            try:
+                (await self._ask(place, header, body)).check()
+            except MQError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def change(self, message: StoredMessage, invisible_ms: int) -> str:
+        """Let a message become visible in `invisible_ms` from now. Return the new receipt handle.
+
+        Raises `ReceiptHandleExpired`.
+        """
+        handle = parse_receipt_handle(message.receipt_handle or "")
+        header = ChangeInvisibleTime(
+            consumer_group=self._group,
+            topic=self._wire_topic(message.topic, handle),
+            queue_id=handle.queue_id,
+            receipt_handle=handle.encode(),
+            offset=handle.offset,
+            invisible_ms=invisible_ms,
+        )
+        response = await self._ask(PopPlace(message.topic, handle.broker_name), header)
+        new = response.check().header(ChangeInvisibleTimeResponse)
+        return handle._replace(
+            start=handle.offset, pop_ms=new.pop_ms, invisible_ms=new.invisible_ms, revive_queue=new.revive_queue
+        ).encode()
+
+    async def _ask(self, place: PopPlace, header: Header, body: bytes = b"", *, wait_seconds: float = 0.0) -> Response:
+        timeout = wait_seconds + self._timeout
+        response = await self._cluster.ask_master(place.queue, header, body, timeout=timeout, idempotent=True)
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise CodeNotSupported(
+                f"broker {place.broker_name} cannot hand out single messages (pop); pyromq and RocketMQ 5 can:"
+                " use Consumer or PullConsumer here"
+            )
+        return response
+
+    def _decoded(self, place: PopPlace, response: Response, wanted: Wanted) -> Popped:
+        infos = PopInfos(response.header(PopMessageResponse), place.broker_name)
+        messages, damaged = sound_records(bytes(response.body), place.broker_name)
+        for message in messages:
+            message.receipt_handle = infos.handle(message).encode()
+            message.reconsume_times = infos.attempts(message)
+            message.topic = place.topic  # also for a message from the retry topic
+        return Popped(messages, damaged)
+
+    def _wire_topic(self, topic: str, handle: ReceiptHandle) -> str:
+        return handle.topic(self._group, self._cluster.names.wrap(topic))
+
+    def _ack_of(self, topic: str, handle: ReceiptHandle) -> AckMessage:
+        return AckMessage(
+            consumer_group=self._group,
+            topic=self._wire_topic(topic, handle),
+            queue_id=handle.queue_id,
+            receipt_handle=handle.encode(),
+            offset=handle.offset,
+        )
+
+    def _batches(self, topic: str, handles: list[ReceiptHandle]) -> list[BatchAck]:
+        """Return the handles as one entry for each pop of a queue."""
+        pops: dict[ReceiptHandle, list[int]] = {}
+        for handle in handles:
+            pops.setdefault(handle._replace(offset=0, log_offset=-1), []).append(handle.offset)
+        return [
+            BatchAck(
+                group=self._group,
+                topic=self._cluster.names.wrap(topic),
+                retry=pop.retry,
+                start=pop.start,
+                queue_id=pop.queue_id,
+                revive_queue=pop.revive_queue,
+                pop_ms=pop.pop_ms,
+                invisible_ms=pop.invisible_ms,
+                bits=bits_of(offsets, pop.start),
+            )
+            for pop, offsets in pops.items()
+        ]
+
+
+def sound_records(raw: bytes, broker_name: str) -> tuple[list[StoredMessage], int]:
+    """Return the undamaged messages in the body of a pop, and the number of damaged ones.
+
+    Records behind an unreadable one are left out: the broker hands them out again.
+    """
+    try:
+        return decode_all(raw, check_crc=True, broker_name=broker_name), 0
+    except StoreCorrupt:
+        pass
+    messages: list[StoredMessage] = []
+    position = damaged = 0
+    while position < len(raw):
+        try:
+            message = decode(raw, position)
+        except StoreCorrupt:
+            return messages, damaged + 1
+        position += message.size
+        if message.is_damaged:
+            damaged += 1
+        else:
+            message.broker_name = broker_name
+            messages.append(message)
+    return messages, damaged

@@ -1,0 +1,239 @@
+"""kombu's connections, queues and exchanges on a real broker."""
+
+import json
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from kombu import Connection, Consumer, Exchange, Producer, Queue
+from kombu.pidbox import Mailbox
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+from pyromq import ConsumeFrom, ConsumerConfig, Message, SimpleConsumer
+from pyromq.clock import SystemClock
+from pyromq.errors import UsageError
+from pyromq.testing import BlockingCluster
+
+FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+
+
+def publish(connection, body, queue="tasks", **more):
+    declared = more.pop("declare", [Queue(queue)])
+    Producer(connection).publish(body, routing_key=queue, declare=declared, **more)
+
+
+class Receiving:
+    """Consumes a queue on a channel of its own; `messages` has kombu's messages in order of arrival."""
+
+    def __init__(self, connection, *queues, prefetch=None, no_ack=False):
+        self.connection = connection
+        self.channel = connection.channel()
+        self.messages = []
+        if prefetch is not None:
+            self.channel.basic_qos(0, prefetch, False)
+        self.consumer = Consumer(self.channel, list(queues), on_message=self.messages.append, no_ack=no_ack)
+        self.consumer.consume()
+
+    def until(self, count):
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(self.messages) < count and time.monotonic() < deadline:
+            self.drain(0.5)
+        return [message.decode() for message in self.messages]
+
+    def drain(self, seconds):
+        try:
+            self.connection.drain_events(timeout=seconds)
+        except TimeoutError:
+            pass
+
+
+def test_an_acknowledged_message_is_gone_and_a_requeued_one_comes_again(cluster, connection):
+    for number in range(3):
+        publish(connection, {"number": number})
+    receiving = Receiving(connection, Queue("tasks"))
+    assert sorted(each["number"] for each in receiving.until(3)) == [0, 1, 2]
+    first, second, third = receiving.messages
+    assert not first.delivery_info["redelivered"]
+    first.ack()
+    second.requeue()
+    receiving.until(4)
+    assert receiving.messages[3].decode() == second.decode()
+    assert receiving.messages[3].delivery_info["redelivered"]
+    receiving.messages[3].ack()
+    third.reject()
+    receiving.channel.close()
+    cluster.advance(120)
+    again = Receiving(connection, Queue("tasks"))
+    again.drain(0.1)
+    assert again.messages == []
+    dead = cluster.simple_consumer("readers", config=FIRST)
+    dead.subscribe("%DLQ%celery")
+    [message] = dead.receive()
+    assert message.properties["RETRY_REASON"] == "rejected"
+
+
+def test_the_prefetch_count_limits_unacknowledged_messages(connect):
+    for number in range(5):
+        publish(connect(), number)
+    receiving, other = Receiving(connect(), Queue("tasks"), prefetch=2), None
+    receiving.until(2)
+    receiving.drain(0.2)
+    assert len(receiving.messages) == 2
+    other = Receiving(connect(), Queue("tasks"), prefetch=3)
+    other.until(3)
+    receiving.messages[0].ack()
+    for message in other.messages:
+        message.ack()
+    receiving.drain(0.2)
+    assert sorted(each.decode() for each in receiving.messages + other.messages) == [0, 1, 2, 3, 4]
+
+
+def test_what_a_closed_channel_had_comes_again_at_once(connect):
+    connection = connect()
+    publish(connection, "work")
+    receiving = Receiving(connection, Queue("tasks"))
+    receiving.until(1)
+    connection.release()
+    other = Receiving(connect(), Queue("tasks"))
+    assert other.until(1) == ["work"]
+    other.messages[0].ack()
+
+
+def test_an_eta_is_kept_by_the_broker():
+    with BlockingCluster(clock=SystemClock()) as cluster, Connection(f"rocketmq://{cluster.namesrv}") as connection:
+        eta = datetime.now(UTC) + timedelta(seconds=0.5)
+        publish(connection, "soon", headers={"eta": eta.isoformat()})
+        assert Receiving(connection, Queue("tasks")).until(1) == ["soon"]
+        assert eta <= datetime.now(UTC)
+
+
+def test_priorities_of_a_queue_with_a_largest_priority_are_kept(connection):
+    queue = Queue("urgent", max_priority=9)
+    for number, priority in enumerate((0, 3, 9, 5, 9)):
+        publish(connection, [priority, number], "urgent", declare=[queue], priority=priority)
+    receiving = Receiving(connection, queue, prefetch=1)
+    found = []
+    for count in range(1, 6):
+        found.append(receiving.until(count)[-1])
+        receiving.messages[-1].ack()
+    assert found[:2] in ([[9, 2], [9, 4]], [[9, 4], [9, 2]])
+    assert sorted(found[2:4]) == [[3, 1], [5, 3]]  # both belong to step 3
+    assert found[4] == [0, 0]
+
+
+def test_a_fanout_exchange_reaches_every_process_that_is_there(connect):
+    exchange = Exchange("news", type="fanout")
+    receivers = [Receiving(connect(), Queue("", exchange, exclusive=True), no_ack=True) for _ in range(2)]
+    Producer(connect()).publish("extra", exchange=exchange, declare=[exchange])
+    assert [each.until(1) for each in receivers] == [["extra"], ["extra"]]
+
+
+def test_a_topic_exchange_matches_routing_keys(connect):
+    exchange = Exchange("events", type="topic")
+    receiving = Receiving(connect(), Queue("mine", exchange, routing_key="task.#", auto_delete=True), no_ack=True)
+    for key in ("worker.online", "task.sent", "task.a.b"):
+        Producer(connect()).publish(key, exchange=exchange, routing_key=key, declare=[exchange], delivery_mode=1)
+    assert receiving.until(2) == ["task.sent", "task.a.b"]
+
+
+def test_a_reply_reaches_the_queue_of_the_process_that_asks(connect):
+    asking = Receiving(connect(), Queue("reply-1", auto_delete=True, durable=False), no_ack=True)
+    other = Receiving(connect(), Queue("reply-2", auto_delete=True, durable=False), no_ack=True)
+    Producer(connect()).publish("42", routing_key="reply-1", delivery_mode=1)
+    assert asking.until(1) == ["42"]
+    other.drain(0.1)
+    assert other.messages == []
+
+
+def test_remote_control_is_answered(connect):
+    mailbox = Mailbox("control", type="fanout")
+    serving = connect()
+    node = mailbox(serving).Node("worker", state=None)
+    node.handlers["ping"] = lambda state, **_: "pong"
+    node.listen(channel=serving.channel())
+    asking = connect()
+    ended = threading.Event()
+
+    def serve():
+        while not ended.is_set():
+            try:
+                serving.drain_events(timeout=0.1)
+            except TimeoutError:
+                pass
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        assert mailbox(asking)._broadcast("ping", reply=True, timeout=5, limit=1) == [{"worker": "pong"}]
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_an_unroutable_message_is_refused(connection):
+    exchange = Exchange("media", type="direct")
+    with pytest.raises(UsageError, match="no queue is bound to exchange 'media' with routing key 'video'"):
+        Producer(connection).publish("x", exchange=exchange, routing_key="video", declare=[exchange])
+    queue = Queue("videos", exchange, routing_key="video")
+    Producer(connection).publish("x", exchange=exchange, routing_key="video", declare=[queue])
+    assert Receiving(connection, queue).until(1) == ["x"]
+
+
+def test_messages_are_counted_purged_and_got_one_by_one(connection):
+    for number in range(3):
+        publish(connection, number, "a.b:c")
+    channel = connection.channel()
+    assert channel.queue_declare("a.b:c", passive=True).message_count == 3
+    message = channel.basic_get("a.b:c")
+    message.ack()
+    assert channel.queue_purge("a.b:c") == 2
+    assert channel.basic_get("a.b:c") is None
+    channel.queue_delete("a.b:c")
+    with pytest.raises(connection.channel_errors, match=r"no queue 'a\.b:c'"):
+        channel.queue_declare("a.b:c", passive=True)
+
+
+def test_a_body_of_another_sender_becomes_a_dead_letter(cluster, connection):
+    publish(connection, "mine")
+    cluster.producer().send(Message("tasks", b"not of kombu"))
+    receiving = Receiving(connection, Queue("tasks"))
+    assert receiving.until(1) == ["mine"]
+    receiving.messages[0].ack()
+    receiving.drain(0.3)
+    dead = cluster.simple_consumer("readers", config=FIRST)
+    dead.subscribe("%DLQ%celery")
+    wait_until(lambda: cluster.broker.topics.find("%DLQ%celery") is not None)
+    [message] = dead.receive()
+    assert (message.body, message.properties["RETRY_REASON"]) == (b"not of kombu", "the body is no message of kombu")
+
+
+def test_messages_are_found_by_the_task_s_id_and_name(cluster, connection):
+    publish(connection, "x", headers={"task": "shop.pay", "id": "1234"})
+    with SimpleConsumer("looking", cluster.namesrv, config=FIRST) as looking:
+        looking.subscribe("tasks", tags="shop.pay")
+        [message] = looking.receive()
+    assert (message.keys, json.loads(message.body)["headers"]["id"]) == (["1234"], "1234")
+
+
+def test_a_virtual_host_is_a_namespace(cluster, connect):
+    publish(connect("shop"), "x")
+    assert "shop%tasks" in cluster.admin().topics()
+    receiving = Receiving(connect("shop"), Queue("tasks"))
+    assert receiving.until(1) == ["x"]
+    receiving.messages[0].ack()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"priority_steps": [3, 6]}, "priority_steps=.* must have 0"),
+        ({"visibility_timeout": 0.1}, r"visibility_timeout=0\.1 is out of range: 1 to 43200"),
+        ({"visibility_timeout": "soon"}, "visibility_timeout='soon' is no number"),
+        ({"topic_queues": 0}, "topic_queues=0 is out of range"),
+        ({"max_delay": -1}, "max_delay=-1 is out of range"),
+    ],
+)
+def test_wrong_options_are_named(connect, options, text):
+    with pytest.raises(UsageError, match=text):
+        connect(**options)

@@ -1,0 +1,85 @@
+"""Real Celery workers with processes (prefork), killed in the middle of their work."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+from pyromq.clock import SystemClock
+from pyromq.testing import BlockingCluster
+
+pytest.importorskip("celery")
+
+pytestmark = pytest.mark.slow
+
+TASKS = 60
+
+
+@pytest.fixture(scope="module")
+def app():
+    """The application, whose connections stay open while the process lives: one cluster for all tests."""
+    with BlockingCluster(clock=SystemClock()) as cluster, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("BROKER", f"rocketmq://{cluster.namesrv}")
+        patched.setenv("PYTHONPATH", f"{Path.cwd()}:{os.environ.get('PYTHONPATH', '')}")
+        from tests.celery.worker_app import app
+
+        yield app
+        app.close()
+
+
+class Worker:
+    """A worker, which leads a process group of its own: its pool's processes end with it."""
+
+    def __init__(self, log):
+        command = [sys.executable, "-m", "celery", "-A", "tests.celery.worker_app", "worker", "-c", "2", "-l", "info"]
+        with log.open("w") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        wait_until(lambda: " ready." in log.read_text() or self.process.poll() is not None)
+        assert self.process.poll() is None, log.read_text()
+
+    def kill(self):
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def start_worker(app, tmp_path):
+    workers = []
+
+    def start():
+        workers.append(Worker(tmp_path / f"worker-{len(workers)}.log"))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.kill()
+
+
+def test_nothing_is_lost_when_a_worker_is_killed(app, start_worker, tmp_path):
+    path = tmp_path / "done"
+    note = app.tasks["tests.celery.worker_app.note"]
+    worker = start_worker()
+    for number in range(TASKS):
+        note.delay(str(path), number)
+    wait_until(lambda: path.exists() and len(path.read_text().splitlines()) >= TASKS // 4)
+    worker.kill()
+    start_worker()
+    wait_until(lambda: set(path.read_text().split()) == {str(number) for number in range(TASKS)})
+
+
+def test_results_chains_delays_and_remote_control(app, start_worker):
+    from celery import chain
+
+    start_worker()
+    add = app.tasks["tests.celery.worker_app.add"]
+    assert add.delay(2, 3).get(timeout=PATIENCE_SECONDS) == 5
+    assert chain(add.s(1, 2), add.s(3)).delay().get(timeout=PATIENCE_SECONDS) == 6
+    assert add.apply_async((1, 1), countdown=0.3).get(timeout=PATIENCE_SECONDS) == 2
+    [reply] = app.control.ping(timeout=PATIENCE_SECONDS, limit=1)
+    assert list(reply.values()) == [{"ok": "pong"}]

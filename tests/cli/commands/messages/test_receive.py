@@ -1,0 +1,36 @@
+"""`pyromq receive` at a real broker."""
+
+import json
+
+
+def send(cli, topic, *bodies):
+    cli("topic", "create", topic, "--queues", "1")
+    for body in bodies:
+        assert cli("send", topic, body).code == 0
+
+
+def test_a_message_without_ack_comes_again_with_one_attempt_more(cli, served):
+    send(cli, "receive-again", "hello")
+    assert cli("receive", "receive-again", "-g", "again").lines == ["hello"]
+    empty = cli("receive", "receive-again", "-g", "again", "--wait", "0")
+    assert (empty.code, empty.err) == (1, "no message of receive-again for group again within 0 s\n")
+    served.pass_time(31_000)
+    again = json.loads(cli("receive", "receive-again", "-g", "again", "-o", "json", "--ack").out)
+    assert (again["body"], again["reconsume_times"], again["topic"]) == ("hello", 1, "receive-again")
+    assert again["receipt_handle"].split()[4] == "1"  # out of the retry topic
+    served.pass_time(31_000)
+    assert cli("receive", "receive-again", "-g", "again", "--wait", "0").code == 1
+
+
+def test_count_format_tags_and_groups(cli, served):
+    send(cli, "receive-several", "1", "2", "3")
+    assert cli("receive", "receive-several", "-g", "three", "-c", "3", "--ack", "-f", "%q:%v;").out == "0:1;0:2;0:3;"
+    assert cli("receive", "receive-several", "-g", "other", "-c", "2").lines == ["1", "2"]
+    assert cli("receive", "receive-several", "-g", "tagged", "--tags", "x", "--wait", "0").code == 1
+
+
+def test_wrong_words_are_named(cli, served):
+    assert "Missing option '-g'" in cli("receive", "receive-none").err
+    assert "0.5" in cli("receive", "receive-none", "-g", "g", "--invisible", "0.5").err
+    assert cli("receive", "receive-none", "-g", "g").err.startswith("error: No topic route info")
+    assert cli("receive", "receive-none", "-g", "g", "--sql", "a >").code == 2

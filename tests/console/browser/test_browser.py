@@ -239,11 +239,14 @@ def test_a_broker_that_dies_while_one_looks_is_shown_as_such(chromium, tmp_path)
             assert "answers" in page.text
             process.send_signal(signal.SIGKILL)
             process.wait()
-            wait_until(lambda: page.find("#offline").is_displayed())
-            assert "what is shown is as of" in page.find("#offline").text
+            wait_until(lambda: f"No name server answers at {namesrv} since 2" in page.text)
+            wait_until(lambda: "Broker broker-a does not answer since 2" in page.text)
             page.open("/topics")
-            wait_until(lambda: "No name server answers" in page.text or "No answer" in page.text)
+            assert "No name server answers since 2" in page.text
+            assert "Broker broker-a does not answer since 2" in page.text
             assert namesrv in page.text
+            console.send_signal(signal.SIGKILL)
+            wait_until(lambda: "The console does not answer. What is shown is as of" in page.find("#offline").text)
         finally:
             console.terminate()
             console.wait(60)

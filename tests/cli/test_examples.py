@@ -29,8 +29,12 @@ from pyromq.remoting.bodies import GroupConfig
 CONTEXT = pyromq.make_context("pyromq", ["help"], resilient_parsing=True)
 ALL = [pyromq, *commands_below(CONTEXT, pyromq)]
 LEAVES = [each for each in ALL if not isinstance(each, Group) or each.invoke_without_command]
-STAYING = {("serve",), ("serve", "broker"), ("serve", "namesrv"), ("console",)}
-STAYING_LINES = {"pyromq group monitor", "pyromq consume orders -g billing -c 100 -o json"}
+STAYING = {("serve",), ("serve", "broker"), ("serve", "namesrv"), ("console",), ("proxy",)}
+STAYING_LINES = {
+    "pyromq group monitor",
+    "pyromq consume orders -g billing -c 100 -o json",
+    "pyromq receive orders -g billing --ack --follow -f '%r %k %v\\n'",
+}
 USING_UP = {"create", "delete", "cancel", "commit", "rollback", "redrive"}  # need what they name anew each time
 TOPICS = ("orders", "audit", "%DLQ%billing", "%RETRY%billing")
 GROUPS = ("billing", "audit")
@@ -176,8 +180,10 @@ def staged(stage, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     contexts = {name: {"NAMESRV_ADDR": stage.served.namesrv} for name in ("test", "prod", "local")}
-    (tmp_path / "pyromq").mkdir()
+    for folder in ("pyromq", "accounts"):
+        (tmp_path / folder).mkdir()
     for name, text in {
+        "accounts/plain_acl.yml": FILE,
         "orders.txt": "1\n2\n3\n",
         "broker.conf": "brokerName=broker-c\n",
         "secret.txt": "secret-of-another",
@@ -250,7 +256,7 @@ def test_examples_work(command, cli, stage, tmp_path):
 
 PRINTS_NO_DATA = {
     "create", "delete", "clean", "failover", "put", "unwipe", "wipe", "set", "init", "use",
-    "export", "completion", "help", "serve", "namesrv", "broker", "console", "metadata", "metrics", "settings",
+    "export", "completion", "help", "serve", "namesrv", "broker", "console", "proxy", "metadata", "metrics", "settings",
 }  # fmt: skip
 
 
@@ -272,7 +278,7 @@ def test_json_is_all_that_is_printed_on_standard_output(command, cli, stage, tmp
 
 @named(*(each.path for each in LEAVES if each.path[:1] == ("acl",)))
 def test_examples_of_accounts_work(command, cli, monkeypatch, tmp_path):
-    folder = tmp_path / "accounts"
+    folder = tmp_path / "permissions"
     folder.mkdir()
     (folder / "plain_acl.yml").write_text(FILE)
     monkeypatch.setenv("PYROMQ_ACCESS_KEY", "admin-12")
@@ -317,14 +323,14 @@ def test_examples_that_stay_work_until_they_are_interrupted(line, start_process,
     arguments = shlex.split(own(line, stage, tmp_path))[1:]
     ports = {"serve": ("--namesrv-port", "--broker-port"), "namesrv": ("--namesrv-port",), "broker": ("--broker-port",)}
     role = next((each for each in ("namesrv", "broker", "serve") if each in arguments), None)
-    for option in ports.get(role, ("--port",) if arguments[0] == "console" else ()):
+    for option in ports.get(role, ("--port",) if arguments[0] in ("console", "proxy") else ()):
         arguments += [option, "0"]
     if "--metrics-port" in arguments:
         arguments += ["--metrics-port", "0"]
     if "--console" in arguments:
         arguments += ["--console-port", "0"]
     process = start_process(*arguments, NAMESRV_ADDR=stage.served.namesrv)
-    if arguments[0] == "consume":
+    if arguments[0] in ("consume", "receive"):
         with Producer("shop", stage.served.namesrv) as producer:
             while not select.select([process.stdout], [], [], 0.1)[0]:
                 producer.send(Message("orders", b"new"))

@@ -151,10 +151,10 @@ async def test_a_form_too_large_to_keep_is_said_to_be(signed_in):
     assert "too large to keep" in (await signed_in.client.post("/send", data=typed, headers=SENT_BY_A_PAGE)).text
 
 
-def test_kept_forms_are_few_and_are_forgotten():
+async def test_kept_forms_are_few_and_are_forgotten():
     clock = FakeClock()
     kept = KeptForms(clock)
     keys = [kept.keep(RefusedForm("/new-topic", {"name": str(number)}, "")) for number in range(MOST_KEPT_FORMS + 1)]
     assert kept.find(keys[0]) is None and kept.find(keys[1]).fields == {"name": "1"}
-    clock.jump(901)
+    await clock.advance(901)
     assert kept.take(keys[2]) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,20 +17,29 @@ class Inbox:
     def __init__(self) -> None:
         self._deliveries: deque[Delivery] = deque()
         self._arrived = threading.Condition()
-        self._readable, self._writable = os.pipe()
-        os.set_blocking(self._readable, False)
-        os.set_blocking(self._writable, False)
+        self._readable: socket.socket | None = None  # made for an event loop; Windows can wait for no pipe
+        self._writable: socket.socket | None = None
 
     def fileno(self) -> int:
-        return self._readable
+        with self._arrived:
+            if self._readable is None or self._writable is None:
+                self._readable, self._writable = socket.socketpair()
+                self._readable.setblocking(False)
+                self._writable.setblocking(False)
+                self._notify()
+            return self._readable.fileno()
 
     def put(self, delivery: Delivery) -> None:
         """Add a delivery, and wake the receiving thread. May be called in any thread."""
         with self._arrived:
             self._deliveries.append(delivery)
             self._arrived.notify_all()
-            with suppress(BlockingIOError, OSError):  # full: it is readable anyway; closed: nobody reads
-                os.write(self._writable, b"\0")
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._writable is not None and self._deliveries:
+            with suppress(BlockingIOError):  # full: it is readable anyway
+                self._writable.send(b"\0")
 
     def take(self, timeout: float | None = 0.0) -> Delivery | None:
         """Return the next delivery; None if there is none within `timeout` seconds (None: without limit)."""
@@ -40,13 +49,17 @@ class Inbox:
 
     def take_all(self) -> list[Delivery]:
         """Return all deliveries, after which the file descriptor is not readable."""
-        with self._arrived, suppress(BlockingIOError):
-            os.read(self._readable, 1 << 16)
         with self._arrived:
+            if self._readable is not None:
+                with suppress(BlockingIOError):
+                    self._readable.recv(1 << 16)
             found = list(self._deliveries)
             self._deliveries.clear()
             return found
 
     def close(self) -> None:
-        os.close(self._readable)
-        os.close(self._writable)
+        with self._arrived:
+            for end in (self._readable, self._writable):
+                if end is not None:
+                    end.close()
+            self._readable = self._writable = None

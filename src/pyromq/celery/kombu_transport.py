@@ -49,6 +49,7 @@ class Transport(virtual.Transport):
     def close_connection(self, connection: Any) -> None:
         super().close_connection(connection)
         self.rocketmq.close()
+        self.inbox.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Run the callback of one message. Raises `TimeoutError` if none arrives within `timeout` seconds."""

@@ -190,14 +190,17 @@ def _unknown_command(args: list[str], group: Group, ctx: click.Context) -> str:
         own = [(*each.path, verb) for each in groups if (verb := each.verb(ctx, name, args))][:MAX_SUGGESTIONS]
     tree = (command.path for command in commands_below(root, root.command))
     several = len(_WORDS.findall(name)) > 1  # `topic-list`
-    near = (_nearest(args, tree) or own) if several or not own else own
+    if several or not own:
+        near = _nearest(args, tree) or own
+    else:  # `redriv` is more like `dlq redrive` than like `receive`
+        near = own if group.path or name in VERBS else _nearest(args, tree, CLOSE) or own
     near = [(f"--{name}",)] if f"--{name}" in _options(group, ctx) else near
     lines = [" ".join(["pyromq", *path]) for path in near]
     advice = f"did you mean {_choice(lines)}?" if lines else _help_of(group)
     return f"{name!r} is no command{f' of {group.path[-1]}' if group.path else ''}; {advice}"
 
 
-def _nearest(args: list[str], paths: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _nearest(args: list[str], paths: Iterable[tuple[str, ...]], least: float = MIN_SIMILARITY) -> list[tuple[str, ...]]:
     """Return the paths most similar to what was typed, as one word or two, also in the form `topicList`."""
     typed = {args[0].lower(), " ".join(_WORDS.findall(args[0])).lower(), " ".join(args[:2]).lower()}
 
@@ -206,7 +209,7 @@ def _nearest(args: list[str], paths: Iterable[tuple[str, ...]]) -> list[tuple[st
         return max(SequenceMatcher(None, word, name).ratio() for word in typed for name in names)
 
     rated = sorted(((similarity(path), path) for path in paths), key=lambda each: -each[0])
-    least = max(MIN_SIMILARITY, rated[0][0] - 0.1) if rated else 1
+    least = max(least, rated[0][0] - 0.1) if rated else 1
     return [path for rating, path in rated if rating >= least][:MAX_SUGGESTIONS]
 
 

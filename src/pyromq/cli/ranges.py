@@ -32,6 +32,15 @@ class WholeNumber(click.IntRange):
         return self._range
 
 
+class Seconds(click.FloatRange):
+    """Type of a time in seconds from `least` to `most`, also fractions."""
+
+    name = "seconds"
+
+    def _describe_range(self) -> str:  # the text that click shows in help
+        return f"{self.min:,} to {self.max:,}"
+
+
 def count_advice(command: click.Command, number: str) -> str:
     """Return the end of an error for a number that is meant as a count: `-n 5`, `-5`. Empty if no option takes one."""
     counts = (each.opts for each in command.params if each.name in ("count", "last"))

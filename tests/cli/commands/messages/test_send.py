@@ -201,8 +201,8 @@ def test_nobody_at_the_address_is_told_with_what_to_do(cli, unused_port):
         (("--delay-level", "99"), "99 is out of range; write 1 to 18"),
         (("--delay-level", "-1"), "-1 is out of range; write 1 to 18"),
         (("--delay-level", "0"), "0 is out of range; write 1 to 18"),
-        (("--delay", "-5s"), "'-5s' is not a duration; write 90s, 10m, 1.5h or 2d"),
-        (("--delay=-5",), "'-5' is not a duration; write 90s, 10m, 1.5h or 2d"),
+        (("--delay", "-5s"), "'-5s' is not a duration; write 90s, 10m, 1.5h, 2d or 1w"),
+        (("--delay=-5",), "'-5' is not a duration; write 90s, 10m, 1.5h, 2d or 1w"),
     ],
 )
 def test_what_nobody_could_find_or_no_broker_delays_is_wrong_usage(cli, options, text):

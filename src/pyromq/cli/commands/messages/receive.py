@@ -16,7 +16,7 @@ from pyromq.cli.commands.messages.consume import OutputWatch, as_record, format_
 from pyromq.cli.commands.messages.topic_reader import print_waiting
 from pyromq.cli.connection_options import connections, namespace_option, namesrv_option
 from pyromq.cli.progress_line import ProgressLine
-from pyromq.cli.ranges import WholeNumber
+from pyromq.cli.ranges import Seconds, WholeNumber
 from pyromq.cli.render import as_json
 from pyromq.client.blocking.consumers import SimpleConsumer
 from pyromq.client.blocking.sigint import sigterm_calls
@@ -34,12 +34,10 @@ FOLLOW_SECONDS = 15.0  # longest wait of one request while following
 @click.option("--ack", is_flag=True, help="Acknowledge each message after it is printed. [default: it comes again]")
 @click.option("-c", "--count", type=WholeNumber(1, sys.maxsize), default=1, show_default=True, help="Messages at most.")
 @click.option("-F", "--follow", is_flag=True, help="Receive messages until Ctrl-C, without --count.")
-@click.option(
-    "--wait", type=click.FloatRange(0, 3600), default=5.0, show_default=True, help="Seconds to wait for a message."
-)
+@click.option("--wait", type=Seconds(0, 3600), default=5.0, show_default=True, help="Seconds to wait for a message.")
 @click.option(
     "--invisible",
-    type=click.FloatRange(1, 12 * 3600),
+    type=Seconds(1, 12 * 3600),
     default=30.0,
     show_default=True,
     help="Seconds until a message without --ack comes again.",

@@ -1,9 +1,10 @@
 """How far one broker and one name server carry: the cost of a request, memory and start as one thing grows.
 
-    scale.py [CURVE ...] [--most N] [--draw FOLDER]     (`make bench T=scale`)
+    scale.py [CURVE ...] [--most N] [--keep FILE]     (`make bench T=scale`)
 
-Costs are processor time of the server, so a generator in Python is quick enough. A point that does not fit below
-`--most` is left out. `--draw` draws each curve as SVG. Folders lie in $TMPDIR, as those of all benchmarks.
+Costs are processor time of the server's event loop, so a generator in Python is quick enough. A point that does not fit
+below `--most` is left out. `--keep` replaces the measured curves in a table (scale.tsv), from which
+`scripts/documentation/curves.py` draws. Folders lie in $TMPDIR, as those of all benchmarks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loads import timed_load
 from pyromq.clock import SystemClock
+from pyromq.message import StoredMessage, pack_address
 from pyromq.net.channel import Channel, connect
 from pyromq.remoting.bodies import (
     BrokerRegistration,
@@ -33,15 +36,18 @@ from pyromq.remoting.bodies import (
 )
 from pyromq.remoting.dispatch import Dispatcher
 from pyromq.remoting.headers import Heartbeat, PullMessage, RegisterBroker, RouteOfTopic, SendMessageV2
+from pyromq.store.message_store import MessageStore
+from pyromq.store.store_config import StoreConfig
 from report import print_machine, progress
 from servers import Server, folder_for_now, our_server
 
-REQUESTS = 40_000  # of a measurement; each topic or queue gets one at least
+REQUESTS = 200_000  # of a measurement; each topic or queue gets one at least
 IN_FLIGHT = 256
-IDLE_SECONDS = 10.0
+IDLE_SECONDS = 3.0
 LOAD_SECONDS = 120.0
 BODY = b"x" * 128
 QUEUES = 8
+AUTO_CREATED = "bench"
 
 
 @dataclass
@@ -84,14 +90,16 @@ async def requests_in_turn(folder: Path, places: list[tuple[str, int]]) -> dict[
     with our_server(folder) as server:
         before = server.resident_mb()[0]
         async with channel_to(server) as channel:
+            cost = loop_seconds(server)
             await burst(channel, (send(*place) for place in places))  # the first message of a queue makes its files
+            figures["first_us"] = (loop_seconds(server) - cost) * 1e6 / len(places)
             for name, make in (("send_us", send), ("pull_us", pull)):
-                cost = server.cpu_seconds()
+                await burst(channel, (make(*place) for place in turns[: len(places)]))
+                cost = loop_seconds(server)
                 await burst(channel, (make(*place) for place in turns))
-                figures[name] = (server.cpu_seconds() - cost) * 1e6 / len(turns)
+                figures[name] = (loop_seconds(server) - cost) * 1e6 / len(turns)
         figures["own_mb"] = server.resident_mb()[0]
         figures["kb_each"] = max(0.0, figures["own_mb"] - before) * 1024 / len(places)
-        figures["idle_percent"] = await idle_percent(server)
     with our_server(folder) as server:
         figures["start_s"] = server.ready_seconds
     return figures
@@ -103,14 +111,14 @@ async def groups(most: int) -> Curve:
     for count in steps(10, min(most, 10_000)):
         with folder_for_now() as folder:
             write_topics(folder, ["wide"], QUEUES)
-            offsets = {f"wide@group-{number:05}": {"0": 0} for number in range(count)}
-            write_json(folder, "consumerOffset.json", {"offsetTable": offsets})
-            table = {name: {"groupName": name} for name in (f"group-{number:05}" for number in range(count))}
-            write_json(folder, "subscriptionGroup.json", {"subscriptionGroupTable": table})
+            names = [f"group-{number:05}" for number in range(count)]
+            write_json(folder, "consumerOffset.json", "offsetTable", {f"wide@{name}": {"0": 0} for name in names})
+            table = {name: {"groupName": name} for name in names}
+            write_json(folder, "subscriptionGroup.json", "subscriptionGroupTable", table)
             with our_server(folder) as server:
                 async with channel_to(server) as channel:
                     cost = server.cpu_seconds()
-                    await burst(channel, (beat(f"group-{number:05}") for number in range(count)))
+                    await burst(channel, (beat(name) for name in names))
                     curve.add(
                         groups=count,
                         beat_us=(server.cpu_seconds() - cost) * 1e6 / count,
@@ -151,26 +159,72 @@ async def connections(most: int) -> Curve:
 
 
 async def log(most: int) -> Curve:
-    """Start and memory with a log of so many GiB, stopped in order; 64 KiB bodies."""
+    """Start and memory with a log of so many GiB: a record in each file, and holes behind it."""
     curve = Curve("GiB of log")
-    for gib in (1, 4, 16, 64):
-        if gib > most:
-            break
+    for gib in steps(1, min(most, 100)):  # each file has 32 MiB of allocated space
         with folder_for_now() as folder:
-            write_topics(folder, ["wide"], QUEUES)
-            with our_server(folder) as server:
-                async with channel_to(server) as channel:
-                    count, body = gib << 14, b"x" * (1 << 16)
-                    await burst(channel, (send("wide", number % QUEUES, body) for number in range(count)), 16)
+            fill_stopped(folder, ["wide"], 1, gib)
             with our_server(folder) as server:
                 curve.add(gib=gib, start_s=server.ready_seconds, own_mb=server.resident_mb()[0])
+    return curve
+
+
+async def start(most: int) -> Curve:
+    """Start and memory with topics of 8 queues, a message in each queue, and 100 GiB of log with holes."""
+    curve = Curve("queues with messages, 100 GiB of log")
+    for count in steps(10, min(most, 10_000)):
+        with folder_for_now() as folder:
+            names = [f"topic-{number:05}" for number in range(count)]
+            write_topics(folder, names, QUEUES)
+            fill_stopped(folder, names, QUEUES, 100)
+            with our_server(folder) as server:
+                own = server.resident_mb()[0]
+                curve.add(queues=count * QUEUES, start_s=server.ready_seconds, own_mb=own)
+    return curve
+
+
+async def timers(most: int) -> Curve:
+    """Messages that wait for their delivery time, within a month."""
+    curve = Curve("pending scheduled messages")
+    for count in steps(1_000, most * 1_000):
+        with folder_for_now() as folder:
+            with our_server(folder) as server:
+                cost = server.cpu_seconds()
+                timed_load.load(server.port, timed_load.frames_of("bench", "TIMER_DELIVER_MS", in_a_month), count=count)
+                figures = {"send_us": (server.cpu_seconds() - cost) * 1e6 / count}
+                figures["own_mb"] = server.resident_mb()[0]
+            with our_server(folder) as server:
+                curve.add(pending=count, **figures, start_s=server.ready_seconds)
+    return curve
+
+
+async def brokers(most: int) -> Curve:
+    """Broker processes, each with a name server of its own, that are sent to in turn on the machine's cores."""
+    curve = Curve("broker processes")
+    for count in (1, 2, 4, 8):
+        if count > most:
+            break
+        async with contextlib.AsyncExitStack() as stack:
+            servers = [stack.enter_context(our_server(core=None)) for _ in range(count)]
+            channels = [await stack.enter_async_context(channel_to(server)) for server in servers]
+            for channel in channels:
+                await burst(channel, (send(AUTO_CREATED, number % 4) for number in range(1000)))
+            costs = [server.cpu_seconds() for server in servers]
+            share = REQUESTS // count
+            work = (burst(channel, (send(AUTO_CREATED, n % 4) for n in range(share))) for channel in channels)
+            await asyncio.gather(*work)
+            used = sum(server.cpu_seconds() for server in servers) - sum(costs)
+            own = sum(server.resident_mb()[0] for server in servers)
+            curve.add(brokers=count, send_us=used * 1e6 / REQUESTS, own_mb=own)
     return curve
 
 
 async def routes(most: int) -> Curve:
     """Brokers that register 50 topics each at one name server: a registration, and a query of a topic's route."""
     curve = Curve("brokers of one name server, 50 topics each")
-    for count in steps(1, min(most, 1000)):
+    for count in (1, 10, 100, 400):  # a connection may register half of the 1,000 that a name server takes
+        if count > most:
+            break
         with folder_for_now() as folder, our_server(folder) as server:
             channel = await connect(str(server.namesrv), Dispatcher(), SystemClock())
             names = [f"topic-{number:03}" for number in range(50)]
@@ -200,7 +254,7 @@ async def routes(most: int) -> Curve:
 
 
 CURVES: dict[str, Callable[[int], Coroutine[Any, Any, Curve]]] = {
-    each.__name__: each for each in (topics, queues, groups, connections, log, routes)
+    each.__name__: each for each in (topics, queues, groups, connections, log, start, timers, brokers, routes)
 }
 
 
@@ -212,12 +266,37 @@ def steps(first: int, most: int) -> Iterable[int]:
 
 def write_topics(folder: Path, names: list[str], queue_count: int) -> None:
     config = {"readQueueNums": queue_count, "writeQueueNums": queue_count, "perm": 6}
-    write_json(folder, "topics.json", {"topicConfigTable": {name: {"topicName": name, **config} for name in names}})
+    write_json(folder, "topics.json", "topicConfigTable", {name: {"topicName": name, **config} for name in names})
 
 
-def write_json(folder: Path, name: str, content: dict[str, Any]) -> None:
+def write_json(folder: Path, file: str, table: str, content: dict[str, Any]) -> None:
+    """Write one of RocketMQ's tables before the first start."""
     (folder / "config").mkdir(exist_ok=True)
-    (folder / "config" / name).write_text(json.dumps(content))
+    (folder / "config" / file).write_text(json.dumps({table: content}))
+
+
+def fill_stopped(folder: Path, names: list[str], queue_count: int, gib: int) -> None:
+    """Fill the store of a stopped broker: a message in each queue, and a log of so many files of 1 GiB."""
+    address = pack_address("127.0.0.1", 10911)
+    store = MessageStore(StoreConfig(folder), SystemClock(), store_address=address)
+    store.open()
+    places = [(name, queue_id) for name in names for queue_id in range(queue_count)]
+    for topic, queue_id in [*places, *[places[-1]] * (gib - 1)]:
+        if store.max_log_offset and topic == places[-1][0] and store.max_offset(*places[-1]):
+            store._log._roll(store._log.files.capacity_end)  # ends the file where it is, as the last record would
+            store._log._set_limit()
+        store.append(StoredMessage(topic, BODY, queue_id=queue_id, born_ms=1, born_address=address))
+    store.close()
+
+
+def in_a_month(number: int) -> int:
+    """Return delivery times that are spread over the next 29 days."""
+    return int(time.time() * 1000) + 3_600_000 + number * 2_654_435_761 % (29 * 24 * 3_600_000)
+
+
+def loop_seconds(server: Server) -> float:
+    """Return the processor time of the event loop's thread: flushing, in another thread, falls anywhere."""
+    return int(Path(f"/proc/{server.pid}/task/{server.pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 async def open_channel(server: Server) -> Channel:
@@ -283,40 +362,32 @@ def print_curve(curve: Curve) -> None:
         )
 
 
-def draw(curve: Curve, path: Path) -> None:
-    """Draw each figure of a curve over what grows, as multiples of the first point, both axes logarithmic."""
-    from matplotlib import pyplot
-
-    grows, *figures = curve.points[0]
-    pyplot.figure(figsize=(7, 3.2))
-    for name in figures:
-        values = [point[name] for point in curve.points]
-        if values[0] > 0:
-            pyplot.loglog([p[grows] for p in curve.points], [value / values[0] for value in values], "o-", label=name)
-    pyplot.xlabel(curve.title)
-    pyplot.ylabel("times the first point")
-    pyplot.legend(fontsize=8)
-    pyplot.grid(True, which="major", alpha=0.3)
-    pyplot.tight_layout()
-    pyplot.savefig(path)
-    pyplot.close()
+def keep(curve: Curve, name: str, file: Path) -> None:
+    """Replace the lines of a curve in a table of measured curves: curve, figure, what has grown to, value."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    kept = [line for line in lines if line.split("\t")[0] != name]
+    grows = next(iter(curve.points[0]))
+    for point in curve.points:
+        kept += [f"{name}\t{key}\t{point[grows]:g}\t{value:.4g}" for key, value in point.items() if key != grows]
+    file.write_text("\n".join(kept) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("curves", nargs="*", choices=[[], *CURVES], default=[], metavar="CURVE", help=", ".join(CURVES))
     parser.add_argument("--most", type=int, default=10_000, help="largest point of a curve")
-    parser.add_argument("--draw", type=Path, metavar="FOLDER", help="draw the curves as SVG, too (needs matplotlib)")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="table in which the curves are replaced")
     options = parser.parse_args()
     print_machine()
     for name in options.curves or CURVES:
         curve = asyncio.run(CURVES[name](options.most))
         progress("")
+        if not curve.points:
+            continue  # all points lie above --most
         print_curve(curve)
         sys.stdout.flush()
-        if options.draw:
-            options.draw.mkdir(parents=True, exist_ok=True)
-            draw(curve, options.draw / f"scale-{name}.svg")
+        if options.keep:
+            keep(curve, name, options.keep)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
+from scripts.documentation.curves import panels, short
+
 ROOT = Path(__file__).parents[2]
 WIDTH = 420  # units of a picture; 390 pixels of a phone leave some 350 for it, and its smallest text 11 pixels high
 SHOWN_WIDTH = 540  # pixels on a wide page
@@ -56,6 +58,13 @@ class Drawing:
         line = "M" + "L".join(f"{x} {y}" for x, y in points)
         more = (' marker-end="url(#tip)"' if arrow else "") + (' stroke-dasharray="5 4"' if dashed else "")
         self._parts.append(f'<path class="line" d="{line}"{more}/>')
+        self.bottom = max(self.bottom, *(y for _, y in points))
+
+    def curve(self, points: list[tuple[int, int]], *, kind: str) -> None:
+        """Draw a line through measured points, with a dot at each."""
+        line = "M" + "L".join(f"{x} {y}" for x, y in points)
+        self._parts.append(f'<path class="{kind}" style="fill:none" d="{line}" stroke-width="2"/>')
+        self._parts += [f'<circle class="{kind}" cx="{x}" cy="{y}" r="3" stroke-width="2"/>' for x, y in points]
         self.bottom = max(self.bottom, *(y for _, y in points))
 
     def _text(self, x: int, y: int, line: str, *, weight: str, anchor: str = "middle", kind: str = "ink") -> None:
@@ -340,7 +349,47 @@ def spark() -> str:
     return picture.svg()
 
 
-PICTURES = {each.__name__: each for each in (flow, group, retry, transaction, delay, lock, spark)}
+SCALE = [
+    ("a send, by queues written in turn", "us", {"queues send_us": "one topic", "topics send_us": "topics"}),
+    ("a pull, by queues read in turn", "us", {"queues pull_us": "one topic", "topics pull_us": "topics"}),
+    ("own memory, by topics of 8 queues; by groups", "MB", {"topics own_mb": "topics", "groups own_mb": "groups"}),
+    (
+        "a heartbeat, by groups; by connections",
+        "us",
+        {"groups beat_us": "groups", "connections beat_us": "connections"},
+    ),
+    ("start, by queues with messages, 100 GiB; by GiB", "s", {"start start_s": "queues", "log start_s": "GiB"}),
+    ("scheduled messages that wait: own memory", "MB", {"timers own_mb": "memory"}),
+    ("name server, by brokers of 50 topics", "us", {"routes again_us": "registration", "routes route_us": "route"}),
+]
+
+
+def scale() -> str:
+    """Draw what was measured while one thing of a broker or name server grew."""
+    drawing = Drawing(
+        "What costs more as a broker grows",
+        "Seven panels with logarithmic axes. Sends, pulls and memory stay nearly flat up to a thousand queues or"
+        " groups. Memory and start grow in proportion beyond that. A route grows with the number of brokers.",
+    )
+    for panel in panels(SCALE, top=50):
+        drawing.label(
+            WIDTH // 2, panel.place(panel.x_ticks()[0], panel.y_ticks()[-1])[1] - 26, panel.title, weight="bold"
+        )
+        left, right = panel.x_ticks()[0], panel.x_ticks()[-1]
+        for tick in panel.y_ticks():
+            x, y = panel.place(left, tick)
+            drawing.path((x, y), (panel.place(right, tick)[0], y), arrow=False, dashed=True)
+            drawing.label(x - 6, y + 4, f"{short(tick)} {panel.unit}", anchor="end")
+        for tick in panel.x_ticks():
+            drawing.label(panel.place(tick, panel.y_ticks()[0])[0], panel.bottom + 18, short(tick))
+        for number, (label, points) in enumerate(panel.lines.items()):
+            places = [panel.place(*point) for point in points]
+            drawing.curve(places, kind=("blue", "green")[number])
+            drawing.label(places[-1][0], places[-1][1] + (-8, 18)[number], label, anchor="end")
+    return drawing.svg()
+
+
+PICTURES = {each.__name__: each for each in (flow, group, retry, transaction, delay, lock, spark, scale)}
 
 
 def main() -> None:

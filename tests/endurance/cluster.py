@@ -12,7 +12,7 @@ import random
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from pyromq import (
     ProducerConfig,
     StoredMessage,
     TlsConfig,
+    TopicNotFound,
 )
 from pyromq.clock import SystemClock
 from pyromq.net.channel import connect
@@ -160,8 +161,8 @@ class EnduringCluster:
                     await admin.create_group(GroupConfig(name=group))
                     await producer.send(Message(topic, b"x"))
                     await self._storm(group, topic)
-                    await admin.delete_topic(topic)
-                    await admin.delete_group(group)
+                await _until_deleted(admin.delete_topic, topic)
+                await _until_deleted(admin.delete_group, group)
                 await asyncio.sleep(1.0)
 
     async def _storm(self, group: str, topic: str, members: int = 20) -> None:
@@ -277,6 +278,16 @@ class Ballast:
             yield is_full
         finally:
             self._file.unlink(missing_ok=True)
+
+
+async def _until_deleted(delete: Callable[[str], Awaitable[None]], name: str) -> None:
+    while True:
+        try:
+            return await delete(name)
+        except TopicNotFound:
+            return None
+        except MQError:  # the server is down
+            await asyncio.sleep(1.0)
 
 
 async def _until(producer: AsyncProducer, *, refused: bool) -> None:

@@ -1,4 +1,4 @@
-"""Draws measured curves (`benchmarks/scale.tsv`) as panels of one picture, each over what grows, both axes logarithmic."""
+"""Draws measured curves (`benchmarks/scale.tsv`) as panels of one picture, over what grows, both axes logarithmic."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import random
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,7 +85,8 @@ async def endure(
                 flush=True,
             )
         watch.cancel()
-        await asyncio.wait([watch])
+        with suppress(asyncio.CancelledError):
+            await watch
     return report
 
 

@@ -83,9 +83,10 @@ PLACES: dict[str, set[str]] = {
         "nameserver.nameserver", "broker.broker", "broker.name_server_registration", "broker.replication",
     },
     # `message`: the bytes of an address, no connection; the console's server is uvicorn, on a port of ours.
-    # `ha_service` writes memory views of the log to its sockets: transports would copy them.
+    # `ha_service` writes memory views of the log to its sockets: transports would copy them. `inbox` wakes kombu's loop.
     "socket": {"net", "message", "platforms", "broker.replication.ha.ha_service", "console.console_server",
-               "console.browser_connections", "proxy.proxy_config", "cli.commands.proxy_commands"},
+               "console.browser_connections", "proxy.proxy_config", "cli.commands.proxy_commands",
+               "celery.inbox"},
     "ssl": {"net"},
     "mmap": {"store", "platforms"},
     "ctypes": {"platforms"},

@@ -83,7 +83,7 @@ PLACES: dict[str, set[str]] = {
         "nameserver.nameserver", "broker.broker", "broker.name_server_registration", "broker.replication",
     },
     # `message`: the bytes of an address, no connection; the console's server is uvicorn, on a port of ours.
-    # `ha_service` writes memory views of the log to its sockets: transports would copy them. `inbox` wakes kombu's loop.
+    # `ha_service` writes memory views of the log to its sockets: transports would copy them. `inbox` wakes kombu.
     "socket": {"net", "message", "platforms", "broker.replication.ha.ha_service", "console.console_server",
                "console.browser_connections", "proxy.proxy_config", "cli.commands.proxy_commands",
                "celery.inbox"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from pyromq.client.blocking.consumers import SimpleConsumer
 from pyromq.errors import MQError, NotRunning
@@ -111,7 +112,8 @@ class TaskFeed:
         if queue in self._topics and not self._closed:
             self._deliver(queue, message)
         else:
-            self.consumer.change_invisible_duration(message, 0)
+            with suppress(MQError):  # visible already, because the consumer is closed; or visible after its time
+                self.consumer.change_invisible_duration(message, 0)
 
     def _in_order(self) -> list[str]:
         """Return the topics of all queues: the highest priority first, queues of one priority by turns."""

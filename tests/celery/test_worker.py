@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,14 +23,17 @@ TASKS = 60
 
 @pytest.fixture(scope="module")
 def app():
-    """The application, whose connections stay open while the process lives: one cluster for all tests."""
+    """The application: one cluster for all tests."""
     with BlockingCluster(clock=SystemClock()) as cluster, pytest.MonkeyPatch.context() as patched:
         patched.setenv("BROKER", f"rocketmq://{cluster.namesrv}")
         patched.setenv("PYTHONPATH", f"{Path.cwd()}:{os.environ.get('PYTHONPATH', '')}")
         from tests.celery.worker_app import app
 
         yield app
+        app.backend.result_consumer.stop()  # the connection for results is not one of the pool's
+        app.pool.force_close_all()
         app.close()
+        assert [each.name for each in threading.enumerate() if each.name.startswith("pyromq celery")] == []
 
 
 class Worker:

@@ -100,8 +100,6 @@ async def test_other_keys_are_refused_before_anything_is_sent(producer, key):
     assert producer.in_flight == 0
 
 
-# A thread of another test's blocking client may run the loop, and then what user code raises ends that thread.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_blocking_producer_whose_user_code_raises_can_be_closed(served):
     with Producer("p", served.namesrv) as producer:
         for error in RAISED:
@@ -116,8 +114,6 @@ def test_a_blocking_producer_whose_user_code_raises_can_be_closed(served):
         assert producer._async.in_flight == 0
 
 
-# A thread of another test's blocking client may run the loop, and then what user code raises ends that thread.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_blocking_transaction_producer_can_be_closed_whatever_its_work_raises(served):
     for error in RAISED:
         with TransactionProducer("tp", served.namesrv, check=lambda message: Decision.ROLLBACK) as producer:

@@ -31,8 +31,6 @@ from pyromq.record import decode_all
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import (
-    AckMessage,
-    ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
     PopMessage,
     PopMessageResponse,
@@ -304,14 +302,7 @@ async def _ack(
     status = ok()
     try:
         handle = parse_receipt_handle(entry.receipt_handle)
-        header = AckMessage(
-            consumer_group=group,
-            topic=handle.topic(group, topic),
-            queue_id=handle.queue_id,
-            receipt_handle=handle._replace(log_offset=-1).encode(),
-            offset=handle.offset,
-            broker_name=handle.broker_name,
-        )
+        header = _of_broker(handle).ack(group, topic, broker_name=handle.broker_name)
         (await _ask(access, topic, handle, header)).check()
     except MQError as error:
         status = status_of(error)
@@ -323,22 +314,14 @@ async def _ack(
 async def _change(
     access: ClusterAccess, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int
 ) -> ReceiptHandle:
-    header = ChangeInvisibleTime(
-        consumer_group=group,
-        topic=handle.topic(group, topic),
-        queue_id=handle.queue_id,
-        receipt_handle=handle._replace(log_offset=-1).encode(),
-        offset=handle.offset,
-        invisible_ms=invisible_ms,
-        broker_name=handle.broker_name,
-    )
-    answer = (await _ask(access, topic, handle, header)).check().header(ChangeInvisibleTimeResponse)
-    return handle._replace(
-        start=handle.offset,
-        pop_ms=answer.pop_ms,
-        invisible_ms=answer.invisible_ms,
-        revive_queue=answer.revive_queue,
-    )
+    header = _of_broker(handle).change(group, topic, invisible_ms, broker_name=handle.broker_name)
+    answer = (await _ask(access, topic, handle, header)).check()
+    return handle.changed(answer.header(ChangeInvisibleTimeResponse))
+
+
+def _of_broker(handle: ReceiptHandle) -> ReceiptHandle:
+    """Return a handle as the broker has made it, without the log offset that the proxy appends."""
+    return handle._replace(log_offset=-1)
 
 
 async def _ask(access: ClusterAccess, topic: str, handle: ReceiptHandle, header: Header) -> Response:

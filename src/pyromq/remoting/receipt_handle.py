@@ -17,7 +17,7 @@ from pyromq.errors import InvalidReceiptHandle, ProtocolError
 from pyromq.excerpt import excerpt
 from pyromq.message import Property, StoredMessage
 from pyromq.names import RETRY_PREFIX, pop_retry_topic
-from pyromq.remoting.headers import PopMessageResponse
+from pyromq.remoting.headers import AckMessage, ChangeInvisibleTime, ChangeInvisibleTimeResponse, PopMessageResponse
 
 ORDERLY_REVIVE_QUEUE = 999
 NORMAL, RETRY, RETRY_V2 = "0", "1", "2"  # the topic of a handle
@@ -58,6 +58,40 @@ class ReceiptHandle(NamedTuple):
         if self.retry == NORMAL:
             return topic
         return pop_retry_topic(group, topic) if self.retry == RETRY else f"{RETRY_PREFIX}{group}+{topic}"
+
+    def ack(self, group: str, topic: str, *, broker_name: str | None = None) -> AckMessage:
+        """Return the request that acknowledges the message; `topic` is the popped topic."""
+        return AckMessage(
+            consumer_group=group,
+            topic=self.topic(group, topic),
+            queue_id=self.queue_id,
+            receipt_handle=self.encode(),
+            offset=self.offset,
+            broker_name=broker_name,
+        )
+
+    def change(
+        self, group: str, topic: str, invisible_ms: int, *, broker_name: str | None = None
+    ) -> ChangeInvisibleTime:
+        """Return the request that lets the message become visible in `invisible_ms`; `topic` is the popped topic."""
+        return ChangeInvisibleTime(
+            consumer_group=group,
+            topic=self.topic(group, topic),
+            queue_id=self.queue_id,
+            receipt_handle=self.encode(),
+            offset=self.offset,
+            invisible_ms=invisible_ms,
+            broker_name=broker_name,
+        )
+
+    def changed(self, response: ChangeInvisibleTimeResponse) -> ReceiptHandle:
+        """Return the handle that is valid after a change."""
+        return self._replace(
+            start=self.offset,
+            pop_ms=response.pop_ms,
+            invisible_ms=response.invisible_ms,
+            revive_queue=response.revive_queue,
+        )
 
 
 def parse_receipt_handle(text: str) -> ReceiptHandle:

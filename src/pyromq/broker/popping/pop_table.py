@@ -19,10 +19,8 @@ from pyromq.store.message_store import MessageStore
 logger = logger_of(__name__)
 
 RENEWED_MS = 10_000  # A member's pop is prolonged by this. After the member ended, its messages wait as long.
-LONGEST_RENEWED_MS = (
-    3 * 3_600_000
-)  # limit of the time that a pop is prolonged: a listener that hangs gives messages back
-RECONNECT_MS = 30_000  # after a start of the broker, members have so long to connect before their pops are due
+LONGEST_RENEWED_MS = 3 * 3_600_000  # limit of the time that a pop is prolonged: a listener may hang
+RECONNECT_MS = 30_000  # time that members have to connect after a start of the broker, before their pops are due
 
 
 class PopTable:

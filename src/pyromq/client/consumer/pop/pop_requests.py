@@ -18,9 +18,7 @@ from pyromq.remoting.bodies import BatchAck, BatchAcks, encode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import (
-    AckMessage,
     BatchAckMessage,
-    ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
     Notification,
     NotificationResponse,
@@ -110,7 +108,7 @@ class PopRequests:
             by_place.setdefault(PopPlace(message.topic, handle.broker_name), []).append(handle)
         failure: MQError | None = None
         for place, handles in by_place.items():
-            header: Header = self._ack_of(place.topic, handles[0])
+            header: Header = handles[0].ack(self._group, self._cluster.names.wrap(place.topic))
             body = b""
             if len(handles) > 1:
                 header = BatchAckMessage()
@@ -128,19 +126,9 @@ class PopRequests:
         Raises `ReceiptHandleExpired`.
         """
         handle = parse_receipt_handle(message.receipt_handle or "")
-        header = ChangeInvisibleTime(
-            consumer_group=self._group,
-            topic=self._wire_topic(message.topic, handle),
-            queue_id=handle.queue_id,
-            receipt_handle=handle.encode(),
-            offset=handle.offset,
-            invisible_ms=invisible_ms,
-        )
+        header = handle.change(self._group, self._cluster.names.wrap(message.topic), invisible_ms)
         response = await self._ask(PopPlace(message.topic, handle.broker_name), header)
-        new = response.check().header(ChangeInvisibleTimeResponse)
-        return handle._replace(
-            start=handle.offset, pop_ms=new.pop_ms, invisible_ms=new.invisible_ms, revive_queue=new.revive_queue
-        ).encode()
+        return handle.changed(response.check().header(ChangeInvisibleTimeResponse)).encode()
 
     async def _ask(self, place: PopPlace, header: Header, body: bytes = b"", *, wait_seconds: float = 0.0) -> Response:
         timeout = wait_seconds + self._timeout
@@ -160,18 +148,6 @@ class PopRequests:
             message.reconsume_times = infos.attempts(message)
             message.topic = place.topic  # also for a message from the retry topic
         return Popped(messages, damaged)
-
-    def _wire_topic(self, topic: str, handle: ReceiptHandle) -> str:
-        return handle.topic(self._group, self._cluster.names.wrap(topic))
-
-    def _ack_of(self, topic: str, handle: ReceiptHandle) -> AckMessage:
-        return AckMessage(
-            consumer_group=self._group,
-            topic=self._wire_topic(topic, handle),
-            queue_id=handle.queue_id,
-            receipt_handle=handle.encode(),
-            offset=handle.offset,
-        )
 
     def _batches(self, topic: str, handles: list[ReceiptHandle]) -> list[BatchAck]:
         """Return the handles as one entry for each pop of a queue."""

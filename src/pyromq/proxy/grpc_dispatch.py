@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -19,6 +19,7 @@ from pyromq.proxy.grpc_refusal import GrpcRefusal, status_of
 from pyromq.proxy.http2.frames import GrpcCode
 from pyromq.proxy.http2.grpc_stream import GrpcStream
 from pyromq.proxy.proto import definition_pb2 as proto
+from pyromq.proxy.proto import service_pb2
 from pyromq.proxy.proto.service_pb2 import TelemetryCommand
 
 logger = logger_of(__name__)
@@ -40,6 +41,17 @@ class Caller:
 
 # A method answers by its result or, if this is None, later by the stream.
 Answering = Callable[[Caller, Any], "Message | Awaitable[Message | None] | None"]
+A = TypeVar("A", bound=Callable[..., Any])
+
+
+def answers_call(name: str) -> Callable[[A], A]:
+    """Mark a method `(self, caller, request) -> response` as answering a unary call, for example `Heartbeat`."""
+
+    def mark(method: A) -> A:
+        method.answered_call = name  # type: ignore[attr-defined]  # a function takes any attribute
+        return method
+
+    return mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +63,27 @@ class UnaryMethod:
     answer: Answering
 
 
-class GrpcDispatch:
-    """See the module. `access_of` returns the access of a caller's account, or raises a refusal."""
+class Telemetry(Protocol):
+    """Handles the streams that clients open for their settings, and for what the proxy asks them."""
 
-    def __init__(self, access_of: Callable[[GrpcStream], ClusterAccess]) -> None:
-        self.methods: dict[str, UnaryMethod] = {}
-        self.telemetry: Callable[[Caller, TelemetryCommand], Coroutine[Any, Any, None]]
-        self.telemetry_ended: Callable[[Caller], None]
+    async def hear(self, caller: Caller, command: TelemetryCommand) -> None:
+        """Handle a client's command. A refusal that it raises ends the stream."""
+
+    def ended(self, caller: Caller) -> None:
+        """Note that the stream has ended."""
+
+
+class GrpcDispatch:
+    """See the module. `access_of` returns the access of a caller's account, or raises a refusal.
+
+    The methods of `services` that are marked with `answers_call` answer unary calls.
+    """
+
+    def __init__(
+        self, access_of: Callable[[GrpcStream], ClusterAccess], services: Sequence[object], telemetry: Telemetry
+    ) -> None:
+        self._methods = {SERVICE + name: method for each in services for name, method in _methods_of(each)}
+        self._telemetry = telemetry
         self._access_of = access_of
         self._tasks = Tasks()
 
@@ -66,7 +92,7 @@ class GrpcDispatch:
         await self._tasks.stop()
 
     def opened(self, stream: GrpcStream) -> None:
-        method = self.methods.get(stream.path)
+        method = self._methods.get(stream.path)
         if method is not None:
             stream.half_closed = partial(self._answer, method, stream)
         elif stream.path == SERVICE + "Telemetry":
@@ -121,12 +147,12 @@ class GrpcDispatch:
             return
         stream.received = partial(self._hear, caller)
         stream.half_closed = partial(self._end_telemetry, caller)
-        stream.ended = partial(self.telemetry_ended, caller)
+        stream.ended = partial(self._telemetry.ended, caller)
 
     def _end_telemetry(self, caller: Caller) -> None:
         """Complete a stream that the client has half-closed; the server ends no other stream, as clients break then."""
         caller.stream.finish()
-        self.telemetry_ended(caller)
+        self._telemetry.ended(caller)
 
     def _hear(self, caller: Caller, message: bytes) -> None:
         try:
@@ -138,7 +164,7 @@ class GrpcDispatch:
 
     async def _take_command(self, caller: Caller, command: TelemetryCommand) -> None:
         try:
-            await self.telemetry(caller, command)
+            await self._telemetry.hear(caller, command)
         except MQError as error:
             caller.stream.finish(GrpcCode.INVALID_ARGUMENT, str(error))
         except Exception:
@@ -152,6 +178,13 @@ class GrpcDispatch:
             text = f"header x-mq-client-id is {found!r}; it must name the client, in at most 255 characters"
             raise GrpcRefusal(proto.CLIENT_ID_REQUIRED, text)
         return Caller(client_id, self._access_of(stream), stream)
+
+
+def _methods_of(service: object) -> Iterator[tuple[str, UnaryMethod]]:
+    for found in vars(type(service)).values():
+        if (name := getattr(found, "answered_call", None)) is not None:
+            request, response = (getattr(service_pb2, name + kind) for kind in ("Request", "Response"))
+            yield name, UnaryMethod(request, response, found.__get__(service))
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

@@ -47,13 +47,17 @@ class Proxy:
         self._clock = clock or SystemClock()
         self._permissions = Permissions() if config.acl is not None else None
         self._accounts = GrpcAccounts(self._permissions, self._open_access)
-        self._dispatch = GrpcDispatch(self._accounts.access_of)
+        self._receives = ReceiveService()
+        telemetry = TelemetryService()
+        services = (
+            RouteService(_endpoints(config.advertised)),
+            SendService(),
+            TransactionService(),
+            self._receives,
+            telemetry,
+        )
+        self._dispatch = GrpcDispatch(self._accounts.access_of, services, telemetry)
         self.shared = SharedByConnections(self._dispatch, self._clock, RejectionLog(self._clock))
-        RouteService(self._dispatch, _endpoints(config.advertised))
-        TelemetryService(self._dispatch)
-        SendService(self._dispatch)
-        TransactionService(self._dispatch)
-        self._receives = ReceiveService(self._dispatch)
         self._listener: HandingListener | None = None
         self._watch: AclWatch | None = None
         self._tasks = Tasks()

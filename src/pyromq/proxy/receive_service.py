@@ -20,7 +20,7 @@ from pyromq.message import MessageQueue, StoredMessage
 from pyromq.net.tasks import Tasks
 from pyromq.proxy.client_table import GrpcClient
 from pyromq.proxy.cluster_access import TIMEOUT_SECONDS, ClusterAccess, expression_type
-from pyromq.proxy.grpc_dispatch import SERVICE, Caller, GrpcDispatch, UnaryMethod
+from pyromq.proxy.grpc_dispatch import Caller, answers_call
 from pyromq.proxy.grpc_refusal import GrpcRefusal, ok, status_of
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
@@ -64,21 +64,13 @@ class _Receive:
 class ReceiveService:
     """See the module."""
 
-    def __init__(self, dispatch: GrpcDispatch) -> None:
+    def __init__(self) -> None:
         self._tasks = Tasks()
-        for name, answer in (
-            ("ReceiveMessage", self.receive),
-            ("AckMessage", self.ack),
-            ("ChangeInvisibleDuration", self.change),
-            ("ForwardMessageToDeadLetterQueue", self.make_dead_letter),
-        ):
-            dispatch.methods[SERVICE + name] = UnaryMethod(
-                getattr(service, f"{name}Request"), getattr(service, f"{name}Response"), answer
-            )
 
     async def close(self) -> None:
         await self._tasks.stop()
 
+    @answers_call("ReceiveMessage")
     async def receive(self, caller: Caller, request: service.ReceiveMessageRequest) -> None:
         """Pop messages and send them one by one, as the client takes them."""
         receive = await _checked(caller, request)
@@ -176,6 +168,7 @@ class ReceiveService:
 
         self._tasks.start(change(), name="give back messages")
 
+    @answers_call("AckMessage")
     async def ack(self, caller: Caller, request: service.AckMessageRequest) -> service.AckMessageResponse:
         """Acknowledge messages; each entry has its own status."""
         group, topic = _names(request)
@@ -190,6 +183,7 @@ class ReceiveService:
             status = proto.Status(code=proto.MULTIPLE_RESULTS, message="the entries differ")
         return service.AckMessageResponse(status=status, entries=entries)
 
+    @answers_call("ChangeInvisibleDuration")
     async def change(
         self, caller: Caller, request: service.ChangeInvisibleDurationRequest
     ) -> service.ChangeInvisibleDurationResponse:
@@ -204,6 +198,7 @@ class ReceiveService:
         changed = await _change(caller.access, group, topic, handle, int(seconds * 1000))
         return service.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())
 
+    @answers_call("ForwardMessageToDeadLetterQueue")
     async def make_dead_letter(
         self, caller: Caller, request: service.ForwardMessageToDeadLetterQueueRequest
     ) -> service.ForwardMessageToDeadLetterQueueResponse:

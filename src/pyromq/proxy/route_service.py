@@ -9,7 +9,7 @@ from pyromq.errors import IllegalName
 from pyromq.excerpt import excerpt
 from pyromq.message import MessageQueue
 from pyromq.names import check_group, is_system_group
-from pyromq.proxy.grpc_dispatch import SERVICE, Caller, GrpcDispatch, UnaryMethod
+from pyromq.proxy.grpc_dispatch import Caller, answers_call
 from pyromq.proxy.grpc_refusal import GrpcRefusal, ok
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
@@ -22,15 +22,10 @@ ALL_QUEUES = -1  # queue id of an assignment of all queues of a broker
 class RouteService:
     """`advertised` is the address for clients; None: the endpoints of the request, which work behind port mappings."""
 
-    def __init__(self, dispatch: GrpcDispatch, advertised: proto.Endpoints | None) -> None:
+    def __init__(self, advertised: proto.Endpoints | None) -> None:
         self._advertised = advertised
-        dispatch.methods[SERVICE + "QueryRoute"] = UnaryMethod(
-            service.QueryRouteRequest, service.QueryRouteResponse, self.query_route
-        )
-        dispatch.methods[SERVICE + "QueryAssignment"] = UnaryMethod(
-            service.QueryAssignmentRequest, service.QueryAssignmentResponse, self.query_assignment
-        )
 
+    @answers_call("QueryRoute")
     async def query_route(self, caller: Caller, request: service.QueryRouteRequest) -> service.QueryRouteResponse:
         topic = request.topic.name
         check_topic_name(topic)
@@ -45,6 +40,7 @@ class RouteService:
             raise GrpcRefusal(proto.FORBIDDEN, text)
         return service.QueryRouteResponse(status=ok(), message_queues=queues)
 
+    @answers_call("QueryAssignment")
     async def query_assignment(
         self, caller: Caller, request: service.QueryAssignmentRequest
     ) -> service.QueryAssignmentResponse:

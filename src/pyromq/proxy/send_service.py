@@ -11,7 +11,7 @@ from pyromq.errors import MessageRefused, MQError, RecallRefused
 from pyromq.message import MessageQueue, SendResult, SendStatus, encode_properties
 from pyromq.message_id import parse_offset_id
 from pyromq.proxy.cluster_access import TIMEOUT_SECONDS
-from pyromq.proxy.grpc_dispatch import SERVICE, Caller, GrpcDispatch, UnaryMethod
+from pyromq.proxy.grpc_dispatch import Caller, answers_call
 from pyromq.proxy.grpc_refusal import GrpcRefusal, ok, status_of
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
@@ -41,14 +41,7 @@ _LESS_SAFE = {
 class SendService:
     """See the module."""
 
-    def __init__(self, dispatch: GrpcDispatch) -> None:
-        dispatch.methods[SERVICE + "SendMessage"] = UnaryMethod(
-            service.SendMessageRequest, service.SendMessageResponse, self.send
-        )
-        dispatch.methods[SERVICE + "RecallMessage"] = UnaryMethod(
-            service.RecallMessageRequest, service.RecallMessageResponse, self.recall
-        )
-
+    @answers_call("SendMessage")
     def send(
         self, caller: Caller, request: service.SendMessageRequest
     ) -> asyncio.Future[service.SendMessageResponse] | None:
@@ -84,6 +77,7 @@ class SendService:
             return _response(await _send_batch(caller, topic, checked))
         return _response(await asyncio.gather(*(_send_alone(caller, topic, each) for each in checked)))
 
+    @answers_call("RecallMessage")
     async def recall(self, caller: Caller, request: service.RecallMessageRequest) -> service.RecallMessageResponse:
         """Cancel a delayed message that is not yet delivered."""
         topic = request.topic.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyromq.errors import Unavailable
 from pyromq.excerpt import excerpt
 from pyromq.proxy.client_table import CONSUMER_TYPES, MAX_TOPICS, GrpcClient
-from pyromq.proxy.grpc_dispatch import SERVICE, Caller, GrpcDispatch, UnaryMethod
+from pyromq.proxy.grpc_dispatch import Caller, answers_call
 from pyromq.proxy.grpc_refusal import GrpcRefusal, ok, status_of
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
@@ -22,16 +22,6 @@ BACKOFF_SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600
 
 class TelemetryService:
     """See the module."""
-
-    def __init__(self, dispatch: GrpcDispatch) -> None:
-        dispatch.telemetry = self.hear
-        dispatch.telemetry_ended = self.ended
-        dispatch.methods[SERVICE + "Heartbeat"] = UnaryMethod(
-            service.HeartbeatRequest, service.HeartbeatResponse, self.heartbeat
-        )
-        dispatch.methods[SERVICE + "NotifyClientTermination"] = UnaryMethod(
-            service.NotifyClientTerminationRequest, service.NotifyClientTerminationResponse, self.terminate
-        )
 
     async def hear(self, caller: Caller, command: service.TelemetryCommand) -> None:
         """Take a client's settings and complete them. Other commands answer nothing that the proxy asked."""
@@ -58,6 +48,7 @@ class TelemetryService:
         if client is not None and client.stream is caller.stream:
             client.stream = None
 
+    @answers_call("Heartbeat")
     async def heartbeat(self, caller: Caller, request: service.HeartbeatRequest) -> service.HeartbeatResponse:
         """Note that the client lives. After a restart of the proxy this is the first that it hears of a client."""
         client = caller.access.clients.find(caller.client_id)
@@ -72,6 +63,7 @@ class TelemetryService:
             client.kind, client.group = request.client_type, request.group.name
         return service.HeartbeatResponse(status=ok())
 
+    @answers_call("NotifyClientTermination")
     async def terminate(
         self, caller: Caller, request: service.NotifyClientTerminationRequest
     ) -> service.NotifyClientTerminationResponse:

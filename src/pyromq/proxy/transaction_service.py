@@ -11,7 +11,7 @@ from pyromq.errors import AccessDenied, BrokerError, StoreCorrupt
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, Property
 from pyromq.proxy.cluster_access import TIMEOUT_SECONDS, ClusterAccess
-from pyromq.proxy.grpc_dispatch import SERVICE, Caller, GrpcDispatch, UnaryMethod
+from pyromq.proxy.grpc_dispatch import Caller, answers_call
 from pyromq.proxy.grpc_refusal import GrpcRefusal, ok
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
@@ -31,11 +31,7 @@ _DECISIONS = {proto.COMMIT: Decision.COMMIT, proto.ROLLBACK: Decision.ROLLBACK}
 class TransactionService:
     """See the module."""
 
-    def __init__(self, dispatch: GrpcDispatch) -> None:
-        dispatch.methods[SERVICE + "EndTransaction"] = UnaryMethod(
-            service.EndTransactionRequest, service.EndTransactionResponse, self.end
-        )
-
+    @answers_call("EndTransaction")
     async def end(self, caller: Caller, request: service.EndTransactionRequest) -> service.EndTransactionResponse:
         """Commit or roll back a half message. An unspecified resolution leaves it undecided."""
         topic = request.topic.name

@@ -53,6 +53,18 @@ LAG_LATENCY = Family(
     _READ,
     "milliseconds",
 )
+IN_FLIGHT = Family(
+    "rocketmq_consumer_inflight_messages",
+    _GAUGE,
+    "Popped messages that are neither acknowledged nor visible again, by group and topic.",
+    _READ,
+)
+READY = Family(
+    "rocketmq_consumer_ready_messages",
+    _GAUGE,
+    "Messages never handed out to a group that pops, by group and topic.",
+    _READ,
+)
 QUEUE_LAG = Family(
     "pyromq_consumer_queue_lag_messages",
     _GAUGE,
@@ -148,7 +160,7 @@ TIMING = Family(
     "rocketmq_timing_messages", _GAUGE, "Scheduled messages that wait for their delivery time, by topic.", ("topic",)
 )
 DELAYED = Family("pyromq_delay_level_messages", _GAUGE, "Messages that wait in a delay level, by level.", ("level",))
-IN_FLIGHT = Family(
+ALL_IN_FLIGHT = Family(
     "pyromq_messages_in_flight", _GAUGE, "Popped messages that are neither acknowledged nor visible again."
 )
 OVERDUE = Family(
@@ -156,6 +168,9 @@ OVERDUE = Family(
     _GAUGE,
     "How long the oldest message in flight is overdue; 0 if none is.",
     unit="seconds",
+)
+POP_JOURNAL = Family(
+    "pyromq_pop_journal_bytes", _GAUGE, "Bytes of the journal of messages in flight, the folder `pops`.", unit="bytes"
 )
 HALF = Family("rocketmq_half_messages", _GAUGE, "Half messages of transactions that are not decided.")
 
@@ -245,10 +260,11 @@ class BrokerMetrics:
         ):
             exposition.add(WAITING, f"{common},{label_text(processor=processor)}", len(waiting))
         exposition.add(HELD_PULLS, common, len(state.long_polls))
-        exposition.add(IN_FLIGHT, common, state.pops.in_flight.count)
+        exposition.add(ALL_IN_FLIGHT, common, state.pops.in_flight.count)
         due_ms = state.pops.in_flight.next_due_ms()
         late_ms = 0 if due_ms is None else max(0, state.clock.now_ms() - due_ms)
         exposition.add(OVERDUE, common, late_ms / 1000)
+        exposition.add(POP_JOURNAL, common, state.pops.journal_bytes)
         exposition.add(HALF, common, len(state.half_messages))
         done, name = state.delay_levels.offsets(), SCHEDULE_TOPIC
         for level in range(1, len(state.store.config.delay_levels_ms) + 1):
@@ -308,10 +324,12 @@ class LagSamples:
     """Adds the lags of groups with stored offsets, in topics to which the groups still subscribe."""
 
     def __init__(self, state: SharedState) -> None:
+        self._store = state.store
         self._offsets = state.offsets
         self._times = StoreTimes(state.store)
         self._lags = Lags(state.store, state.offsets, self._times)
         self._topics = state.topics
+        self._in_flight = state.pops.in_flight
         self._connections = state.connections
         self._clock = state.clock
 
@@ -333,6 +351,10 @@ class LagSamples:
         labels = f"{common},{reading_labels(lag.group, lag.topic)}"
         exposition.add(LAG, labels, lag.count)
         exposition.add(LAG_LATENCY, labels, lag.age_ms(now))
+        if popped := self._in_flight.queues(lag.group, lag.topic):
+            exposition.add(IN_FLIGHT, labels, self._in_flight.count_of(lag.group, lag.topic))
+            ready = sum(self._store.max_offset(lag.topic, at) - each.next_offset for at, each in popped.items())
+            exposition.add(READY, labels, max(0, ready))
         labels = f"{common},{label_text(consumer_group=lag.group, topic=lag.topic)}"
         for queue_ids in in_steps(len(lag.counts)):
             await breathe()

@@ -49,6 +49,7 @@ class ConsumeStatsProcessor:
         self._topics = state.topics
         self._groups = state.groups
         self._offsets = state.offsets
+        self._in_flight = state.pops.in_flight
         self._connections = state.connections
         self._statistics = state.statistics
         self._config = state.config
@@ -142,10 +143,13 @@ class ConsumeStatsProcessor:
         stored_ms = await self._stored_ms(topic, [(queue_id, offset - 1) for queue_id, offset in offsets.items()])
         queues = {}
         for queue_id, offset in offsets.items():
+            popped = self._in_flight.find(group, topic.name, queue_id)
             queues[self._queue(topic, queue_id)] = ConsumedQueue(
                 broker_offset=self._store.max_offset(topic.name, queue_id),
                 consumer_offset=offset,
                 last_ms=stored_ms.get((queue_id, offset - 1), 0),
+                next_offset=None if popped is None else popped.next_offset,
+                in_flight=None if popped is None else popped.in_flight,
             )
             await breathe()
         return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)

@@ -26,6 +26,7 @@ class FiguresProcessor:
         self._topics = state.topics
         self._groups = state.groups
         self._offsets = state.offsets
+        self._in_flight = state.pops.in_flight
         self._connections = state.connections
         self._times = StoreTimes(state.store)
         self._lags = Lags(state.store, state.offsets, self._times)
@@ -90,4 +91,5 @@ class FiguresProcessor:
         lag, stored = Lag(group, topic.name), self._offsets.of_topic(group, topic.name)
         await self._lags.look(lag, topic.read_queues)
         consumed = sum(stored.get(queue_id, 0) for queue_id in range(topic.read_queues))
-        return ConsumedTopicFigures(topic.name, consumed, lag.count, lag.age_ms(self._clock.now_ms()))
+        in_flight = self._in_flight.count_of(group, topic.name)
+        return ConsumedTopicFigures(topic.name, consumed, lag.count, lag.age_ms(self._clock.now_ms()), in_flight)

@@ -15,6 +15,7 @@ from typing import Any
 from pyromq.broker.config import BrokerConfig
 from pyromq.clock import Clock
 from pyromq.message import MessageQueue
+from pyromq.names import pop_retry_topic
 from pyromq.net.tasks import Alarm
 from pyromq.quota import Quota
 from pyromq.remoting.bodies import ConsumerEntry, QueueOffset, ResetOffsets, Subscription, encode_body
@@ -142,10 +143,12 @@ class Connections:
 
     def subscribes(self, group: str, topic: str) -> bool:
         """Return whether a group's stored offsets in a topic count: False if the group's members do not subscribe to
-        the topic.
+        the topic. Members that pop a topic do not name its retry topic.
         """
         consumers = self._consumers.get(group)
-        return consumers is None or not consumers.subscriptions or topic in consumers.subscriptions
+        if consumers is None or not consumers.subscriptions or topic in consumers.subscriptions:
+            return True
+        return any(topic == pop_retry_topic(group, each) for each in consumers.subscriptions)
 
     def producers(self, group: str) -> list[GroupMember]:
         return list(self._producers.get(group, {}).values())

@@ -140,6 +140,10 @@ class InFlight:
         """Return the queues of a topic that a group has popped, by queue id."""
         return self._queues.get((group, topic), {})
 
+    def count_of(self, group: str, topic: str) -> int:
+        """Return how many messages of a topic are invisible for a group."""
+        return sum(queue.in_flight for queue in self.queues(group, topic).values())
+
     def find(self, group: str, topic: str, queue_id: int) -> PoppedQueue | None:
         return self.queues(group, topic).get(queue_id)
 

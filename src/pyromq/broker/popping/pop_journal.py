@@ -59,6 +59,7 @@ class PopJournal:
         self._descriptor: int | None = None
         self._position = 0
         self._full_at = SEGMENT_BYTES
+        self._earlier_bytes = 0  # bytes of the earlier segments
         self._oldest = 1  # sequence number of the oldest segment that may exist
         self._to_describe: Iterator[PoppedQueue] | None = None  # queues that the present segment does not describe yet
 
@@ -91,6 +92,7 @@ class PopJournal:
                 )
                 break
         self._oldest, self._sequence = (int(names[0]), int(names[-1])) if names else (1, 0)
+        self._earlier_bytes = sum(map(len, contents))
         return is_closed
 
     def begin(self) -> None:
@@ -117,6 +119,11 @@ class PopJournal:
                 return None
             self._begin_segment()
         return None if self._describe(self._clock.monotonic() + SLICE_SECONDS) else 0.0
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._earlier_bytes + self._position
 
     @property
     def is_behind(self) -> bool:
@@ -198,6 +205,7 @@ class PopJournal:
             raise self._refusal(error) from error
         if self._descriptor is not None:
             self._disk.close(self._descriptor)
+        self._earlier_bytes += self._position
         self._descriptor, self._position = descriptor, 0
         self._sequence += 1
         self._to_describe = iter(self._in_flight)
@@ -216,6 +224,7 @@ class PopJournal:
             for sequence in range(self._oldest, self._sequence):
                 remove_file(self._disk, self._folder / f"{sequence:020d}")
                 self._oldest = sequence + 1
+            self._earlier_bytes = 0
         except OSError as error:
             logger.warning("%s keeps a file that is not needed any more: %s", self._folder, error.strerror)
         return True

@@ -41,6 +41,10 @@ class PopTable:
         self.journal_step = self._journal.step
         self._is_noted = True  # False once the journal could not be written; logged once
 
+    @property
+    def journal_bytes(self) -> int:
+        return self._journal.size
+
     # -- life of the broker
 
     def load(self) -> None:

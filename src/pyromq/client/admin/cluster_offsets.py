@@ -21,12 +21,14 @@ class QueueProgress:
     """A group's progress in one queue.
 
     `broker_offset` is that of the queue's end. `last_ms` is the store time of the last consumed message, 0 if unknown.
+    `in_flight` counts popped messages that are neither acknowledged nor visible again; 0 at Java brokers.
     """
 
     queue: MessageQueue
     broker_offset: int
     consumer_offset: int
     last_ms: int
+    in_flight: int = 0
 
     @property
     def lag(self) -> int:
@@ -55,7 +57,7 @@ class ClusterOffsets:
         for response in await self._brokers.ask_each(masters.values(), question, partial=partial):
             stats = decode_body(ConsumeStats, response.body)
             found += [
-                QueueProgress(queue, each.broker_offset, each.consumer_offset, each.last_ms)
+                QueueProgress(queue, each.broker_offset, each.consumer_offset, each.last_ms, each.in_flight or 0)
                 for queue, each in stats.queues.items()
             ]
         return sorted(found)

@@ -257,7 +257,9 @@ def day_sum(stats: BrokerStats) -> int:
 
 def _consumed(stats: ConsumeStats) -> ConsumedTopicFigures:
     topic = next(iter(stats.queues)).topic
-    return ConsumedTopicFigures(topic, sum(each.consumer_offset for each in stats.queues.values()), _lag(stats))
+    queues = stats.queues.values()
+    consumed, in_flight = (sum(each.consumer_offset for each in queues), sum(each.in_flight or 0 for each in queues))
+    return ConsumedTopicFigures(topic, consumed, _lag(stats), in_flight=in_flight)
 
 
 def _lag(stats: ConsumeStats) -> int:

@@ -13,11 +13,17 @@ from pyromq.remoting.bodies.queue_bodies import WireQueue
 
 
 class ConsumedQueue(Body):
-    """A group's progress in one queue."""
+    """A group's progress in one queue.
+
+    Only in a queue that the group pops: `next_offset`, the first offset never handed out, as RocketMQ 5 has it,
+    and `in_flight`, the number of invisible messages.
+    """
 
     broker_offset: int = 0
     consumer_offset: int = 0
     last_ms: int = field(name="lastTimestamp", default=0)
+    next_offset: int | None = field(name="pullOffset", default=None)
+    in_flight: int | None = None
 
 
 class ConsumeStats(Body):
@@ -129,6 +135,7 @@ class ConsumedTopicFigures(Body):
     consumed: int = 0
     lag: int = 0
     delay_ms: int = 0
+    in_flight: int = 0
 
 
 class GroupFigures(Body):

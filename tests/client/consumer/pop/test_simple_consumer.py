@@ -75,6 +75,7 @@ async def test_an_acknowledged_message_is_not_received_again(cluster, producer, 
     await send(producer, b"1", b"2", b"3")
     messages = await received(consumer, 3)
     assert sorted(message.body for message in messages) == [b"1", b"2", b"3"]
+    assert sum(each.in_flight for each in await (await cluster.admin()).group_progress("workers")) == 3
     await consumer.ack(messages[0])
     await consumer.ack(messages[1:])
     await consumer.ack(messages[0])

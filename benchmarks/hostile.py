@@ -85,10 +85,10 @@ def play(row: Row, size: float, settings: dict[str, object]) -> Outcome:
         sends.end()
         waited = sends.waited_ms(begin, end)
         honest.leave()
-    return Outcome(*_edges([each[0] for each in waited]), *_edges([each[1] for each in waited]), peak, left, served)
+    return Outcome(*edges([each[0] for each in waited]), *edges([each[1] for each in waited]), peak, left, served)
 
 
-def _edges(values: list[float]) -> tuple[float, float]:
+def edges(values: list[float]) -> tuple[float, float]:
     ordered = sorted(values)
     return ordered[len(ordered) * 99 // 100], ordered[-1]
 

@@ -104,6 +104,9 @@ TABLES = {
         "--size 0.1",
         in_all=False,
     ),
+    "hostile-proxy": Table(
+        "the same at the port of RocketMQ 5's clients", "hostile_proxy.py", "--size 0.1", in_all=False
+    ),
     "late-timer": Table("how late a timer is in a busy broker", "late_timer.py", "--seconds 1", in_all=False),
     "store": Table(
         "recovery, flushing, reading the past, rolling, many queues", "store.py", "--rounds 1", in_all=False

@@ -13,8 +13,11 @@ from pyromq.clock import Clock
 from pyromq.errors import LimitReached
 from pyromq.proxy.http2.grpc_stream import GrpcStream
 from pyromq.proxy.proto import definition_pb2 as proto
+from pyromq.quota import Quota
 
 MAX_CLIENTS = 20_000  # limit of the clients of an account
+SETTINGS_BYTES = 8 << 20  # limit of the settings of an account's clients, which take three times their bytes
+LEAST_SETTINGS_BYTES = 4 << 10  # 30 topics: each client may have these
 MAX_TOPICS = 4_096  # limit of a client's topics, or subscriptions
 SILENT_SECONDS = 120.0  # a client without a heartbeat for so long is removed. Source: the genuine proxy
 CONSUMER_TYPES = frozenset({proto.PUSH_CONSUMER, proto.SIMPLE_CONSUMER, proto.PULL_CONSUMER})
@@ -44,6 +47,7 @@ class ClientTable:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._clients: dict[str, GrpcClient] = {}
+        self._settings: Quota[GrpcClient] = Quota("SETTINGS_BYTES", SETTINGS_BYTES, least=LEAST_SETTINGS_BYTES)
         self._turn = 0
 
     def __len__(self) -> int:
@@ -65,9 +69,15 @@ class ClientTable:
         client.heard = self._clock.monotonic()
         return client
 
+    def keep_settings(self, client: GrpcClient, size: int) -> None:
+        """Note that a client has settings of `size` bytes, instead of earlier ones. Raises `LimitReached`."""
+        more = size - self._settings.of(client)
+        self._settings.take(client, more, text="the clients' settings are too large: subscribe to fewer topics")
+
     def remove(self, client: GrpcClient) -> None:
         """Remove a client and complete its waiting receives."""
         self._clients.pop(client.client_id, None)
+        self._settings.end(client)
         for receive in client.receives:
             if not receive.done():
                 receive.set_result(None)

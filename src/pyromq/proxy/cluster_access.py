@@ -23,7 +23,15 @@ from pyromq.net.tasks import every
 from pyromq.proxy.client_table import ClientTable, GrpcClient
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.sent_messages import ALL_TYPES
-from pyromq.remoting.bodies import ConsumerEntry, GroupConfig, HeartbeatBody, ProducerEntry, Subscription, TopicConfig
+from pyromq.remoting.bodies import (
+    ConsumerEntry,
+    GroupConfig,
+    GroupConfigTable,
+    HeartbeatBody,
+    ProducerEntry,
+    Subscription,
+    TopicConfig,
+)
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import AllGroups, Heartbeat, TopicSettings, UnregisterClient
 from pyromq.remoting.json_quirks import decode_body, encode_body
@@ -32,6 +40,7 @@ from pyromq.remoting.signer import Signer
 SENDING_GROUP = "PYROMQ_PROXY"  # producer group in the proxy's sends
 NO_TEMPLATE = "NOT_CREATED_BY_SENDING"  # no broker has this topic: a client of RocketMQ 5 creates no topics by sending
 REFRESH_SECONDS = 30.0  # age at which settings of topics and groups are read again, as routes are
+UNKNOWN_GROUP_SECONDS = 1.0  # age at which the groups are read again for a group that was not among them
 MEMBER_SECONDS = 30.0  # interval of the consumers' heartbeats to brokers
 TIMEOUT_SECONDS = 3.0
 
@@ -76,7 +85,9 @@ class ClusterAccess:
         self.sent: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         self.sent.cancel()  # sends report by callback: all share one future that is done
         self._topics: dict[str, KnownTopic] = {}
-        self._groups: dict[str, tuple[GroupConfig | None, float]] = {}
+        self._groups: dict[str, GroupConfig] = {}
+        self._groups_read_at = float("-inf")
+        self._reading_groups = asyncio.Lock()
         self._starting: asyncio.Lock = asyncio.Lock()
         self._announced: frozenset[str] = frozenset()
 
@@ -133,23 +144,21 @@ class ClusterAccess:
 
     async def group(self, group: str) -> GroupConfig:
         """Return the settings of a consumer group, at most 30 s old; the defaults for an unknown group."""
-        config, read_at = self._groups.get(group, (None, float("-inf")))
-        if self.clock.monotonic() - read_at > REFRESH_SECONDS:
-            await self.start()
-            config = await self._read_group(group)
-            self._groups[group] = config, self.clock.monotonic()
-        return config or GroupConfig(name=group)
+        async with self._reading_groups:
+            age = self.clock.monotonic() - self._groups_read_at
+            if age > (REFRESH_SECONDS if group in self._groups else UNKNOWN_GROUP_SECONDS):
+                await self.start()
+                self._groups = await self._read_groups()
+                self._groups_read_at = self.clock.monotonic()
+        return self._groups.get(group) or GroupConfig(name=group)
 
-    async def _read_group(self, group: str) -> GroupConfig | None:
-        from pyromq.remoting.bodies import GroupConfigTable
-
+    async def _read_groups(self) -> dict[str, GroupConfig]:
+        groups: dict[str, GroupConfig] = {}
         for address in (await self.cluster.masters()).values():
             response = await self.cluster.ask(address, AllGroups())
             if response.code == 0:
-                found = decode_body(GroupConfigTable, response.body).groups.get(group)
-                if found is not None:
-                    return found
-        return None
+                groups = decode_body(GroupConfigTable, response.body).groups | groups
+        return groups
 
     # -- registrations of clients
 

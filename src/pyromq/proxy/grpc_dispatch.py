@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -14,6 +15,7 @@ from pyromq.errors import MQError
 from pyromq.excerpt import excerpt
 from pyromq.logs import logger_of
 from pyromq.net.tasks import Tasks
+from pyromq.proxy.body_check import check_bodies
 from pyromq.proxy.cluster_access import ClusterAccess
 from pyromq.proxy.grpc_refusal import GrpcRefusal, status_of
 from pyromq.proxy.http2.frames import GrpcCode
@@ -25,9 +27,13 @@ from pyromq.proxy.proto.service_pb2 import TelemetryCommand
 logger = logger_of(__name__)
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
+SEND = SERVICE + "SendMessage"
 FAILURE = "the proxy failed; its log has the reason"
 _FAILED = "call %s of %s failed"
 MAX_ID_LENGTH = 255  # limit of a client id
+HANDLED_AT_ONCE = 8  # parts of a request, for example its messages, that are handled in a turn: less than 1 ms
+MAX_COMMANDS = 16  # limit of a client's telemetry commands in work
+MAX_REQUEST_BYTES = 512 << 10  # limit of requests without bodies: parsed, they may take forty times their bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class Caller:
 # A method answers by its result or, if this is None, later by the stream.
 Answering = Callable[[Caller, Any], "Message | Awaitable[Message | None] | None"]
 A = TypeVar("A", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def answers_call(name: str) -> Callable[[A], A]:
@@ -52,6 +59,14 @@ def answers_call(name: str) -> Callable[[A], A]:
         return method
 
     return mark
+
+
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Return the items; after every few of them the event loop has a turn, so that other calls do not wait."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % HANDLED_AT_ONCE == 0:
+            await asyncio.sleep(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +100,7 @@ class GrpcDispatch:
         self._methods = {SERVICE + name: method for each in services for name, method in _methods_of(each)}
         self._telemetry = telemetry
         self._access_of = access_of
+        self._commands: dict[GrpcStream, int] = {}  # number of each stream's telemetry commands in work
         self._tasks = Tasks()
 
     async def close(self) -> None:
@@ -93,6 +109,8 @@ class GrpcDispatch:
 
     def opened(self, stream: GrpcStream) -> None:
         method = self._methods.get(stream.path)
+        if stream.path != SEND:
+            stream.max_bytes = MAX_REQUEST_BYTES
         if method is not None:
             stream.half_closed = partial(self._answer, method, stream)
         elif stream.path == SERVICE + "Telemetry":
@@ -101,10 +119,13 @@ class GrpcDispatch:
             stream.finish(GrpcCode.UNIMPLEMENTED, f"method {excerpt(stream.path, 100)} is not offered")
 
     def _answer(self, method: UnaryMethod, stream: GrpcStream) -> None:
-        if (message := stream.message) is None:
+        message, stream.message = stream.message, None
+        if message is None:
             stream.finish(GrpcCode.INVALID_ARGUMENT, "the call has no request")
             return
         try:
+            if len(message) > MAX_REQUEST_BYTES:
+                check_bodies(message, MAX_REQUEST_BYTES)
             request = method.request.FromString(message)
         except DecodeError:
             stream.finish(GrpcCode.INVALID_ARGUMENT, f"the request is no {method.request.DESCRIPTOR.name}")
@@ -121,7 +142,7 @@ class GrpcDispatch:
                 stream.reply(answer.SerializeToString())
             elif answer is not None:
                 task = self._tasks.start(self._answer_later(method, stream, answer), name=stream.path)
-                stream.ended = partial(_cancel, task)
+                stream.ended = partial(_cancel, task, answer)
 
     async def _answer_later(
         self, method: UnaryMethod, stream: GrpcStream, answering: Awaitable[Message | None]
@@ -138,7 +159,6 @@ class GrpcDispatch:
             stream.reply(answer.SerializeToString())
 
     def _open_telemetry(self, stream: GrpcStream) -> None:
-        stream.is_unary = False
         try:
             caller = self._caller(stream)
         except MQError as error:
@@ -160,6 +180,11 @@ class GrpcDispatch:
         except DecodeError:
             caller.stream.finish(GrpcCode.INVALID_ARGUMENT, "the message is no TelemetryCommand")
             return
+        in_work = self._commands.get(caller.stream, 0)
+        if in_work >= MAX_COMMANDS:
+            caller.stream.finish(GrpcCode.RESOURCE_EXHAUSTED, f"more than {MAX_COMMANDS} commands at once")
+            return
+        self._commands[caller.stream] = in_work + 1
         self._tasks.start(self._take_command(caller, command), name="telemetry")
 
     async def _take_command(self, caller: Caller, command: TelemetryCommand) -> None:
@@ -170,6 +195,10 @@ class GrpcDispatch:
         except Exception:
             logger.exception(_FAILED, caller.stream.path, caller.stream.peer)
             caller.stream.finish(GrpcCode.INTERNAL, FAILURE)
+        finally:
+            left = self._commands[caller.stream] = self._commands[caller.stream] - 1
+            if not left:
+                del self._commands[caller.stream]
 
     def _caller(self, stream: GrpcStream) -> Caller:
         client_id = stream.text(b"x-mq-client-id")
@@ -187,5 +216,7 @@ def _methods_of(service: object) -> Iterator[tuple[str, UnaryMethod]]:
             yield name, UnaryMethod(request, response, found.__get__(service))
 
 
-def _cancel(task: asyncio.Task[None]) -> None:
+def _cancel(task: asyncio.Task[None], answering: Awaitable[Message | None]) -> None:
     task.cancel()
+    if inspect.iscoroutine(answering) and inspect.getcoroutinestate(answering) == inspect.CORO_CREATED:
+        answering.close()  # the call has ended before the task began, which will not await the coroutine

@@ -20,8 +20,9 @@ from pyromq.message import MessageQueue, StoredMessage
 from pyromq.net.tasks import Tasks
 from pyromq.proxy.client_table import GrpcClient
 from pyromq.proxy.cluster_access import TIMEOUT_SECONDS, ClusterAccess, expression_type
-from pyromq.proxy.grpc_dispatch import Caller, answers_call
+from pyromq.proxy.grpc_dispatch import Caller, answers_call, in_turns
 from pyromq.proxy.grpc_refusal import GrpcRefusal, ok, status_of
+from pyromq.proxy.http2.grpc_stream import WORK_COPIES
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
 from pyromq.proxy.received_messages import received_message
@@ -66,6 +67,7 @@ class ReceiveService:
 
     def __init__(self) -> None:
         self._tasks = Tasks()
+        self._acks = asyncio.Lock()  # the entries of acknowledgements are handled one after the other
 
     async def close(self) -> None:
         await self._tasks.stop()
@@ -111,6 +113,10 @@ class ReceiveService:
             raise GrpcRefusal(proto.UNSUPPORTED, text) from error
         infos, messages = _popped(response, receive)
         stream = caller.stream
+        if stream.connection.is_over_share:
+            self._give_back(caller.access, receive, [infos.handle(each) for each in messages])
+            raise GrpcRefusal(proto.TOO_MANY_REQUESTS, "earlier messages are not read; receive less at once")
+        stream.connection.keep(stream, len(response.body) * WORK_COPIES)
         stream.send(service.ReceiveMessageResponse(status=ok()).SerializeToString())
         for number, message in enumerate(messages):
             handle = infos.handle(message)
@@ -176,7 +182,9 @@ class ReceiveService:
             text = f"the request has {len(request.entries)} entries; send 1 to {MAX_ENTRIES}"
             raise GrpcRefusal(proto.BAD_REQUEST, text)
         await caller.access.route(topic)
-        work = (_ack(caller.access, group, topic, each) for each in request.entries)
+        async with self._acks:
+            ones = in_turns(request.entries)
+            work = [asyncio.ensure_future(_ack(caller.access, group, topic, each)) async for each in ones]
         entries = await asyncio.gather(*work)
         status = entries[0].status
         if any(each.status.code != status.code for each in entries):

@@ -11,7 +11,7 @@ from pyromq.errors import MessageRefused, MQError, RecallRefused
 from pyromq.message import MessageQueue, SendResult, SendStatus, encode_properties
 from pyromq.message_id import parse_offset_id
 from pyromq.proxy.cluster_access import TIMEOUT_SECONDS
-from pyromq.proxy.grpc_dispatch import Caller, answers_call
+from pyromq.proxy.grpc_dispatch import Caller, answers_call, in_turns
 from pyromq.proxy.grpc_refusal import GrpcRefusal, ok, status_of
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
@@ -40,6 +40,9 @@ _LESS_SAFE = {
 
 class SendService:
     """See the module."""
+
+    def __init__(self) -> None:
+        self._several = asyncio.Lock()  # requests with several messages are checked one after the other
 
     @answers_call("SendMessage")
     def send(
@@ -72,10 +75,14 @@ class SendService:
     ) -> service.SendMessageResponse:
         """Send messages of one topic. Normal ones are one batch, which is stored whole or not at all."""
         now_ms = caller.access.clock.now_ms()
-        checked = [sent_message(each, topic, types, now_ms) for each in messages]
-        if len(checked) > 1 and all(each.kind == proto.NORMAL and not each.sys_flag for each in checked):
-            return _response(await _send_batch(caller, topic, checked))
-        return _response(await asyncio.gather(*(_send_alone(caller, topic, each) for each in checked)))
+        async with self._several:
+            checked = [sent_message(each, topic, types, now_ms) async for each in in_turns(messages)]
+            if len(checked) > 1 and all(each.kind == proto.NORMAL and not each.sys_flag for each in checked):
+                sends = [asyncio.ensure_future(_send_batch(caller, topic, checked))]
+            else:
+                ones = in_turns(checked)
+                sends = [asyncio.ensure_future(_send_alone(caller, topic, each)) async for each in ones]
+        return _response([entry for entries in await asyncio.gather(*sends) for entry in entries])
 
     @answers_call("RecallMessage")
     async def recall(self, caller: Caller, request: service.RecallMessageRequest) -> service.RecallMessageResponse:
@@ -122,12 +129,12 @@ def _answer_one(caller: Caller, message: SentMessage, result: SendResult | None,
     caller.stream.reply(_response([_entry(message, result, error)]).SerializeToString())
 
 
-async def _send_alone(caller: Caller, topic: str, message: SentMessage) -> service.SendResultEntry:
-    done: asyncio.Future[service.SendResultEntry] = asyncio.get_running_loop().create_future()
+async def _send_alone(caller: Caller, topic: str, message: SentMessage) -> list[service.SendResultEntry]:
+    done: asyncio.Future[list[service.SendResultEntry]] = asyncio.get_running_loop().create_future()
 
     def ended(result: SendResult | None, error: BaseException | None) -> None:
         if not done.done():
-            done.set_result(_entry(message, result, error))
+            done.set_result([_entry(message, result, error)])
 
     _send(caller, topic, message, ended)
     return await done

@@ -29,6 +29,7 @@ class TelemetryService:
             return
         settings = command.settings
         client = caller.access.clients.hear(caller.client_id)
+        caller.access.clients.keep_settings(client, command.ByteSize())
         client.stream = caller.stream  # of two streams the newer one counts
         if settings.HasField("publishing"):
             topics = _checked_topics([each.name for each in settings.publishing.topics])

@@ -146,8 +146,8 @@ class Peer:
 def receive(connection, data: bytes) -> None:
     """Let a connection receive data, with all slices of it at once."""
     connection.data_received(data)
-    while connection._late:
-        connection.go_on()
+    while connection in connection.shared.late:
+        connection.shared.go_on()
 
 
 def grpc_message(message: bytes) -> bytes:

@@ -14,7 +14,8 @@ from tests.proxy.http2.peer import HEADERS, Peer, connected, grpc_message, raw_f
 from pyromq.proxy.http2 import frames
 from pyromq.proxy.http2.frames import GrpcCode, Http2Code
 from pyromq.proxy.http2.header_blocks import MAX_HEADER_BYTES
-from pyromq.proxy.http2.http2_connection import IDLE_SECONDS, MAX_NOISE, MAX_STREAMS, MAX_WAITING
+from pyromq.proxy.http2.http2_connection import IDLE_SECONDS, MAX_NOISE, MAX_STREAMS
+from pyromq.proxy.http2.shared_by_connections import MAX_WAITING
 
 PREFACE = frames.PREFACE + raw_frame(4, 0, 0)
 OPEN = raw_frame(1, 4, 1, hpack.Encoder().encode(HEADERS))
@@ -71,12 +72,12 @@ async def test_a_large_message_gets_its_window_when_there_is_memory():
     peer.exchange()
 
     assert len(peer.answer(number)[0]) == (3 << 20) + 5
-    assert peer.ours._shared.memory.used == 0
+    assert peer.ours.shared.large.used == 0
 
 
 async def test_large_messages_that_find_no_memory_wait_or_are_refused():
     peer = Peer()
-    memory, waiting = peer.ours._shared.memory, peer.ours._shared.waiting
+    memory, waiting = peer.ours.shared.large, peer.ours.shared.waiting
     memory.add(object(), memory.limit)
     start = b"\0" + (1 << 20).to_bytes(4, "big")
     numbers = [peer.call(None, end=False) for _ in range(MAX_WAITING + 1)]
@@ -341,7 +342,7 @@ BROKEN = {
     "short priority": (PREFACE + raw_frame(2, 0, 1, b"abc"), Http2Code.FRAME_SIZE_ERROR),
     "short reset": (PREFACE + OPEN + raw_frame(3, 0, 1, b"abc"), Http2Code.FRAME_SIZE_ERROR),
     "reset of no stream": (PREFACE + raw_frame(3, 0, 1, b"\0\0\0\0"), Http2Code.PROTOCOL_ERROR),
-    "settings of a stream": (PREFACE + raw_frame(4, 0, 1), Http2Code.FRAME_SIZE_ERROR),
+    "settings of a stream": (PREFACE + raw_frame(4, 0, 1), Http2Code.PROTOCOL_ERROR),
     "half a setting": (PREFACE + raw_frame(4, 0, 0, b"abc"), Http2Code.FRAME_SIZE_ERROR),
     "window setting": (PREFACE + raw_frame(4, 0, 0, b"\0\4\xff\xff\xff\xff"), Http2Code.FLOW_CONTROL_ERROR),
     "frame size setting": (PREFACE + raw_frame(4, 0, 0, b"\0\5\0\0\0\1"), Http2Code.PROTOCOL_ERROR),

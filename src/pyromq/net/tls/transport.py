@@ -187,3 +187,9 @@ class TlsLayer(asyncio.Protocol):
 def release_transport(transport: asyncio.BaseTransport) -> None:
     """Free an ended transport of asyncio without the garbage collector: drop the reference to its own method."""
     getattr(transport, "__dict__", {}).pop("_read_ready_cb", None)
+
+
+def limit_reads(transport: asyncio.BaseTransport, size: int) -> None:
+    """Let a transport of asyncio read at most `size` bytes at once, instead of 256 KiB; other transports stay."""
+    if hasattr(transport, "max_size"):
+        transport.max_size = size

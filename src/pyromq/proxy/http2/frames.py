@@ -19,6 +19,7 @@ MAX_FRAME = 1 << 14  # limit of a payload that we receive, and send to peers tha
 STREAM_WINDOW = 64 << 10
 MAX_MESSAGE_BYTES = 16 << 20  # limit of one message; a body of 4 MiB has room, and a batch of small ones
 MAX_WINDOW = (1 << 31) - 1
+DEFAULT_WINDOW = 65_535  # of connections and streams, until a peer says otherwise
 
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY_FLAG = 0x1, 0x1, 0x4, 0x8, 0x20
 

@@ -1,19 +1,25 @@
-"""One call of a gRPC client: its header fields, its messages in order, and the messages and status sent back."""
+"""One call of a gRPC client: its header fields, its messages in order, and the messages and status sent back.
+
+The stream owns its flow control: `window_in` is what the client may send, `_extra_window` what the client allows.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyromq.proxy.http2.frames import MAX_MESSAGE_BYTES, STREAM_WINDOW, GrpcCode, Http2Code
+from pyromq.errors import LimitReached
+from pyromq.proxy.http2 import frames
+from pyromq.proxy.http2.frames import MAX_MESSAGE_BYTES, STREAM_WINDOW, Frame, GrpcCode, Http2Code, frame_header
 
 if TYPE_CHECKING:
     from pyromq.proxy.http2.http2_connection import Http2Connection
 
 PREFIX = struct.Struct(">BI")  # of each message: whether it is compressed, length
+REQUEST_SECONDS = 30.0  # longest wait for the rest of a call's message
+WORK_COPIES = 3  # a message in work is kept as bytes, parsed, and as the request to a broker
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MAX_DIGITS = 8  # digits of a gRPC timeout
 
@@ -22,114 +28,71 @@ class GrpcStream:
     """A call between its header fields and its status.
 
     `half_closed` is called when the client has sent everything; `message` is then the request of a unary call. For
-    other calls (`is_unary` is false) `received` is called with each message. `ended` is called once if the client or
+    other calls the handler sets `received`, which is called with each message. `ended` is called once if the client or
     the network ends the call before `finish`.
     """
 
     __slots__ = (
-        "_connection",
+        "_ending",
+        "_extra_window",
+        "_is_started",
+        "_outgoing",
+        "_room",
         "buffer",
+        "connection",
         "ended",
-        "ending",
         "fields",
         "half_closed",
-        "held",
         "id",
+        "in_work",
         "is_closed",
         "is_half_closed",
-        "is_unary",
+        "kept",
+        "kept_unsent",
+        "max_bytes",
         "message",
         "need",
         "opened_at",
-        "outgoing",
-        "path",
         "received",
         "reserved",
-        "room",
-        "send_window",
-        "started",
         "unsent",
         "window_in",
     )
 
-    def __init__(
-        self, connection: Http2Connection, number: int, path: str, fields: dict[bytes, bytes], *, window: int
-    ) -> None:
-        self._connection = connection
+    def __init__(self, connection: Http2Connection, number: int, fields: dict[bytes, bytes]) -> None:
+        self.connection = connection
         self.id = number
-        self.path = path
         self.fields = fields
-        self.is_unary = True
+        self.max_bytes = MAX_MESSAGE_BYTES  # limit of a message
         self.message: bytes | None = None
         self.received: Callable[[bytes], None] | None = None
         self.half_closed: Callable[[], None] | None = None
         self.ended: Callable[[], None] | None = None
         self.opened_at = connection.clock.monotonic()
-        # State that belongs to the connection.
-        self.buffer = bytearray()  # incomplete message
-        self.need = 0  # bytes of the incomplete message, if its length is known
-        self.reserved = 0  # part of the server's quota of bytes
-        self.held = 0  # bytes of the message in work
-        self.window_in = STREAM_WINDOW
         self.is_half_closed = False  # the client has sent everything
         self.is_closed = False
-        self.send_window = window
-        self.started = False  # response header fields are written
-        self.outgoing: deque[bytes | memoryview] = deque()
+        self.buffer: bytes | bytearray = b""  # incomplete message
+        self.need = 0  # bytes of the incomplete message, if its length is known
+        self.reserved = 0  # part of the server's memory for large messages
+        self.kept = 0  # part of the connection's kept bytes
+        self.in_work = 0  # part of the kept bytes that is given back without the peer
+        self.window_in = STREAM_WINDOW
         self.unsent = 0
-        self.ending: bytes | None = None  # header block of the trailers, after the outgoing messages
-        self.room: asyncio.Future[None] | None = None
+        self.kept_unsent = 0  # part of `unsent` in the connection's kept bytes
+        self._extra_window = 0  # bytes that the client allows, beyond the connection's initial window
+        self._is_started = False  # response header fields are written
+        self._outgoing: list[bytes | memoryview] = []
+        self._ending: bytes | None = None  # header block of the trailers, after the outgoing messages
+        self._room: asyncio.Future[None] | None = None
 
     @property
     def peer(self) -> str:
         """The client's address, `host:port`."""
-        return self._connection.peer
+        return self.connection.peer
 
     @property
-    def connection(self) -> Http2Connection:
-        return self._connection
-
-    def take(self, size: int, payload: bytes) -> None:
-        """Take the payload of a DATA frame of `size` bytes with padding, and pass on the messages that are complete."""
-        self.window_in -= size
-        if self.window_in < 0:
-            self._connection.end_stream(self, Http2Code.FLOW_CONTROL_ERROR)
-            return
-        if not self.buffer and len(payload) >= PREFIX.size:
-            compressed, length = PREFIX.unpack_from(payload)
-            if length + PREFIX.size == len(payload) and not compressed:  # nearly always: one frame is one message
-                self._pass_on(payload[PREFIX.size :])
-                return
-        self.buffer += payload
-        while len(self.buffer) >= PREFIX.size and not self.is_closed:
-            compressed, length = PREFIX.unpack_from(self.buffer)
-            size = length + PREFIX.size
-            if compressed:
-                self.finish(GrpcCode.UNIMPLEMENTED, "compressed messages are not supported: send identity encoding")
-            elif length > MAX_MESSAGE_BYTES:
-                text = f"a request of {length} bytes; the limit is {MAX_MESSAGE_BYTES}"
-                self.finish(GrpcCode.RESOURCE_EXHAUSTED, text)
-            elif len(self.buffer) >= size:
-                message = bytes(self.buffer[PREFIX.size : size])
-                del self.buffer[:size]
-                self.need = 0
-                self._pass_on(message)
-                continue
-            elif not self.need:
-                self.need = size
-                self._connection.reserve(self)
-            return
-
-    def _pass_on(self, message: bytes) -> None:
-        if self.received is not None:
-            self.received(message)
-        elif self.message is not None:
-            self.finish(GrpcCode.INVALID_ARGUMENT, "the call has more than one request")
-        else:
-            self.message = message
-            self._connection.hold(self, len(message))
-        if self.window_in < STREAM_WINDOW // 2 and not self.is_closed:
-            self._connection.open_window(self, STREAM_WINDOW)
+    def path(self) -> str:
+        return self.text(b":path")
 
     def text(self, name: bytes) -> str:
         """Return a header field as text; empty if the client did not send the field."""
@@ -141,28 +104,184 @@ class GrpcStream:
         digits, unit = value[:-1], _UNITS.get(value[-1:])
         if unit is None or not digits.isdecimal() or len(digits) > _MAX_DIGITS:
             return default
-        return self.opened_at + int(digits) * unit - self._connection.clock.monotonic()
+        return self.opened_at + int(digits) * unit - self.connection.clock.monotonic()
+
+    # -- messages of the client
+
+    def take(self, size: int, payload: bytes) -> None:
+        """Take the payload of a DATA frame of `size` bytes with padding, and pass on the messages that are complete."""
+        self.window_in -= size
+        if self.window_in < 0:
+            self.reset(Http2Code.FLOW_CONTROL_ERROR)
+            return
+        if not self.buffer and len(payload) >= PREFIX.size:
+            compressed, length = PREFIX.unpack_from(payload)
+            if length + PREFIX.size == len(payload) and not compressed:  # nearly always: one frame is one message
+                self._pass_on(payload[PREFIX.size :])
+                return
+        if not self.buffer:
+            self.buffer = bytearray()
+        self.buffer += payload
+        while not self.is_closed and len(self.buffer) >= PREFIX.size and self._is_legal():
+            if len(self.buffer) < self.need:
+                return
+            message = bytes(self.buffer[PREFIX.size : self.need])
+            self.buffer = self.buffer[self.need :]
+            self.need = 0
+            self._pass_on(message)
+
+    def _is_legal(self) -> bool:
+        """Return whether the message that has begun may be sent. Its window is opened, or the call is finished."""
+        if self.need:
+            return True
+        compressed, length = PREFIX.unpack_from(self.buffer)
+        if compressed:
+            self.finish(GrpcCode.UNIMPLEMENTED, "compressed messages are not supported: send identity encoding")
+        elif length > self.max_bytes:
+            self.finish(GrpcCode.RESOURCE_EXHAUSTED, f"a request of {length} bytes; the limit is {self.max_bytes}")
+        else:
+            self.need = length + PREFIX.size
+            try:
+                if self.need > STREAM_WINDOW:
+                    self.connection.shared.reserve(self)
+                elif len(self.buffer) < self.need:
+                    self.connection.keep(self, self.need)
+                    self.open_window(self.need - len(self.buffer))
+            except LimitReached as error:
+                self.finish(GrpcCode.RESOURCE_EXHAUSTED, str(error))
+        return not self.is_closed
+
+    def _pass_on(self, message: bytes) -> None:
+        if self.received is not None:
+            if self.connection.is_over_share:
+                self.finish(GrpcCode.RESOURCE_EXHAUSTED, "the answers are not read")
+                return
+            self.received(message)
+            if self.window_in < STREAM_WINDOW // 2:
+                self.open_window(STREAM_WINDOW)
+        elif self.message is not None:
+            self.finish(GrpcCode.INVALID_ARGUMENT, "the call has more than one request")
+        else:
+            self.message = message
+            self.connection.keep(self, len(message) * WORK_COPIES, in_work=True)
+
+    def half_close(self) -> None:
+        """Note that the client has sent everything."""
+        if self.is_half_closed or self.is_closed:
+            return
+        self.is_half_closed = True
+        if self.buffer:
+            self.finish(GrpcCode.INVALID_ARGUMENT, "the last message is incomplete")
+        elif self.half_closed is not None:
+            self.half_closed()
+
+    def open_window(self, wanted: int) -> None:
+        """Let the client send at least `wanted` more bytes."""
+        if wanted > self.window_in and not self.is_half_closed and not self.is_closed:
+            self.connection.write(frames.window_update(self.id, wanted - self.window_in))
+            self.window_in = wanted
+
+    def expire(self, now: float) -> None:
+        """Finish the call if its message does not arrive."""
+        is_late = not self.is_half_closed and now - self.opened_at > REQUEST_SECONDS
+        if is_late and (self.buffer or self.received is None):
+            self.finish(GrpcCode.DEADLINE_EXCEEDED, f"the request did not arrive within {REQUEST_SECONDS:g} s")
+
+    # -- messages to the client
 
     def send(self, message: bytes) -> None:
         """Send a message, when the client's windows have room for it."""
-        self._connection.send_message(self, message)
-
-    def finish(self, code: GrpcCode = GrpcCode.OK, text: str = "") -> None:
-        """End the call with a status, behind its messages. Without effect on a call that has ended."""
-        self._connection.finish_stream(self, code, text)
+        if not self.is_closed and self._ending is None:
+            self._start()
+            self._outgoing.append(PREFIX.pack(0, len(message)) + message)
+            self.unsent += len(message) + PREFIX.size
+            self.pump()
 
     def reply(self, message: bytes) -> None:
         """Send the only message and the status OK."""
-        self._connection.reply(self, message)
+        self.send(message)
+        self.finish()
+
+    def finish(self, code: GrpcCode = GrpcCode.OK, text: str = "") -> None:
+        """End the call with a status, behind its messages. Without effect on a call that has ended."""
+        if self.is_closed or self._ending is not None:
+            return
+        self._ending = frames.trailers_block(code, text)
+        if not self._is_started:  # trailers only: the response's header fields and its status are one block
+            self._is_started = True
+            self._ending = frames.RESPONSE_BLOCK + self._ending
+        self.pump()
 
     async def until_room(self) -> bool:
         """Wait until the client has taken most of what was sent. Return False if the call has ended meanwhile."""
-        while not self.is_closed and (self.unsent or self._connection.is_choked):
-            self.room = asyncio.get_running_loop().create_future()
-            await self.room
+        while not self.is_closed and (self.unsent or self.connection.is_choked):
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
         return not self.is_closed
+
+    def allow(self, size: int) -> None:
+        """Note that the client takes `size` more bytes of this call."""
+        self._extra_window += size
+        if self._extra_window + self.connection.initial_window > frames.MAX_WINDOW:
+            self.reset(Http2Code.FLOW_CONTROL_ERROR)
+        elif self._outgoing:
+            self.pump()
+
+    def pump(self) -> None:
+        """Write as much of the messages as the windows allow; then the trailers."""
+        connection = self.connection
+        while self._outgoing:
+            part = self._outgoing[0]
+            own = connection.initial_window + self._extra_window
+            size = min(len(part), connection.max_frame, own, connection.window_out)
+            if size <= 0 or connection.is_choked:
+                connection.block(self, by_connection=own > 0)
+                return
+            connection.write(frame_header(size, Frame.DATA, 0, self.id), part[:size])
+            self._extra_window -= size
+            connection.window_out -= size
+            self.unsent -= size
+            if size == len(part):
+                del self._outgoing[0]
+            else:
+                self._outgoing[0] = memoryview(part)[size:]
+        if (block := self._ending) is not None:
+            flags = frames.END_HEADERS | frames.END_STREAM
+            connection.write(frame_header(len(block), Frame.HEADERS, flags, self.id), block)
+            if not self.is_half_closed:  # the client need not send the rest
+                connection.write(frames.reset(self.id, Http2Code.NO_ERROR))
+            connection.close_call(self)
+        else:
+            self.wake()
+
+    def _start(self) -> None:
+        if not self._is_started:
+            self._is_started = True
+            block = frames.RESPONSE_BLOCK
+            self.connection.write(frame_header(len(block), Frame.HEADERS, frames.END_HEADERS, self.id), block)
 
     def wake(self) -> None:
         """Wake `until_room`."""
-        if self.room is not None and not self.room.done():
-            self.room.set_result(None)
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    # -- ends
+
+    def reset(self, code: Http2Code) -> None:
+        """End a call of which the client broke the rules."""
+        self.connection.write(frames.reset(self.id, code))
+        self.connection.hear_noise()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End a call that client or network have ended."""
+        self.connection.remove(self)
+        if self.ended is not None:
+            self.ended()
+
+    def drop(self) -> None:
+        """Free the messages of a call that has ended."""
+        self.is_closed = True
+        self._outgoing.clear()
+        self.buffer = b""
+        self.wake()

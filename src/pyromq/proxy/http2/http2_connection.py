@@ -1,149 +1,114 @@
 """The server's side of one HTTP/2 connection: frames in, calls to the handler, frames out with one write a burst.
 
-Limits: streams, header fields, incomplete messages, unsent bytes, and frames that carry no call. A peer that breaks the
-protocol gets GOAWAY with a text. Source: RFC 9113.
+Limits: calls, header fields, kept bytes, and frames that carry no call. A peer that breaks the protocol gets GOAWAY
+with a text. Work is done in slices, so that connections with much to do take turns. Source: RFC 9113.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
 from typing import Any
 
-from pyromq.errors import LimitReached
 from pyromq.message import join_address
+from pyromq.net.tls.transport import limit_reads
 from pyromq.proxy.http2 import frames
-from pyromq.proxy.http2.frames import (
-    FRAME,
-    FRAME_SIZE,
-    STREAM_WINDOW,
-    Frame,
-    GrpcCode,
-    Http2Code,
-    Http2Error,
-    SettingId,
-    broken,
-    frame_header,
-)
-from pyromq.proxy.http2.grpc_stream import PREFIX, GrpcStream
-from pyromq.proxy.http2.header_blocks import MAX_HEADER_BYTES, HeaderBlocks, Opening, not_grpc, unpadded
-from pyromq.proxy.http2.shared_by_connections import SharedByConnections
+from pyromq.proxy.http2.frames import FRAME, FRAME_SIZE, Frame, GrpcCode, Http2Code, Http2Error, SettingId
+from pyromq.proxy.http2.grpc_stream import GrpcStream
+from pyromq.proxy.http2.header_blocks import MAX_HEADER_BYTES, Fields, HeaderBlocks, not_grpc, unpadded
+from pyromq.proxy.http2.shared_by_connections import SLICE_BYTES, SharedByConnections
 
 MAX_STREAMS = 1000  # limit of a connection's open calls: more than a client's topics, each with a waiting receive
 CONNECTION_WINDOW = 4 << 20
-MAX_WAITING = 256  # limit of large messages that wait for memory: each has sent up to `STREAM_WINDOW` already
-SLICE_BYTES = 32 << 10  # bytes handled in a turn of the event loop: some ms for calls without messages
-MAX_HELD_BYTES = 1 << 20  # bytes of messages in work above which a connection is not read
+FRAME_COST = 256  # part of a slice that a frame takes beside its bytes
+HEADER_COST = 4  # part of a slice that a byte of a header block takes: Python decodes it
+FIELD_BYTES = 150  # memory of a header field beside its bytes
+CALL_BYTES = 2500  # memory of a call without its fields
 MAX_NOISE = 2000  # limit of frames without a call (pings, resets, settings), which calls and time reduce
 NOISE_OF_CALL = 10  # noise that a completed call takes back
 FIRST_SECONDS = 10.0  # longest wait for the preface
-REQUEST_SECONDS = 30.0  # longest wait for the rest of a call's message
 IDLE_SECONDS = 120.0  # a connection without calls for so long is closed. Source: the genuine proxy
 
 _PAIR = struct.Struct(">HI")
+_SIZES = {Frame.PRIORITY: 5, Frame.RST_STREAM: 4, Frame.PING: 8, Frame.WINDOW_UPDATE: 4}
+_OF_CONNECTION = frozenset({Frame.SETTINGS, Frame.PING, Frame.GOAWAY})
+_USEFUL = frozenset({Frame.DATA, Frame.HEADERS, Frame.WINDOW_UPDATE})
+_GREETING = frames.settings(
+    {
+        SettingId.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
+        SettingId.INITIAL_WINDOW_SIZE: frames.STREAM_WINDOW,
+        SettingId.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
+    }
+) + frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW)
 
 
 class Http2Connection(asyncio.Protocol):
     """One connection; see the module."""
 
     def __init__(self, shared: SharedByConnections) -> None:
+        self.shared = shared
         self.clock = shared.clock
         self.peer = ""
         self.streams: dict[int, GrpcStream] = {}
         self.is_choked = False  # the peer does not read: its socket takes no more bytes
-        self.last_used = shared.clock.monotonic()
-        self._shared = shared
+        self.window_out = frames.DEFAULT_WINDOW
+        self.initial_window = frames.DEFAULT_WINDOW  # of the peer's streams
+        self.max_frame = frames.MAX_FRAME
+        self.kept = 0  # bytes of open calls, of their messages in work and of unsent answers
+        self._in_work = 0  # part of `kept` that is given back without the peer
+        self._used_at = shared.clock.monotonic()
         self._transport: asyncio.Transport | None = None
         self._blocks = HeaderBlocks()
-        self._rest = b""
-        self._late = b""  # bytes of a long burst that wait for their slice
+        self._rest = b""  # bytes that have arrived and are not handled
         self._out: list[bytes | memoryview] = []
-        self._is_in_burst = False
         self._is_flushing = False
         self._is_greeted = False  # the preface has arrived
         self._has_settings = False
         self._is_leaving = False
         self._last = 0  # highest stream that the peer has opened
         self._window_in = CONNECTION_WINDOW
-        self._used_window = 0
-        self._window_out = 65535
-        self._stream_window_out = 65535  # initial window of the peer's new streams
-        self._max_frame = frames.MAX_FRAME
-        self._blocked: dict[int, GrpcStream] = {}  # streams whose messages wait for windows
-        self._held = 0  # bytes of messages in work
+        self._blocked: dict[int, GrpcStream] = {}  # streams whose messages wait for the connection
         self._noise = 0
-        self._others: dict[int, Callable[[int, int, bytes], None]] = {
-            Frame.PRIORITY: self._priority,
-            Frame.RST_STREAM: self._reset,
-            Frame.SETTINGS: self._settings,
-            Frame.PUSH_PROMISE: self._push,
-            Frame.PING: self._ping,
-            Frame.GOAWAY: self._leaves,
-            Frame.WINDOW_UPDATE: self._window_update,
-            Frame.CONTINUATION: self._continuation,
-        }
 
     # -- the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        limit_reads(transport, SLICE_BYTES)
         self._transport = transport
         peer: Any = transport.get_extra_info("peername") or ("unknown", 0)
         self.peer = join_address(*peer[:2])
-        self._shared.connections.add(self)
-        self._out += [
-            frames.settings(
-                {
-                    SettingId.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
-                    SettingId.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-                    SettingId.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
-                }
-            ),
-            frames.window_update(0, CONNECTION_WINDOW - 65535),
-        ]
-        self.flush()
+        self.shared.connections.add(self)
+        transport.write(_GREETING)
 
     def data_received(self, data: bytes) -> None:
-        if self._late or len(data) > SLICE_BYTES:
-            if not self._late:
-                asyncio.get_running_loop().call_soon(self.go_on)
-            self._late += data
-            self._read_or_pause()
-        else:
-            self._receive(data)
+        self._rest += data
+        if self not in self.shared.late:
+            self.go_on(self.shared.first_slice)
 
-    def go_on(self) -> None:
-        """Handle the next slice of a long burst; other connections were served meanwhile."""
-        data, self._late = self._late[:SLICE_BYTES], self._late[SLICE_BYTES:]
+    def go_on(self, budget: int) -> int:
+        """Handle a slice of what has arrived; return what is left of the budget. What is left to do is late."""
         if self._transport is None or self._transport.is_closing():
-            self._late = b""
-            return
-        self._receive(data)
-        if self._late:
-            asyncio.get_running_loop().call_soon(self.go_on)
-        self._read_or_pause()
-
-    def _receive(self, data: bytes) -> None:
-        if self._rest:
-            data = self._rest + data
-        self._is_in_burst = True
+            self._rest = b""
+            return budget
         try:
-            used = self._take(data) if self._is_greeted else self._greet(data)
-            self._rest = data[used:]
+            used, budget = self._take(self._rest, budget)
         except Http2Error as error:
             self._fail(error.code, str(error))
-        finally:
-            self._is_in_burst = False
+            used = len(self._rest)
+        self._rest = self._rest[used:]
+        self._read_or_pause()
         self.flush()
+        return budget
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._rest = b""
         self._out.clear()
-        self._shared.connections.discard(self)
+        self.shared.connections.discard(self)
+        self.shared.late.pop(self, None)
         for stream in list(self.streams.values()):
-            self._abandon(stream)
+            stream.abandon()
 
     def pause_writing(self) -> None:
         self.is_choked = True
@@ -152,10 +117,18 @@ class Http2Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.is_choked = False
         self._read_or_pause()
-        self._pump_all()
+        self._pump_blocked()
         for stream in list(self.streams.values()):
             if not stream.unsent:
                 stream.wake()
+
+    def _read_or_pause(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        is_full = self._in_work > 0 and self.kept > self.shared.share_of(self)
+        is_wanted = not self.is_choked and not is_full and self not in self.shared.late
+        if is_wanted != self._transport.is_reading():
+            (self._transport.resume_reading if is_wanted else self._transport.pause_reading)()
 
     # -- what the server of the port calls
 
@@ -163,8 +136,7 @@ class Http2Connection(asyncio.Protocol):
         """Tell the peer to open no more calls, and close when the open calls have ended."""
         if self._transport is not None and not self._is_leaving:
             self._is_leaving = True
-            self._out.append(frames.goaway(self._last, Http2Code.NO_ERROR))
-            self._flush_soon()
+            self.write(frames.goaway(self._last, Http2Code.NO_ERROR))
             self._close_if_done()
 
     def abort(self) -> None:
@@ -176,75 +148,80 @@ class Http2Connection(asyncio.Protocol):
         """End calls whose message does not arrive, and the connection if it is silent or without calls."""
         self._noise = max(0, self._noise - 100)
         if not self._has_settings:
-            if now - self.last_used > FIRST_SECONDS:
+            if now - self._used_at > FIRST_SECONDS:
                 self.abort()
             return
         for stream in list(self.streams.values()):
-            is_late = not stream.is_half_closed and now - stream.opened_at > REQUEST_SECONDS
-            if is_late and (stream.buffer or stream.is_unary):
-                text = f"the request did not arrive within {REQUEST_SECONDS:g} s"
-                self.finish_stream(stream, GrpcCode.DEADLINE_EXCEEDED, text)
-        if not self.streams and now - self.last_used > IDLE_SECONDS:
+            stream.expire(now)
+        if not self.streams and now - self._used_at > IDLE_SECONDS:
             self.leave()
 
     # -- what streams call
 
-    def send_message(self, stream: GrpcStream, message: bytes) -> None:
-        if stream.is_closed or stream.ending is not None:
-            return
-        self._start(stream)
-        stream.outgoing.append(PREFIX.pack(0, len(message)) + message)
-        stream.unsent += len(message) + PREFIX.size
-        self._pump(stream)
-        self._flush_soon()
+    def write(self, *parts: bytes | memoryview) -> None:
+        """Write frames at the end of this turn of the event loop."""
+        self._out += parts
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
 
-    def finish_stream(self, stream: GrpcStream, code: GrpcCode, text: str) -> None:
-        if stream.is_closed or stream.ending is not None:
-            return
-        block = frames.trailers_block(code, text)
-        if not stream.started:  # trailers only: the response's header fields and its status are one block
-            stream.started = True
-            block = frames.RESPONSE_BLOCK + block
-        stream.ending = block
-        self._pump(stream)
-        self._flush_soon()
+    def block(self, stream: GrpcStream, *, by_connection: bool) -> None:
+        """Keep a stream whose messages wait; if its own window is full, only that window can wake it."""
+        self._blocked.pop(stream.id, None)
+        if by_connection:
+            self._blocked[stream.id] = stream  # last: streams take turns
+        self.keep(stream, stream.unsent - stream.kept_unsent)
+        stream.kept_unsent = stream.unsent
 
-    def reply(self, stream: GrpcStream, message: bytes) -> None:
-        size = len(message) + PREFIX.size
-        has_room = size <= self._max_frame and size <= self._window_out and size <= stream.send_window
-        if stream.is_closed or stream.started or self.is_choked or not has_room:
-            self.send_message(stream, message)
-            self.finish_stream(stream, GrpcCode.OK, "")
-            return
-        self._window_out -= size
-        number = stream.id
-        self._out += [
-            frame_header(len(frames.RESPONSE_BLOCK), Frame.HEADERS, frames.END_HEADERS, number),
-            frames.RESPONSE_BLOCK,
-            frame_header(size, Frame.DATA, 0, number),
-            PREFIX.pack(0, size - PREFIX.size),
-            message,
-            frame_header(len(frames.OK_BLOCK), Frame.HEADERS, frames.END_HEADERS | frames.END_STREAM, number),
-            frames.OK_BLOCK,
-        ]
-        self._close_stream(stream)
-        self._flush_soon()
+    @property
+    def is_over_share(self) -> bool:
+        """Whether the connection keeps so much that its new calls are refused; reading pauses at half of it."""
+        return self.kept > frames.STREAM_WINDOW and self.kept > 2 * self.shared.share_of(self)
+
+    def keep(self, stream: GrpcStream, size: int, *, in_work: bool = False) -> None:
+        """Count `size` more bytes of a call; too many messages in work pause reading."""
+        stream.kept += size
+        self.kept += size
+        self.shared.kept += size
+        if in_work:
+            stream.in_work += size
+            self._in_work += size
+            if self.kept > frames.STREAM_WINDOW:
+                self._read_or_pause()
+
+    def remove(self, stream: GrpcStream) -> None:
+        """Forget a call that has ended, and give back its memory."""
+        self.streams.pop(stream.id, None)
+        self._blocked.pop(stream.id, None)
+        self._in_work -= stream.in_work
+        stream.in_work = 0
+        self.keep(stream, -stream.kept)
+        if stream.need > frames.STREAM_WINDOW or stream.reserved:
+            self.shared.release(stream)
+        stream.drop()
+        if self._transport is not None and not self._transport.is_reading():
+            self._read_or_pause()
+
+    def close_call(self, stream: GrpcStream) -> None:
+        """End a call whose trailers are written."""
+        self._noise = max(0, self._noise - NOISE_OF_CALL)
+        self.remove(stream)
+        self._close_if_done()
+
+    def hear_noise(self) -> None:
+        """Count a frame that carries no call. Raises `Http2Error` if there are too many."""
+        self._noise += 1
+        if self._noise > MAX_NOISE:
+            text = f"more than {MAX_NOISE} frames without a completed call: pings, resets, settings"
+            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, text)
 
     # -- frames that arrive
 
-    def _greet(self, data: bytes) -> int:
-        preface = frames.PREFACE
-        if data[: len(preface)] != preface[: len(data)]:
-            self._refuse_other_protocol(data)
-            return len(data)
-        if len(data) < len(preface):
-            return 0
-        self._is_greeted = True
-        return len(preface) + self._take(data[len(preface) :])
-
-    def _take(self, data: bytes) -> int:
-        """Handle the complete frames in `data`; return the number of bytes used."""
+    def _take(self, data: bytes, budget: int) -> tuple[int, int]:
+        """Handle complete frames in `data`, as the budget allows; return the bytes used, and the rest of the budget."""
         at, end = 0, len(data)
+        if not self._is_greeted and (at := self._greet(data)) == 0:
+            return 0, budget
         while end - at >= FRAME_SIZE and self._transport is not None:
             high, low, kind, flags, number = FRAME.unpack_from(data, at)
             size = high << 8 | low
@@ -253,259 +230,158 @@ class Http2Connection(asyncio.Protocol):
             begin, stop = at + FRAME_SIZE, at + FRAME_SIZE + size
             if stop > end:
                 break
+            if budget <= 0:
+                self.shared.add_late(self)
+                break
             at = stop
-            number &= frames.MAX_WINDOW
-            if self._blocks.is_open and kind != Frame.CONTINUATION:
-                raise broken("a header block is continued by another frame")
-            if not self._has_settings and kind != Frame.SETTINGS:
-                raise broken("the first frame is not SETTINGS")
-            if kind == Frame.DATA:
-                self._data(flags, number, data[begin:stop])
-            elif kind == Frame.HEADERS:
-                self._headers(flags, number, data[begin:stop])
-            elif (handle := self._others.get(kind)) is not None:
-                handle(flags, number, data[begin:stop])
-            else:
-                self._hear_noise()  # types that HTTP/2 does not know are ignored
-        return at if self._transport is not None else end
+            is_header = kind in (Frame.HEADERS, Frame.CONTINUATION)
+            budget -= FRAME_COST + (size * HEADER_COST if is_header else size)
+            self._handle(kind, flags, number & frames.MAX_WINDOW, data[begin:stop])
+            if kind == Frame.SETTINGS:  # it may have changed all streams
+                budget = 0
+        return (at if self._transport is not None else end), budget
 
-    def _headers(self, flags: int, number: int, payload: bytes) -> None:
-        if (opening := self._blocks.begin(flags, number, payload)) is not None:
-            self._open(opening)
+    def _greet(self, data: bytes) -> int:
+        """Return the size of the preface if it has arrived, else 0."""
+        preface = frames.PREFACE
+        if data[: len(preface)] != preface[: len(data)]:
+            text = "this port speaks gRPC over HTTP/2 only: connect with a client of RocketMQ 5"
+            self._out = [frames.other_protocol_answer(data, text)]
+            self._close("no HTTP/2")
+            return len(data)
+        self._is_greeted = len(data) >= len(preface)
+        return len(preface) if self._is_greeted else 0
 
-    def _continuation(self, flags: int, number: int, payload: bytes) -> None:
-        self._hear_noise()
-        if (opening := self._blocks.go_on(flags, number, payload)) is not None:
-            self._open(opening)
+    def _handle(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        if self._blocks.is_open and kind != Frame.CONTINUATION:
+            raise frames.broken("a header block is continued by another frame")
+        if not self._has_settings and kind != Frame.SETTINGS:
+            raise frames.broken("the first frame is not SETTINGS")
+        if len(payload) != _SIZES.get(kind, len(payload)):  # type: ignore[call-overload]
+            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, f"{Frame(kind).name} of {len(payload)} bytes")
+        if kind not in _USEFUL:
+            self.hear_noise()
+        if number and kind in _OF_CONNECTION:
+            raise frames.broken(f"{Frame(kind).name} for stream {number}")
+        match kind:
+            case Frame.DATA:
+                self._data(flags, number, payload)
+            case Frame.HEADERS | Frame.CONTINUATION:
+                add = self._blocks.begin if kind == Frame.HEADERS else self._blocks.go_on
+                if (opening := add(flags, number, payload)) is not None:
+                    self._open(*opening)
+            case Frame.RST_STREAM:
+                self._check_opened(number, "RST_STREAM")
+                if (stream := self.streams.get(number)) is not None:
+                    stream.abandon()
+                    self._close_if_done()
+            case Frame.SETTINGS:
+                self._settings(flags, payload)
+            case Frame.PUSH_PROMISE:
+                raise frames.broken("a client cannot push")
+            case Frame.PING:
+                if not flags & frames.ACK:
+                    self.write(frames.frame(Frame.PING, frames.ACK, 0, payload))
+            case Frame.WINDOW_UPDATE:
+                self._window_update(number, int.from_bytes(payload, "big") & frames.MAX_WINDOW)
 
-    def _open(self, opening: Opening) -> None:
+    def _open(self, number: int, flags: int, fields: Fields) -> None:
         """Open a call, or take the trailers of an open one."""
-        number, flags, fields = opening
         if (stream := self.streams.get(number)) is not None:
             if not flags & frames.END_STREAM:
-                raise broken(f"stream {number} is opened twice")
-            self._half_close(stream)
+                raise frames.broken(f"stream {number} is opened twice")
+            stream.half_close()
             return
         if number % 2 == 0:
-            raise broken(f"a client cannot open stream {number}")
+            raise frames.broken(f"a client cannot open stream {number}")
         if number <= self._last:
-            self._hear_noise()  # the trailers of a call that we have ended
+            self.hear_noise()  # the trailers of a call that we have ended
             return
         self._last = number
-        self.last_used = self.clock.monotonic()
+        self._used_at = self.clock.monotonic()
         if len(self.streams) >= MAX_STREAMS or self._is_leaving:
-            self._hear_noise()
-            self._out.append(frames.reset(number, Http2Code.REFUSED_STREAM))
+            self.hear_noise()
+            self.write(frames.reset(number, Http2Code.REFUSED_STREAM))
         elif problem := not_grpc(fields):
-            self._refuse_request(number, *problem)
+            self.hear_noise()
+            block = frames.refusal_block(*problem)
+            self.write(frames.frame(Frame.HEADERS, frames.END_HEADERS | frames.END_STREAM, number, block))
+            self.write(frames.reset(number, Http2Code.NO_ERROR))
         else:
-            path = fields[b":path"].decode("latin-1")
-            stream = GrpcStream(self, number, path, fields, window=self._stream_window_out)
-            self.streams[number] = stream
-            self._shared.handler.opened(stream)
-            if flags & frames.END_STREAM and not stream.is_closed:
-                self._half_close(stream)
+            stream = self.streams[number] = GrpcStream(self, number, fields)
+            self.keep(stream, sum(map(len, fields.values())) + FIELD_BYTES * len(fields) + CALL_BYTES)
+            if self.is_over_share:
+                stream.finish(GrpcCode.RESOURCE_EXHAUSTED, "too many calls are open, or their answers are not read")
+                return
+            self.shared.handler.opened(stream)
+            if flags & frames.END_STREAM:
+                stream.half_close()
 
     def _data(self, flags: int, number: int, payload: bytes) -> None:
         size = len(payload)
         self._window_in -= size
         if self._window_in < 0:
             raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
-        self._used_window += size
-        if self._used_window > CONNECTION_WINDOW // 2:
-            self._out.append(frames.window_update(0, self._used_window))
-            self._window_in += self._used_window
-            self._used_window = 0
+        if self._window_in < CONNECTION_WINDOW // 2:
+            self.write(frames.window_update(0, CONNECTION_WINDOW - self._window_in))
+            self._window_in = CONNECTION_WINDOW
+        self._check_opened(number, "DATA")
+        payload = unpadded(flags, payload)
+        if not payload and not flags & frames.END_STREAM:
+            self.hear_noise()
         stream = self.streams.get(number)
         if stream is None or stream.is_half_closed:
-            if number > self._last or number == 0:
-                raise broken(f"DATA for stream {number}, which is not open")
-            self._hear_noise()
+            self.hear_noise()  # the rest of a call that we have ended
             return
-        if flags & frames.PADDED:
-            payload = unpadded(flags, payload)
-        if not payload and not flags & frames.END_STREAM:
-            self._hear_noise()
-        stream.take(size, payload)
-        if flags & frames.END_STREAM and not stream.is_closed:
-            self._half_close(stream)
+        if payload:
+            stream.take(size, payload)
+        if flags & frames.END_STREAM:
+            stream.half_close()
 
-    def _priority(self, flags: int, number: int, payload: bytes) -> None:
-        if len(payload) != 5:
-            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
-        self._hear_noise()
-
-    def _reset(self, flags: int, number: int, payload: bytes) -> None:
-        if len(payload) != 4:
-            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "RST_STREAM has 4 bytes")
-        if number == 0 or number > self._last:
-            raise broken(f"RST_STREAM for stream {number}, which is not open")
-        self._hear_noise()
-        if (stream := self.streams.get(number)) is not None:
-            self._abandon(stream)
-            self._close_if_done()
-
-    def _settings(self, flags: int, number: int, payload: bytes) -> None:
-        if number or len(payload) % _PAIR.size or (flags & frames.ACK and payload):
-            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size or for a stream")
+    def _settings(self, flags: int, payload: bytes) -> None:
+        if len(payload) % _PAIR.size or (flags & frames.ACK and payload):
+            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
         self._has_settings = True
         if flags & frames.ACK:
             return
-        self._hear_noise()
-        for name, value in _PAIR.iter_unpack(payload):
-            if name == SettingId.ENABLE_PUSH and value > 1:
-                raise broken(f"ENABLE_PUSH is {value}")
-            if name == SettingId.MAX_FRAME_SIZE:
-                if not frames.MAX_FRAME <= value < 1 << 24:
-                    raise broken(f"MAX_FRAME_SIZE is {value}")
-                self._max_frame = min(value, 4 * frames.MAX_FRAME)
-            elif name == SettingId.INITIAL_WINDOW_SIZE:
-                self._change_windows(value)
-        self._out.append(frames.frame(Frame.SETTINGS, frames.ACK, 0))
-        self._pump_all()
+        values = dict(_PAIR.iter_unpack(payload))
+        if (push := values.get(SettingId.ENABLE_PUSH, 0)) > 1:
+            raise frames.broken(f"ENABLE_PUSH is {push}")
+        if not frames.MAX_FRAME <= (size := values.get(SettingId.MAX_FRAME_SIZE, self.max_frame)) < 1 << 24:
+            raise frames.broken(f"MAX_FRAME_SIZE is {size}")
+        if (window := values.get(SettingId.INITIAL_WINDOW_SIZE, self.initial_window)) > frames.MAX_WINDOW:
+            raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {window}")
+        self.max_frame = min(size, 4 * frames.MAX_FRAME)
+        is_larger, self.initial_window = window > self.initial_window, window
+        self.write(frames.frame(Frame.SETTINGS, frames.ACK, 0))
+        for stream in list(self.streams.values()) if is_larger else ():
+            if stream.unsent:
+                stream.pump()
 
-    def _change_windows(self, value: int) -> None:
-        if value > frames.MAX_WINDOW:
-            raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}")
-        change = value - self._stream_window_out
-        self._stream_window_out = value
-        for stream in self.streams.values():
-            stream.send_window += change
-            if stream.send_window > frames.MAX_WINDOW:
-                raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, f"the window of stream {stream.id} is too large")
-
-    def _push(self, flags: int, number: int, payload: bytes) -> None:
-        raise broken("a client cannot push")
-
-    def _ping(self, flags: int, number: int, payload: bytes) -> None:
-        if number or len(payload) != 8:
-            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "PING has 8 bytes and no stream")
-        self._hear_noise()
-        if not flags & frames.ACK:
-            self._out.append(frames.frame(Frame.PING, frames.ACK, 0, payload))
-
-    def _leaves(self, flags: int, number: int, payload: bytes) -> None:
-        """Take a GOAWAY: the peer closes the connection itself, when its calls have ended."""
-        self._hear_noise()
-
-    def _window_update(self, flags: int, number: int, payload: bytes) -> None:
-        if len(payload) != 4:
-            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes")
-        size = int.from_bytes(payload, "big") & frames.MAX_WINDOW
-        if size == 0 or number > self._last:
-            raise broken(f"WINDOW_UPDATE of {size} for stream {number}")
-        if number == 0:
-            self._window_out += size
-            if self._window_out > frames.MAX_WINDOW:
-                raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, "the connection's window is too large")
-            self._pump_all()
-        elif (stream := self.streams.get(number)) is None:
-            self._hear_noise()
-        elif (window := stream.send_window + size) > frames.MAX_WINDOW:
-            self.end_stream(stream, Http2Code.FLOW_CONTROL_ERROR)
-        else:
-            stream.send_window = window
-            self._pump(stream)
-
-    def _half_close(self, stream: GrpcStream) -> None:
-        if stream.is_half_closed:
+    def _window_update(self, number: int, size: int) -> None:
+        if size == 0:
+            raise frames.broken(f"WINDOW_UPDATE of 0 for stream {number}")
+        if number:
+            self._check_opened(number, "WINDOW_UPDATE")
+            if (stream := self.streams.get(number)) is not None:
+                stream.allow(size)
             return
-        stream.is_half_closed = True
-        if stream.buffer:
-            self.finish_stream(stream, GrpcCode.INVALID_ARGUMENT, "the last message is incomplete")
-        elif stream.half_closed is not None:
-            stream.half_closed()
+        self.window_out += size
+        if self.window_out > frames.MAX_WINDOW:
+            raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, "the connection's window is too large")
+        self._pump_blocked()
 
-    def _hear_noise(self) -> None:
-        self._noise += 1
-        if self._noise > MAX_NOISE:
-            text = f"more than {MAX_NOISE} frames without a completed call: pings, resets, settings"
-            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, text)
+    def _check_opened(self, number: int, kind: str) -> None:
+        if not 0 < number <= self._last:
+            raise frames.broken(f"{kind} for stream {number}, which is not open")
 
-    # -- messages of streams, and their memory
+    def _pump_blocked(self) -> None:
+        for stream in list(self._blocked.values()):
+            if self.window_out <= 0 or self.is_choked:
+                return
+            stream.pump()
 
-    def reserve(self, stream: GrpcStream) -> None:
-        """Let the peer send the rest of an incomplete message, when there is memory for it."""
-        memory = self._shared.memory
-        try:
-            memory.take(self, stream.need, text="clients send too many large messages at once: send less at once")
-        except LimitReached as error:
-            waiting = self._shared.waiting
-            if stream.need <= STREAM_WINDOW or len(waiting) >= MAX_WAITING:
-                self.finish_stream(stream, GrpcCode.RESOURCE_EXHAUSTED, str(error))
-            else:
-                waiting.append(stream)
-            return
-        stream.reserved = stream.need
-        self.open_window(stream, stream.need - len(stream.buffer))
-
-    def open_window(self, stream: GrpcStream, wanted: int) -> None:
-        """Let the peer send at least `wanted` more bytes of a stream."""
-        if wanted > stream.window_in and not stream.is_half_closed:
-            self._out.append(frames.window_update(stream.id, wanted - stream.window_in))
-            stream.window_in = wanted
-            self._flush_soon()
-
-    def hold(self, stream: GrpcStream, size: int) -> None:
-        """Count the bytes of a message in work; too many pause reading."""
-        stream.held += size
-        self._held += size
-        if self._held > MAX_HELD_BYTES:
-            self._read_or_pause()
-
-    def _release(self, stream: GrpcStream) -> None:
-        if stream.held:
-            self._held -= stream.held
-            stream.held = 0
-            self._read_or_pause()
-        if stream.reserved:
-            self._shared.memory.give(self, stream.reserved)
-            stream.reserved = 0
-            waiting = self._shared.waiting
-            for _ in range(len(waiting)):
-                if not (other := waiting.popleft()).is_closed:
-                    other.connection.reserve(other)
-
-    def _read_or_pause(self) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        is_wanted = not self.is_choked and self._held <= MAX_HELD_BYTES and not self._late
-        if is_wanted != self._transport.is_reading():
-            (self._transport.resume_reading if is_wanted else self._transport.pause_reading)()
-
-    # -- ends of streams
-
-    def end_stream(self, stream: GrpcStream, code: Http2Code) -> None:
-        """Reset a stream of which the peer broke the rules."""
-        self._out.append(frames.reset(stream.id, code))
-        self._flush_soon()
-        self._abandon(stream)
-
-    def _abandon(self, stream: GrpcStream) -> None:
-        """End a call that client or network have ended."""
-        self._remove(stream)
-        if stream.ended is not None:
-            stream.ended()
-
-    def _close_stream(self, stream: GrpcStream) -> None:
-        """End a call whose trailers are written."""
-        if not stream.is_half_closed:  # the client need not send the rest
-            self._out.append(frames.reset(stream.id, Http2Code.NO_ERROR))
-        self._noise = max(0, self._noise - NOISE_OF_CALL)
-        self._remove(stream)
-        self._close_if_done()
-
-    def _remove(self, stream: GrpcStream) -> None:
-        stream.is_closed = True
-        self.streams.pop(stream.id, None)
-        if stream.need > STREAM_WINDOW and not stream.reserved and stream in self._shared.waiting:
-            self._shared.waiting.remove(stream)
-        self._blocked.pop(stream.id, None)
-        stream.outgoing.clear()
-        stream.buffer = bytearray()
-        if stream.held or stream.reserved:
-            self._release(stream)
-        stream.wake()
+    # -- ends, and what is written
 
     def _close_if_done(self) -> None:
         if self._is_leaving and not self.streams and self._transport is not None:
@@ -513,75 +389,19 @@ class Http2Connection(asyncio.Protocol):
             self._transport.close()
 
     def _fail(self, code: Http2Code, text: str) -> None:
-        self._shared.refusals.note("http2", self.peer, "connection of %s is closed: %s", self.peer, text)
         self._out.append(frames.goaway(self._last, code, text))
+        self._close(text)
+
+    def _close(self, reason: str) -> None:
+        self.shared.refusals.note("http2", self.peer, "connection of %s is closed: %s", self.peer, reason)
         self.flush()
         if self._transport is not None:
             self._transport.close()
-
-    def _refuse_request(self, number: int, http_status: int, text: str) -> None:
-        """Answer a request that is HTTP/2 but not gRPC."""
-        self._hear_noise()
-        block = frames.refusal_block(http_status, text)
-        self._out.append(frames.frame(Frame.HEADERS, frames.END_HEADERS | frames.END_STREAM, number, block))
-        self._out.append(frames.reset(number, Http2Code.NO_ERROR))
-
-    def _refuse_other_protocol(self, data: bytes) -> None:
-        text = "this port speaks gRPC over HTTP/2 only: connect with a client of RocketMQ 5"
-        self._shared.refusals.note("http2", self.peer, "connection of %s is closed: no HTTP/2", self.peer)
-        self._out = [frames.other_protocol_answer(data, text)]
-        self.flush()
-        if self._transport is not None:
-            self._transport.close()
-
-    # -- output
-
-    def _start(self, stream: GrpcStream) -> None:
-        if not stream.started:
-            stream.started = True
-            block = frames.RESPONSE_BLOCK
-            self._out += [frame_header(len(block), Frame.HEADERS, frames.END_HEADERS, stream.id), block]
-
-    def _pump_all(self) -> None:
-        for stream in list(self._blocked.values()):
-            self._pump(stream)
-
-    def _pump(self, stream: GrpcStream) -> None:
-        """Write as much of a stream's messages as the windows allow; then its trailers."""
-        outgoing = stream.outgoing
-        while outgoing and not self.is_choked:
-            part = outgoing[0]
-            size = min(len(part), self._max_frame, stream.send_window, self._window_out)
-            if size <= 0:
-                break
-            self._out += [frame_header(size, Frame.DATA, 0, stream.id), part[:size]]
-            stream.send_window -= size
-            self._window_out -= size
-            stream.unsent -= size
-            if size == len(part):
-                outgoing.popleft()
-            else:
-                outgoing[0] = memoryview(part)[size:]
-        if outgoing:
-            self._blocked[stream.id] = stream
-            return
-        self._blocked.pop(stream.id, None)
-        if (block := stream.ending) is not None:
-            flags = frames.END_HEADERS | frames.END_STREAM
-            self._out += [frame_header(len(block), Frame.HEADERS, flags, stream.id), block]
-            self._close_stream(stream)
-        elif not self.is_choked:
-            stream.wake()
-
-    def _flush_soon(self) -> None:
-        if not self._is_in_burst and not self._is_flushing:
-            self._is_flushing = True
-            asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write all frames of this burst."""
+        """Write all frames of this turn."""
         self._is_flushing = False
         if self._out and self._transport is not None:
-            self.last_used = self.clock.monotonic()
+            self._used_at = self.clock.monotonic()
             out, self._out = self._out, []
             self._transport.write(b"".join(out))

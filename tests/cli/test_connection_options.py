@@ -117,7 +117,7 @@ def given():
         @click.command()
         @connection_options.connection_options(hidden=False)
         def command():
-            found.append(connection_options.connections())
+            found.append(connection_options.connections(waits=True))
 
         command.main(arguments, standalone_mode=False)
         return found[0]
@@ -125,8 +125,11 @@ def given():
     return parse
 
 
-def test_nothing_given_leaves_it_to_the_environment(given):
-    assert given() is None
+def test_nothing_given_leaves_it_to_the_environment(given, monkeypatch):
+    assert (given().tls, given().access_key) == (None, None)
+    monkeypatch.setenv("PYROMQ_ACCESS_KEY", "ann")
+    monkeypatch.setenv("PYROMQ_SECRET_KEY", "secret")
+    assert given().access_key == "ann"
 
 
 def test_options_stand_for_fields(given):
@@ -149,3 +152,12 @@ def test_a_secret_may_be_in_a_file(given, tmp_path):
 def test_options_and_environment_add_up(given, monkeypatch):
     monkeypatch.setenv("PYROMQ_SECRET_KEY", "4711")
     assert given("--access-key", "me") == connections_of(None, {"PYROMQ_ACCESS_KEY": "me", "PYROMQ_SECRET_KEY": "4711"})
+
+
+def test_all_clients_of_a_command_share_what_they_know_of_silent_servers(given):
+    @click.command()
+    def command():
+        return [connection_options.connections().silent for _ in range(2)]
+
+    first, second = command.main([], standalone_mode=False)
+    assert first is second is not None

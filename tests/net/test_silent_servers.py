@@ -81,3 +81,16 @@ async def test_a_slow_request_does_not_make_a_server_silent():
         await until(lambda: link.connections == 1)  # the look for a sign of life
         assert (await ask(pool, link.address)).code == 0
         assert silent.since_ms(link.address) is None
+
+
+async def test_a_slow_server_is_silent_only_until_its_first_late_answer(monkeypatch):
+    monkeypatch.setattr(silent_servers, "LIFE_SECONDS", 0.05)
+    async with Cluster(linked=True) as cluster, watched() as (pool, silent):
+        link = cluster.links[0]
+        await ask(pool, link.address)
+        link.answers.delay_seconds = 0.1
+        with pytest.raises(SilentServer, match="takes requests, but answers none"):
+            await ask(pool, link.address)
+        await until(lambda: silent.since_ms(link.address) is None)
+        for _ in range(3):
+            assert (await ask(pool, link.address)).code == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +29,7 @@ NAMESRV = "NAMESRV_ADDR"
 # Keys in click's `Context.meta`, which lasts for one command.
 _GIVEN = "pyromq.connections"  # environment variables set by options or by the pyromq context
 _NAMESRV = "pyromq.namesrv"  # name servers of this command
+_SILENT = "pyromq.silent"  # servers that do not answer this command
 
 
 def namesrv_option(command: F) -> F:
@@ -75,19 +77,21 @@ def connection_options(*only: str, hidden: bool) -> Callable[[F], F]:
     return add
 
 
-def connections() -> ConnectionConfig | None:
-    """Return the connection settings from this command's options.
+def connections(*, waits: bool = False) -> ConnectionConfig:
+    """Return the connection settings from this command's options and the environment.
 
-    None without options: clients then read the environment.
+    With these settings, all clients of the command wait once for a broker that hangs. A command that `waits` for
+    messages, or that serves, has its requests wait until the broker is back.
     """
-    context = click.get_current_context(silent=True)
-    given = context.meta.get(_GIVEN) if context is not None else None
-    if not given:
-        return None
-    # Imported late: an import above would double the time of `pyromq --help`.
+    # Imported late: imports above would double the time of `pyromq --help`.
     from pyromq.client.cluster.environment import connections_with
+    from pyromq.clock import SystemClock
+    from pyromq.net.silent_servers import SilentServers
 
-    return connections_with(given)
+    context = click.get_current_context(silent=True)
+    meta = context.meta if context is not None else {}
+    found = connections_with(meta.get(_GIVEN, {}))
+    return found if waits else replace(found, silent=meta.setdefault(_SILENT, SilentServers(SystemClock())))
 
 
 def use(ctx: click.Context, variables: Mapping[str, str]) -> None:

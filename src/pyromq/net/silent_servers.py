@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock
-from pyromq.errors import MQError, SilentServer, Unavailable
-from pyromq.net.tasks import every
+from pyromq.errors import DeadlineExceeded, MQError, SilentServer, Unavailable
+from pyromq.net.tasks import Tasks, every
 from pyromq.remoting.command import Response
 from pyromq.remoting.dispatch import Completed, Dispatcher
 from pyromq.remoting.headers import BrokerState
@@ -17,22 +17,26 @@ if TYPE_CHECKING:  # a pool's configuration has an object of this class
     from pyromq.net.channel import Pool
     from pyromq.net.connection_config import ConnectionConfig
 
-SUSPECT_SECONDS = 1.0  # a server is probed if a request has waited this long and the server has sent nothing since
-LIFE_SECONDS = 1.5  # time limit of the reply to a probe, enough for a slow server
-LOOK_SECONDS = 0.5  # pause between two looks at suspected and silent servers
+SUSPECT_SECONDS = 0.3  # a server is probed if a request has waited this long and the server has sent nothing since
+LIFE_SECONDS = 1.5  # a server that has sent nothing for this long after a probe is silent: users wait for its answers
+LATE_SECONDS = 5.0  # time limit of the reply to a probe: a later reply still shows that a silent server is only slow
+LOOK_SECONDS = 0.1  # pause between two looks for suspected and silent servers
 
 
 class SilentServers:
     """The servers that do not answer, by address, for all connections with this object in their `ConnectionConfig`.
 
     A slow request alone does not make a server silent: `keep_looking` probes the server over a connection of its own.
-    Requests to a silent server, also those under way, fail with `SilentServer` until the server answers again.
+    Requests to a silent server, also those under way, fail with `SilentServer` until the server answers again. A slow
+    server, which answers a probe late, gets twice that time from then on.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         # Silent servers: monotonic time of their last reply, and what is wrong.
         self._silent: dict[str, tuple[float, str]] = {}
+        self._heard: dict[str, float] = {}  # monotonic time of the last reply to a request
+        self._patience: dict[str, float] = {}  # seconds after a probe from which on a server is silent, if slow before
         self._looking = False
         self._waiting: dict[str, dict[Completed, float]] = {}  # requests under way, with the times of their sending
 
@@ -64,7 +68,7 @@ class SilentServers:
             if waiting.pop(complete, None) is None:
                 return  # the server was found silent meanwhile
             if not isinstance(result, MQError):
-                waiting.update(dict.fromkeys(waiting, self._clock.monotonic()))
+                self._replied(address)
             answered(result)
 
         waiting[complete] = self._clock.monotonic()
@@ -77,16 +81,19 @@ class SilentServers:
         if self._looking:
             return
         self._looking = True
-
-        pool = Pool(Dispatcher(), self._clock, replace(connections, silent=None))
+        pool, probes = Pool(Dispatcher(), self._clock, replace(connections, silent=None)), Tasks()
+        probed: dict[str, asyncio.Task[None]] = {}
 
         async def look() -> None:
-            await asyncio.gather(*(self._look(pool, each) for each in self._doubtful()))
+            for address in self._doubtful():
+                if address not in probed or probed[address].done():
+                    probed[address] = probes.start(self._probe(pool, address), name=f"probe {address}")
 
         try:
             await every(LOOK_SECONDS, look, self._clock)
         finally:
             self._looking = False
+            await probes.stop()
             await pool.close()
 
     def _doubtful(self) -> list[str]:
@@ -97,21 +104,32 @@ class SilentServers:
         }
         return sorted(suspects | self._silent.keys())
 
-    async def _look(self, pool: Pool, address: str) -> None:
+    async def _probe(self, pool: Pool, address: str) -> None:
+        began = self._clock.monotonic()
         asking = asyncio.create_task(_sign_of_life(pool, address))
         try:
             # Unlike `asyncio.timeout`, this accepts an answer that arrived while the event loop was busy.
-            await asyncio.wait({asking}, timeout=LIFE_SECONDS)
-            if not asking.done():
+            await asyncio.wait({asking}, timeout=self._patience.get(address, LIFE_SECONDS))
+            if not asking.done() and self._heard.get(address, began) <= began:
                 is_connected = pool.open_channel(address) is not None
                 wrong = "takes requests, but answers none" if is_connected else "cannot be reached"
                 self._fall_silent(address, f"{address} {wrong}")
-            elif isinstance(error := asking.exception(), Unavailable):
-                self._fall_silent(address, str(error))
-            else:
-                self._silent.pop(address, None)
+            await asyncio.wait({asking})
         finally:
             asking.cancel()
+        error = asking.exception()
+        if not isinstance(error, Unavailable):
+            self._patience[address] = max(LIFE_SECONDS, 2 * (self._clock.monotonic() - began))
+            self._silent.pop(address, None)
+            self._replied(address)
+        elif not isinstance(error, DeadlineExceeded):
+            self._fall_silent(address, str(error))
+
+    def _replied(self, address: str) -> None:
+        """Note that a server has replied: its other requests have waited since now, as far as suspicion goes."""
+        now = self._heard[address] = self._clock.monotonic()
+        if waiting := self._waiting.get(address):
+            waiting.update(dict.fromkeys(waiting, now))
 
     def _fall_silent(self, address: str, reason: str) -> None:
         waiting = self._waiting.get(address, {})
@@ -128,4 +146,4 @@ class SilentServers:
 
 async def _sign_of_life(pool: Pool, address: str) -> None:
     """Send a server a probe. A refusal is a reply, too."""
-    await (await pool.channel(address)).call(BrokerState(), timeout=2 * LIFE_SECONDS)
+    await (await pool.channel(address)).call(BrokerState(), timeout=LATE_SECONDS)

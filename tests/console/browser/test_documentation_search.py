@@ -43,7 +43,7 @@ def test_results_follow_what_is_typed_into_the_sidebar_and_the_box(chromium, sit
     _, html = site
     chromium.get(f"file://{html}/docs/how-to/retries.html")
     chromium.find_element(By.CSS_SELECTOR, ".sidebar-search").send_keys("celery\n")
-    assert titles(chromium)[0] == "From Celery"
+    assert titles(chromium)[0] == "Celery"
     box = chromium.find_element(By.ID, "site-search")
     box.clear()
     box.send_keys("zzzzzz")

@@ -91,7 +91,7 @@ def console(
         namesrv,
         data,
         host=host,
-        connections=connections(),
+        connections=connections(waits=True),
         tls_cert=cert,
         tls_key=key,
         behind_tls=behind_tls,

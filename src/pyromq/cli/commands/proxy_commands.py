@@ -15,7 +15,7 @@ from pyromq.cli import run_servers, tls_settings
 from pyromq.cli.command_tree import Command
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.ranges import WholeNumber
-from pyromq.client.cluster.environment import CA, CERT, CHECK_HOST, KEY, connections_of
+from pyromq.client.cluster.environment import CA, CERT, CHECK_HOST, KEY
 from pyromq.errors import UsageError
 from pyromq.extras import install_command
 from pyromq.net.tls.tls_server import ServerTlsConfig, TlsMode
@@ -102,7 +102,7 @@ def _config(
         port=GRPC_PORT if port is None else port,
         advertised=advertise,
         tls=tls_settings.server_tls(properties) if server_cert else None,
-        connections=connections_of(connections()),
+        connections=connections(waits=True),
         listening=None if listening is None else socket.socket(fileno=listening),
         **options,
     )

@@ -26,7 +26,6 @@ from pyromq.cli.server_properties import (
     read_properties,
     shared_name_server_settings,
 )
-from pyromq.client.cluster.environment import connections_of
 from pyromq.errors import UsageError
 from pyromq.nameserver.name_server_config import NameServerConfig
 from pyromq.net.address_server import parse_addresses
@@ -322,7 +321,7 @@ def _connections(
 
     With `same_process` the first name server runs in this process.
     """
-    given = connections_of(connections())
+    given = connections(waits=True)
     tls = given.tls
     if tls is not None:
         tls = tls_settings.with_certificate_of(tls, own)

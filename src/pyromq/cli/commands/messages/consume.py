@@ -33,15 +33,12 @@ from pyromq.cli.times import END, Start, read_start, read_time
 from pyromq.client.blocking.consumers import PullConsumer
 from pyromq.client.blocking.sigint import sigterm_calls
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, Damaged
-from pyromq.client.cluster.environment import connections_of
-from pyromq.clock import SystemClock, local_time
+from pyromq.clock import local_time
 from pyromq.errors import SubscriptionParseFailed, UndecodableBody, UsageError
 from pyromq.excerpt import escaped
 from pyromq.filter.filter import check_tag_words, looks_like_sql, wanted_by
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import TOOLS_GROUP
-from pyromq.net.connection_config import ConnectionConfig
-from pyromq.net.silent_servers import SilentServers
 from pyromq.platforms import platform
 
 FIELDS: dict[str, tuple[str, Callable[[StoredMessage], str | bytes]]] = {
@@ -151,7 +148,7 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
     config = ConsumerConfig(auto_commit=False) if group is None else _as_member(start, until, choice)
     config = replace(config, damaged=damaged, deliver_undecodable=True)  # undecodable messages are reported
     stop = partial(signal.raise_signal, signal.SIGINT)
-    config = replace(config, connections=_connections(is_member=group is not None), namespace=choice["namespace"])
+    config = replace(config, connections=connections(waits=group is not None), namespace=choice["namespace"])
     with sigterm_calls(stop), PullConsumer(group or TOOLS_GROUP, namesrv, config=config) as consumer:
         queues = _queues(consumer, topic, choice["queue_ids"])
         if group is None:
@@ -163,13 +160,6 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
             print_waiting()
         with OutputWatch(consumer.close):
             _print(islice(messages, choice["count"]), show)
-
-
-def _connections(*, is_member: bool) -> ConnectionConfig | None:
-    """Return the connection settings. A reader waits once for a broker that hangs, a member until it is back."""
-    if is_member:
-        return connections()
-    return replace(connections_of(connections()), silent=SilentServers(SystemClock()))
 
 
 def _warn_of_odd_tags(tags: str) -> None:

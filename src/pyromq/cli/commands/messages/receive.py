@@ -71,7 +71,7 @@ def receive(topic: str, group: str, ack: bool, namesrv: str, output: str, **choi
         raise click.UsageError(str(error)) from error
     config = ConsumerConfig(
         consume_from=ConsumeFrom.FIRST if choice["start"] == "beginning" else ConsumeFrom.LAST,
-        connections=connections(),
+        connections=connections(waits=choice["follow"]),
         namespace=choice["namespace"],
         deliver_undecodable=True,  # undecodable messages are reported
     )

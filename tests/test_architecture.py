@@ -81,6 +81,7 @@ PLACES: dict[str, set[str]] = {
     "asyncio": {
         "net", "client", "testing", "cli", "console", "proxy", "clock", "metrics", "platforms",
         "nameserver.nameserver", "broker.broker", "broker.name_server_registration", "broker.replication",
+        "celery.task_feed",
     },
     # `message`: the bytes of an address, no connection; the console's server is uvicorn, on a port of ours.
     # `ha_service` writes memory views of the log to its sockets: transports would copy them. `inbox` wakes kombu.

@@ -11,8 +11,10 @@ from kombu.pidbox import Mailbox
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 from pyromq import ConsumeFrom, ConsumerConfig, Message, SimpleConsumer
+from pyromq.celery.rocketmq_channel import MAX_UNLIMITED
+from pyromq.celery.task_feed import WAIT_SECONDS
 from pyromq.clock import SystemClock
-from pyromq.errors import UsageError
+from pyromq.errors import IllegalMessage, UsageError
 from pyromq.testing import BlockingCluster
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
@@ -89,6 +91,52 @@ def test_the_prefetch_count_limits_unacknowledged_messages(connect):
     assert sorted(each.decode() for each in receiving.messages + other.messages) == [0, 1, 2, 3, 4]
 
 
+def test_messages_of_a_queue_arrive_in_order(connection):
+    for number in range(20):
+        publish(connection, number)
+    assert Receiving(connection, Queue("tasks")).until(20) == list(range(20))
+
+
+def test_a_queue_that_is_consumed_later_waits_for_no_other(connection):
+    publish(connection, "late", "second")
+    receiving = Receiving(connection, Queue("first"))
+    receiving.drain(0.1)
+    receiving.consumer.add_queue(Queue("second"))
+    began = time.monotonic()
+    receiving.consumer.consume()
+    assert receiving.until(1) == ["late"]
+    assert time.monotonic() - began < WAIT_SECONDS / 2
+
+
+def test_waiting_messages_of_a_cancelled_consumer_are_visible_at_once(connection):
+    for number in range(3):
+        publish(connection, number)
+    receiving = Receiving(connection, Queue("tasks"))
+    wait_until(lambda: receiving.channel._room() == MAX_UNLIMITED - 3)
+    receiving.consumer.cancel()
+    other = Receiving(connection, Queue("tasks"))
+    assert sorted(other.until(3)) == [0, 1, 2]
+
+
+def test_an_expired_message_is_dropped(connection):
+    publish(connection, "stale", expiration=0.001)
+    publish(connection, "fresh", expiration=60)
+    time.sleep(0.002)
+    assert connection.channel().basic_get("tasks").decode() == "fresh"
+
+
+def test_text_is_stored_as_text(cluster, connection):
+    publish(connection, {"name": "Zoë"})
+    with SimpleConsumer("looking", cluster.namesrv, config=FIRST) as looking:
+        looking.subscribe("tasks")
+        [message] = looking.receive()
+    assert json.loads(json.loads(message.body)["body"]) == {"name": "Zoë"}
+    publish(connection, {"name": "Zoë"}, serializer="pickle")
+    receiving = Receiving(connection, Queue("tasks"))
+    receiving.consumer.accept = {"application/json", "application/x-python-serialize"}
+    assert receiving.until(2) == [{"name": "Zoë"}] * 2
+
+
 def test_what_a_closed_channel_had_comes_again_at_once(connect):
     connection = connect()
     publish(connection, "work")
@@ -127,6 +175,12 @@ def test_a_fanout_exchange_reaches_every_process_that_is_there(connect):
     receivers = [Receiving(connect(), Queue("", exchange, exclusive=True), no_ack=True) for _ in range(2)]
     Producer(connect()).publish("extra", exchange=exchange, declare=[exchange])
     assert [each.until(1) for each in receivers] == [["extra"], ["extra"]]
+
+
+def test_an_undeclared_exchange_reaches_the_processes_that_read_it(connect):
+    receiving = Receiving(connect(), Queue("", Exchange("news", type="fanout"), exclusive=True), no_ack=True)
+    Producer(connect()).publish("extra", exchange="news")
+    assert receiving.until(1) == ["extra"]
 
 
 def test_a_topic_exchange_matches_routing_keys(connect):
@@ -206,6 +260,11 @@ def test_a_body_of_another_sender_becomes_a_dead_letter(cluster, connection):
     wait_until(lambda: cluster.broker.topics.find("%DLQ%celery") is not None)
     [message] = dead.receive()
     assert (message.body, message.properties["RETRY_REASON"]) == (b"not of kombu", "the body is no message of kombu")
+
+
+def test_a_body_that_is_too_large_is_refused_with_advice(connection):
+    with pytest.raises(IllegalMessage, match=r"queue 'tasks': .* 4194304 .*; set task_compression='gzip'"):
+        publish(connection, "x" * (4 << 20))
 
 
 def test_messages_are_found_by_the_task_s_id_and_name(cluster, connection):

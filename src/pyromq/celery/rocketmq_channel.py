@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -19,7 +20,7 @@ from pyromq.celery.inbox import Inbox
 from pyromq.celery.queue_names import exchange_topic, queue_topic
 from pyromq.celery.rocketmq_connection import RocketConnection
 from pyromq.celery.task_feed import TaskFeed
-from pyromq.errors import IllegalMessage, MQError, ReceiptHandleExpired, UsageError
+from pyromq.errors import IllegalMessage, ReceiptHandleExpired, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import Message, StoredMessage
 
@@ -65,7 +66,8 @@ class RocketChannel(virtual.Channel):
         self._readers: dict[str, BroadcastReader] = {}  # by exchange
         self._no_ack: set[str] = set()
         self._received: dict[str, StoredMessage] = {}  # by delivery tag
-        self._waiting = 0  # messages in the inbox
+        self._waiting: dict[str, deque[StoredMessage]] = {}  # messages of each queue without a callback yet
+        self._is_delivering = False  # a message is neither in `_waiting` nor known to `qos`
         self._count = 0
 
     @property
@@ -76,8 +78,9 @@ class RocketChannel(virtual.Channel):
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
         """Store a message in each durable queue that it is routed to, or send it to the queues of single processes.
 
-        A message that no declared queue takes goes to the queues of single processes if it is transient. Otherwise
-        raises `UsageError`, since it would be lost; the default exchange takes it, as it names the queue.
+        A message that no declared queue takes goes to the queues of single processes if it is transient, or if there
+        are some at an exchange that this connection has not declared. Otherwise raises `UsageError`, since it would be
+        lost; the default exchange takes it, as it names the queue.
         """
         self._inplace_augment_message(message, exchange, routing_key)
         routed = self._routed(exchange, routing_key)
@@ -87,15 +90,20 @@ class RocketChannel(virtual.Channel):
             durable = [routing_key]
         for queue in durable:
             self._put(queue, message)
-        kind = self.connection.state.exchanges.get(exchange, {}).get("type", "direct")
-        has_own = len(durable) < len(routed)
-        if kind == "fanout" or has_own or (not durable and (is_transient or kind == "topic")):
+        is_broadcast = self._kind(exchange) == "fanout" or len(durable) < len(routed)
+        if is_broadcast or (not durable and (is_transient or self._kind(exchange) == "topic")):
             self._broadcast(exchange, message)
         elif not durable:
             raise UsageError(
                 f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r} on this connection:"
                 " declare the queue before publishing"
             )
+
+    def _kind(self, exchange: str) -> str:
+        """Return the type of an exchange. An undeclared one that other processes read is a fanout exchange."""
+        if exchange in self.connection.state.exchanges:
+            return str(self.typeof(exchange).type)
+        return "fanout" if exchange and self.rocketmq.has_topic(exchange_topic(exchange)) else "direct"
 
     def _routed(self, exchange: str, routing_key: str) -> list[str]:
         """Return the queues known to this connection that take a message."""
@@ -110,15 +118,18 @@ class RocketChannel(virtual.Channel):
         deliver_at = _eta_ms(message)
         now_ms = time.time() * 1000
         latest_ms = int(now_ms + self.rocketmq.max_delay * 1000)
-        self.rocketmq.send(
-            Message(
-                queue_topic(queue, priority),
-                msgspec.json.encode(message),
-                tags=_word(message["headers"].get("task")),
-                keys=_word(message["headers"].get("id") or message["properties"].get("correlation_id")) or (),
-                deliver_at=min(deliver_at, latest_ms) if deliver_at is not None and deliver_at > now_ms else None,
-            )
+        stored = Message(
+            queue_topic(queue, priority),
+            msgspec.json.encode(message),
+            tags=_word(message["headers"].get("task")),
+            keys=_word(message["headers"].get("id") or message["properties"].get("correlation_id")) or (),
+            deliver_at=min(deliver_at, latest_ms) if deliver_at is not None and deliver_at > now_ms else None,
         )
+        try:
+            self.rocketmq.send(stored)
+        except IllegalMessage as error:
+            advice = "set task_compression='gzip', or keep the data elsewhere and send its key"
+            raise IllegalMessage(f"message for queue {queue!r}: {error}; {advice}") from None
 
     def _broadcast(self, exchange: str, message: dict[str, Any]) -> None:
         self.rocketmq.create_topic(exchange_topic(exchange), queues=1)
@@ -128,6 +139,10 @@ class RocketChannel(virtual.Channel):
         """Return the priority, of those with a topic of their own, that a message for this queue has."""
         steps: tuple[int, ...] = self.connection.known_queues.get(queue, (0,))
         return max(step for step in steps if step <= self._get_message_priority(message))
+
+    def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
+        """Keep text, for example JSON, as it is: base64 would be longer, and unreadable in the console."""
+        return (body, "utf-8") if isinstance(body, str) else super().encode_body(body, encoding)
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
         """Return the arguments of a queue with its largest priority and its expiry, under RabbitMQ's names."""
@@ -160,11 +175,11 @@ class RocketChannel(virtual.Channel):
     def _arrived_at_exchange(self, exchange: str, message: StoredMessage) -> None:
         """Called in a reader's thread."""
         if (raw := _payload(message)) is not None:
-            self._inbox.put(partial(self._deliver_to_own, exchange, raw))
+            self._inbox.put(partial(self._deliver_to_own, exchange, raw, message.born_ms))
 
-    def _deliver_to_own(self, exchange: str, raw: dict[str, Any]) -> bool:
+    def _deliver_to_own(self, exchange: str, raw: dict[str, Any], born_ms: int) -> bool:
         """Deliver a message of an exchange to the bound queues of this process, a copy to each."""
-        if self.closed:
+        if self.closed or _is_expired(raw, born_ms):
             return False
         routed = self._routed(exchange, raw["properties"]["delivery_info"].get("routing_key", ""))
         own = [queue for queue in routed if queue in self.connection.own_queues and queue in self._active_queues]
@@ -188,6 +203,12 @@ class RocketChannel(virtual.Channel):
             self._no_ack.discard(queue)
             if self._feed is not None:
                 self._feed.remove(queue)
+                for message in iter(partial(self._next_waiting, queue), None):
+                    self._feed.give_back(message)
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        self.wake()
 
     @property
     def _tasks(self) -> TaskFeed:
@@ -208,19 +229,26 @@ class RocketChannel(virtual.Channel):
     def _room(self) -> int:
         """Return how many messages the channel may still receive. Called in the feed's thread."""
         allowed = self.qos.can_consume_max_estimate()
-        return (MAX_UNLIMITED if allowed is None else allowed) - self._waiting
+        return (
+            (MAX_UNLIMITED if allowed is None else allowed)
+            - self._is_delivering
+            - sum(map(len, list(self._waiting.values())))
+        )
 
     def _arrived_in_queue(self, queue: str, message: StoredMessage) -> None:
         """Called in the feed's thread."""
-        self._waiting += 1
-        self._inbox.put(partial(self._deliver_task, queue, message))
+        self._waiting.setdefault(queue, deque()).append(message)
+        self._inbox.put(partial(self._deliver_task, queue))
 
-    def _deliver_task(self, queue: str, message: StoredMessage) -> bool:
+    def _next_waiting(self, queue: str) -> StoredMessage | None:
+        waiting = self._waiting.get(queue)
+        return waiting.popleft() if waiting else None
+
+    def _deliver_task(self, queue: str) -> bool:
+        """Run the callback for the next message of a queue; its consumer may be cancelled, or the channel closed."""
+        self._is_delivering = True
         try:
-            if self.closed:  # the feed has made the message visible
-                return False
-            if queue not in self._active_queues:
-                self._return(message)
+            if self.closed or (message := self._next_waiting(queue)) is None:
                 return False
             if (raw := self._accepted(queue, message)) is None:
                 return False
@@ -229,19 +257,25 @@ class RocketChannel(virtual.Channel):
             self.connection._deliver(raw, queue)
             return True
         finally:
-            self._waiting -= 1
+            self._is_delivering = False
             self.wake()
 
     def _accepted(self, queue: str, message: StoredMessage) -> dict[str, Any] | None:
-        """Return the payload with a new delivery tag. A task before its ETA is delayed again, and None returned."""
+        """Return the payload with a new delivery tag. A task before its ETA is delayed again, and None returned.
+
+        Returns None for an expired message, too.
+        """
         raw = _payload(message)
         if raw is None:
-            self._tasks.consumer.dead_letter(message, "the body is no message of kombu")
+            self._tasks.dead_letter(message, "the body is no message of kombu")
+            return None
+        if _is_expired(raw, message.born_ms):
+            self._tasks.ack(message)
             return None
         eta_ms = _eta_ms(raw)
         if eta_ms is not None and eta_ms > (time.time() + EARLY_SECONDS) * 1000 and message.reconsume_times == 0:
             self._put(queue, raw)
-            self._tasks.consumer.ack(message)
+            self._tasks.ack(message)
             return None
         self._count += 1
         tag = raw["properties"]["delivery_tag"] = f"{message.message_id}-{self._count}"
@@ -253,11 +287,11 @@ class RocketChannel(virtual.Channel):
         """Return one message without waiting. Raises `Empty`."""
         if queue in self.connection.own_queues:
             raise Empty
-        message = self._tasks.get(self._topics_of(queue))
-        raw = None if message is None else self._accepted(queue, message)
-        if raw is None:
-            raise Empty
-        return raw
+        topics = self._topics_of(queue)
+        while (message := self._tasks.get(topics)) is not None:
+            if (raw := self._accepted(queue, message)) is not None:
+                return raw
+        raise Empty
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         message = super().basic_get(queue, no_ack=no_ack, **kwargs)
@@ -271,7 +305,7 @@ class RocketChannel(virtual.Channel):
         if message is None or os.getpid() != self._pid:
             return
         try:
-            self._tasks.consumer.ack(message)
+            self._tasks.ack(message)
         except ReceiptHandleExpired as error:
             logger.warning("message %s is acknowledged too late and comes again: %s", message.message_id, error)
 
@@ -281,19 +315,13 @@ class RocketChannel(virtual.Channel):
         if message is None or os.getpid() != self._pid:
             return
         if requeue:
-            self._return(message)
+            self._tasks.give_back(message)
         else:
-            self._tasks.consumer.dead_letter(message, "rejected")
-
-    def _return(self, message: StoredMessage) -> None:
-        try:
-            self._tasks.consumer.change_invisible_duration(message, 0)
-        except MQError as error:
-            logger.info("message %s comes again later: %s", message.message_id, error)
+            self._tasks.dead_letter(message, "rejected")
 
     def _restore(self, message: Any) -> None:
         if (stored := self._received.pop(message.delivery_tag, None)) is not None and os.getpid() == self._pid:
-            self._return(stored)
+            self._tasks.give_back(stored)
 
     def wake(self) -> None:
         if self._feed is not None:
@@ -376,6 +404,14 @@ def _eta_ms(message: dict[str, Any]) -> int | None:
     except ValueError:
         return None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _is_expired(message: dict[str, Any], born_ms: int) -> bool:
+    """Return whether a message's `expiration`, ms as text, is over."""
+    try:
+        return int(message["properties"]["expiration"]) + born_ms <= time.time() * 1000
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def _word(text: Any) -> str | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from pyromq.celery.broadcast_reader import BroadcastReader
 from pyromq.client.blocking.admin import Admin
-from pyromq.client.blocking.consumers import SimpleConsumer
 from pyromq.client.blocking.producers import Producer
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, ProducerConfig
+from pyromq.client.consumer.pop.async_simple_consumer import AsyncSimpleConsumer
 from pyromq.errors import AlreadyExists, TopicNotFound, UsageError
 from pyromq.message import Message
 from pyromq.net.connection_config import ConnectionConfig, TlsConfig
@@ -19,7 +19,7 @@ GROUP = "celery"
 VISIBILITY_SECONDS = 30.0
 MAX_DELAY_SECONDS = 30 * 86400.0  # the default limit of pyromq's brokers, timerMaxDelaySec
 PRIORITY_STEPS = (0, 3, 6, 9)
-TOPIC_QUEUES = 4
+TOPIC_QUEUES = 1  # messages of one queue are in order of their sending; pop needs no more queues for more workers
 
 
 class RocketConnection:
@@ -112,11 +112,9 @@ class RocketConnection:
             for status in self.admin.topic_status(name)
         )
 
-    def simple_consumer(self) -> SimpleConsumer:
-        """Return a started consumer of the group."""
-        consumer = SimpleConsumer(self.group, self.namesrv, config=self._consumer_config())
-        consumer.start()
-        return consumer
+    def simple_consumer(self) -> AsyncSimpleConsumer:
+        """Return a new consumer of the group, to be started."""
+        return AsyncSimpleConsumer(self.group, self.namesrv, config=self._consumer_config())
 
     def broadcast_reader(self, topic: str, deliver: Any) -> BroadcastReader:
         """Return a reader of all messages that are sent to a topic from now on."""

@@ -1,7 +1,8 @@
 """Finds members of one group with different subscriptions, which miss messages, and describes the differences.
 
 Members share the group's queues, and brokers keep one subscription per topic. A member without a topic leaves its
-queues unread. A member with other tags skips messages of the others.
+queues unread. A member with other tags skips messages of the others. Groups that pop have no shares: there, a member
+without a topic is normal.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from collections.abc import Mapping
 from pyromq.names import RETRY_PREFIX
 
 NOTHING = ""  # used instead of an expression for a member without a subscription to the topic
+POP = "CONSUME_POP"  # the consume type of groups that pop
 MOST_NAMES = 10  # limit of members that are named for each expression
 
 # For each topic, the sorted members of each expression (or `NOTHING`).
 Differences = dict[str, dict[str, list[str]]]
 
 
-def differences(subscribed: Mapping[str, Mapping[str, str]]) -> Differences:
+def differences(subscribed: Mapping[str, Mapping[str, str]], consume_type: str | None = None) -> Differences:
     """Return the topics with different subscriptions, given each member's expressions by topic.
 
     Members without subscriptions are left out: they choose their queues themselves, or have just started.
@@ -28,6 +30,8 @@ def differences(subscribed: Mapping[str, Mapping[str, str]]) -> Differences:
     for topic in topics:
         by_expression: dict[str, list[str]] = {}
         for name, wanted in members.items():
+            if consume_type == POP and topic not in wanted:
+                continue
             by_expression.setdefault(wanted.get(topic, NOTHING), []).append(name)
         if len(by_expression) > 1:
             found[topic] = by_expression

@@ -96,10 +96,14 @@ class HeartbeatProcessor:
         others, own = members.wanted, wanted(entry)
         if member.client_id in others:
             return None
-        unlike = [differences({member.client_id: own, name: each}) for name, each in others.items() if each]
+        unlike = [
+            differences({member.client_id: own, name: each}, entry.consume_type)
+            for name, each in others.items()
+            if each
+        ]
         if not unlike or not all(unlike):
             return None
-        found = in_words(differences({**others, member.client_id: own}))
+        found = in_words(differences({**others, member.client_id: own}, entry.consume_type))
         text = f"group {entry.group}: {member.client_id} is refused, it subscribes unlike the members: {found}"
         if member.client_id not in members.refused:
             members.refused.add(member.client_id)
@@ -112,7 +116,7 @@ class HeartbeatProcessor:
             return
         if not members.differing and members.wants_alike():
             return
-        found = differences(members.wanted)
+        found = differences(members.wanted, members.consume_type)
         now = {topic: sorted(by_expression) for topic, by_expression in found.items()}
         if now == members.differing:
             return

@@ -67,7 +67,8 @@ class GroupState:
     @property
     def differences(self) -> Differences:
         """The topics to which members subscribe differently: client ids by topic and filter expression."""
-        return differences({member.client_id: member.subscriptions or {} for member in self.members})
+        subscribed = {member.client_id: member.subscriptions or {} for member in self.members}
+        return differences(subscribed, self.consume_type)
 
 
 def put_together(group: str, answers: Iterable[ConsumerConnection]) -> GroupState:

@@ -57,7 +57,7 @@ async def _check(cluster: ClusterClient, group: str, addresses: Sequence[str], t
         client_id: {each.topic: " || ".join(sorted(each.tags)) or each.expression for each in at.subscriptions}
         for client_id, at in running.items()
     }
-    if differing := state.differences or differences(told):
+    if differing := state.differences or differences(told, state.consume_type):
         text = f"members subscribe differently and miss messages: {in_words(differing)}"
         found.append(Finding(name, False, text, ADVICE))
     for key, words in MODES.items():

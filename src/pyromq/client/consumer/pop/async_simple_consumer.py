@@ -25,6 +25,7 @@ from pyromq.client.consumer.subscriptions import subscription
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import IllegalMessage, TopicNotFound, Unavailable, UsageError
 from pyromq.filter.filter import Wanted, wanted_by
+from pyromq.filter.subscription_differences import POP
 from pyromq.json_body import json_reader
 from pyromq.logs import logger_of
 from pyromq.message import StoredMessage, SysFlag
@@ -349,7 +350,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
             for topic, (wanted, _, version) in sorted(self._topics.items())
         ]
         return ConsumerEntry(
-            self._wire_group, "CONSUME_POP", consume_from=self.config.announced_start, subscriptions=subscriptions
+            self._wire_group, POP, consume_from=self.config.announced_start, subscriptions=subscriptions
         )
 
 

@@ -1,5 +1,6 @@
 """What holds for every test: Hypothesis, the seed of the day, patience, who runs beside whom, and what Ctrl-C means."""
 
+import gc
 import logging
 import os
 import signal
@@ -53,6 +54,10 @@ def pytest_collection_modifyitems(items):
     """Begin with what takes longest, so that workers end together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (_folder_of_one_worker(item.nodeid) is None, item.path not in slow))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # ten thousand tests live until the end: no collection need look at them
 
 
 class ByFile(LoadScopeScheduling):

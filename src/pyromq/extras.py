@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, requires
 
 
 def install_command(extra: str) -> str:
@@ -13,6 +12,8 @@ def install_command(extra: str) -> str:
 
     The command names the packages, not pyromq itself, and so works wherever pyromq was installed from.
     """
+    from importlib.metadata import PackageNotFoundError, requires  # a tenth of a command's start, for errors only
+
     try:
         needed = [text for text in requires("pyromq") or () if re.search(rf"extra == ['\"]{extra}['\"]", text)]
     except PackageNotFoundError:  # an unpacked source, or a zip that Spark's workers import

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from pathlib import Path
 
 from scripts.documentation.sections import sections_of
@@ -46,7 +47,14 @@ def search_data(source: Path) -> dict[str, object]:
             rows = [[each.heading, each.anchor, each.search_words, each.lines] for each in sections]
             pages.append({"name": name, "title": sections[0].heading, "sections": rows})
     synonyms = [_phrases(line) for line in _lines("synonyms.txt")]
-    return {"pages": pages, "synonyms": synonyms, "chinese": _chinese(), "kinds": list(KINDS.items())}
+    kinds = list(KINDS.items())
+    return {
+        "pages": pages,
+        "synonyms": synonyms,
+        "chinese": _chinese(),
+        "kinds": kinds,
+        "questions": questions_by_page(),
+    }
 
 
 def write(source: Path, html: Path) -> None:
@@ -60,6 +68,19 @@ def write(source: Path, html: Path) -> None:
     (html / "_static" / "search_data.js").write_text(f"const SEARCH_DATA = {text};\n")
     for name in _UNUSED:
         (html / name).unlink()
+
+
+def questions_by_page() -> dict[str, list[str]]:
+    """Return the questions of users by the name of the page that answers them; several pages may answer one."""
+    questions: dict[str, list[str]] = defaultdict(list)
+    pages: list[str] = []
+    for line in _lines("questions.txt"):
+        if line.startswith("  "):
+            for page in pages:
+                questions[page].append(line.strip())
+        else:
+            pages = [f"docs/{name}" for name in line.split()]
+    return questions
 
 
 def _chinese() -> dict[str, str]:

@@ -3,7 +3,8 @@
 // A question's words and the words of all sections are cut, stemmed and widened by the same function (`terms`). A
 // group of synonyms is one more term, which each of its phrases adds; so "backlog" finds what is written about "lag".
 // Sections are scored by BM25 over title, heading, search words and text. A title, a heading or a search word whose
-// words are all asked for counts once more. A page is as good as its best sections.
+// words are all asked for counts once more. The questions that users have asked about a page are one more text, in which
+// pairs of words count too, stop words among them. A page is as good as its best sections and its questions.
 
 const STOP_WORDS = new Set(
   `a about after all also am an and any are as at be been before being both but by can cannot cant could did do
@@ -35,13 +36,49 @@ const HAS_SYNONYMS = 0.5; // what a word counts if it has synonyms, which count 
 const SYNONYMS = 0.8; // what a group of synonyms counts
 const NUMBER = 0.5; // what a number counts
 const TYPO = 0.7; // what a misspelled word counts
+const QUESTIONS = 1.5; // what the questions of a page count, beside its best section
+const PAIR = 0.5; // what two neighbouring words of a question count
 const LONGEST_WORD = 30; // of a misspelled one: trying forms of a word takes time with the square of its length
 const MOST_LETTERS = 4000; // of a question: a traceback that somebody pasted
 
+// Texts as counts of terms, scored by BM25.
+class Index {
+  constructor() {
+    this.postings = new Map(); // term -> [[text, weighted count]]
+    this.lengths = [];
+    this.length = 0; // of all texts
+  }
+
+  // Add a text and return its number.
+  add(counts, length) {
+    const at = this.lengths.push(length) - 1;
+    this.length += length;
+    counts.forEach((count, term) => {
+      if (!this.postings.has(term)) this.postings.set(term, []);
+      this.postings.get(term).push([at, count]);
+    });
+    return at;
+  }
+
+  rarity(term) {
+    const count = this.postings.get(term)?.length || 0;
+    return Math.log(1 + (this.lengths.length - count + 0.5) / (count + 0.5));
+  }
+
+  // The share of its worth, times SATURATION + 1 at most, that a term has in each text, as [text, share].
+  shares(term) {
+    const average = this.length / this.lengths.length;
+    return (this.postings.get(term) || []).map(([at, count]) => {
+      const norm = 1 - LENGTH + (LENGTH * this.lengths[at]) / average;
+      return [at, (count * (SATURATION + 1)) / (count + SATURATION * norm)];
+    });
+  }
+}
+
 class SiteSearch {
   // `pages` as `sections.py` makes them, `synonyms` a list of lists of phrases, `chinese` translations by term, `kinds`
-  // weights by the beginning of a page's name, `stem` a function.
-  constructor({ pages, synonyms, chinese, kinds }, stem) {
+  // weights by the beginning of a page's name, `questions` by the name of the page that answers them, `stem` a function.
+  constructor({ pages, synonyms, chinese, kinds, questions }, stem) {
     this.stems = new Map();
     this.stemWord = stem;
     this.chinese = chinese;
@@ -52,9 +89,19 @@ class SiteSearch {
     synonyms.flat().forEach((text) => this.split(text).forEach((word) => this.spellings.add(word)));
     this.pages = pages.map(({ name, title }) => ({ name, title, weight: weightOf(name, kinds) }));
     this.sections = [];
-    this.postings = new Map(); // term -> [[section, weighted count]]
+    this.index = new Index(); // of sections
     pages.forEach((page, at) => page.sections.forEach((section) => this.addSection(at, page.title, section)));
-    this.length = this.sections.reduce((sum, { length }) => sum + length, 0) / this.sections.length;
+    this.questions = new Index(); // of pages
+    this.pages.forEach(({ name }) => this.addQuestions(questions[name] || []));
+  }
+
+  addQuestions(questions) {
+    const counts = new Map();
+    for (const question of questions) {
+      this.split(question).forEach((word) => this.spellings.add(word));
+      this.questionTerms(question).forEach((term) => counts.set(term, (counts.get(term) || 0) + 1));
+    }
+    this.questions.add(counts, questions.length);
   }
 
   addSection(page, title, [heading, anchor, words, lines]) {
@@ -71,17 +118,13 @@ class SiteSearch {
     add(title, WEIGHTS.title);
     if (anchor) add(heading, WEIGHTS.heading);
     words.forEach((phrase) => (length += add(phrase, WEIGHTS.words)));
-    const at = this.sections.length;
+    this.index.add(counts, length);
     const phrases = [title, heading, ...words].map((text, n) => {
       const all = this.words(text);
       const content = all.filter((word) => !this.stopStems.has(word));
       return { content, share: n < 2 ? 1 : content.length / (all.length || 1) };
     });
-    this.sections.push({ page, heading, anchor, lines, length, phrases });
-    counts.forEach((count, term) => {
-      if (!this.postings.has(term)) this.postings.set(term, []);
-      this.postings.get(term).push([at, count]);
-    });
+    this.sections.push({ page, heading, anchor, lines, phrases });
   }
 
   // The pages found, best first, each with its best sections and a line of each.
@@ -102,16 +145,11 @@ class SiteSearch {
   // The pages found, best first, each with its best sections.
   rank(question, asked = this.askedTerms(question)) {
     const total = asked.reduce((sum, { rarity }) => sum + rarity, 0);
-    if (!total) return [];
     const scores = this.sections.map(() => ({ score: 0, matched: 0 }));
     for (const { forms, rarity } of asked) {
       const best = new Map(); // a misspelled word has several forms: the best one counts in each section
       for (const form of forms) {
-        for (const [at, count] of this.postings.get(form)) {
-          const norm = 1 - LENGTH + (LENGTH * this.sections[at].length) / this.length;
-          const score = (rarity * count * (SATURATION + 1)) / (count + SATURATION * norm);
-          best.set(at, Math.max(score, best.get(at) || 0));
-        }
+        for (const [at, share] of this.index.shares(form)) best.set(at, Math.max(rarity * share, best.get(at) || 0));
       }
       best.forEach((score, at) => {
         scores[at].score += score;
@@ -129,14 +167,40 @@ class SiteSearch {
       if (!found.has(section.page)) found.set(section.page, []);
       found.get(section.page).push({ section, score: worth });
     });
+    const likeness = this.likeness(question);
+    likeness.forEach((_, page) => {
+      const head = () => this.sections.find((section) => section.page === page);
+      if (!found.has(page)) found.set(page, [{ section: head(), score: 0 }]);
+    });
     const ranked = [...found].map(([page, sections]) => {
       sections.sort((a, b) => b.score - a.score);
-      const score = sections[0].score + 0.15 * (sections[1]?.score || 0);
-      const shown = sections.filter((each, n) => n < 3 && each.score > 0.5 * sections[0].score);
+      const like = QUESTIONS * (likeness.get(page) || 0);
+      const score = sections[0].score + 0.15 * (sections[1]?.score || 0) + like;
+      const shown = sections.filter((each, n) => n === 0 || (n < 3 && each.score > 0.5 * sections[0].score));
       const { name, title } = this.pages[page];
       return { name, title, score, sections: shown.map(({ section }) => section) };
     });
     return ranked.sort((a, b) => b.score - a.score || (a.title < b.title ? -1 : 1));
+  }
+
+  // By page how much its questions are like this one.
+  likeness(question) {
+    const found = new Map();
+    for (const term of this.questionTerms(this.inEnglish(question.slice(0, MOST_LETTERS)))) {
+      const kind = term.includes(" ") ? PAIR : this.kindOf(term);
+      for (const [page, share] of this.questions.shares(term)) {
+        const worth = kind * this.questions.rarity(term) * share * this.pages[page].weight;
+        found.set(page, (found.get(page) || 0) + worth);
+      }
+    }
+    return found;
+  }
+
+  // The terms of a question, and each two neighbouring words: "start again" is more than "start".
+  questionTerms(text) {
+    const words = this.words(text);
+    const pairs = words.slice(1).map((word, n) => `${words[n]} ${word}`);
+    return new Set([...this.terms(text).filter((term) => !this.stopStems.has(term)), ...pairs]);
   }
 
   // A function that returns the worth of the best title, heading or search word of a section whose words are all asked
@@ -166,11 +230,11 @@ class SiteSearch {
     const all = [...new Set(this.terms(text))];
     const kept = all.filter((term) => !this.stopStems.has(term));
     const known = (kept.length ? kept : all)
-      .filter((term) => this.postings.has(term))
-      .map((term) => ({ forms: [term], rarity: this.kindOf(term) * this.rarity(term) }));
+      .filter((term) => this.index.postings.has(term))
+      .map((term) => ({ forms: [term], rarity: this.kindOf(term) * this.index.rarity(term) }));
     const unknown = new Set(this.split(text).filter((word) => !this.isKnown(this.stem(word))));
     const meant = [...unknown].map((word) => this.meant(word)).filter((forms) => forms.length);
-    const rarest = (forms) => Math.max(...forms.map((form) => this.rarity(form)));
+    const rarest = (forms) => Math.max(...forms.map((form) => this.index.rarity(form)));
     return [...known, ...meant.map((forms) => ({ forms, rarity: TYPO * rarest(forms) }))];
   }
 
@@ -186,19 +250,14 @@ class SiteSearch {
   }
 
   isKnown(stem) {
-    return this.postings.has(stem) || this.stopStems.has(stem) || this.synonyms.has(stem);
-  }
-
-  rarity(term) {
-    const count = this.postings.get(term).length;
-    return Math.log(1 + (this.sections.length - count + 0.5) / (count + 0.5));
+    return this.index.postings.has(stem) || this.stopStems.has(stem) || this.synonyms.has(stem);
   }
 
   // The terms of an unknown word: of two words written as one, of words that it begins, or of the words that differ
   // from it by the fewest letters.
   meant(word) {
     if (word.length < 4 || word.length > LONGEST_WORD || /^\d/.test(word)) return [];
-    const known = (text) => this.terms(text).filter((term) => this.postings.has(term));
+    const known = (text) => this.terms(text).filter((term) => this.index.postings.has(term));
     for (let cut = 3; cut <= word.length - 3; cut++) {
       const [first, second] = [word.slice(0, cut), word.slice(cut)];
       if (this.spellings.has(first) && this.spellings.has(second)) return known(`${first} ${second}`);
@@ -223,7 +282,7 @@ class SiteSearch {
       for (const sentence of line.split(/(?<=[.!?:]) +(?=[A-Z`])/)) {
         const found = new Set(this.terms(sentence).filter((term) => terms.has(term)));
         const says = /\S\s+\S/.test(sentence) ? 1 : 0.3; // one word is the beginning of some code
-        const worth = says * [...found].reduce((sum, term) => sum + this.rarity(term), 0);
+        const worth = says * [...found].reduce((sum, term) => sum + this.index.rarity(term), 0);
         if (!best || worth > best.worth) best = { worth, sentence };
       }
     }

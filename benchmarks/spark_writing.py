@@ -5,7 +5,7 @@
 
 One Spark session with two cores, name server and broker in one process, all on the same machine. A write counts until
 every row can be seen by consumers: exactly once that is after the job itself has ended. Rates are medians of rounds in
-which the ways of writing take turns.
+which the ways of writing and the topics take turns, as the machine's memory is slower at its first use.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import statistics
 import sys
 import time
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -28,15 +29,13 @@ WAYS = ("atLeastOnce", "idempotent", "exactlyOnce", NOTHING)
 def main() -> None:
     arguments = _arguments()
     sizes = dict(tuple(map(int, each.split(":"))) for each in arguments.rows.split(","))
-    with our_server() as server:
+    queues = list(map(int, arguments.queues.split(",")))
+    with our_server(core=None) as server:
         spark = _session()
-        print("| body | queues | delivery | thousand rows/s | job alone | broker CPU us a row |")
-        print("|---|---|---|---|---|---|")
+        print("| body | queues | delivery | thousand rows/s | : at least once | job alone | broker CPU us a row |")
+        print("|---|---|---|---|---|---|---|")
         for size, rows in sizes.items():
-            for queues in map(int, arguments.queues.split(",")):
-                _compare(
-                    _frame(spark, rows, size), server, f"bench-{size}-{queues}", rows=rows, rounds=arguments.rounds
-                )
+            _compare(_frame(spark, rows, size), server, size, rows=rows, queues=queues, rounds=arguments.rounds)
         spark.stop()
 
 
@@ -61,33 +60,50 @@ def _frame(spark: SparkSession, rows: int, size: int) -> DataFrame:
     return spark.range(0, rows, 1, 2).selectExpr("concat('k', id) as keys", body)
 
 
-def _compare(frame: DataFrame, server: Server, topic: str, *, rows: int, rounds: int) -> None:
+@dataclass
+class _Seen:
+    """The rounds of one way of writing to one topic."""
+
+    rates: list[float] = field(default_factory=list)  # thousand rows a second until consumers can see every row
+    jobs: list[float] = field(default_factory=list)  # the same until the job has ended
+    costs: list[float] = field(default_factory=list)  # the broker's processor time in us a row
+
+
+def _compare(frame: DataFrame, server: Server, size: int, *, rows: int, queues: list[int], rounds: int) -> None:
+    """Write to a topic of each number of queues, by turns: the first round is not counted."""
     assert server.namesrv is not None
+    topics = {count: f"bench-{size}-{count}" for count in queues}
     with Admin(server.namesrv) as admin:
-        admin.create_topic(topic, int(topic.rpartition("-")[2]))
-    seen: dict[str, list[float]] = {way: [] for way in WAYS}
-    saved: dict[str, list[float]] = {way: [] for way in WAYS}
-    cpu: dict[str, float] = {}
+        for count, topic in topics.items():
+            admin.create_topic(topic, count)
+    seen = {(count, way): _Seen() for count in queues for way in WAYS}
     with PullConsumer("bench-spark", server.namesrv) as consumer:
-        queues = consumer.queues(topic)
         for number in range(rounds + 1):
-            for way in WAYS:
-                wanted = sum(map(consumer.max_offset, queues)) + rows
-                before, began = server.cpu_seconds(), time.perf_counter()
-                _write(frame, server.namesrv, topic, way)
-                job = time.perf_counter() - began
-                while way != NOTHING and sum(map(consumer.max_offset, queues)) < wanted:
-                    time.sleep(0.01)
-                whole = time.perf_counter() - began
-                assert way == NOTHING or sum(map(consumer.max_offset, queues)) == wanted
-                if number:
-                    seen[way].append(rows / whole / 1000)
-                    saved[way].append(rows / job / 1000)
-                    cpu[way] = (server.cpu_seconds() - before) / rows * 1e6
-    _, size, count = topic.split("-")
-    for way in WAYS:
-        rates = [statistics.median(found) for found in (seen[way], saved[way])]
-        print(f"| {size} | {count} | {way} | {rates[0]:.0f} | {rates[1]:.0f} | {cpu[way]:.1f} |", flush=True)
+            for (count, way), found in seen.items():
+                _write_once(frame, server, consumer, topics[count], way, rows=rows, found=found if number else _Seen())
+    for (count, way), found in seen.items():
+        rate, job, cost = map(statistics.median, (found.rates, found.jobs, found.costs))
+        of_plain = [a / b for a, b in zip(found.rates, seen[count, WAYS[0]].rates, strict=True)]
+        ratios = f"**{statistics.median(of_plain):.2f}** ({min(of_plain):.2f} to {max(of_plain):.2f})"
+        print(f"| {size} | {count} | {way} | {rate:.0f} | {ratios} | {job:.0f} | {cost:.1f} |", flush=True)
+
+
+def _write_once(
+    frame: DataFrame, server: Server, consumer: PullConsumer, topic: str, way: str, *, rows: int, found: _Seen
+) -> None:
+    assert server.namesrv is not None
+    queues = consumer.queues(topic)
+    wanted = sum(map(consumer.max_offset, queues)) + rows
+    before, began = server.cpu_seconds(), time.perf_counter()
+    _write(frame, server.namesrv, topic, way)
+    job = time.perf_counter() - began
+    while way != NOTHING and sum(map(consumer.max_offset, queues)) < wanted:
+        time.sleep(0.01)
+    whole = time.perf_counter() - began
+    assert way == NOTHING or sum(map(consumer.max_offset, queues)) == wanted
+    found.rates.append(rows / whole / 1000)
+    found.jobs.append(rows / job / 1000)
+    found.costs.append((server.cpu_seconds() - before) / rows * 1e6)
 
 
 def _write(frame: DataFrame, namesrv: str, topic: str, way: str) -> None:

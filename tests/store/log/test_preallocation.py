@@ -5,6 +5,7 @@ import re
 import resource
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,36 @@ def test_an_append_that_waits_for_pages_ends_the_pauses(tmp_path: Path, monkeypa
         store.close()
     assert len(hurried) > 10
     assert all(hurried)
+
+
+def test_after_an_append_has_waited_the_next_steps_are_prepared_without_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room_ahead, "FIRST_STRETCH", 16 << 10)
+    monkeypatch.setattr(room_ahead, "LAST_STRETCH", 16 << 10)
+    monkeypatch.setattr(room_ahead, "HURRIED_STEPS", 3)
+    config = StoreConfig(tmp_path, **{**SMALL, "segment_bytes": 512 << 10})  # type: ignore[arg-type]
+    disk = WaitingDisk()
+    store = MessageStore(config, StoppedClock(), store_address=ADDRESS, disk=disk)
+    store.open()
+    preallocation = store._log._preallocation
+
+    def next_step() -> Future[None]:
+        before = preallocation._allocation
+        while preallocation._allocation is before:
+            store.append(StoredMessage("orders", bytes(1_000), born_address=ADDRESS))
+        assert preallocation._allocation is not None
+        return preallocation._allocation
+
+    try:
+        next_step()
+        step = next_step()  # an append has waited for the step before
+        for _ in range(3):
+            step.result(PATIENCE_SECONDS)
+            assert all(disk.has_hurried)
+            step = next_step()
+        with pytest.raises(TimeoutError):  # the appends are slow enough for pauses
+            step.result(0.02)
+    finally:
+        disk.is_closing = True
+        store.close()

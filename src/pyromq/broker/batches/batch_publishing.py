@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 logger = logger_of(__name__)
 
 MADE_SLICE = 256  # limit of messages in a slice that is decoded, which blocks the event loop for about 3 ms
-SLICE = 4096 if speedups.is_active else MADE_SLICE  # limit of messages in a copied slice: about 1 ms
-SLICE_BYTES = 1 << 20  # limit of the bytes in one slice
+# Limits of messages and bytes in a copied slice, which takes about 1 ms: a usual run of 1 MiB is one slice.
+SLICE = 8192 if speedups.is_active else MADE_SLICE
+SLICE_BYTES = 2 << 20
 TRANSACTION_BITS = SysFlag.ROLLBACK
 
 
@@ -68,18 +69,18 @@ class _OpenRun:
         members = islice(decode_batch(self._batch), first, end)
         return iter(()) if self.shape is None else self.shape.messages(members)
 
-    def next_slice(self, first: int) -> tuple[int, list[StoredMessage]]:
+    def next_slice(self, first: int, most_bytes: int) -> tuple[int, list[StoredMessage]]:
         """Return the number of messages in the next slice, and the messages themselves if they must be decoded; []
-        otherwise.
+        otherwise. The slice ends once it has `most_bytes`.
         """
         if self.members is not None:
-            return self.members.next_slice(first, SLICE, SLICE_BYTES), []
+            return self.members.next_slice(first, SLICE, most_bytes), []
         messages: list[StoredMessage] = []
         size = 0
         for message in self._messages:
             messages.append(message)
             size += len(message.stored_body)
-            if len(messages) == MADE_SLICE or size >= SLICE_BYTES:
+            if len(messages) == MADE_SLICE or size >= most_bytes:
                 break
         return len(messages), messages
 
@@ -100,6 +101,8 @@ class BatchPublishing:
         self._put_message = put_message
         self._topics = topics
         self._ledger = ledger
+        # A record limit below `SLICE_BYTES` is the limit of one write too; the last message may exceed a half of it.
+        self._slice_bytes = min(SLICE_BYTES, config.max_message_bytes // 2)
         self._cluster_pair = f"{Property.CLUSTER}\x01{config.cluster}"
         self._waiting: dict[str, _Publication] = {}  # name of a transaction -> its publication
         self._open_run: _OpenRun | None = None  # the first run of the first publication, if it is loaded
@@ -181,7 +184,7 @@ class BatchPublishing:
         run = publication.runs[0]
         opened = self._open_run or self._opened(run, publication.done)
         self._open_run = None  # set again once the slice is written
-        count, messages = opened.next_slice(publication.done)
+        count, messages = opened.next_slice(publication.done, self._slice_bytes)
         done = publication.done + count
         ended = not count or done >= run.messages
         note = self._ledger.note(LedgerNote(run.transaction, run.queue_offset, run.messages if ended else done))

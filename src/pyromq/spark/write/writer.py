@@ -28,8 +28,9 @@ from pyromq.spark.write.sink_task import SinkTask, TaskName, TaskReport
 
 logger = logger_of(__name__)
 
-# Shortest and longest pause between checks whether messages are visible.
-FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS = 0.002, 0.1
+# Shortest and longest pause between checks whether messages are visible, and the pause as a share of the time waited:
+# a write ends at most a tenth later than its messages are visible.
+FIRST_LOOK_SECONDS, LAST_LOOK_SECONDS, WAITED_SHARE = 0.002, 1.0, 0.1
 SLOWLY_VISIBLE = 10_000  # messages per second that even a slow broker makes visible; about 70,000 were measured
 
 
@@ -145,16 +146,16 @@ def wait_until_visible(options: SinkOptions, client: BatchTransactions, outcome:
     Raises `Unavailable` after `deadlineMs`, plus a second for each 10,000 messages.
     """
     write = outcome.transaction
-    give_up = time.monotonic() + options.deadline_ms / 1000 + outcome.messages / SLOWLY_VISIBLE
-    pause = FIRST_LOOK_SECONDS
+    begin = time.monotonic()
+    give_up = begin + options.deadline_ms / 1000 + outcome.messages / SLOWLY_VISIBLE
     while (found := with_retries(options, partial(client.lookup, write))) is not None and not found.visible:
         if time.monotonic() >= give_up:
             raise Unavailable(
                 f"{write}: its {outcome.messages} messages are committed, but not all are visible yet; the brokers "
                 "will make them visible, so do not write them again under another name"
             )
-        time.sleep(pause)
-        pause = min(2 * pause, LAST_LOOK_SECONDS)
+        pause = WAITED_SHARE * (time.monotonic() - begin)
+        time.sleep(min(max(pause, FIRST_LOOK_SECONDS), LAST_LOOK_SECONDS))
 
 
 def abort_reports(options: SinkOptions, reports: Sequence[TaskReport]) -> None:

@@ -20,6 +20,8 @@ KEPT_BEHIND = 64 << 20  # bytes before the log's end whose pages stay mapped, fo
 # Limit of one allocation (bytes): 20 ms of appends at full speed. A flush writes the prepared zeros too, and makes
 # their pages read-only: with 32 MiB a fifth of all appended pages cost a page fault.
 LAST_STRETCH = 16 << 20
+# Steps prepared without pauses after an append had to wait: appends that fill 16 MiB within 25 ms outrun the pauses.
+HURRIED_STEPS = 16
 
 
 class Preallocation:
@@ -36,7 +38,8 @@ class Preallocation:
         self._allocated_end = 0  # log offset before which disk space is allocated
         self._allocation: Future[None] | None = None  # pending allocation of the next step
         self._next: Future[Segment] | None = None
-        self._hurry = bytearray(1)  # byte 0 is 1 while an append waits for the thread
+        self._hurry = bytearray(1)  # byte 0 is 1 while the threads prepare pages without pauses
+        self._hurried_steps = 0  # number of next steps to prepare without pauses
 
     def extend(self, segment: Segment, needed: int) -> int:
         """Allocate disk space of a segment up to log offset `needed`; return the log offset where allocated space ends.
@@ -45,6 +48,9 @@ class Preallocation:
         segment. Raises `OSError`.
         """
         allocation, self._allocation = self._allocation, None
+        self._hurried_steps = max(self._hurried_steps - 1, 0)
+        if allocation is not None and not allocation.done():
+            self._hurried_steps = HURRIED_STEPS
         with self._no_pauses():
             if allocation is not None and allocation.exception() is None:  # a failed step is allocated again below
                 self._allocated_end += self._step_bytes
@@ -67,7 +73,7 @@ class Preallocation:
         try:
             yield
         finally:
-            self._hurry[0] = 0
+            self._hurry[0] = self._hurried_steps > 0
 
     def begin(self, offset: int) -> None:
         """Continue at log offset `offset` of an opened log. No space after `offset` counts as allocated."""

@@ -203,16 +203,21 @@ def splits(page):
     return [(int(left), int(redriven), reason) for left, reason, redriven in cells]
 
 
-@pytest.mark.parametrize("to", ["group", "origin"])
+@pytest.mark.parametrize("to", ["group", "origin", "topic"])
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_the_counts_of_a_reason_tell_what_is_left_and_what_was_redriven(operator, many_died, to, restarted):
+async def test_the_counts_of_a_reason_tell_what_is_left_and_what_was_redriven(
+    operator, many_died, to, restarted, cluster
+):
+    await (await cluster.admin()).create_topic("repairs", 1)
     assert splits(await operator.get(AT))[0] == (3, 0, REASON)
-    form = {"to": to, "rate": "1000", "pattern": REASON}
+    form = {"to": to, "to_topic": "repairs", "rate": "1000", "pattern": REASON}
     for most, split in (("1", (2, 1, REASON)), ("2", (0, 3, REASON)), ("1", (0, 3, REASON))):
         await ended(operator, await operator.post(f"{AT}/redrive", most=most, **form))
         if restarted:
             operator.console.redrives._runs.clear()
-        assert split in splits(await operator.get(AT))
+        page = await operator.get(AT)
+        assert split in splits(page)
+        assert page.count(">redriven</a>") == split[1]
 
 
 @pytest.fixture

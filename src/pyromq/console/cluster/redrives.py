@@ -135,6 +135,13 @@ class Redrives:
         outcomes = [each for run in self._runs.values() for each in run.outcomes]
         return {each.place: each.copy for each in outcomes if each.copy is not None}
 
+    def topics(self, group: str) -> set[str]:
+        """Return the topics that got copies of a group's dead letters, besides the original ones: the audit log names
+        them, also after a restart.
+        """
+        asked = (each.details for each in self._audit.recent() if each.what == "redrive")
+        return {each["to_topic"] for each in asked if each.get("group") == group and each.get("to") == "topic"}
+
     async def wait(self, run: RedriveRun, seconds: float) -> None:
         """Wait until a redrive has ended, at most for these seconds."""
         if (task := self._tasks.get(run.id)) is not None:

@@ -109,7 +109,7 @@ async def of_group(context: RequestContext) -> Response:
         query |= context.time_range().fields
         wanted = wanted_letters(query)
         found, reasons = await asyncio.gather(_found(context, group, wanted), _reasons(context, group, wanted))
-        await _mark_redriven(context, found.kept)
+        await _mark_redriven(context, group, found.kept)
     except UsageError as wrong:  # an error of the input, shown beside the form
         error = wrong
     except TopicNotFound:
@@ -223,8 +223,8 @@ class _IsCopy:
 async def _redriven(context: RequestContext, group: str, letters: Sequence[DeadLetter]) -> tuple[set[str], bool]:
     """Return the offset ids of redriven dead letters, and whether all messages were read that may be their copies.
 
-    Copies are in the group's retry topic and in the original topics. They are read, latest first, for `MARK_SECONDS`:
-    looking up each dead letter would take two requests for each.
+    Copies are in the group's retry topic, in the original topics, or in topics that the audit log names. They are
+    read, latest first, for `MARK_SECONDS`: looking up each dead letter would take two requests or more for each.
     """
     sent = context.console.redrives.copies()
     known = {
@@ -234,7 +234,8 @@ async def _redriven(context: RequestContext, group: str, letters: Sequence[DeadL
         return known, True
     reader, first_ms = await context.clients().reader(), min(each.message.store_ms for each in letters)
     bounds: dict[MessageQueue, Bounds] = {}
-    for topic in {retry_topic(group), *(each.original_topic for each in letters if each.original_topic)}:
+    origins = {each.original_topic for each in letters if each.original_topic}
+    for topic in {retry_topic(group)} | origins | context.console.redrives.topics(group):
         try:
             bounds |= await bounds_between(reader, [topic], first_ms, None)
         except MQError:
@@ -245,17 +246,18 @@ async def _redriven(context: RequestContext, group: str, letters: Sequence[DeadL
     return known | set(found.kept), not found.before
 
 
-async def _mark_redriven(context: RequestContext, rows: Sequence[LetterRow]) -> None:
+async def _mark_redriven(context: RequestContext, group: str, rows: Sequence[LetterRow]) -> None:
     """Set the address of the redriven copy in each row, as far as brokers answer within `MARK_SECONDS`."""
     client = await context.clients().dead_letters()
     sent = context.console.redrives.copies()
+    topics = context.console.redrives.topics(group)
     for row in rows:
         if (copy := sent.get((row.message.queue, row.message.queue_offset))) is not None:
             row.copy_link = place_link(copy)
     left = [row for row in rows if not row.copy_link]
     try:
         async with asyncio.timeout(MARK_SECONDS):
-            found = await client.redriven([row.letter for row in left])
+            found = await client.redriven([row.letter for row in left], topics=topics)
     except (MQError, TimeoutError):
         return  # the rows are shown without marks
     for row in left:

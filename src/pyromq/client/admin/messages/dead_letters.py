@@ -7,7 +7,7 @@ destination and skips the dead letter.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
@@ -253,15 +253,18 @@ class AsyncDeadLetters(AdminClient):
         copies = [message for message in found if message.properties.get(REDRIVEN_FROM) == own]
         return sorted(copies, key=lambda message: message.store_ms)
 
-    async def redriven(self, letters: Sequence[DeadLetter]) -> dict[str, StoredMessage]:
+    async def redriven(
+        self, letters: Sequence[DeadLetter], *, topics: Collection[str] = ()
+    ) -> dict[str, StoredMessage]:
         """Return the latest copy of each redriven dead letter, by the letter's offset id.
 
-        Copies in the group's retry topic and in the original topic are found, with two requests for each letter.
+        Copies in the group's retry topic, in the original topic and in `topics` are found, with a request for each
+        letter and topic.
         """
 
         async def look(letter: DeadLetter) -> StoredMessage | None:
-            topics = (retry_topic(letter.group), *([letter.original_topic] if letter.original_topic else []))
-            found = [copy for topic in topics for copy in await self.copies(letter, topic)]
+            own = {retry_topic(letter.group), *([letter.original_topic] if letter.original_topic else [])}
+            found = [copy for topic in own.union(topics) for copy in await self.copies(letter, topic)]
             return max(found, key=lambda copy: copy.store_ms, default=None)
 
         found = zip(letters, await each_of(look, letters), strict=True)

@@ -88,6 +88,7 @@ def test_group_without_members_has_none_online(cli, served):
         "type": None,
         "subscriptions": {},
         "lag": 0,
+        "in_flight": 0,
         "members": [],
         "differences": [],
         "queues": [],

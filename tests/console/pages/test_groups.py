@@ -55,6 +55,17 @@ async def test_a_group_shows_queues_members_and_who_has_what(browser, admin, clu
     await browser.get("/groups/nothing", status=404)
 
 
+async def test_a_group_that_pops_shows_what_is_in_flight(browser, admin, cluster):
+    assert "in flight" not in await browser.get("/groups/billing")
+    worker = await cluster.simple_consumer("billing")
+    worker.subscribe("orders")
+    received = await worker.receive(3, wait_seconds=5)
+    await worker.ack(received[0])
+    page = await browser.get("/groups/billing")
+    assert f"Of the lag in flight</span> <b>{len(received) - 1}</b>" in page
+    assert sum(map(int, re.findall(r'<small class="muted">(\d+) in flight</small>', page))) == len(received) - 1
+
+
 async def test_a_group_is_created_changed_and_deleted(browser, admin):
     assert "Group shipping is created." in await browser.post(
         "/new-group", name="shipping", retries="3", retry_queues="1"

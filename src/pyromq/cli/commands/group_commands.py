@@ -239,6 +239,7 @@ def show(name: str, namesrv: str, output: str) -> None:
         "type": state.consume_type,
         "subscriptions": state.subscriptions,
         "lag": sum(each.lag for each in progress),
+        "in_flight": sum(each.in_flight for each in progress),
     }
     tables = {
         "members": [_member_row(each) for each in state.members],
@@ -315,6 +316,7 @@ def progress(name: str, topic: str | None, namesrv: str, output: str) -> None:
             "broker_offset": each.broker_offset,
             "consumer_offset": each.consumer_offset,
             "lag": each.lag,
+            "in_flight": each.in_flight,
             "last_consumed": local_time(each.last_ms),
         }
         for each in found

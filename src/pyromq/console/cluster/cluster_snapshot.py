@@ -89,11 +89,14 @@ class TopicView:
 
 @dataclass(slots=True)
 class ConsumedTopic:
-    """The progress of a group in a topic: messages consumed, messages left, and the delay in ms."""
+    """The progress of a group in a topic: messages consumed, messages left, the delay in ms, and how many of the
+    messages left are in flight (popped).
+    """
 
     consumed: int = 0
     lag: int = 0
     delay_ms: int = 0
+    in_flight: int = 0
 
 
 @dataclass(slots=True)
@@ -115,6 +118,10 @@ class GroupView:
     @property
     def consumed(self) -> int:
         return sum(each.consumed for each in self.topics.values())
+
+    @property
+    def in_flight(self) -> int:
+        return sum(each.in_flight for each in self.topics.values())
 
     @property
     def delay_ms(self) -> int:
@@ -277,6 +284,7 @@ def _add_group(groups: dict[str, GroupView], figures: GroupFigures, members: Seq
         known.consumed += at.consumed
         known.lag += at.lag
         known.delay_ms = max(known.delay_ms, at.delay_ms)
+        known.in_flight += at.in_flight
 
 
 def _join(snapshot: ClusterSnapshot) -> None:

@@ -34,3 +34,12 @@ def test_wrong_words_are_named(cli, served):
     assert "0.5" in cli("receive", "receive-none", "-g", "g", "--invisible", "0.5").err
     assert cli("receive", "receive-none", "-g", "g").err.startswith("error: No topic route info")
     assert cli("receive", "receive-none", "-g", "g", "--sql", "a >").code == 2
+
+
+def test_progress_counts_what_was_received_and_not_acknowledged(cli, served):
+    send(cli, "flying", "a", "b", "c")
+    cli("receive", "flying", "-g", "pilots", "-c", "2")
+    (row,) = [each for each in json.loads(cli("group", "progress", "pilots", "-o", "json").out) if each["lag"]]
+    assert (row["lag"], row["in_flight"]) == (3, 2)
+    shown = json.loads(cli("group", "show", "pilots", "-o", "json").out)
+    assert (shown["lag"], shown["in_flight"]) == (3, 2)

@@ -37,7 +37,7 @@ from pyromq.remoting.headers import (
     SendMessageV2,
     UpdateConsumerOffset,
 )
-from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, bits_of
+from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, bits_of, encode_bits
 from report import print_machine, progress
 from servers import SERVER_CORE, Server, folder_for_now, free_port, our_server, pinned
 
@@ -104,7 +104,7 @@ def acks_of(topic: str, handles: list[ReceiptHandle]) -> bytes:
             revive_queue=pop.revive_queue,
             pop_ms=pop.pop_ms,
             invisible_ms=pop.invisible_ms,
-            bits=bits_of(offsets, pop.start),
+            bits=encode_bits(bits_of(offsets, pop.start)),
         )
         for pop, offsets in pops.items()
     ]

@@ -11,10 +11,12 @@ from pyromq.remoting.receipt_handle import (
     PopInfos,
     ReceiptHandle,
     bits_of,
+    decode_bits,
+    encode_bits,
     join_counts,
     join_offsets,
     join_starts,
-    offsets_of,
+    offsets_in,
     parse_receipt_handle,
 )
 
@@ -130,14 +132,14 @@ def test_infos_that_cannot_be_read_are_refused(text):
 @given(st.integers(0, 1 << 60), st.sets(st.integers(0, 4095), max_size=40))
 def test_offsets_survive_as_a_bit_set(start, distances):
     offsets = sorted(start + distance for distance in distances)
-    assert offsets_of(bits_of(offsets, start), start) == offsets
+    assert offsets_in(decode_bits(encode_bits(bits_of(offsets, start))), start) == offsets
 
 
 def test_a_bit_set_has_javas_text():
-    assert bits_of([3, 12, 73], 3) == "AQIAAAAAAABA"
+    assert encode_bits(bits_of([3, 12, 73], 3)) == "AQIAAAAAAABA"
 
 
 @pytest.mark.parametrize("bits", ["%", "AQ", "ü", "A" * 1000 + "ff=="])
 def test_a_bit_set_that_cannot_be_read_is_refused(bits):
     with pytest.raises(InvalidReceiptHandle, match=r"^b"):
-        offsets_of(bits, 0)
+        decode_bits(bits)

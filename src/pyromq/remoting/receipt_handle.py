@@ -197,22 +197,37 @@ def _parse_info(name: str, text: str | None) -> dict[tuple[str, str], int]:
     return numbers
 
 
-def bits_of(offsets: Iterable[int], start: int) -> str:
-    """Return the bit set of offsets relative to `start`, as `BatchAck.bits` has it."""
+def bits_of(offsets: Iterable[int], start: int) -> int:
+    """Return offsets as bits: bit n stands for `start` + n."""
     bits = 0
     for offset in offsets:
         bits |= 1 << offset - start
+    return bits
+
+
+def offsets_in(bits: int, start: int) -> list[int]:
+    """Return the offsets that bits stand for, in ascending order."""
+    found = []
+    while bits:
+        lowest = bits & -bits
+        found.append(start + lowest.bit_length() - 1)
+        bits ^= lowest
+    return found
+
+
+def encode_bits(bits: int) -> str:
+    """Return bits as `BatchAck.bits` has them."""
     return b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
 
 
-def offsets_of(bits: str, start: int) -> list[int]:
-    """Return the offsets in the bit set of a `BatchAck`. Raises `InvalidReceiptHandle`."""
+def decode_bits(text: str) -> int:
+    """Return the bits of a `BatchAck`. Raises `InvalidReceiptHandle`."""
     try:
-        number = int.from_bytes(b64decode(bits, validate=True), "little")
+        bits = int.from_bytes(b64decode(text, validate=True), "little")
     except ValueError as error:
-        raise InvalidReceiptHandle(f"b={excerpt(bits, 100)!r} is no Base64 of a bit set ({error})") from error
-    if number.bit_length() > MAX_BITS:
+        raise InvalidReceiptHandle(f"b={excerpt(text, 100)!r} is no Base64 of a bit set ({error})") from error
+    if bits.bit_length() > MAX_BITS:
         raise InvalidReceiptHandle(
-            f"b has {number.bit_length()} bits; a pop spans at most {MAX_BITS} offsets: acknowledge each pop by itself"
+            f"b has {bits.bit_length()} bits; a pop spans at most {MAX_BITS} offsets: acknowledge each pop by itself"
         )
-    return [start + at for at in range(number.bit_length()) if number >> at & 1]
+    return bits

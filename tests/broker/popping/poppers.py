@@ -17,7 +17,7 @@ from pyromq.remoting.headers import (
     PopMessage,
     PopMessageResponse,
 )
-from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, bits_of
+from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, bits_of, encode_bits
 
 EXPIRED = ResponseCode.NO_MESSAGE
 NOTHING = ResponseCode.POLLING_TIMEOUT
@@ -89,7 +89,7 @@ class Popper:
             acks.append(
                 BatchAck(
                     *(self.group, self.topic, handle.retry, handle.start, handle.queue_id, handle.revive_queue),
-                    *(handle.pop_ms, handle.invisible_ms, bits_of([handle.offset], handle.start)),
+                    *(handle.pop_ms, handle.invisible_ms, encode_bits(bits_of([handle.offset], handle.start))),
                 )
             )
         return await self.caller.ask(BatchAckMessage(), encode_body(BatchAcks("broker-a", acks)), code=code)

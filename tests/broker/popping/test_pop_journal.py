@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from pyromq.broker.popping import pop_journal
-from pyromq.broker.popping.in_flight import InFlight, Pop, bits_of
+from pyromq.broker.popping.in_flight import InFlight, Pop
 from pyromq.broker.popping.pop_journal import PopJournal
 from pyromq.errors import StoreNotWritable
+from pyromq.remoting.receipt_handle import bits_of
 from pyromq.testing import FakeClock
 from pyromq.testing.simulated_disk import SimulatedDisk
 
@@ -74,7 +75,7 @@ class Work:
         offsets = sorted(self.chance.sample(range(40), self.chance.randint(1, 20)))
         offsets = [queue.next_offset + offset for offset in offsets]
         pop = Pop(
-            *(queue, offsets[0], bits_of(offsets)),
+            *(queue, offsets[0], bits_of(offsets, offsets[0])),
             pop_ms=self.now + 1,
             due_ms=self.now + self.chance.randrange(100),
             is_orderly=is_orderly,

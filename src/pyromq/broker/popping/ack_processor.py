@@ -5,9 +5,12 @@ Source: RocketMQ 5.3.3, AckMessageProcessor and ChangeInvisibleTimeProcessor.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from pyromq.broker.popping.pop_admission import PopAdmission, check_invisible
 from pyromq.broker.popping.pop_table import PopTable, check_handle
-from pyromq.remoting.bodies import REQUEST, BatchAcks, decode_body
+from pyromq.errors import MQError
+from pyromq.remoting.bodies import REQUEST, BatchAck, BatchAcks, decode_body
 from pyromq.remoting.command import Call, Reply
 from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import (
@@ -16,7 +19,10 @@ from pyromq.remoting.headers import (
     ChangeInvisibleTime,
     ChangeInvisibleTimeResponse,
 )
-from pyromq.remoting.receipt_handle import ORDERLY_REVIVE_QUEUE, ReceiptHandle, offsets_of, parse_receipt_handle
+from pyromq.remoting.receipt_handle import ORDERLY_REVIVE_QUEUE, ReceiptHandle, decode_bits, parse_receipt_handle
+from pyromq.slow_work import SlowWork, breathe
+
+_AT_ONCE = 64  # pops acknowledged before other requests are served: an expired handle takes up to 20 us
 
 
 class AckProcessor:
@@ -33,29 +39,41 @@ class AckProcessor:
         handle = parse_receipt_handle(header.receipt_handle)
         check_handle(handle, header.queue_id, header.offset)
         self._admission.check(group, topic, header.queue_id, call.peer)
-        if expired := self._table.acknowledge(group, topic, handle, [header.offset]):
+        if expired := self._table.acknowledge(group, topic, handle, 1 << handle.offset - handle.start):
             raise self._table.expired(group, topic, handle, expired)
         return Reply()
 
     @answers(BatchAckMessage)
-    def acknowledge_batch(self, header: BatchAckMessage, call: Call) -> Reply:
+    def acknowledge_batch(self, header: BatchAckMessage, call: Call) -> Reply | SlowWork[Reply]:
         """Acknowledge messages of several pops.
 
-        Those whose handle is valid are acknowledged, then `ReceiptHandleExpired` is raised for the first of the others.
+        All valid entries are acknowledged, then the error of the first of the others is raised.
         """
-        error = None
-        for ack in decode_body(BatchAcks, call.body, REQUEST).acks:
-            handle = ReceiptHandle(
-                *(ack.start, ack.pop_ms, ack.invisible_ms, ack.revive_queue, ack.retry, "", ack.queue_id, ack.start)
-            )
-            topic = handle.topic(ack.group, ack.topic)
-            offsets = offsets_of(ack.bits, ack.start)
+        acks = decode_body(BatchAcks, call.body, REQUEST).acks
+        if len(acks) > _AT_ONCE:
+            return self._acknowledge_slowly(acks, call)
+        return _outcome([self._acknowledge(ack, call) for ack in acks])
+
+    async def _acknowledge_slowly(self, acks: Sequence[BatchAck], call: Call) -> Reply:
+        errors = []
+        for ack in acks:
+            errors.append(self._acknowledge(ack, call))
+            await breathe()
+        return _outcome(errors)
+
+    def _acknowledge(self, ack: BatchAck, call: Call) -> MQError | None:
+        """Acknowledge the messages of one pop; return why some could not be."""
+        handle = ReceiptHandle(
+            *(ack.start, ack.pop_ms, ack.invisible_ms, ack.revive_queue, ack.retry, "", ack.queue_id, ack.start)
+        )
+        topic = handle.topic(ack.group, ack.topic)
+        try:
+            bits = decode_bits(ack.bits)
             self._admission.check(ack.group, topic, ack.queue_id, call.peer)
-            if expired := self._table.acknowledge(ack.group, topic, handle, offsets):
-                error = error or self._table.expired(ack.group, topic, handle, expired)
-        if error is not None:
-            raise error
-        return Reply()
+        except MQError as error:
+            return error
+        expired = self._table.acknowledge(ack.group, topic, handle, bits)
+        return self._table.expired(ack.group, topic, handle, expired) if expired else None
 
     @answers(ChangeInvisibleTime)
     def change(self, header: ChangeInvisibleTime, call: Call) -> Reply:
@@ -71,3 +89,10 @@ class AckProcessor:
         pop = self._table.change(group, topic, handle, header.invisible_ms)
         revive_queue = ORDERLY_REVIVE_QUEUE if pop.is_orderly else 0
         return Reply(ChangeInvisibleTimeResponse(pop.pop_ms, header.invisible_ms, revive_queue))
+
+
+def _outcome(errors: Iterable[MQError | None]) -> Reply:
+    for error in errors:
+        if error is not None:
+            raise error
+    return Reply()

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+
+from pyromq.remoting.receipt_handle import offsets_in
 
 _STALE_DUES = 1_000  # times without pops that the heap may keep beside as many times as have pops
 _FINISHED_POPS = 64  # finished pops that a queue may keep behind an unfinished one beside as many as are unfinished
@@ -111,15 +113,15 @@ class PoppedQueue:
         is_held = pop is not None and pop.pop_ms == pop_ms and offset >= start and pop.leased >> offset - start & 1
         return pop if is_held else None
 
-    def is_unfinished(self, offset: int) -> bool:
-        """Return whether a message is not acknowledged yet, whichever handle holds it."""
-        if offset >= self.next_offset or offset in self.moved:
-            return True
-        return any(
-            pop.start <= offset and pop.unfinished >> offset - pop.start & 1
-            for pop in self.order
-            if pop.unfinished and pop.start <= offset
-        )
+    def unfinished_in(self, bits: int, start: int) -> int:
+        """Return which of the messages are not acknowledged yet, whichever handle holds them."""
+        unfinished = bits >> max(0, self.next_offset - start) << max(0, self.next_offset - start)
+        end = start + bits.bit_length()
+        for pop in self.order:
+            if pop.start >= end:
+                break
+            unfinished |= shifted(pop.unfinished, pop.start - start)
+        return unfinished & bits
 
 
 class InFlight:
@@ -296,22 +298,5 @@ class InFlight:
                 del self._by_due[pop.due_ms]
 
 
-def bits_of(offsets: Sequence[int]) -> int:
-    """Return ascending offsets as bits relative to the first one."""
-    start = offsets[0]
-    if offsets[-1] - start == len(offsets) - 1:
-        return (1 << len(offsets)) - 1
-    bits = 0
-    for offset in offsets:
-        bits |= 1 << offset - start
-    return bits
-
-
-def offsets_in(bits: int, start: int) -> list[int]:
-    """Return the offsets that bits relative to `start` stand for."""
-    found = []
-    while bits:
-        lowest = bits & -bits
-        found.append(start + lowest.bit_length() - 1)
-        bits ^= lowest
-    return found
+def shifted(bits: int, places: int) -> int:
+    return bits << places if places >= 0 else bits >> -places

@@ -25,10 +25,11 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyromq.broker.popping.in_flight import InFlight, Pop, PoppedQueue, offsets_in
+from pyromq.broker.popping.in_flight import InFlight, Pop, PoppedQueue
 from pyromq.clock import Clock
 from pyromq.errors import StoreNotWritable
 from pyromq.logs import logger_of
+from pyromq.remoting.receipt_handle import offsets_in
 from pyromq.store.disk import Disk, make_lasting_folder, read_file, remove_file
 
 logger = logger_of(__name__)

@@ -5,12 +5,11 @@ Source: RocketMQ 5.3.3, PopMessageProcessor, NotificationProcessor, PollingInfoP
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 
 import msgspec
 
-from pyromq.broker.popping.in_flight import Pop, PoppedQueue, bits_of
+from pyromq.broker.popping.in_flight import Pop, PoppedQueue
 from pyromq.broker.popping.pop_admission import ANY_QUEUE, PopAdmission, check_count, check_invisible, check_member
 from pyromq.broker.popping.pop_table import RENEWED_MS, PopTable
 from pyromq.broker.popping.pop_waiting import PopWaiting
@@ -37,6 +36,7 @@ from pyromq.remoting.receipt_handle import (
     ORDERLY_REVIVE_QUEUE,
     RETRY,
     ReceiptHandle,
+    bits_of,
     join_counts,
     join_offsets,
     join_starts,
@@ -148,10 +148,10 @@ class PopProcessor:
         Raises `NotInMemory`, with nothing handed out.
         """
         table, store = self._table, self._store
-        queues = [self._open(header, topic, queue_id) for topic, queue_id in self._order(header)]
+        queues = self._queues(header)
         if header.order:
             queues = [queue for queue in queues if not self._is_held(queue, header)]
-        pop_ms = max([self._clock.now_ms(), *(queue.earliest_ms for queue in queues)])
+        pop_ms = max([self._clock.now_ms(), *[queue.earliest_ms for queue in queues]])
         round_ = _Round(pop_ms, header.max_count)
         most = self._config.limits.in_flight
         for queue in queues:
@@ -179,25 +179,25 @@ class PopProcessor:
             round_.rest += max(0, found.max_offset - queue.next_offset)
         return round_
 
-    def _order(self, header: PopMessage) -> Iterator[tuple[str, int]]:
-        """Yield topic and queue id of the queues to read, beginning with another one each time."""
-        topic = self._topics.find(header.topic)
-        count = 0 if topic is None else topic.read_queues
-        key = header.consumer_group, header.topic
+    def _queues(self, header: PopMessage) -> list[PoppedQueue]:
+        """Return the queues to read, beginning with another one each time."""
+        group, name, retries = header.consumer_group, header.topic, pop_retry_topic(header.consumer_group, header.topic)
+        key = group, name
         if len(self._rounds) >= _MOST_ROUNDS:
             self._rounds.clear()
         number = self._rounds[key] = self._rounds.get(key, 0) + 1
-        retries = pop_retry_topic(*key)
-        has_retries = not header.order and self._topics.find(retries) is not None
-        if has_retries and not number % _RETRIES_FIRST:
-            yield retries, 0
         if header.queue_id != ANY_QUEUE:
-            yield header.topic, header.queue_id
+            queues = [self._open(header, name, header.queue_id)]
         else:
-            for at in range(count):
-                yield header.topic, (number + at) % count
-        if has_retries and number % _RETRIES_FIRST:
-            yield retries, 0
+            topic = self._topics.find(name)
+            count = 0 if topic is None else topic.read_queues
+            first = number % count if count else 0
+            known = self._table.in_flight.queues(group, name)
+            ids = (*range(first, count), *range(first))
+            queues = [known.get(queue_id) or self._open(header, name, queue_id) for queue_id in ids]
+        if not header.order and self._topics.find(retries) is not None:
+            queues.insert(len(queues) if number % _RETRIES_FIRST else 0, self._open(header, retries, 0))
+        return queues
 
     def _open(self, header: PopMessage, topic: str, queue_id: int) -> PoppedQueue:
         queue = self._table.in_flight.find(header.consumer_group, topic, queue_id)
@@ -245,8 +245,9 @@ class PopProcessor:
                 return
             offsets, records, retry = list(retried), [memoryview(each) for each in retried.values()], RETRY
         invisible_ms = header.invisible_ms if header.renewed_for is None else RENEWED_MS
+        start, span = offsets[0], offsets[-1] + 1 - offsets[0]
         pop = Pop(
-            *(queue, offsets[0], bits_of(offsets)),
+            *(queue, start, (1 << span) - 1 if span == len(offsets) else bits_of(offsets, start)),
             pop_ms=round_.pop_ms,
             due_ms=round_.pop_ms + invisible_ms,
             is_orderly=bool(header.order),
@@ -255,7 +256,7 @@ class PopProcessor:
         self._table.hand_out(pop, found.next_offset)
         place = retry, queue.queue_id
         round_.records += records
-        round_.starts[place] = offsets[0]
+        round_.starts[place] = start
         round_.offsets[place] = offsets
         round_.room = 0 if sum(map(len, round_.records)) >= MAX_BYTES else round_.room - len(offsets)
         if header.order:

@@ -13,7 +13,7 @@ from pyromq.clock import Clock
 from pyromq.errors import InvalidReceiptHandle, ReceiptHandleExpired, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.net.tasks import Alarm
-from pyromq.remoting.receipt_handle import ReceiptHandle
+from pyromq.remoting.receipt_handle import MAX_BITS, ReceiptHandle, offsets_in
 from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
@@ -171,7 +171,8 @@ class PopTable:
         self._commit(pop.queue)
         if self._journal.is_behind:
             self.journal_alarm.ring_within(0)
-        self._ring()
+        if pop.due_ms == self.in_flight.next_due_ms():
+            self._ring()
 
     def finish(self, pop: Pop, bits: int) -> None:
         """Note that messages of a pop need not be delivered again."""
@@ -179,23 +180,22 @@ class PopTable:
         self.in_flight.finish(pop, bits)
         self._commit(pop.queue)
 
-    def acknowledge(self, group: str, topic: str, handle: ReceiptHandle, offsets: list[int]) -> list[int]:
-        """Acknowledge messages by one receipt handle; return the offsets whose handle has expired.
+    def acknowledge(self, group: str, topic: str, handle: ReceiptHandle, bits: int) -> int:
+        """Acknowledge messages of one receipt handle; return those whose handle has expired.
 
-        A message that is acknowledged already is no error.
+        Bits are relative to the handle's start. A message that is acknowledged already is no error.
         """
         queue = self.in_flight.find(group, topic, handle.queue_id)
-        expired = []
-        by_pop: dict[Pop, int] = {}
-        for offset in offsets:
-            pop = None if queue is None else queue.lease(handle.start, handle.pop_ms, offset)
-            if pop is not None:
-                by_pop[pop] = by_pop.get(pop, 0) | 1 << offset - pop.start
-            elif not self._is_acknowledged(queue, group, topic, handle._replace(offset=offset)):
-                expired.append(offset)
-        for pop, bits in by_pop.items():
-            self.finish(pop, bits)
-        return expired
+        if queue is None:
+            committed = self._offsets.find(group, topic, handle.queue_id) or 0
+            return bits >> max(0, committed - handle.start) << max(0, committed - handle.start)
+        pop = queue.pop_at(handle.start, handle.pop_ms)
+        if pop is not None and (leased := bits & pop.leased):
+            self.finish(pop, leased)
+            bits &= ~leased
+        if bits and self._clock.now_ms() < handle.expires_ms:
+            bits = queue.unfinished_in(bits, handle.start)
+        return bits
 
     def change(self, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int) -> Pop:
         """Let a message become visible in `invisible_ms` from now on; return the pop that holds it.
@@ -205,7 +205,7 @@ class PopTable:
         queue = self.in_flight.find(group, topic, handle.queue_id)
         pop = None if queue is None else queue.lease(handle.start, handle.pop_ms, handle.offset)
         if pop is None:
-            raise self.expired(group, topic, handle, [handle.offset])
+            raise self.expired(group, topic, handle, 1 << handle.offset - handle.start)
         now_ms = self._clock.now_ms()
         moved = self.in_flight.move(pop, handle.offset, pop_ms=now_ms, due_ms=now_ms + invisible_ms)
         moved.client_id = None
@@ -218,15 +218,9 @@ class PopTable:
         self._note(partial(self._journal.note_released, pop))
         return self.in_flight.release(pop)
 
-    def _is_acknowledged(self, queue: PoppedQueue | None, group: str, topic: str, handle: ReceiptHandle) -> bool:
-        """Return whether the message of a handle that holds nothing was acknowledged, rather than redelivered."""
-        if queue is None:
-            committed = self._offsets.find(group, topic, handle.queue_id)
-            return committed is not None and handle.offset < committed
-        return not queue.is_unfinished(handle.offset) and self._clock.now_ms() < handle.expires_ms
-
-    def expired(self, group: str, topic: str, handle: ReceiptHandle, offsets: list[int]) -> ReceiptHandleExpired:
+    def expired(self, group: str, topic: str, handle: ReceiptHandle, bits: int) -> ReceiptHandleExpired:
         """Return the error for a handle that holds nothing any more."""
+        offsets = offsets_in(bits, handle.start)
         late_ms = self._clock.now_ms() - handle.expires_ms
         why = f"its time was over {late_ms} ms ago" if late_ms >= 0 else "its time was changed, or the group was reset"
         return ReceiptHandleExpired(
@@ -241,9 +235,14 @@ class PopTable:
 
 
 def check_handle(handle: ReceiptHandle, queue_id: int, offset: int) -> None:
-    """Raise `InvalidReceiptHandle` if a handle belongs to another message."""
+    """Raise `InvalidReceiptHandle` if a handle belongs to another message, or to none."""
     if (handle.queue_id, handle.offset) != (queue_id, offset):
         raise InvalidReceiptHandle(
             f"queueId={queue_id}, offset={offset}, but the receipt handle {handle.encode()!r} belongs to offset"
             f" {handle.offset} of queue {handle.queue_id}: send the handle that came with the message"
+        )
+    if not 0 <= offset - handle.start < MAX_BITS:
+        raise InvalidReceiptHandle(
+            f"the receipt handle {handle.encode()!r} is invalid: no pop that begins at offset {handle.start} has offset"
+            f" {offset}; send the handle that came with the message"
         )

@@ -25,7 +25,7 @@ from pyromq.remoting.headers import (
     PopMessage,
     PopMessageResponse,
 )
-from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, bits_of, parse_receipt_handle
+from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, bits_of, encode_bits, parse_receipt_handle
 
 MAX_COUNT = 32  # limit of messages per pop at brokers of RocketMQ 5
 FIRST, END = 0, 1  # where a group without committed offsets begins. Source: ConsumeInitMode
@@ -164,7 +164,7 @@ class PopRequests:
                 revive_queue=pop.revive_queue,
                 pop_ms=pop.pop_ms,
                 invisible_ms=pop.invisible_ms,
-                bits=bits_of(offsets, pop.start),
+                bits=encode_bits(bits_of(offsets, pop.start)),
             )
             for pop, offsets in pops.items()
         ]

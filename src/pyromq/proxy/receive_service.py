@@ -37,19 +37,21 @@ from pyromq.remoting.headers import (
     PopMessageResponse,
     SendMessageBack,
 )
+from pyromq.remoting.headers.pop_headers import (
+    MAX_INVISIBLE_SECONDS,
+    MAX_POPPED,
+    MIN_INVISIBLE_SECONDS,
+    NOTHING_POPPED,
+)
 from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, parse_receipt_handle
 
 logger = logger_of(__name__)
 
-MAX_BATCH = 32  # limit of the messages of one receive. Source: PopMessageProcessor
 MAX_ENTRIES = 1024  # limit of the entries of one acknowledgement
 MAX_POLL_SECONDS = 20.0
 RENEWED_SECONDS = 60.0  # invisible time of messages that are renewed as long as the client lives
-MIN_INVISIBLE_SECONDS, MAX_INVISIBLE_SECONDS = 1.0, 12 * 3600.0
 ANSWER_MARGIN = 0.2  # seconds before the client's deadline at which a waiting receive is answered
 DEAD_LETTER_LEVEL = -1  # delay level with which a broker makes a dead letter at once
-
-_NOTHING = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class ReceiveService:
         await self._answer(caller, receive, popping.result())
 
     async def _answer(self, caller: Caller, receive: _Receive, response: Response) -> None:
-        if response.code in _NOTHING:
+        if response.code in NOTHING_POPPED:
             _answer_nothing(caller)
             return
         if response.code == ResponseCode.POLLING_FULL:
@@ -236,7 +238,7 @@ async def _checked(caller: Caller, request: service.ReceiveMessageRequest) -> _R
     check_group_name(group)
     check_topic_name(topic)
     if request.batch_size <= 0:
-        raise GrpcRefusal(proto.BAD_REQUEST, f"batch_size is {request.batch_size}; it must be 1 to {MAX_BATCH}")
+        raise GrpcRefusal(proto.BAD_REQUEST, f"batch_size is {request.batch_size}; it must be 1 to {MAX_POPPED}")
     invisible = RENEWED_SECONDS if request.auto_renew else seconds_of(request.invisible_duration)
     if not MIN_INVISIBLE_SECONDS <= invisible <= MAX_INVISIBLE_SECONDS:
         limits = f"{MIN_INVISIBLE_SECONDS:g} to {MAX_INVISIBLE_SECONDS:g} s"
@@ -259,7 +261,7 @@ async def _checked(caller: Caller, request: service.ReceiveMessageRequest) -> _R
         consumer_group=group,
         topic=topic,
         queue_id=-1,
-        max_count=min(request.batch_size, MAX_BATCH),
+        max_count=min(request.batch_size, MAX_POPPED),
         invisible_ms=int(invisible * 1000),
         poll_ms=int(poll * 1000),
         born_ms=caller.access.clock.now_ms(),

@@ -4,7 +4,7 @@ import pytest
 
 from pyromq.broker.broker import Broker
 from pyromq.remoting.bodies import AssignmentQuery, MessageRequestMode, encode_body
-from pyromq.remoting.headers import QueryAssignment, SetMessageRequestMode
+from pyromq.remoting.headers import DeleteTopic, QueryAssignment, SetMessageRequestMode
 
 
 async def assigned(caller, client_id="one", **fields):
@@ -13,8 +13,9 @@ async def assigned(caller, client_id="one", **fields):
     return [(each.queue.broker_name, each.queue.queue_id, each.mode) for each in answer.queues]
 
 
-async def set_mode(caller, mode="POP", *, topic="orders", code=0):
-    return await caller.ask(SetMessageRequestMode(), encode_body(MessageRequestMode(topic, "g", mode)), code=code)
+async def set_mode(caller, mode="POP", *, topic="orders", group="g", share=0, code=0):
+    body = encode_body(MessageRequestMode(topic, group, mode, share))
+    return await caller.ask(SetMessageRequestMode(), body, code=code)
 
 
 async def test_members_that_pull_divide_the_queues(broker, orders, caller_to):
@@ -42,11 +43,26 @@ async def test_members_that_pop_get_all_queues_of_each_broker(config, clock, cal
 
 
 @pytest.mark.parametrize(
-    ("mode", "topic", "code", "text"),
-    [("PUSH", "orders", 1, "mode='PUSH' of group g: it must be PULL or POP"), ("POP", "nowhere", 17, "nowhere")],
+    ("fields", "code", "text"),
+    [
+        ({"mode": "PUSH"}, 1, "mode='PUSH' of group g: it must be PULL or POP"),
+        ({"topic": "nowhere"}, 17, "nowhere"),
+        ({"group": "a b"}, 26, "subscription group [a b] does not exist"),
+        ({"share": -1}, 1, "popShareQueueNum=-1"),
+        ({"share": 1 << 31}, 1, "popShareQueueNum=2147483648: it must be 0 (no limit) to 2147483647"),
+    ],
 )
-async def test_a_mode_that_cannot_be_is_refused(orders, mode, topic, code, text):
-    assert text in (await set_mode(orders, mode, topic=topic, code=code)).remark
+async def test_a_mode_that_cannot_be_is_refused(orders, fields, code, text):
+    assert text in (await set_mode(orders, **fields, code=code)).remark
+
+
+async def test_the_mode_of_a_deleted_topic_is_deleted(broker, orders):
+    await set_mode(orders)
+    await orders.ask(DeleteTopic("orders"))
+    await orders.create_topic("other")
+    await set_mode(orders, topic="other")
+    await orders.create_topic("orders")
+    assert await assigned(orders) == []
 
 
 async def test_a_strategy_that_the_broker_does_not_have_is_refused(orders):

@@ -7,7 +7,11 @@ from tests.broker.popping.poppers import EXPIRED, NOTHING, Popper, bodies
 
 from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
+from pyromq.remoting.bodies import BatchAck, BatchAcks, encode_body
 from pyromq.remoting.headers import (
+    AckMessage,
+    BatchAckMessage,
+    ChangeInvisibleTime,
     DeleteGroup,
     DeleteTopic,
     MaxOffset,
@@ -285,6 +289,31 @@ async def test_groups_and_topics_with_equal_joined_names_do_not_share_retries(or
     assert bodies(await one.pop()) == [b"one"]
 
 
+async def test_retries_of_a_deleted_topic_are_deleted(broker, orders, popper, clock):
+    await send(orders, "a")
+    await popper.pop(invisible_ms=1_000)
+    await after(clock, 2)
+    assert [each.body for each in await popper.pop()] == [b"a"]
+    await after(clock, 70)
+    await orders.ask(DeleteTopic("orders"))
+    assert broker.topics.find("%RETRY%g_orders") is None
+    await orders.create_topic("orders")
+    assert await popper.pop() == []
+
+
+async def test_retries_that_a_deleted_topic_shares_with_another_stay(broker, orders, clock):
+    one, other = Popper(orders, clock, "a_b", "c"), Popper(orders, clock, "a", "b_c")
+    for popper in (one, other):
+        await orders.create_topic(popper.topic, queues=1)
+        await send(orders, popper.topic, topic=popper.topic)
+        await popper.pop(invisible_ms=1_000)
+    await after(clock, 2)
+    assert bodies(await other.pop(invisible_ms=1_000)) == [b"b_c"]
+    await after(clock, 2)
+    await orders.ask(DeleteTopic("b_c"))
+    assert bodies(await one.pop()) == [b"c"]
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "text"),
     [
@@ -293,6 +322,7 @@ async def test_groups_and_topics_with_equal_joined_names_do_not_share_retries(or
         ({"invisible_ms": -1}, 1, "invisibleTime=-1: it must be 0 to 43200000 ms"),
         ({"invisible_ms": 43_200_001}, 1, "invisibleTime=43200001"),
         ({"renewed_for": "x" * 256}, 1, "renewedFor has 256 characters"),
+        ({"order": True, "attempt_id": "x" * 256}, 1, "attemptId has 256 characters: an id has 1 to 255"),
         ({"queue_id": 4}, 1, "queueId[4] is illegal"),
         ({"queue_id": -2}, 1, "queueId[-2] is illegal"),
         ({"topic": "nowhere"}, ResponseCode.TOPIC_NOT_EXIST, "topic[nowhere] not exist"),
@@ -311,10 +341,47 @@ async def test_a_group_whose_retry_topic_would_be_too_long_is_refused(orders, cl
     assert "would have 134 characters; the limit is 127: use shorter names" in response.remark
 
 
+FORGED = "0 1 60000 0 0 broker-a 0 9223372036854775807"
+
+
+@pytest.mark.parametrize(("text", "offset"), [(FORGED, (1 << 63) - 1), ("7 1 60000 0 0 broker-a 0 3", 3)])
+async def test_a_handle_that_no_pop_has_made_is_refused(orders, popper, text, offset):
+    for header in (
+        AckMessage("g", "orders", 0, text, offset),
+        ChangeInvisibleTime("g", "orders", 0, text, offset, 1_000),
+    ):
+        response = await orders.ask(header, code=ResponseCode.INVALID_PARAMETER)
+        assert f"has offset {offset}; send the handle that came with the message" in response.remark
+
+
+async def test_one_wrong_entry_of_a_batch_stops_no_others(broker, orders, popper):
+    await send(orders, "a", "b")
+    a, _ = await popper.pop()
+    entries = [
+        BatchAck(group, topic, "0", start, 0, 0, a.handle.pop_ms, 60_000, bits)
+        for group, topic, start, bits in (
+            *(("g", "orders", 0, "AQ=="), ("g", "nowhere", 0, "AQ=="), ("g", "orders", 0, "?")),
+            *(("g", "orders", -(1 << 63), "/w=="), ("g", "orders", (1 << 63) - 1, "/w=="), ("g", "orders", 0, "Ag==")),
+        )
+    ]
+    response = await orders.ask(
+        BatchAckMessage(), encode_body(BatchAcks("broker-a", entries)), code=ResponseCode.TOPIC_NOT_EXIST
+    )
+    assert "nowhere" in response.remark
+    assert await committed(orders) == 2
+
+
+async def test_thousands_of_expired_entries_let_other_requests_run(orders, popper):
+    await send(orders, "a")
+    entries = [BatchAck("g", "orders", "0", n, 0, 0, 1, 1, "AQ==") for n in range(3_000)]
+    body = encode_body(BatchAcks("broker-a", entries))
+    slow = orders.channel.call_soon(BatchAckMessage(), body, timeout=30)
+    assert bodies(await popper.pop()) == [b"a"]
+    assert (await slow).code == EXPIRED
+
+
 @pytest.mark.parametrize("text", ["", "x", "0 1 2 3 4 5 6 7", "9 1 60000 0 0 broker-a 0 1"])
 async def test_a_handle_of_another_message_is_refused(orders, popper, text):
-    from pyromq.remoting.headers import AckMessage
-
     await send(orders, "a")
     response = await orders.ask(AckMessage("g", "orders", 0, text, 0), code=ResponseCode.INVALID_PARAMETER)
     assert "receipt handle" in response.remark

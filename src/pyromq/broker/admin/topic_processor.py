@@ -12,6 +12,7 @@ from pyromq.broker.topics import check_changeable
 from pyromq.errors import BrokerError, TopicNotFound
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
+from pyromq.names import pop_retry_topic
 from pyromq.net.slow_replies import in_pieces
 from pyromq.remoting.bodies import MAX_QUEUES, TopicConfig, TopicList, encode_body
 from pyromq.remoting.command import Call, Reply
@@ -83,7 +84,9 @@ class TopicProcessor:
 
     @answers(DeleteTopic)
     async def delete_topic(self, header: DeleteTopic, call: Call) -> Reply:
-        """Delete the topic, its queues and the offsets of groups in it; its records stay in the log until retention.
+        """Delete the topic, its queues, the offsets of groups in it, and the retry topics of groups that popped it.
+
+        Records stay in the log until retention deletes them.
 
         The reply comes when no crash can restore the topic. Until then the topic cannot be created again. Consumers are
         told to reset their offsets: otherwise they would skip the first messages of a new topic of that name. Upstream
@@ -91,6 +94,20 @@ class TopicProcessor:
         """
         name = header.topic
         check_changeable(self._topics, name)
+        for group in self._offsets.groups_of(name):
+            retries = pop_retry_topic(group, name)
+            if self._topics.find(retries) is not None and not self._shares_retries(group, name):
+                await self._delete(retries, call)
+        await self._delete(name, call)
+        return Reply()
+
+    def _shares_retries(self, group: str, topic: str) -> bool:
+        """Return whether another group and topic have this retry topic: `a_b` and `c` share it with `a` and `b_c`."""
+        words = f"{group}_{topic}".split("_")
+        pairs = [("_".join(words[:at]), "_".join(words[at:])) for at in range(1, len(words))]
+        return any(self._offsets.of_topic(*pair) for pair in pairs if pair != (group, topic))
+
+    async def _delete(self, name: str, call: Call) -> None:
         # Offsets go first, then settings, then queues: after a crash in between, a new topic inherits no offsets.
         known = self._topics.find(name)
         self._offsets.remove_topic(name)
@@ -111,7 +128,6 @@ class TopicProcessor:
         finally:
             if known is not None:
                 self._topics.leaving.discard(name)
-        return Reply()
 
     async def _note_deletion(self, name: str) -> None:
         if self._deleted is not None:

@@ -12,7 +12,8 @@ from functools import partial
 import msgspec
 
 from pyromq.broker.shared_state import SharedState
-from pyromq.errors import BrokerError, TopicNotFound
+from pyromq.errors import BrokerError, GroupNotFound, TopicNotFound
+from pyromq.excerpt import excerpt
 from pyromq.message import MessageQueue
 from pyromq.remoting.bodies import (
     FILE,
@@ -35,6 +36,7 @@ from pyromq.store.table_file import TableFile, when_saved
 
 PULL, POP = "PULL", "POP"
 _ALL_QUEUES = -1
+_MOST_SHARED = (1 << 31) - 1  # Java's int
 
 
 class AssignmentProcessor:
@@ -46,6 +48,7 @@ class AssignmentProcessor:
     def __init__(self, state: SharedState) -> None:
         self._config = state.config
         self._topics = state.topics
+        self._groups = state.groups
         self._connections = state.connections
         self._registering = state.registering
         self._file = state.request_modes
@@ -67,8 +70,13 @@ class AssignmentProcessor:
         mode = decode_body(MessageRequestMode, call.body, REQUEST)
         if mode.mode not in (PULL, POP):
             raise BrokerError(f"mode={mode.mode!r} of group {mode.group}: it must be PULL or POP")
+        if not 0 <= mode.share_queues <= _MOST_SHARED:
+            raise BrokerError(f"popShareQueueNum={mode.share_queues}: it must be 0 (no limit) to {_MOST_SHARED}")
         if self._topics.find(mode.topic) is None:
             raise TopicNotFound(f"topic[{mode.topic}] not exist: create it before its mode is set")
+        if self._groups.find(mode.group, call.peer) is None:
+            raise GroupNotFound(f"subscription group [{excerpt(mode.group, 100)}] does not exist: create it first")
+        self._modes = {topic: modes for topic, modes in self._modes.items() if self._topics.find(topic) is not None}
         self._modes.setdefault(mode.topic, {})[mode.group] = mode
         self._changes += 1
         saved = self._saving.save(lambda: MessageRequestModes(by_topic=self._modes), order=self._changes)

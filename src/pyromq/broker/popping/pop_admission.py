@@ -10,11 +10,11 @@ from pyromq.names import MAX_TOPIC_LENGTH, RETRY_PREFIX, pop_retry_topic
 from pyromq.remoting.bodies import TopicConfig
 from pyromq.remoting.codes import Permission
 from pyromq.remoting.dispatch import Peer
+from pyromq.remoting.headers.pop_headers import MAX_INVISIBLE_SECONDS, MAX_POPPED
 
-MAX_COUNT = 32  # messages of one pop. Source: RocketMQ 5.3.3, PopMessageProcessor
-MAX_INVISIBLE_MS = 12 * 3_600_000  # longest invisible time: far less than retention keeps messages
+_MAX_INVISIBLE_MS = int(MAX_INVISIBLE_SECONDS * 1000)
 ANY_QUEUE = -1
-MAX_CLIENT_ID_LENGTH = 255  # each pop in the journal has it
+MAX_ID_LENGTH = 255  # each pop in the journal has the id of its member, each orderly queue that of its last pop
 
 
 class PopAdmission:
@@ -56,21 +56,19 @@ class PopAdmission:
 
 
 def check_count(count: int) -> None:
-    if not 0 < count <= MAX_COUNT:
-        raise BrokerError(f"maxMsgNums={count}: a pop returns 1 to {MAX_COUNT} messages")
+    if not 0 < count <= MAX_POPPED:
+        raise BrokerError(f"maxMsgNums={count}: a pop returns 1 to {MAX_POPPED} messages")
 
 
 def check_invisible(invisible_ms: int) -> None:
-    if not 0 <= invisible_ms <= MAX_INVISIBLE_MS:
+    if not 0 <= invisible_ms <= _MAX_INVISIBLE_MS:
         raise BrokerError(
-            f"invisibleTime={invisible_ms}: it must be 0 to {MAX_INVISIBLE_MS} ms (12 hours); change it again while the"
-            " work goes on"
+            f"invisibleTime={invisible_ms}: it must be 0 to {_MAX_INVISIBLE_MS} ms (12 hours); change it again while"
+            " the work goes on"
         )
 
 
-def check_member(client_id: str | None) -> None:
-    if client_id is not None and not 0 < len(client_id) <= MAX_CLIENT_ID_LENGTH:
-        raise BrokerError(
-            f"renewedFor has {len(client_id)} characters: it must be a member's client id, of 1 to"
-            f" {MAX_CLIENT_ID_LENGTH} characters"
-        )
+def check_ids(client_id: str | None, attempt_id: str | None) -> None:
+    for name, text in (("renewedFor", client_id), ("attemptId", attempt_id)):
+        if text is not None and not 0 < len(text) <= MAX_ID_LENGTH:
+            raise BrokerError(f"{name} has {len(text)} characters: an id has 1 to {MAX_ID_LENGTH}")

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from pyromq.broker.popping.in_flight import Pop, PoppedQueue
-from pyromq.broker.popping.pop_admission import ANY_QUEUE, PopAdmission, check_count, check_invisible, check_member
+from pyromq.broker.popping.pop_admission import ANY_QUEUE, PopAdmission, check_count, check_ids, check_invisible
 from pyromq.broker.popping.pop_table import RENEWED_MS, PopTable
 from pyromq.broker.popping.pop_waiting import PopWaiting
 from pyromq.broker.shared_state import SharedState
@@ -74,7 +74,7 @@ class PopProcessor:
     def pop(self, header: PopMessage, call: Call) -> Reply | SlowWork[Reply | Later] | Later:
         check_count(header.max_count)
         check_invisible(header.invisible_ms)
-        check_member(header.renewed_for)
+        check_ids(header.renewed_for, header.attempt_id)
         wanted = self._filter(header, call)
         try:
             round_ = self._pop(header, wanted)

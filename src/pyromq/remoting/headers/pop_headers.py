@@ -5,9 +5,15 @@ Source: RocketMQ 5.3.3, PopMessageRequestHeader and the headers beside it.
 
 from __future__ import annotations
 
+from pyromq.errors import ResponseCode
 from pyromq.remoting import bodies
 from pyromq.remoting.codes import RequestCode
 from pyromq.remoting.header import Header, field
+
+MAX_POPPED = 32  # limit of messages per pop. Source: PopMessageProcessor
+MIN_INVISIBLE_SECONDS = 1.0  # least invisible time of receives of RocketMQ 5's clients
+MAX_INVISIBLE_SECONDS = 12 * 3600.0  # limit of the invisible time: far less than retention keeps messages
+NOTHING_POPPED = (ResponseCode.PULL_NOT_FOUND, ResponseCode.NO_MESSAGE, ResponseCode.POLLING_TIMEOUT)  # empty pops
 
 
 class PopMessageResponse(Header):

@@ -18,7 +18,7 @@ from pyromq.client.cluster.cluster_client import API_SECONDS, AsyncLifespan, Clu
 from pyromq.client.cluster.namespace import namespace_of
 from pyromq.client.consumer.consumer_status import ConsumerInternals, ConsumerStatusProcessor
 from pyromq.client.consumer.pop.held_messages import LOOK_SECONDS, HeldMessages
-from pyromq.client.consumer.pop.pop_requests import END, FIRST, MAX_COUNT, Popped, PopPlace, PopRequests
+from pyromq.client.consumer.pop.pop_requests import END, FIRST, Popped, PopPlace, PopRequests
 from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.client.consumer.subscriptions import subscription
@@ -32,10 +32,10 @@ from pyromq.message import StoredMessage, SysFlag
 from pyromq.names import check_consumer_group
 from pyromq.net.tasks import every
 from pyromq.remoting.bodies import ConsumerEntry, HeartbeatBody
+from pyromq.remoting.headers.pop_headers import MAX_INVISIBLE_SECONDS, MAX_POPPED, MIN_INVISIBLE_SECONDS
 
 logger = logger_of(__name__)
 
-MIN_INVISIBLE_SECONDS, MAX_INVISIBLE_SECONDS = 1.0, 12 * 3600.0  # the latter is RocketMQ 5's limit
 # Pause after a notification without a message to pop, for example if other members were faster: it doubles.
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 LONGEST_WAIT = 15.0  # limit of one wait at brokers: new brokers of a topic are found after it
@@ -151,7 +151,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
 
     async def receive(
         self,
-        max_count: int = MAX_COUNT,
+        max_count: int = MAX_POPPED,
         *,
         wait_seconds: float | None = None,
         invisible_seconds: float = 30.0,

@@ -25,13 +25,12 @@ from pyromq.remoting.headers import (
     PopMessage,
     PopMessageResponse,
 )
+from pyromq.remoting.headers.pop_headers import MAX_POPPED, NOTHING_POPPED
 from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, bits_of, encode_bits, parse_receipt_handle
 
-MAX_COUNT = 32  # limit of messages per pop at brokers of RocketMQ 5
 FIRST, END = 0, 1  # where a group without committed offsets begins. Source: ConsumeInitMode
 ANY_QUEUE = -1
 
-_NOTHING = (ResponseCode.PULL_NOT_FOUND, ResponseCode.NO_MESSAGE, ResponseCode.POLLING_TIMEOUT)
 _FULL = ResponseCode.POLLING_FULL
 
 
@@ -70,7 +69,7 @@ class PopRequests:
             consumer_group=self._group,
             topic=self._cluster.names.wrap(place.topic),
             queue_id=ANY_QUEUE,
-            max_count=min(count, MAX_COUNT),
+            max_count=min(count, MAX_POPPED),
             invisible_ms=invisible_ms,
             poll_ms=0,
             born_ms=self._clock.now_ms(),
@@ -79,7 +78,7 @@ class PopRequests:
             expression=wanted.expression,
         )
         response = await self._ask(place, header)
-        response.check(*_NOTHING, _FULL)
+        response.check(*NOTHING_POPPED, _FULL)
         if response.code:
             return Popped([])
         return self._decoded(place, response, wanted)
@@ -94,7 +93,7 @@ class PopRequests:
             born_ms=self._clock.now_ms(),
         )
         response = await self._ask(place, header, wait_seconds=wait_seconds)
-        response.check(*_NOTHING, _FULL)
+        response.check(*NOTHING_POPPED, _FULL)
         return not response.code and response.header(NotificationResponse).has_message
 
     async def ack(self, messages: Iterable[StoredMessage]) -> None:

@@ -34,6 +34,7 @@ from pyromq.store.directory import check_platform
 
 if TYPE_CHECKING:
     from pyromq.metrics.config import MetricsConfig
+    from pyromq.proxy.proxy import Proxy
     from pyromq.proxy.proxy_config import ProxyConfig
 
 NAMESRV_PORT = 9876  # default port of a name server, which clients use
@@ -127,12 +128,13 @@ async def _start_proxy(stack: AsyncExitStack, proxy: ProxyBeside, *, host: str, 
         click.echo(f"gRPC         {join_address(*listening.getsockname()[:2])}")
 
 
-async def serve_proxy(config: ProxyConfig, *, ends_with_input: bool) -> None:
+async def serve_proxy(config: ProxyConfig, metrics: MetricsConfig | None, *, ends_with_input: bool) -> None:
     """Run a proxy for clients of RocketMQ 5 until SIGINT or SIGTERM, or until standard input ends."""
     from pyromq.proxy.proxy import Proxy  # imported late: needs the packages of the extra `grpc`
 
     async with AsyncExitStack() as stack:
         proxy = await _start(stack, Proxy(config), option="--port")
+        await _start_metrics(stack, metrics, proxy, is_quiet=ends_with_input)
         if ends_with_input:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             loop, number = asyncio.get_running_loop(), sys.stdin.fileno()
@@ -228,14 +230,17 @@ async def _start(stack: AsyncExitStack, server: Any, *, option: str) -> Any:
         raise
 
 
-async def _start_metrics(stack: AsyncExitStack, config: MetricsConfig | None, *servers: NameServer | Broker) -> None:
+async def _start_metrics(
+    stack: AsyncExitStack, config: MetricsConfig | None, *servers: NameServer | Broker | Proxy, is_quiet: bool = False
+) -> None:
     """Open the port for metrics, if one is configured."""
     if config is not None:
         from pyromq.metrics.endpoint import MetricsEndpoint  # imported late: servers without metrics do not load it
 
         endpoint = MetricsEndpoint([server.metrics() for server in servers], config)
         await _start(stack, endpoint, option="--metrics-port")
-        click.echo(f"metrics      http://{endpoint.address}/metrics")
+        if not is_quiet:
+            click.echo(f"metrics      http://{endpoint.address}/metrics")
 
 
 def _show_broker(broker: Broker) -> None:

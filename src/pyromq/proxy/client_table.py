@@ -6,13 +6,14 @@ No network here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pyromq.clock import Clock
 from pyromq.errors import LimitReached
 from pyromq.proxy.http2.grpc_stream import GrpcStream
 from pyromq.proxy.proto import definition_pb2 as proto
+from pyromq.proxy.proto.service_pb2 import TelemetryCommand
 from pyromq.quota import Quota
 
 MAX_CLIENTS = 20_000  # limit of the clients of an account
@@ -34,6 +35,8 @@ class GrpcClient:
     topics: frozenset[str] = frozenset()
     subscriptions: dict[str, proto.FilterExpression] = field(default_factory=dict)
     stream: GrpcStream | None = None  # the newest Telemetry stream
+    # Callbacks of questions that the client was asked on its stream, by nonce.
+    questions: dict[str, Callable[[TelemetryCommand], None]] = field(default_factory=dict)
     receives: set[asyncio.Future[None]] = field(default_factory=set)  # completed when the client terminates
 
     @property

@@ -179,7 +179,7 @@ class ClusterAccess:
     async def announce_member(self, client: GrpcClient) -> None:
         """Send a consumer's heartbeat to the brokers of its topics, so that they count it as a member of its group."""
         if client.is_consumer:
-            body = encode_body(HeartbeatBody(client.client_id, consumers=[_consumer_entry(client)]))
+            body = encode_body(HeartbeatBody(client.client_id, consumers=[consumer_entry(client)]))
             await self._tell(client, Heartbeat(), body)
 
     async def forget(self, client: GrpcClient) -> None:
@@ -207,7 +207,8 @@ class ClusterAccess:
             await self.forget(client)
 
 
-def _consumer_entry(client: GrpcClient) -> ConsumerEntry:
+def consumer_entry(client: GrpcClient) -> ConsumerEntry:
+    """Return a consumer as its heartbeat names it."""
     return ConsumerEntry(
         client.group,
         consume_type="CONSUME_POP" if client.kind == proto.PUSH_CONSUMER else "CONSUME_ACTIVELY",

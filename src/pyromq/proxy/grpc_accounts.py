@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pyromq.excerpt import excerpt
 from pyromq.permissions.account import Account
 from pyromq.permissions.permissions import Permissions
+from pyromq.proxy.client_table import GrpcClient
 from pyromq.proxy.cluster_access import ClusterAccess
 from pyromq.proxy.grpc_refusal import GrpcRefusal
 from pyromq.proxy.http2.grpc_stream import GrpcStream
@@ -44,6 +45,11 @@ class GrpcAccounts:
             signer = AccessKeySigner(*keys) if keys is not None else None
             access = self._accesses[keys] = self._open_access(signer)
         return access
+
+    def clients(self) -> Iterator[GrpcClient]:
+        """Return the clients of all accounts."""
+        for access in self._accesses.values():
+            yield from access.clients
 
     async def close(self) -> None:
         for access in self._accesses.values():

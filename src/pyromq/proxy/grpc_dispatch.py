@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,12 +29,16 @@ logger = logger_of(__name__)
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 SEND = SERVICE + "SendMessage"
+TELEMETRY = SERVICE + "Telemetry"
 FAILURE = "the proxy failed; its log has the reason"
 _FAILED = "call %s of %s failed"
 MAX_ID_LENGTH = 255  # limit of a client id
 HANDLED_AT_ONCE = 8  # parts of a request, for example its messages, that are handled in a turn: less than 1 ms
 MAX_COMMANDS = 16  # limit of a client's telemetry commands in work
 MAX_REQUEST_BYTES = 512 << 10  # limit of requests without bodies: parsed, they may take forty times their bytes
+
+
+CallCounts = Counter[tuple[str, int]]  # number of answers by path, and status of RocketMQ or gRPC
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,16 @@ class Caller:
     client_id: str
     access: ClusterAccess
     stream: GrpcStream
+    counts: CallCounts
+
+    def count(self, status: proto.Status) -> None:
+        """Count the status of the answer."""
+        self.counts[self.stream.path, status.code] += 1
+
+    def reply(self, answer: Any) -> None:
+        """Send the only answer, which has a field `status`."""
+        self.count(answer.status)
+        self.stream.reply(answer.SerializeToString())
 
 
 # A method answers by its result or, if this is None, later by the stream.
@@ -99,6 +114,7 @@ class GrpcDispatch:
     ) -> None:
         self._methods = {SERVICE + name: method for each in services for name, method in _methods_of(each)}
         self._telemetry = telemetry
+        self.counts: CallCounts = Counter()
         self._access_of = access_of
         self._commands: dict[GrpcStream, int] = {}  # number of each stream's telemetry commands in work
         self._tasks = Tasks()
@@ -113,33 +129,33 @@ class GrpcDispatch:
             stream.max_bytes = MAX_REQUEST_BYTES
         if method is not None:
             stream.half_closed = partial(self._answer, method, stream)
-        elif stream.path == SERVICE + "Telemetry":
+        elif stream.path == TELEMETRY:
             self._open_telemetry(stream)
         else:
-            stream.finish(GrpcCode.UNIMPLEMENTED, f"method {excerpt(stream.path, 100)} is not offered")
+            self._fail(stream, GrpcCode.UNIMPLEMENTED, f"method {excerpt(stream.path, 100)} is not offered")
 
     def _answer(self, method: UnaryMethod, stream: GrpcStream) -> None:
         message, stream.message = stream.message, None
         if message is None:
-            stream.finish(GrpcCode.INVALID_ARGUMENT, "the call has no request")
+            self._fail(stream, GrpcCode.INVALID_ARGUMENT, "the call has no request")
             return
         try:
             if len(message) > MAX_REQUEST_BYTES:
                 check_bodies(message, MAX_REQUEST_BYTES)
             request = method.request.FromString(message)
         except DecodeError:
-            stream.finish(GrpcCode.INVALID_ARGUMENT, f"the request is no {method.request.DESCRIPTOR.name}")
+            self._fail(stream, GrpcCode.INVALID_ARGUMENT, f"the request is no {method.request.DESCRIPTOR.name}")
             return
         try:
             answer = method.answer(self._caller(stream), request)
         except MQError as error:
-            stream.reply(method.response(status=status_of(error)).SerializeToString())
+            self._reply(stream, method.response(status=status_of(error)))
         except Exception:
             logger.exception(_FAILED, stream.path, stream.peer)
-            stream.finish(GrpcCode.INTERNAL, FAILURE)
+            self._fail(stream, GrpcCode.INTERNAL, FAILURE)
         else:
             if isinstance(answer, Message):
-                stream.reply(answer.SerializeToString())
+                self._reply(stream, answer)
             elif answer is not None:
                 task = self._tasks.start(self._answer_later(method, stream, answer), name=stream.path)
                 stream.ended = partial(_cancel, task, answer)
@@ -153,17 +169,17 @@ class GrpcDispatch:
             answer = method.response(status=status_of(error))
         except Exception:
             logger.exception(_FAILED, stream.path, stream.peer)
-            stream.finish(GrpcCode.INTERNAL, FAILURE)
+            self._fail(stream, GrpcCode.INTERNAL, FAILURE)
             return
         if answer is not None:
-            stream.reply(answer.SerializeToString())
+            self._reply(stream, answer)
 
     def _open_telemetry(self, stream: GrpcStream) -> None:
         try:
             caller = self._caller(stream)
         except MQError as error:
             stream.send(TelemetryCommand(status=status_of(error)).SerializeToString())
-            stream.finish(GrpcCode.INVALID_ARGUMENT, str(error))
+            self._fail(stream, GrpcCode.INVALID_ARGUMENT, str(error))
             return
         stream.received = partial(self._hear, caller)
         stream.half_closed = partial(self._end_telemetry, caller)
@@ -178,11 +194,11 @@ class GrpcDispatch:
         try:
             command = TelemetryCommand.FromString(message)
         except DecodeError:
-            caller.stream.finish(GrpcCode.INVALID_ARGUMENT, "the message is no TelemetryCommand")
+            self._fail(caller.stream, GrpcCode.INVALID_ARGUMENT, "the message is no TelemetryCommand")
             return
         in_work = self._commands.get(caller.stream, 0)
         if in_work >= MAX_COMMANDS:
-            caller.stream.finish(GrpcCode.RESOURCE_EXHAUSTED, f"more than {MAX_COMMANDS} commands at once")
+            self._fail(caller.stream, GrpcCode.RESOURCE_EXHAUSTED, f"more than {MAX_COMMANDS} commands at once")
             return
         self._commands[caller.stream] = in_work + 1
         self._tasks.start(self._take_command(caller, command), name="telemetry")
@@ -191,14 +207,23 @@ class GrpcDispatch:
         try:
             await self._telemetry.hear(caller, command)
         except MQError as error:
-            caller.stream.finish(GrpcCode.INVALID_ARGUMENT, str(error))
+            self._fail(caller.stream, GrpcCode.INVALID_ARGUMENT, str(error))
         except Exception:
             logger.exception(_FAILED, caller.stream.path, caller.stream.peer)
-            caller.stream.finish(GrpcCode.INTERNAL, FAILURE)
+            self._fail(caller.stream, GrpcCode.INTERNAL, FAILURE)
         finally:
             left = self._commands[caller.stream] = self._commands[caller.stream] - 1
             if not left:
                 del self._commands[caller.stream]
+
+    def _reply(self, stream: GrpcStream, answer: Any) -> None:
+        self.counts[stream.path, answer.status.code] += 1
+        stream.reply(answer.SerializeToString())
+
+    def _fail(self, stream: GrpcStream, code: GrpcCode, text: str) -> None:
+        is_known = stream.path in self._methods or stream.path == TELEMETRY
+        self.counts[stream.path if is_known else "other", code] += 1
+        stream.finish(code, text)
 
     def _caller(self, stream: GrpcStream) -> Caller:
         client_id = stream.text(b"x-mq-client-id")
@@ -206,7 +231,7 @@ class GrpcDispatch:
             found = excerpt(client_id, 80)
             text = f"header x-mq-client-id is {found!r}; it must name the client, in at most 255 characters"
             raise GrpcRefusal(proto.CLIENT_ID_REQUIRED, text)
-        return Caller(client_id, self._access_of(stream), stream)
+        return Caller(client_id, self._access_of(stream), stream, self.counts)
 
 
 def _methods_of(service: object) -> Iterator[tuple[str, UnaryMethod]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import UsageError
@@ -21,6 +21,7 @@ from pyromq.proxy.grpc_accounts import GrpcAccounts
 from pyromq.proxy.grpc_dispatch import GrpcDispatch
 from pyromq.proxy.http2.http2_connection import Http2Connection
 from pyromq.proxy.http2.shared_by_connections import SharedByConnections
+from pyromq.proxy.member_questions import MemberQuestions
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proxy_config import ProxyConfig
 from pyromq.proxy.receive_service import ReceiveService
@@ -33,6 +34,9 @@ from pyromq.remoting.rejection_log import RejectionLog
 from pyromq.remoting.signer import Signer
 from pyromq.store.disk import LocalDisk
 from pyromq.store.worker import worker
+
+if TYPE_CHECKING:
+    from pyromq.proxy.proxy_metrics import ProxyMetrics
 
 EXPIRE_SECONDS = 5.0
 CLOSE_SECONDS = 3.0  # longest wait for open calls at the end
@@ -65,6 +69,12 @@ class Proxy:
     @property
     def address(self) -> str:
         return join_address(self.config.host, self.port)
+
+    def metrics(self) -> ProxyMetrics:
+        """Return what a `MetricsEndpoint` serves of this proxy."""
+        from pyromq.proxy.proxy_metrics import ProxyMetrics  # imported only where metrics are served
+
+        return ProxyMetrics(self.address, self.shared, self._dispatch.counts, self._accounts.clients)
 
     async def start(self) -> None:
         """Open the port. Raises `UsageError` that names a port in use, or a file that cannot be used.
@@ -132,7 +142,7 @@ class Proxy:
             self._clock,
             connections=self.config.connections,
             signer=signer,
-            answerers=lambda access: [BrokerRequests(access)],
+            answerers=lambda access: [BrokerRequests(access), MemberQuestions(access)],
         )
 
     def _tls_config(self) -> ServerTlsConfig:

@@ -119,7 +119,8 @@ class ReceiveService:
             self._give_back(caller.access, receive, [infos.handle(each) for each in messages])
             raise GrpcRefusal(proto.TOO_MANY_REQUESTS, "earlier messages are not read; receive less at once")
         stream.connection.keep(stream, len(response.body) * WORK_COPIES)
-        stream.send(service.ReceiveMessageResponse(status=ok()).SerializeToString())
+        caller.count(status := ok())
+        stream.send(service.ReceiveMessageResponse(status=status).SerializeToString())
         for number, message in enumerate(messages):
             handle = infos.handle(message)
             found = received_message(
@@ -284,6 +285,7 @@ def _popped(response: Response, receive: _Receive) -> tuple[PopInfos, list[Store
 
 def _answer_nothing(caller: Caller) -> None:
     status = proto.Status(code=proto.MESSAGE_NOT_FOUND, message="no message arrived within the polling time")
+    caller.count(status)
     caller.stream.send(service.ReceiveMessageResponse(status=status).SerializeToString())
     last = service.ReceiveMessageResponse()
     last.delivery_timestamp.FromMilliseconds(caller.access.clock.now_ms())

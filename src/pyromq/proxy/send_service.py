@@ -126,7 +126,7 @@ def _deadline(caller: Caller) -> float:
 
 
 def _answer_one(caller: Caller, message: SentMessage, result: SendResult | None, error: BaseException | None) -> None:
-    caller.stream.reply(_response([_entry(message, result, error)]).SerializeToString())
+    caller.reply(_response([_entry(message, result, error)]))
 
 
 async def _send_alone(caller: Caller, topic: str, message: SentMessage) -> list[service.SendResultEntry]:

@@ -24,8 +24,12 @@ class TelemetryService:
     """See the module."""
 
     async def hear(self, caller: Caller, command: service.TelemetryCommand) -> None:
-        """Take a client's settings and complete them. Other commands answer nothing that the proxy asked."""
+        """Take a client's settings and complete them, or its answer to a question."""
         if not command.HasField("settings"):
+            asked = caller.access.clients.find(caller.client_id)
+            nonce = command.thread_stack_trace.nonce or command.verify_message_result.nonce
+            if asked is not None and (answered := asked.questions.pop(nonce, None)) is not None:
+                answered(command)
             return
         settings = command.settings
         client = caller.access.clients.hear(caller.client_id)
@@ -41,7 +45,8 @@ class TelemetryService:
             text = "the settings have neither publishing nor subscription: the client must be a producer or a consumer"
             raise GrpcRefusal(proto.BAD_REQUEST, text)
         settings.metric.on = False
-        caller.stream.send(service.TelemetryCommand(status=ok(), settings=settings).SerializeToString())
+        caller.count(status := ok())
+        caller.stream.send(service.TelemetryCommand(status=status, settings=settings).SerializeToString())
         await self._announce(caller, client)
 
     def ended(self, caller: Caller) -> None:

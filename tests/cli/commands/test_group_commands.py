@@ -39,6 +39,16 @@ def test_creating_a_group_that_exists_changes_nothing_and_altering_only_what_is_
     )
 
 
+def test_a_group_is_orderly_for_consumers_that_pop(cli, served):
+    cli("group", "create", "group-in-order", "--orderly")
+
+    assert [each["orderly"] for each in json.loads(cli("group", "settings", "group-in-order", "-o", "json").out)] == [
+        True
+    ]
+    altered = cli("group", "alter", "group-in-order", "--no-orderly")
+    assert altered.lines[1].split() == ["broker-a", "orderly", "yes", "no"]
+
+
 @pytest.mark.parametrize(
     "command",
     [

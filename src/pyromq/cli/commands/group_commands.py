@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import click
+from msgspec import UNSET
 
 from pyromq import Admin
 from pyromq.cli.cluster_names import GROUP_NAME
@@ -30,6 +31,7 @@ from pyromq.remoting.bodies import GroupConfig
 
 _JAVA_INT = WholeNumber(0, (1 << 31) - 1)  # range of numbers: Java's brokers and tools read an `int`
 _QUEUES = WholeNumber(0, 65536)
+_ORDERLY = "Give consumers of RocketMQ 5 the messages of each queue in order"
 
 
 @click.group(cls=Group)
@@ -45,8 +47,11 @@ def group() -> None:
 @click.option("--retry-queues", type=_QUEUES, default=1, show_default=True)
 @click.option("--disabled", is_flag=True, help="Refuse the group's pulls.")
 @click.option("--no-broadcast", is_flag=True, help="Refuse broadcasting consumers.")
+@click.option("--orderly", is_flag=True, help=f"{_ORDERLY}.")
 @namesrv_option
-def create(name: str, retries: int, retry_queues: int, disabled: bool, no_broadcast: bool, namesrv: str) -> None:
+def create(
+    name: str, retries: int, retry_queues: int, disabled: bool, no_broadcast: bool, orderly: bool, namesrv: str
+) -> None:
     """Create group NAME on all brokers. `pyromq group alter` changes an existing group."""
     config = GroupConfig(
         name=name,
@@ -54,6 +59,7 @@ def create(name: str, retries: int, retry_queues: int, disabled: bool, no_broadc
         retry_queues=retry_queues,
         consume_enabled=not disabled,
         broadcast_enabled=not no_broadcast,
+        orderly=orderly or UNSET,
     )
     with Admin(namesrv, connections=connections()) as admin:
         admin.create_group(config)
@@ -66,12 +72,13 @@ def create(name: str, retries: int, retry_queues: int, disabled: bool, no_broadc
 @click.option("--retry-queues", type=_QUEUES)
 @click.option("--enabled/--disabled", default=None, help="Answer or refuse the group's pulls.")
 @click.option("--broadcast/--no-broadcast", default=None, help="Accept or refuse broadcasting consumers.")
+@click.option("--orderly/--no-orderly", default=None, help=f"{_ORDERLY}, or in any order.")
 @namesrv_option
 @output_option
 def alter(name: str, namesrv: str, output: str, **options: int | bool | None) -> None:
     """Change the given settings of group NAME on all brokers."""
     if all(value is None for value in options.values()):
-        raise click.UsageError("say what to change: --retries, --retry-queues, --enabled or --broadcast")
+        raise click.UsageError("say what to change: --retries, --retry-queues, --enabled, --broadcast or --orderly")
     with Admin(namesrv, connections=connections()) as admin:
         before = admin.group_configs(name)
         admin.alter_group(name, **options)  # type: ignore[arg-type]  # click's options by name
@@ -86,6 +93,7 @@ def _changes(broker: str, old: GroupConfig | None, new: GroupConfig) -> Iterator
         ("retry_queues", "retry_queues"),
         ("enabled", "consume_enabled"),
         ("broadcast", "broadcast_enabled"),
+        ("orderly", "is_orderly"),
     ):
         before, now = getattr(old, field, None), getattr(new, field)
         if before != now:
@@ -148,6 +156,7 @@ def settings(name: str, namesrv: str, output: str) -> None:
             "broker": broker,
             "enabled": each.consume_enabled,
             "broadcast": each.broadcast_enabled,
+            "orderly": each.is_orderly,
             "attempts": each.retry_max_times,
             "retry_queues": each.retry_queues,
             "from_min": each.consume_from_min_enabled,

@@ -15,12 +15,14 @@ from pyromq.cli import run_servers, tls_settings
 from pyromq.cli.command_tree import Command
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.ranges import WholeNumber
+from pyromq.cli.server_properties import metrics_config
 from pyromq.client.cluster.environment import CA, CERT, CHECK_HOST, KEY
 from pyromq.errors import UsageError
 from pyromq.extras import install_command
 from pyromq.net.tls.tls_server import ServerTlsConfig, TlsMode
 
 if TYPE_CHECKING:
+    from pyromq.metrics.config import MetricsConfig
     from pyromq.proxy.proxy_config import ProxyConfig
 
 GRPC_PORT = 8081
@@ -67,15 +69,26 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     show_default=True,
     help="Lowest level logged to standard error.",
 )
+@click.option(
+    "--metrics-port",
+    type=WholeNumber(0, 65535),
+    metavar="PORT",
+    help="Port for /metrics (Prometheus), /healthz and /readyz. [default: none; 0: any free]",
+)
+@click.option("--metrics-host", metavar="IP", help="Address of the metrics port. [default: 127.0.0.1]")
 @click.option("--ends-with-input", is_flag=True, hidden=True)  # used by `serve`, whose end closes the input
 @click.option("--listening", type=int, hidden=True)  # used by `serve`: descriptor of the listening socket
-def proxy(log_level: str, ends_with_input: bool, **options: Any) -> None:
+def proxy(
+    log_level: str, ends_with_input: bool, metrics_port: int | None, metrics_host: str | None, **options: Any
+) -> None:
     """Run a proxy for clients of RocketMQ 5 (gRPC), on loopback, until Ctrl-C.
 
     Name servers and brokers behind it may be pyromq's or Java's, of version 4.9 or 5.
     """
     check_installed()
-    run_servers.run(run_servers.serve_proxy(_config(**options), ends_with_input=ends_with_input), log_level)
+    metrics = metrics_config({}, port=metrics_port, host=metrics_host)
+    serving = run_servers.serve_proxy(_config(**options), metrics, ends_with_input=ends_with_input)
+    run_servers.run(serving, log_level)
 
 
 def _config(
@@ -119,12 +132,14 @@ def check_installed() -> None:
 
 
 def command_beside_servers(
-    data: Path, tls: ServerTlsConfig | None, *, acl: Path | None, log_level: str
+    data: Path, tls: ServerTlsConfig | None, metrics: MetricsConfig | None, *, acl: Path | None, log_level: str
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command line, and environment variables, of a proxy beside name server and broker of this process."""
     command = [sys.executable, "-m", "pyromq", "proxy", "--ends-with-input", "--data", str(data / "proxy")]
     command += ["--log-level", log_level]
     variables = {}
+    if metrics is not None:
+        command += ["--metrics-port", str(metrics.port), "--metrics-host", metrics.host]
     if acl is not None:
         command += ["--acl", str(acl)]
     if tls is not None and tls.mode is not TlsMode.DISABLED:

@@ -160,6 +160,12 @@ def _with(*options: Callable[[F], F]) -> Callable[[F], F]:
     metavar="PORT",
     help="Also run `pyromq proxy` for clients of RocketMQ 5, at this port. [default: 8081 if installed; 0: none]",
 )
+@click.option(
+    "--grpc-metrics-port",
+    type=WholeNumber(1, 65535),
+    metavar="PORT",
+    help="Port for the proxy's /metrics, at --metrics-host. [default: none]",
+)
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -170,6 +176,7 @@ def serve(
     console_port: int | None,
     console_metrics_port: int | None,
     grpc_port: int | None,
+    grpc_metrics_port: int | None,
     **options: Any,
 ) -> None:
     """Run a name server and a broker in one process, on loopback, until Ctrl-C.
@@ -194,7 +201,11 @@ def serve(
         raise click.UsageError("--console-metrics-port is a port of the console: give --console too")
     if metrics is not None and metrics.port == console_metrics_port != 0:
         raise click.UsageError(f"server and console cannot both use metrics port {metrics.port}")
-    proxy = _proxy_beside(config, grpc_port, log_level)
+    proxy_metrics = None
+    if grpc_metrics_port is not None:
+        host = metrics.host if metrics is not None else None
+        proxy_metrics = metrics_config({}, port=grpc_metrics_port, host=host)
+    proxy = _proxy_beside(config, grpc_port, proxy_metrics, log_level)
     command = _console_command(config.data, console_port, console_metrics_port, metrics) if console else None
     run_servers.run(run_servers.serve_both(names, config, metrics, console=command, proxy=proxy), log_level)
 
@@ -256,8 +267,12 @@ def serve_broker(namesrv: str | None, log_level: str, **options: Any) -> None:
     run_servers.run(run_servers.serve_broker(config, metrics), log_level)
 
 
-def _proxy_beside(config: BrokerConfig, port: int | None, log_level: str) -> run_servers.ProxyBeside | None:
+def _proxy_beside(
+    config: BrokerConfig, port: int | None, metrics: MetricsConfig | None, log_level: str
+) -> run_servers.ProxyBeside | None:
     """Return how the proxy is started; None without one. The broker's accounts and certificate count for the proxy."""
+    if metrics is not None and port == 0:
+        raise click.UsageError("--grpc-metrics-port is a port of the proxy, and --grpc-port 0 starts none")
     if port == 0:
         return None
     from pyromq.cli.commands import proxy_commands
@@ -266,7 +281,9 @@ def _proxy_beside(config: BrokerConfig, port: int | None, log_level: str) -> run
         return None
     proxy_commands.check_installed()
     acl = config.permissions_folder if config.permissions else None
-    command, variables = proxy_commands.command_beside_servers(config.data, config.tls, acl=acl, log_level=log_level)
+    command, variables = proxy_commands.command_beside_servers(
+        config.data, config.tls, metrics, acl=acl, log_level=log_level
+    )
     return run_servers.ProxyBeside(port or proxy_commands.GRPC_PORT, port is not None, command, variables)
 
 

@@ -133,6 +133,7 @@ class ClusterGroups:
         retry_queues: int | None = None,
         enabled: bool | None = None,
         broadcast: bool | None = None,
+        orderly: bool | None = None,
     ) -> None:
         """Change the given settings of a group at every master. Raises `GroupNotFound` if no master has it.
 
@@ -143,6 +144,7 @@ class ClusterGroups:
             "retry_queues": retry_queues,
             "consume_enabled": enabled,
             "broadcast_enabled": broadcast,
+            "orderly": orderly,
         }
         changes = {field: value for field, value in given.items() if value is not None}
         masters = await self._brokers.masters()

@@ -83,6 +83,7 @@ class Http2Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._rest += data
+        self.shared.received_bytes += len(data)
         if self not in self.shared.late:
             self.go_on(self.shared.first_slice)
 
@@ -404,4 +405,6 @@ class Http2Connection(asyncio.Protocol):
         if self._out and self._transport is not None:
             self._used_at = self.clock.monotonic()
             out, self._out = self._out, []
-            self._transport.write(b"".join(out))
+            data = b"".join(out)
+            self.shared.sent_bytes += len(data)
+            self._transport.write(data)

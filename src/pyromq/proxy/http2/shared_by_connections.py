@@ -48,6 +48,8 @@ class SharedByConnections:
     late: dict[Http2Connection, None] = field(default_factory=dict)
     is_going_on: bool = False  # whether late connections go on in the next turn
     kept: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
     large: Quota[Http2Connection] = field(
         default_factory=lambda: Quota("LARGE_BYTES", LARGE_BYTES, least=MAX_MESSAGE_BYTES + PREFIX.size, is_hard=True)
     )

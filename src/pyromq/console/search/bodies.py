@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from codecs import getincrementaldecoder
 from typing import Any
 
@@ -9,7 +10,6 @@ import msgspec
 
 from pyromq.compression import decompress_start
 from pyromq.errors import UndecodableBody, UsageError
-from pyromq.excerpt import escaped
 from pyromq.message import StoredMessage, SysFlag
 
 MOST_SHOWN = 256 << 10  # limit of body bytes shown on the page of a message
@@ -21,6 +21,9 @@ _EXCERPT_BYTES = (
     16 * EXCERPT
 )  # bytes decompressed for an excerpt: characters have up to four bytes, and white space is dropped
 FORMS = ("text", "hex")
+_CHECKED = 2000  # characters of a body by which it counts as text
+# Characters by which a text can be read in another order than it has.
+_REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 class BodyExcerpt:
@@ -41,7 +44,7 @@ class BodyExcerpt:
         if text is None:
             self.excerpt = start[:24].hex(" ") + (" …" if len(start) > 24 else "")
         else:
-            line = escaped(" ".join(text.split()))
+            line = " ".join(text[:_CHECKED].split())
             self.excerpt = line if len(line) <= EXCERPT else line[:EXCERPT] + "…"
 
 
@@ -92,12 +95,19 @@ class BodyView:
 
 
 def _text_of(data: bytes, *, is_whole: bool) -> str | None:
-    """Return the beginning of a body as text; None if it is not printable text."""
+    """Return the beginning of a body as text; None if it is not UTF-8, or has characters that cannot be shown."""
     try:
         text = getincrementaldecoder("utf-8")().decode(data, final=is_whole)
     except UnicodeDecodeError:
         return None
-    return text if all(each.isprintable() or each in "\r\n\t" for each in text[:2000]) else None
+    return text if text[:_CHECKED].isprintable() or all(map(_is_shown, text[:_CHECKED])) else None
+
+
+def _is_shown(character: str) -> bool:
+    """Return whether browsers show a character as it is meant: also wide spaces, and the joiners inside of emoji."""
+    if character.isprintable() or character in "\r\n\t":
+        return True
+    return unicodedata.category(character) in ("Zs", "Cf") and character not in _REORDERING
 
 
 def _is_small(value: Any) -> bool:

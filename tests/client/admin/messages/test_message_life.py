@@ -5,7 +5,8 @@ from tests.client.admin.messages.test_dead_letters import collect, die, receive
 
 from pyromq.client.admin.async_admin import AsyncAdmin
 from pyromq.client.admin.messages.dead_letters import AsyncDeadLetters
-from pyromq.client.admin.messages.message_life import LifeEvent, _order
+from pyromq.client.admin.messages.message_life import LifeEvent, _order, sent_to
+from pyromq.client.client_config import ConsumeFrom, ConsumerConfig
 from pyromq.errors import QueryNotFound
 from pyromq.message import Message
 
@@ -63,3 +64,26 @@ def test_events_of_one_millisecond_are_in_the_order_of_a_life():
     words = ("sent", "stored", "delivered", "failed", "dead letter", "redriven")
     events = [LifeEvent(5, word, "x") for word in words[:-1]] + [LifeEvent(6, "redriven", "x")]
     assert [each.what for each in sorted(reversed(events), key=_order)] == list(words)
+
+
+async def test_a_popped_message_is_in_flight_then_comes_again_then_is_consumed(cluster, admin):
+    await admin.create_topic("parcels", 1)
+    producer = await cluster.producer()
+    (first, second) = [(await producer.send(Message("parcels", b"x"))).message_id for _ in range(2)]
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+    worker = await cluster.simple_consumer("post", config=config)
+    worker.subscribe("parcels")
+    received = await worker.receive(2, wait_seconds=5, invisible_seconds=10)
+    life = await admin.message_life(second, "parcels")
+    assert (life[-1].what, life[-1].detail) == ("not yet", "1 message is before it; of its queue 2 are in flight")
+    await worker.ack(received[1])
+    await cluster.clock.advance(11)
+    for topic in ("parcels", None):
+        life = await admin.message_life(first, topic)
+        assert told(life) == [("stored", "broker-a"), ("sent back", "post")]
+        assert life[-1].detail == "attempt 2 to come"
+    assert sent_to(life[-1].record) == ("parcels", "post")
+    (again,) = await worker.receive(1, wait_seconds=5)
+    await worker.ack(again)
+    assert told(await admin.message_life(first, "parcels"))[-1] == ("passed", "post")
+    assert told(await admin.message_life(second, "parcels"))[-1] == ("passed", "post")

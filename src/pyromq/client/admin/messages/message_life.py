@@ -23,7 +23,15 @@ from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.tracing.trace_records import Consumed, Decided, Delivered, Sent, TraceRecord, read_records
 from pyromq.errors import BrokerError, MQError, QueryNotFound, TopicNotFound
 from pyromq.message import Property, StoredMessage
-from pyromq.names import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, dead_letter_topic, retry_topic
+from pyromq.names import (
+    DEAD_LETTER_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    dead_letter_topic,
+    pop_retry_topic,
+    retry_topic,
+)
 from pyromq.plural import counted
 from pyromq.remoting.bodies import decode_body
 from pyromq.remoting.headers import TopicConsumers
@@ -91,7 +99,7 @@ async def life_of(
         groups = {each.group for each in records if isinstance(each, Delivered | Consumed) and each.group}
         groups |= {*await _groups(cluster, topic), *([group] if group else [])}
         done = [
-            _of_group(cluster, offsets, name, (*copies, *parked.values()), message_id, timeout)
+            _of_group(cluster, offsets, name, topic, (*copies, *parked.values()), message_id, timeout)
             for name in sorted(groups)
         ]
         for of_group in await asyncio.gather(*done):
@@ -111,10 +119,11 @@ def sent_to(message: StoredMessage) -> tuple[str, str | None]:
         topic = message.properties.get(Property.REAL_TOPIC, topic)
     for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
         if topic.startswith(prefix):
-            properties = message.properties
-            return properties.get(Property.RETRY_TOPIC) or properties.get(ORIGIN_TOPIC) or topic, topic.removeprefix(
-                prefix
-            )
+            properties, group = message.properties, topic.removeprefix(prefix)
+            origin = properties.get(Property.RETRY_TOPIC) or properties.get(ORIGIN_TOPIC) or topic
+            if prefix == RETRY_PREFIX and Property.FIRST_POP_TIME in properties:
+                group = group.removesuffix(pop_retry_topic("", origin).removeprefix(RETRY_PREFIX))
+            return origin, group
     return topic, None
 
 
@@ -207,6 +216,7 @@ async def _of_group(
     cluster: ClusterClient,
     offsets: ClusterOffsets,
     group: str,
+    topic: str,
     stored: Sequence[StoredMessage],
     message_id: str,
     timeout: float,
@@ -218,6 +228,7 @@ async def _of_group(
     latest copy is a dead letter or waits for its next attempt.
     """
     retried = await _copies_in(cluster, retry_topic(group), message_id, timeout)
+    retried += await _copies_in(cluster, pop_retry_topic(group, topic), message_id, timeout)
     dead = await _copies_in(cluster, dead_letter_topic(group), message_id, timeout)
     events = [_of_retry(group, each) for each in retried]
     events += [
@@ -252,7 +263,9 @@ def _of_retry(group: str, message: StoredMessage) -> LifeEvent:
 def _by_offset(group: str, copy: StoredMessage, at: QueueProgress) -> LifeEvent:
     if at.consumer_offset > copy.queue_offset:
         return LifeEvent(None, "passed", group, f"its offset {at.consumer_offset} is behind the message")
-    return LifeEvent(None, "not yet", group, f"{copy.queue_offset - at.consumer_offset} messages are before it")
+    in_flight = f"; of its queue {at.in_flight:,} are in flight" if at.in_flight else ""
+    before = counted(copy.queue_offset - at.consumer_offset, "message is", "messages are")
+    return LifeEvent(None, "not yet", group, f"{before} before it{in_flight}")
 
 
 async def _copies_in(

@@ -207,7 +207,8 @@ class OpenRuns:
 
 
 _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_PLACES = np.array([12, 8, 4, 0])
+# The four digits of each number, as four bytes.
+_NUMBERS = _DIGITS[np.arange(1 << 16)[:, None] >> np.array([12, 8, 4, 0]) & 15].view(np.uint32)[:, 0]
 
 logger = logger_of(__name__)
 
@@ -396,9 +397,8 @@ def fresh_ids(unique: UniqueIds, count: int) -> pa.StringArray:
 
 
 def _block(head: bytes, numbers: range) -> pa.StringArray:
-    width = len(head) + len(_PLACES)
-    ids = np.empty((len(numbers), width), np.uint8)
-    ids[:, : len(head)] = np.frombuffer(head, np.uint8)
-    ids[:, len(head) :] = _DIGITS[np.arange(numbers.start, numbers.stop)[:, None] >> _PLACES & 15]
+    width = len(head) + _NUMBERS.itemsize
+    ids = np.full(len(numbers), head + bytes(_NUMBERS.itemsize), f"V{width}").view(np.uint32).reshape(len(numbers), -1)
+    ids[:, -1] = _NUMBERS[np.arange(numbers.start, numbers.stop) & 0xFFFF]
     ends = np.arange(len(numbers) + 1, dtype=np.int32) * np.int32(width)
     return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(ends), pa.py_buffer(ids))

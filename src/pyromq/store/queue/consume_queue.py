@@ -56,7 +56,7 @@ logger = logger_of(__name__)
 ENTRY_BYTES = 20
 FILLER_SIZE = 0x7FFFFFFF
 _LEVELS = 4  # folders created with a queue's file: queue id, topic, consumequeue, data folder
-_LEAST_ALLOCATION, _MOST_ALLOCATION = 4096, 64 << 10  # limits of one allocation of disk space (bytes)
+_LEAST_ALLOCATION, _MOST_ALLOCATION = 4096, 256 << 10  # limits of one allocation of disk space (bytes)
 _SETTING = "consume_queue_entries (mappedFileSizeConsumeQueue, 20 bytes each)"
 
 ENTRY = struct.Struct(">qiq")

@@ -1,6 +1,7 @@
 """kombu's connections, queues and exchanges on a real broker."""
 
 import json
+import ssl
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -12,9 +13,11 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 from pyromq import ConsumeFrom, ConsumerConfig, Message, SimpleConsumer
 from pyromq.celery.rocketmq_channel import MAX_UNLIMITED
+from pyromq.celery.rocketmq_connection import RocketConnection
 from pyromq.celery.task_feed import WAIT_SECONDS
 from pyromq.clock import SystemClock
 from pyromq.errors import IllegalMessage, UsageError
+from pyromq.net.connection_config import TlsConfig
 from pyromq.testing import BlockingCluster
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
@@ -200,6 +203,32 @@ def test_a_reply_reaches_the_queue_of_the_process_that_asks(connect):
     assert other.messages == []
 
 
+def test_a_reply_waits_for_the_connection_that_reads_it(connect):
+    queue = Queue("reply-3", auto_delete=True, durable=False)
+    queue(connect().channel()).declare()
+    for number in (1, 2):
+        Producer(connect()).publish(number, routing_key="reply-3", delivery_mode=1)
+    Producer(connect()).publish("stale", routing_key="reply-3", delivery_mode=1, expiration=0.001)
+    reading = connect()
+    assert Receiving(reading, queue, no_ack=True).until(2) == [1, 2]
+    Producer(connect()).publish("direct", routing_key="reply-3", delivery_mode=1)
+    wait_until(lambda: (message := queue(reading.channel()).get(no_ack=True)) and message.decode() == "direct")
+
+
+def test_replies_without_a_reader_are_limited(connect, monkeypatch):
+    monkeypatch.setattr("pyromq.celery.process_queues.MAX_KEPT", 3)
+    connection = connect()
+    for name in ("full", "behind"):
+        Queue(name, auto_delete=True, durable=False)(connection.channel()).declare()
+    for number in range(5):
+        Producer(connection).publish(number, routing_key="full", delivery_mode=1)
+    Producer(connection).publish("last", routing_key="behind", delivery_mode=1)
+    queues = connection.transport.process_queues
+    wait_until(lambda: queues.take("behind") is not None)
+    assert [json.loads(queues.take("full")["body"]) for _ in range(3)] == [2, 3, 4]
+    assert queues.take("full") is None
+
+
 def test_remote_control_is_answered(connect):
     mailbox = Mailbox("control", type="fanout")
     serving = connect()
@@ -291,8 +320,32 @@ def test_a_virtual_host_is_a_namespace(cluster, connect):
         ({"visibility_timeout": "soon"}, "visibility_timeout='soon' is no number"),
         ({"topic_queues": 0}, "topic_queues=0 is out of range"),
         ({"max_delay": -1}, "max_delay=-1 is out of range"),
+        ({"visibility_timout": 3}, "has visibility_timout; it may have .*, visibility_timeout"),
     ],
 )
 def test_wrong_options_are_named(connect, options, text):
     with pytest.raises(UsageError, match=text):
         connect(**options)
+
+
+@pytest.mark.parametrize(
+    ("url", "ssl", "expected"),
+    [
+        ("rocketmq://a", None, ("a:9876", None)),
+        ("rocketmq://[::1]:1", None, ("[::1]:1", None)),
+        ("rocketmqs://a", None, ("a:9876", TlsConfig())),
+        (
+            "rocketmqs://a",
+            {"ca_certs": "c.pem", "cert_reqs": ssl.CERT_NONE},
+            ("a:9876", TlsConfig(authority="c.pem", verify=False)),
+        ),
+    ],
+)
+def test_urls_and_tls_options_are_understood(url, ssl, expected):
+    found = RocketConnection(Connection(url, ssl=ssl))
+    assert (found.namesrv, found.connections and found.connections.tls) == expected
+
+
+def test_a_wrong_tls_option_is_named():
+    with pytest.raises(UsageError, match="broker_use_ssl has cafile; it may have ca_certs"):
+        RocketConnection(Connection("rocketmqs://a", ssl={"cafile": "c.pem"}))

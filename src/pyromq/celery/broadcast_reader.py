@@ -6,13 +6,14 @@ Each process reads the exchange's topic by itself, from the time of the first bi
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from pyromq.client.blocking.consumers import PullConsumer
 from pyromq.client.client_config import ConsumerConfig
 from pyromq.errors import MQError, NotRunning
 from pyromq.logs import logger_of
-from pyromq.message import StoredMessage
+from pyromq.message import MessageQueue, StoredMessage
 from pyromq.names import TOOLS_GROUP
 
 logger = logger_of(__name__)
@@ -27,10 +28,12 @@ class BroadcastReader:
         self, topic: str, namesrv: str, config: ConsumerConfig, deliver: Callable[[StoredMessage], None]
     ) -> None:
         self._deliver = deliver
+        self._started_ms = int(time.time() * 1000)
+        self._added: set[MessageQueue] = set()  # queues of brokers that came later, or came back
         self._consumer = PullConsumer(TOOLS_GROUP, namesrv, config=config)
         self._consumer.start()
         try:
-            queues = self._consumer.queues(topic)
+            queues = self._consumer.watch_queues(topic, self._add)
             self._consumer.assign(queues)
             for queue in queues:
                 self._consumer.seek_to_end(queue)
@@ -45,11 +48,26 @@ class BroadcastReader:
         if self._thread is not threading.current_thread():
             self._thread.join()
 
+    def _add(self, queues: list[MessageQueue]) -> None:
+        """Called in a thread when the topic's queues change. Queues of brokers that are away keep their positions."""
+        assigned = self._consumer.assignment
+        added = set(queues) - set(assigned)
+        try:
+            self._added |= added
+            self._consumer.assign([*assigned, *added])
+            for queue in added:
+                self._consumer.seek_to_time(queue, self._started_ms)
+        except NotRunning:
+            pass
+        except MQError as error:
+            logger.warning("messages to this process at %s cannot be read: %s", queues, error)
+
     def _run(self) -> None:
         while True:
             try:
                 for message in self._consumer.poll(POLL_SECONDS):
-                    self._deliver(message)
+                    if message.queue not in self._added or message.store_ms >= self._started_ms:
+                        self._deliver(message)
             except NotRunning:
                 return
             except MQError as error:

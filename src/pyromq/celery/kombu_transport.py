@@ -14,6 +14,7 @@ from kombu.transport import virtual
 
 import pyromq
 from pyromq.celery.inbox import Inbox
+from pyromq.celery.process_queues import ProcessQueues, give_back, take_queues
 from pyromq.celery.rocketmq_channel import RocketChannel
 from pyromq.celery.rocketmq_connection import DEFAULT_PORT, RocketConnection
 from pyromq.errors import BrokerError, NotRunning, Unavailable
@@ -36,18 +37,20 @@ class Transport(virtual.Transport):
         super().__init__(client, **kwargs)
         self.inbox = Inbox()
         self.rocketmq = RocketConnection(client)
-        self.own_queues: set[str] = set()  # declared queues that belong to this process
-        self.known_queues: dict[str, tuple[int, ...]] = {}  # declared queues with their priorities
+        self.process_queues = ProcessQueues()
+        self.known_queues: dict[str, tuple[int, ...]] = {}  # declared durable queues with their priorities
 
     def driver_version(self) -> str:
         return pyromq.__version__
 
     def establish_connection(self) -> Any:
         self.rocketmq.open()
+        self.process_queues = take_queues(self.rocketmq)
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
         super().close_connection(connection)
+        give_back(self.rocketmq, self.process_queues)
         self.rocketmq.close()
         self.inbox.close()
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections import deque
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from queue import Empty
 from typing import Any
@@ -15,11 +14,12 @@ import msgspec
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
-from pyromq.celery.broadcast_reader import BroadcastReader
 from pyromq.celery.inbox import Inbox
+from pyromq.celery.process_queues import Arrived, ProcessQueues
 from pyromq.celery.queue_names import exchange_topic, queue_topic
 from pyromq.celery.rocketmq_connection import RocketConnection
 from pyromq.celery.task_feed import TaskFeed
+from pyromq.celery.task_payload import eta_ms, is_expired, payload
 from pyromq.errors import IllegalMessage, ReceiptHandleExpired, UsageError
 from pyromq.logs import logger_of
 from pyromq.message import Message, StoredMessage
@@ -63,7 +63,7 @@ class RocketChannel(virtual.Channel):
         self._pid = os.getpid()
         self._inbox: Inbox = connection.inbox
         self._feed: TaskFeed | None = None
-        self._readers: dict[str, BroadcastReader] = {}  # by exchange
+        self._arrived: dict[str, Arrived] = {}  # by consumed queue of this process
         self._no_ack: set[str] = set()
         self._received: dict[str, StoredMessage] = {}  # by delivery tag
         self._waiting: dict[str, deque[StoredMessage]] = {}  # messages of each queue without a callback yet
@@ -75,6 +75,11 @@ class RocketChannel(virtual.Channel):
         found: RocketConnection = self.connection.rocketmq
         return found
 
+    @property
+    def _own(self) -> ProcessQueues:
+        found: ProcessQueues = self.connection.process_queues
+        return found
+
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
         """Store a message in each durable queue that it is routed to, or send it to the queues of single processes.
 
@@ -84,7 +89,7 @@ class RocketChannel(virtual.Channel):
         """
         self._inplace_augment_message(message, exchange, routing_key)
         routed = self._routed(exchange, routing_key)
-        durable = [queue for queue in routed if queue not in self.connection.own_queues]
+        durable = [queue for queue in routed if queue not in self._own]
         is_transient = message["properties"].get("delivery_mode") == TRANSIENT
         if not exchange and not routed and not is_transient:
             durable = [routing_key]
@@ -108,14 +113,14 @@ class RocketChannel(virtual.Channel):
     def _routed(self, exchange: str, routing_key: str) -> list[str]:
         """Return the queues known to this connection that take a message."""
         if not exchange:
-            return [routing_key] if routing_key in self.connection.known_queues else []
+            return [routing_key] if routing_key in self.connection.known_queues or routing_key in self._own else []
         if exchange not in self.connection.state.exchanges:
             return []
         return sorted(self.typeof(exchange).lookup(self.get_table(exchange), exchange, routing_key, None))
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         priority = self._step(queue, message)
-        deliver_at = _eta_ms(message)
+        deliver_at = eta_ms(message)
         now_ms = time.time() * 1000
         latest_ms = int(now_ms + self.rocketmq.max_delay * 1000)
         stored = Message(
@@ -153,9 +158,7 @@ class RocketChannel(virtual.Channel):
     ) -> None:
         arguments = arguments or {}
         if auto_delete or exclusive or "x-expires" in arguments:
-            self.connection.own_queues.add(queue)
-            self.connection.known_queues[queue] = (0,)
-            self._read("")  # replies may arrive as soon as somebody knows the queue's name
+            self._own.declare(queue, is_auto_deleted=auto_delete, rocketmq=self.rocketmq)
             return
         steps = self.rocketmq.priority_steps if arguments.get("x-max-priority") else (0,)
         self.connection.known_queues[queue] = steps
@@ -163,37 +166,25 @@ class RocketChannel(virtual.Channel):
             self.rocketmq.create_topic(queue_topic(queue, step))
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
-        if queue in self.connection.own_queues:
-            self._read(exchange)
+        if queue in self._own:
+            self._own.bind(exchange, self._kind(exchange), routing_key, pattern, queue, rocketmq=self.rocketmq)
 
-    def _read(self, exchange: str) -> None:
-        """Begin to read an exchange's messages for the queues of this process."""
-        if exchange not in self._readers:
-            deliver = partial(self._arrived_at_exchange, exchange)
-            self._readers[exchange] = self.rocketmq.broadcast_reader(exchange_topic(exchange), deliver)
-
-    def _arrived_at_exchange(self, exchange: str, message: StoredMessage) -> None:
-        """Called in a reader's thread."""
-        if (raw := _payload(message)) is not None:
-            self._inbox.put(partial(self._deliver_to_own, exchange, raw, message.born_ms))
-
-    def _deliver_to_own(self, exchange: str, raw: dict[str, Any], born_ms: int) -> bool:
-        """Deliver a message of an exchange to the bound queues of this process, a copy to each."""
-        if self.closed or _is_expired(raw, born_ms):
+    def _deliver_own(self, queue: str) -> bool:
+        """Run the callback for the next message of a queue of this process, if it is consumed here."""
+        if self.closed or queue not in self._active_queues or (raw := self._own.take(queue)) is None:
             return False
-        routed = self._routed(exchange, raw["properties"]["delivery_info"].get("routing_key", ""))
-        own = [queue for queue in routed if queue in self.connection.own_queues and queue in self._active_queues]
-        for queue in own:
-            copy = msgspec.json.decode(msgspec.json.encode(raw))
-            copy["properties"]["delivery_tag"] = self._next_delivery_tag()
-            self.connection._deliver(copy, queue)
-        return bool(own)
+        raw["properties"]["delivery_tag"] = self._next_delivery_tag()
+        self.connection._deliver(raw, queue)
+        return True
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         if no_ack:
             self._no_ack.add(queue)
-        if queue not in self.connection.own_queues:
+        if queue in self._own:
+            arrived = self._arrived[queue] = partial(self._inbox.put, partial(self._deliver_own, queue))
+            self._own.consume(queue, arrived)
+        else:
             self._tasks.add(queue, self._topics_of(queue))
 
     def basic_cancel(self, consumer_tag: str) -> None:
@@ -201,7 +192,9 @@ class RocketChannel(virtual.Channel):
         super().basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues:
             self._no_ack.discard(queue)
-            if self._feed is not None:
+            if (arrived := self._arrived.pop(queue, None)) is not None:
+                self._own.cancel(queue, arrived)
+            elif self._feed is not None:
                 self._feed.remove(queue)
                 for message in iter(partial(self._next_waiting, queue), None):
                     self._feed.give_back(message)
@@ -265,15 +258,15 @@ class RocketChannel(virtual.Channel):
 
         Returns None for an expired message, too.
         """
-        raw = _payload(message)
+        raw = payload(message)
         if raw is None:
             self._tasks.dead_letter(message, "the body is no message of kombu")
             return None
-        if _is_expired(raw, message.born_ms):
+        if is_expired(raw, message.born_ms):
             self._tasks.ack(message)
             return None
-        eta_ms = _eta_ms(raw)
-        if eta_ms is not None and eta_ms > (time.time() + EARLY_SECONDS) * 1000 and message.reconsume_times == 0:
+        due_ms = eta_ms(raw)
+        if due_ms is not None and due_ms > (time.time() + EARLY_SECONDS) * 1000 and message.reconsume_times == 0:
             self._put(queue, raw)
             self._tasks.ack(message)
             return None
@@ -285,8 +278,11 @@ class RocketChannel(virtual.Channel):
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         """Return one message without waiting. Raises `Empty`."""
-        if queue in self.connection.own_queues:
-            raise Empty
+        if queue in self._own:
+            if (own := self._own.take(queue)) is None:
+                raise Empty
+            own["properties"]["delivery_tag"] = self._next_delivery_tag()
+            return own
         topics = self._topics_of(queue)
         while (message := self._tasks.get(topics)) is not None:
             if (raw := self._accepted(queue, message)) is not None:
@@ -328,10 +324,10 @@ class RocketChannel(virtual.Channel):
             self._feed.wake()
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        return queue in self.connection.own_queues or self.rocketmq.has_topic(queue_topic(queue))
+        return queue in self._own or self.rocketmq.has_topic(queue_topic(queue))
 
     def _size(self, queue: str) -> int:
-        if queue in self.connection.own_queues:
+        if queue in self._own:
             return 0
         steps = self.connection.known_queues.get(queue, (0,))
         return sum(self.rocketmq.waiting(queue_topic(queue, step)) for step in steps)
@@ -360,10 +356,10 @@ class RocketChannel(virtual.Channel):
         self.state.queue_bindings_delete(queue)
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
-        steps = self.connection.known_queues.pop(queue, (0,))
-        if queue in self.connection.own_queues:
-            self.connection.own_queues.discard(queue)
+        if queue in self._own:
+            self._own.delete(queue)
             return
+        steps = self.connection.known_queues.pop(queue, (0,))
         for step in steps:
             self.rocketmq.delete_topic(queue_topic(queue, step))
 
@@ -371,47 +367,17 @@ class RocketChannel(virtual.Channel):
         if self.closed:
             return
         if os.getpid() != self._pid:  # a fork of the process: the clients belong to the parent
-            self._feed, self._readers, self._received = None, {}, {}
+            self._feed, self._arrived, self._received = None, {}, {}
             super().close()
             return
         if self._feed is not None:
             self._feed.close()  # makes unacknowledged messages visible
             self._feed = None
         self._received.clear()
-        for reader in self._readers.values():
-            reader.close()
+        for queue, arrived in self._arrived.items():
+            self._own.cancel(queue, arrived)
+        self._arrived.clear()
         super().close()
-
-
-def _payload(message: StoredMessage) -> dict[str, Any] | None:
-    """Return the kombu message in a body; None for a body of another sender."""
-    try:
-        raw = message.json(dict)
-        if isinstance(raw["properties"]["delivery_info"], dict) and isinstance(raw["headers"], dict):
-            return raw
-    except (IllegalMessage, KeyError, TypeError):
-        pass
-    return None
-
-
-def _eta_ms(message: dict[str, Any]) -> int | None:
-    """Return a Celery task's ETA in ms since 1970. An ETA without a zone is UTC. None without an ETA."""
-    eta = message["headers"].get("eta")
-    if not isinstance(eta, str):
-        return None
-    try:
-        moment = datetime.fromisoformat(eta)
-    except ValueError:
-        return None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _is_expired(message: dict[str, Any], born_ms: int) -> bool:
-    """Return whether a message's `expiration`, ms as text, is over."""
-    try:
-        return int(message["properties"]["expiration"]) + born_ms <= time.time() * 1000
-    except (KeyError, TypeError, ValueError):
-        return False
 
 
 def _word(text: Any) -> str | None:

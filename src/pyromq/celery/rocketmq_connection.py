@@ -15,6 +15,16 @@ from pyromq.message import Message
 from pyromq.net.connection_config import ConnectionConfig, TlsConfig
 
 DEFAULT_PORT = 9876
+SECURE = "rocketmqs"  # the URL's scheme for TLS without `broker_use_ssl`
+OPTIONS = {"group", "max_delay", "namesrv", "priority_steps", "timeout", "topic_queues", "visibility_timeout"}
+KOMBU_OPTIONS = {  # kombu reads them itself
+    *("callback", "connect_retries_timeout", "errback", "interval_max", "interval_start", "interval_step"),
+    *("max_retries", "retry_errors"),
+}
+SSL_OPTIONS = {
+    **{"ca_certs": "authority", "certfile": "certificate", "keyfile": "key", "password": "password"},
+    **{"server_name": "server_name", "check_hostname": "check_host", "cert_reqs": "verify"},
+}
 GROUP = "celery"
 VISIBILITY_SECONDS = 30.0
 MAX_DELAY_SECONDS = 30 * 86400.0  # the default limit of pyromq's brokers, timerMaxDelaySec
@@ -33,7 +43,13 @@ class RocketConnection:
 
     def __init__(self, client: Any) -> None:
         options: Mapping[str, Any] = client.transport_options
-        self.namesrv = options.get("namesrv") or f"{client.hostname or '127.0.0.1'}:{client.port or DEFAULT_PORT}"
+        if unknown := options.keys() - OPTIONS - KOMBU_OPTIONS:
+            raise UsageError(
+                f"broker_transport_options has {', '.join(sorted(unknown))}; it may have {', '.join(sorted(OPTIONS))}"
+            )
+        host = client.hostname or "127.0.0.1"
+        address = f"[{host}]" if ":" in host else host
+        self.namesrv = options.get("namesrv") or f"{address}:{client.port or DEFAULT_PORT}"
         self.group = str(options.get("group", GROUP))
         self.visibility_timeout = _number(options, "visibility_timeout", VISIBILITY_SECONDS, least=1, most=12 * 3600)
         self.max_delay = _number(options, "max_delay", MAX_DELAY_SECONDS, least=0, most=1e9)
@@ -138,16 +154,17 @@ class RocketConnection:
 
 def _connections(client: Any) -> ConnectionConfig | None:
     """Return TLS and account of a URL; None for those of the environment."""
-    ssl = client.ssl
+    ssl = client.ssl or client.transport_cls == SECURE
     if not ssl and not client.userid:
         return None
     tls = None
     if ssl:
-        names = {"ca_certs": "authority", "certfile": "certificate", "keyfile": "key", "server_name": "server_name"}
         given = dict(ssl) if isinstance(ssl, Mapping) else {}
-        if unknown := given.keys() - names.keys():
-            raise UsageError(f"broker_use_ssl has {', '.join(sorted(unknown))}; it may have {', '.join(names)}")
-        tls = TlsConfig(**{names[name]: value for name, value in given.items()})
+        if unknown := given.keys() - SSL_OPTIONS.keys():
+            raise UsageError(f"broker_use_ssl has {', '.join(sorted(unknown))}; it may have {', '.join(SSL_OPTIONS)}")
+        if "cert_reqs" in given:
+            given["cert_reqs"] = bool(given["cert_reqs"])  # ssl.CERT_NONE is 0
+        tls = TlsConfig(**{SSL_OPTIONS[name]: value for name, value in given.items()})
     return ConnectionConfig(tls=tls, access_key=client.userid or None, secret_key=client.password or None)
 
 

@@ -27,6 +27,7 @@ class _Held:
     renew_ms: int
     ends_at: float
     renewing: asyncio.Future[None] | None = None
+    is_failing: bool = False  # the last renewal failed
 
 
 class HeldMessages:
@@ -83,10 +84,13 @@ class HeldMessages:
         try:
             held.message.receipt_handle = await self._requests.change(held.message, held.renew_ms)
             held.ends_at = asked_at + held.renew_ms / 1000
+            held.is_failing = False
         except BrokerError as error:
             logger.warning("group %s: %s is not renewed: %s", self._group, held.message.message_id, error)
             held.renew_ms = 0
         except MQError as error:  # tried again while the invisible time lasts
-            logger.info("group %s: %s is not renewed now: %s", self._group, held.message.message_id, error)
+            if not held.is_failing:
+                logger.info("group %s: %s is not renewed now: %s", self._group, held.message.message_id, error)
+            held.is_failing = True
         finally:
             held.renewing = None

@@ -1,5 +1,6 @@
 """kombu's connections, queues and exchanges on a real broker."""
 
+import importlib
 import json
 import ssl
 import threading
@@ -11,6 +12,7 @@ from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.pidbox import Mailbox
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
+import pyromq.celery
 from pyromq import ConsumeFrom, ConsumerConfig, Message, SimpleConsumer
 from pyromq.celery.rocketmq_channel import MAX_UNLIMITED
 from pyromq.celery.rocketmq_connection import RocketConnection
@@ -349,3 +351,9 @@ def test_urls_and_tls_options_are_understood(url, ssl, expected):
 def test_a_wrong_tls_option_is_named():
     with pytest.raises(UsageError, match="broker_use_ssl has cafile; it may have ca_certs"):
         RocketConnection(Connection("rocketmqs://a", ssl={"cafile": "c.pem"}))
+
+
+def test_green_threads_are_refused(monkeypatch):
+    monkeypatch.setattr("kombu.utils.compat._environment", "gevent")
+    with pytest.raises(UsageError, match=r"does not work under gevent, .* --pool prefork, threads or solo"):
+        importlib.reload(pyromq.celery)

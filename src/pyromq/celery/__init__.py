@@ -1,9 +1,18 @@
 """A transport of kombu, with which Celery uses RocketMQ as its broker.
 
-Importing it registers `rocketmq://`, and `rocketmqs://` for TLS.
+Importing it registers `rocketmq://`, and `rocketmqs://` for TLS. Raises `UsageError` if gevent or eventlet has replaced
+threads and sockets: the clients wait in real threads.
 """
 
 from kombu.transport import TRANSPORT_ALIASES
+from kombu.utils.compat import detect_environment
 
+from pyromq.errors import UsageError
+
+if (environment := detect_environment()) != "default":
+    raise UsageError(
+        f"pyromq.celery does not work under {environment}, which replaces threads and sockets:"
+        " start the worker with --pool prefork, threads or solo"
+    )
 for scheme in ("rocketmq", "rocketmqs"):
     TRANSPORT_ALIASES.setdefault(scheme, "pyromq.celery.kombu_transport:Transport")

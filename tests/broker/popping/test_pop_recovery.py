@@ -116,6 +116,36 @@ async def test_messages_of_a_live_member_stay_invisible(broker, orders, popper, 
     assert await committed(orders) == 1
 
 
+async def test_messages_of_a_member_whose_connection_was_replaced_are_redelivered(
+    broker, orders, popper, clock, caller_to
+):
+    worker = await caller_to(broker)
+    await worker.beat("worker", group="g")
+    await send(orders, "a")
+    assert len(await popper.pop(invisible_ms=60_000, renewed_for="worker")) == 1  # its reply may be lost
+    await worker.channel.close()
+    await asyncio.sleep(0.01)
+    await after(clock, 5)
+    await orders.beat("worker", group="g")
+    for _ in range(12):
+        await after(clock, 5)
+        await orders.beat("worker", group="g")
+    assert bodies(await popper.pop()) == [b"a"]
+
+
+async def test_messages_of_each_client_of_a_proxys_connection_stay_invisible(broker, orders, popper, clock):
+    workers = ("one", "two", "three")
+    for worker in workers:
+        await orders.beat(worker, group="g")
+    await send(orders, "a")
+    await popper.pop(invisible_ms=20_000, renewed_for="one")
+    for _ in range(20):
+        await after(clock, 5)
+        for worker in workers:
+            await orders.beat(worker, group="g")
+        assert await popper.pop() == []
+
+
 async def test_messages_of_a_member_that_left_are_redelivered(broker, orders, popper, clock, caller_to):
     worker = await caller_to(broker)
     await worker.beat("worker", group="g")

@@ -121,8 +121,8 @@ class RuntimeInfoProcessor:
                 return Reply(body=encode_body(ConsumerConnection(locks=locks)))
             raise ConsumerNotOnline(f"the consumer group[{header.consumer_group}] not online")
         connections = []
-        for session, member in list(group.by_session.items()):
-            wanted = group.wanted_by.get(session, {}) if header.details else None
+        for member in group.members:
+            wanted = group.wanted_by.get((member.session, member.client_id), {}) if header.details else None
             connections.append(_connection(member, wanted))
             await breathe()
         body = ConsumerConnection(

@@ -42,25 +42,30 @@ class GroupMember:
     heard: float  # time of the last heartbeat (monotonic seconds)
     heard_ms: int  # time of the last heartbeat (ms since 1970)
     account: str | None = None  # access key of the client's account; None if permissions are off
+    since_ms: int = 0  # time of the first heartbeat of this client over this connection (ms since 1970)
 
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A consumer group as its latest heartbeats describe it. A client with two connections is two members."""
+    """A consumer group as its latest heartbeats describe it. A client with two connections is two members.
+
+    A proxy's connection has several clients.
+    """
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    by_session: dict[Peer, GroupMember] = field(default_factory=dict)
-    wanted_by: dict[Peer, dict[str, str]] = field(default_factory=dict)  # member -> topic -> expression
+    by_session: dict[Peer, dict[str, GroupMember]] = field(default_factory=dict)  # by connection and client id
+    # By connection and client id: topic -> expression.
+    wanted_by: dict[tuple[Peer, str], dict[str, str]] = field(default_factory=dict)
     differing: dict[str, list[str]] = field(default_factory=dict)  # topic -> differing expressions, as last logged
     refused: set[str] = field(default_factory=set)  # client ids of refused clients whose refusal was logged
 
     @property
     def members(self) -> list[GroupMember]:
-        return list(self.by_session.values())
+        return [member for members in self.by_session.values() for member in members.values()]
 
     def wants_alike(self) -> bool:
         """Return whether all members with subscriptions have equal subscriptions; fast if they do."""
@@ -71,7 +76,7 @@ class ConsumerGroup:
     @property
     def wanted(self) -> dict[str, dict[str, str]]:
         """The expressions that each member subscribes to: client id -> topic -> expression."""
-        return {member.client_id: self.wanted_by[session] for session, member in self.by_session.items()}
+        return {client_id: wanted for (_, client_id), wanted in self.wanted_by.items()}
 
     def subscribe(self, subscriptions: Iterable[Subscription]) -> bool:
         """Replace the group's subscriptions by those of a heartbeat; return whether the set of topics changed."""
@@ -96,8 +101,8 @@ class Connections:
         self.alarm = Alarm(clock)
         self._config = config
         self._clock = clock
-        # Connection -> (kind, group) -> weight against the limit.
-        self._weights: dict[Peer, dict[tuple[str, str], int]] = {}
+        # Connection -> (kind, group, client id of a consumer) -> weight against the limit.
+        self._weights: dict[Peer, dict[tuple[str, ...], int]] = {}
         self._quota: Quota[Peer] = Quota("maxMembers", config.limits.members)  # counts the weights in `_weights`
         self._by_client: dict[str, dict[Peer, dict[str, GroupMember]]] = {}  # producers: client id -> session -> group
         self._client_at: dict[str, str] = {}  # address -> client id
@@ -130,7 +135,8 @@ class Connections:
     def members(self) -> Iterator[GroupMember]:
         """Yield each member of each group, consumers and producers."""
         for group in self._consumers.values():
-            yield from group.by_session.values()
+            for members in group.by_session.values():
+                yield from members.values()
         for producers in self._producers.values():
             yield from producers.values()
 
@@ -172,19 +178,21 @@ class Connections:
         `notify` is the setting of the group that allows notifications. Raises `LimitReached` if the connection exceeds
         its share of `maxMembers`.
         """
-        self._weigh(member.session, ("consumer", entry.group), _weight(entry))
+        self._weigh(member.session, ("consumer", entry.group, member.client_id), _weight(entry))
         group = self._consumers.get(entry.group)
         if group is None:
             group = self._consumers[entry.group] = ConsumerGroup(entry.group)
-        is_new = member.session not in group.by_session
-        group.by_session[member.session] = member
+        clients = group.by_session.setdefault(member.session, {})
+        known = clients.get(member.client_id)
+        member.since_ms = member.heard_ms if known is None else known.since_ms
+        clients[member.client_id] = member
         group.consume_type = entry.consume_type
         group.message_model = entry.message_model
         group.consume_from = entry.consume_from
-        group.wanted_by[member.session] = wanted(entry)
+        group.wanted_by[member.session, member.client_id] = wanted(entry)
         changed = group.subscribe(entry.subscriptions)
         self._watch(member.session, entry.group, member.client_id)
-        if (is_new or changed) and notify:
+        if (known is None or changed) and notify:
             self._tell_members(group)
 
     def register_producer(self, group: str, member: GroupMember) -> None:
@@ -200,13 +208,18 @@ class Connections:
         self._producers.setdefault(group, {})[member.session] = member
         self._watch(member.session, group, member.client_id)
 
-    def unregister_consumer(self, group: str, session: Peer, *, notify: bool) -> None:
-        """Remove a member from the group. Notify the other members, if `notify` is set."""
+    def unregister_consumer(self, group: str, session: Peer, client_id: str | None = None, *, notify: bool) -> None:
+        """Remove a client of a connection, or all, from the group. Notify the other members, if `notify` is set."""
         consumers = self._consumers.get(group)
-        if consumers is None or consumers.by_session.pop(session, None) is None:
+        clients = consumers.by_session.get(session, {}) if consumers is not None else {}
+        leaving = list(clients) if client_id is None else [client_id] * (client_id in clients)
+        if consumers is None or not leaving:
             return
-        consumers.wanted_by.pop(session, None)
-        self._weigh(session, ("consumer", group), 0)
+        for each in leaving:
+            del clients[each], consumers.wanted_by[session, each]
+            self._weigh(session, ("consumer", group, each), 0)
+        if not clients:
+            del consumers.by_session[session]
         if not consumers.by_session:
             del self._consumers[group]
         elif notify:
@@ -221,7 +234,7 @@ class Connections:
         if not members:
             self._producers.pop(group, None)
 
-    def _weigh(self, session: Peer, entry: tuple[str, str], weight: int) -> None:
+    def _weigh(self, session: Peer, entry: tuple[str, ...], weight: int) -> None:
         """Set the weight of a connection's entry; a weight of 0 removes the entry.
 
         Raises `LimitReached` beyond the connection's share of `maxMembers`.
@@ -265,8 +278,8 @@ class Connections:
         """Remove the clients that have sent no heartbeat for 120 s."""
         oldest = self._clock.monotonic() - SILENCE_SECONDS
         for name, group in list(self._consumers.items()):
-            for member in [each for each in group.by_session.values() if each.heard < oldest]:
-                self.unregister_consumer(name, member.session, notify=True)
+            for member in [each for each in group.members if each.heard < oldest]:
+                self.unregister_consumer(name, member.session, member.client_id, notify=True)
         for name, members in list(self._producers.items()):
             for member in [each for each in members.values() if each.heard < oldest]:
                 self.unregister_producer(name, member.session)

@@ -74,7 +74,7 @@ class HeartbeatProcessor:
         members = self._connections.consumers(entry.group)
         if members is not None and (refusal := self._refusal(members, entry, member)):
             return refusal
-        before = members.wanted_by.get(member.session) if members is not None else None
+        before = members.wanted_by.get((member.session, member.client_id)) if members is not None else None
         group = self._groups.find(entry.group, member.session)
         # Members are registered even if their group may not be created; their pulls are refused.
         if group is not None and group.retry_queues > 0 and self._role.is_master:
@@ -135,7 +135,7 @@ class HeartbeatProcessor:
         if header.consumer_group is not None:
             group = self._groups.find(header.consumer_group)
             notify = group is None or group.notify_changes
-            self._connections.unregister_consumer(header.consumer_group, call.peer, notify=notify)
+            self._connections.unregister_consumer(header.consumer_group, call.peer, header.client_id, notify=notify)
         return Reply()
 
     @answers(CheckClient)

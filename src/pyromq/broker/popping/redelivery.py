@@ -71,7 +71,10 @@ class Redelivery:
         if pop.client_id is None or now_ms - pop.pop_ms >= LONGEST_RENEWED_MS:
             return False
         group = self._connections.consumers(pop.queue.group)
-        return group is not None and any(member.client_id == pop.client_id for member in group.members)
+        # A member whose connection is younger than the pop may not have got the messages.
+        return group is not None and any(
+            member.client_id == pop.client_id and member.since_ms <= pop.pop_ms for member in group.members
+        )
 
     def _lacks(self, pop: Pop) -> bool:
         queue = pop.queue

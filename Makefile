@@ -12,7 +12,7 @@ BOTH_FORMS := $(addprefix tests/,remoting store net broker/producing broker/cons
 # Where Spark finds its Java, for a recipe line; empty when there is none.
 WITH_JAVA = JAVA_HOME=$$(scripts/find-java) && export JAVA_HOME &&
 
-.PHONY: protos platforms arm64 console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill failover endure crashes damage sanitize image wheels release-check size walk
+.PHONY: protos platforms arm64 console browser help install demo failover-demo docs test debug pure check all bench interop soak spark crash sets kill kill-proxy failover endure crashes damage sanitize image wheels release-check size walk
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -99,6 +99,9 @@ damage: $(BUILT)  ## random damage anywhere in a broker's folder: refused, repai
 
 kill: $(BUILT)  ## a real server killed with SIGKILL N times (N=50) under load: every confirmed message is consumed
 	@exec $(VENV)/bin/python -m tests.kills.run $(or $(N),50) $(if $(SEED),--seed $(SEED))
+
+kill-proxy: $(BUILT)  ## proxy and broker killed N times (N=30) under the official Python client: every confirmed message is received
+	@exec $(VENV)/bin/python -m tests.kills.run_proxy $(or $(N),30) $(if $(SEED),--seed $(SEED))
 
 failover: $(BUILT)  ## a replica set on a real etcd, under load: N accidents (N=20) to brokers, etcd and links; minutes (SEED, ONLY=kill,cut)
 	@scripts/find-etcd

@@ -53,7 +53,7 @@ class ResponseCode(IntEnum):
     ACL_WHITE_LIST_FAILED = 211
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604  # RocketMQ 5
-    BATCH_DECIDED = 100_330  # ours, like the next code
+    BATCH_DECIDED = 100_330  # only in pyromq, like the next code
     BATCH_INCOMPLETE = 100_331
 
 

@@ -65,8 +65,8 @@ class Property:
     ORIGIN_MESSAGE_ID = _reserved("ORIGIN_MESSAGE_ID")
     RECONSUME_TIME = _reserved("RECONSUME_TIME")
     MAX_RECONSUME_TIMES = _reserved("MAX_RECONSUME_TIMES")
-    RETRY_REASON = "RETRY_REASON"  # ours: why a listener failed, `ValueError: no such order`
-    DAMAGED = "DAMAGED"  # ours, of a dead letter: what is wrong with the original record
+    RETRY_REASON = "RETRY_REASON"  # only in pyromq: why a listener failed, `ValueError: no such order`
+    DAMAGED = "DAMAGED"  # only in pyromq, of a dead letter: what is wrong with the original record
     UNIQUE_KEY = _reserved("UNIQ_KEY")
     REGION = _reserved("MSG_REGION")
     TRACE_ON = _reserved("TRACE_ON")

@@ -56,7 +56,7 @@ class Setting:
     """The declaration of one setting, stored under key `setting` in the metadata of its field."""
 
     default: Any = None
-    name: str | None = None  # name in properties files: RocketMQ's, else ours; None: not settable by file
+    name: str | None = None  # name in properties files: RocketMQ's, else pyromq's; None: not settable by file
     range: tuple[int, int] | None = None  # least and greatest value
     change: Change = Change.NEVER
     read: Callable[[str], Any] = str  # parses the text in a file; raises `ValueError` with the allowed form

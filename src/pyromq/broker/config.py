@@ -160,7 +160,7 @@ class BrokerConfig:
     transaction_timeout_ms: int = setting(6_000, "transactionTimeOut", range=(0, _DAY_MS), change=_LIVE)
     # Time between two rounds of checks of undecided half messages.
     transaction_check_interval_ms: int = setting(60_000, "transactionCheckInterval", range=(10, _DAY_MS), change=_LIVE)
-    # Number of checks after which an undecided half message is given up.
+    # Number of checks after which an undecided half message is dropped.
     transaction_check_max: int = setting(15, "transactionCheckMax", range=(1, 1 << 31), change=_LIVE)
     # Time after its last message at which an undecided batch transaction is rolled back. Not in RocketMQ.
     half_run_timeout_ms: int = setting(

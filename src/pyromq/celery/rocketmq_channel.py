@@ -37,7 +37,7 @@ class TaskQoS(virtual.QoS):
     def ack(self, delivery_tag: str) -> None:
         try:
             self.channel.end_task(delivery_tag)
-        finally:  # also after a failure: the broker redelivers the message, and the prefetch count must not shrink
+        finally:  # also after a failure: the broker redelivers the message, so the channel has room for another one
             super().ack(delivery_tag)
             self.channel.wake()
 
@@ -67,7 +67,7 @@ class RocketChannel(virtual.Channel):
         self._no_ack: set[str] = set()
         self._received: dict[str, StoredMessage] = {}  # by delivery tag
         self._waiting: dict[str, deque[StoredMessage]] = {}  # messages of each queue without a callback yet
-        self._is_delivering = False  # a message is neither in `_waiting` nor known to `qos`
+        self._is_delivering = False  # while True, the delivered message is in neither `_waiting` nor `qos`
         self._count = 0
 
     @property
@@ -141,7 +141,7 @@ class RocketChannel(virtual.Channel):
         self.rocketmq.send(Message(exchange_topic(exchange), msgspec.json.encode(message)))
 
     def _step(self, queue: str, message: dict[str, Any]) -> int:
-        """Return the priority, of those with a topic of their own, that a message for this queue has."""
+        """Return the priority of a message for this queue, rounded to a priority that has its own topic."""
         steps: tuple[int, ...] = self.connection.known_queues.get(queue, (0,))
         return max(step for step in steps if step <= self._get_message_priority(message))
 
@@ -381,5 +381,5 @@ class RocketChannel(virtual.Channel):
 
 
 def _word(text: Any) -> str | None:
-    """Return a text that may be a tag or a key, or None."""
+    """Return the value if it is a legal tag or key; None otherwise."""
     return text if isinstance(text, str) and text.isprintable() and text and not set(text) & set(" |") else None

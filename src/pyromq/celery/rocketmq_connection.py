@@ -35,7 +35,7 @@ TOPIC_QUEUES = 1  # messages of one queue are in order of their sending; pop nee
 class RocketConnection:
     """Clients that are opened when they are first needed. `client` is kombu's connection with its URL and options.
 
-    Options of `broker_transport_options`: `group` pops all queues; a task without acknowledgement comes again after
+    Options of `broker_transport_options`: `group` pops all queues; a task without acknowledgement is redelivered after
     `visibility_timeout` seconds; `max_delay` limits one delay in the broker; `priority_steps` are the priorities with a
     topic of their own; `topic_queues` is the number of a new topic's queues at each broker; `namesrv` has several name
     servers instead of the URL's one; `timeout` limits each request. Raises `UsageError` for values out of range.
@@ -129,7 +129,7 @@ class RocketConnection:
         )
 
     def simple_consumer(self) -> AsyncSimpleConsumer:
-        """Return a new consumer of the group, to be started."""
+        """Return a new consumer of the group, which the caller starts."""
         return AsyncSimpleConsumer(self.group, self.namesrv, config=self._consumer_config())
 
     def broadcast_reader(self, topic: str, deliver: Any) -> BroadcastReader:

@@ -131,7 +131,7 @@ class TaskFeed:
             self._topics[queue] = topics
         self._changed.set()
         if self._receive is not None:
-            self._receive.cancel()  # it waits for other topics than those of now
+            self._receive.cancel()  # the running receive waits for the previous topics
 
     async def _received(self, topics: list[str], count: int, *, wait_seconds: float) -> list[StoredMessage]:
         for topic in topics:

@@ -452,7 +452,7 @@ class _Absence:
 
 class AbsentTopics:
     """The topics of brokers that left and have not registered again, kept for a day. The oldest are dropped first.
-    Ours.
+    Only in pyromq.
 
     A client that needs a whole topic must know that a part of the topic is missing.
     """

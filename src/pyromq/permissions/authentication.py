@@ -1,7 +1,7 @@
 """Authenticates requests: checks the white list of addresses, then the account, the account's addresses, and the
 signature.
 
-Source: RocketMQ 4.9.8, PlainPermissionManager.validate. The error texts are ours.
+Source: RocketMQ 4.9.8, PlainPermissionManager.validate. The error texts are pyromq's.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _wake_for_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
 
 
 def wait_for_reader_gone(descriptor: int, is_over: Callable[[], bool]) -> bool:
-    """Block until `is_over` returns True, and return False: only the next write tells that a pipe's reader is gone."""
+    """Block until `is_over` returns True, and return False: only the next write shows that the reader is closed."""
     while not is_over():
         time.sleep(_READER_CHECK_SECONDS)
     return False

@@ -98,7 +98,7 @@ class ClientTable:
         return {topic for client in self._clients.values() for topic in client.topics}
 
     def producer_of(self, topic: str) -> GrpcClient | None:
-        """Return a producer of a topic that has a stream, another one each time; None if there is none."""
+        """Return a producer of a topic with a stream, the next one with each call; None if there is none."""
         found = [each for each in self._clients.values() if topic in each.topics and each.stream is not None]
         self._turn += 1
         return found[self._turn % len(found)] if found else None

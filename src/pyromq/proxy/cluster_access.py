@@ -1,6 +1,6 @@
-"""What the proxy does behind: the connections, routes and sends of one account, and its clients' registrations.
+"""The proxy as a client of the cluster: connections, routes and sends of one account, and heartbeats of its clients.
 
-Brokers judge the rights of the account, as the requests are signed with its keys.
+Requests are signed with the account's keys, so brokers check its rights.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TYPES = {
 
 @dataclass(slots=True)
 class KnownTopic:
-    """The message types that a topic takes, and when they were read."""
+    """The message types that a topic accepts, and when they were read."""
 
     types: Sequence[proto.MessageType]
     read_at: float

@@ -2,8 +2,8 @@
 
     authorization: MQv2-HMAC-SHA1 Credential=KEY[/REGION/SERVICE], SignedHeaders=x-mq-date-time, Signature=HEX
 
-The date is not judged: some clients send local time with a false `Z`. A signature can be replayed, so only TLS protects
-it. Source: RocketMQ 5.3.3, AuthenticationHeader.
+The date is not checked: some clients send local time with a false `Z`. A signature can be replayed, so only TLS
+protects it. Source: RocketMQ 5.3.3, AuthenticationHeader.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ CallCounts = Counter[tuple[str, int]]  # number of answers by path, and status o
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls: the client id, the access of its account, and the call's stream."""
+    """The client of a call: its id, the access of its account, and the call's stream."""
 
     client_id: str
     access: ClusterAccess
@@ -77,7 +77,7 @@ def answers_call(name: str) -> Callable[[A], A]:
 
 
 async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Return the items; after every few of them the event loop has a turn, so that other calls do not wait."""
+    """Yield the items; after every few items the event loop gets a turn, so that other calls need not wait."""
     for number, item in enumerate(items, 1):
         yield item
         if number % HANDLED_AT_ONCE == 0:
@@ -86,7 +86,7 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 @dataclass(frozen=True, slots=True)
 class UnaryMethod:
-    """A method with one request. `response` has a field `status`, in which refusals are."""
+    """A method with one request. The field `status` of `response` has the refusals."""
 
     request: type[Message]
     response: type[Message]
@@ -94,7 +94,7 @@ class UnaryMethod:
 
 
 class Telemetry(Protocol):
-    """Handles the streams that clients open for their settings, and for what the proxy asks them."""
+    """Handles the streams by which clients send their settings, and the proxy sends its requests."""
 
     async def hear(self, caller: Caller, command: TelemetryCommand) -> None:
         """Handle a client's command. A refusal that it raises ends the stream."""

@@ -35,7 +35,7 @@ class GrpcRefusal(MQError):
         self.status = code
 
 
-# The status of an error: that of the first class in this table that fits. Source: RocketMQ 5.3.3, ResponseBuilder.
+# The first class of which an error is an instance has the error's status. Source: RocketMQ 5.3.3, ResponseBuilder.
 _STATUSES: tuple[tuple[type[MQError], proto.Code], ...] = (
     (AccessDenied, proto.FORBIDDEN),
     (NoPermission, proto.FORBIDDEN),

@@ -1,4 +1,6 @@
-"""ReceiveMessage and what follows it: AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue.
+"""ReceiveMessage and the calls about received messages.
+
+These are AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
 
 A receive is a pop at the broker of the queue. Messages that were popped for a receive that has ended become visible at
 once.
@@ -145,7 +147,7 @@ class ReceiveService:
         stream.finish()
 
     async def _client(self, caller: Caller, request: service.ReceiveMessageRequest) -> GrpcClient:
-        """Return the client. After a restart of the proxy its receive is the first that the proxy hears of it."""
+        """Return the client. After a restart of the proxy, a receive may be the first call of a client."""
         topic = request.message_queue.topic.name
         client = caller.access.clients.hear(caller.client_id)
         is_new = not client.group
@@ -198,7 +200,7 @@ class ReceiveService:
     async def change(
         self, caller: Caller, request: service.ChangeInvisibleDurationRequest
     ) -> service.ChangeInvisibleDurationResponse:
-        """Let a message become visible in another time from now on. Its old handle is invalid from then on."""
+        """Change the time after which a message becomes visible. Its old handle becomes invalid."""
         group, topic = _names(request)
         seconds = seconds_of(request.invisible_duration)
         if not 0 <= seconds <= MAX_INVISIBLE_SECONDS:
@@ -327,7 +329,7 @@ async def _change(
 
 
 def _of_broker(handle: ReceiptHandle) -> ReceiptHandle:
-    """Return a handle as the broker has made it, without the log offset that the proxy appends."""
+    """Return the broker's receipt handle: a client's handle without the log offset that the proxy appends."""
     return handle._replace(log_offset=-1)
 
 

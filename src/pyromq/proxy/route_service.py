@@ -1,4 +1,4 @@
-"""QueryRoute and QueryAssignment: the queues of a topic, at the endpoints that the client asked."""
+"""QueryRoute and QueryAssignment: the queues of a topic. The endpoints in a response are those of the request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class RouteService:
     async def query_assignment(
         self, caller: Caller, request: service.QueryAssignmentRequest
     ) -> service.QueryAssignmentResponse:
-        """Assign all queues of each broker to every member; to members of an orderly group each queue by itself."""
+        """Assign all queues to every member.
+
+        Members of an orderly group get an entry for each queue, other members one entry for all queues of a broker.
+        """
         topic, group = request.topic.name, request.group.name
         check_topic_name(topic)
         check_group_name(group)

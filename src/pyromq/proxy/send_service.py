@@ -193,7 +193,7 @@ def _entry(message: SentMessage, result: SendResult | None, error: BaseException
 
 
 def _as_seen(message: SentMessage, error: MQError) -> MQError:
-    """Return the error with the status that names what the broker refused."""
+    """Return a refusal with the status for an illegal delivery time or a too large body; other errors as they are."""
     text = str(error)
     if message.kind == proto.DELAY and ("timer" in text.lower() or "deliver" in text.lower()):
         return GrpcRefusal(proto.ILLEGAL_DELIVERY_TIME, text)

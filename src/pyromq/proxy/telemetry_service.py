@@ -1,4 +1,4 @@
-"""Telemetry, Heartbeat and NotifyClientTermination: which clients there are, and the settings that they get."""
+"""Telemetry, Heartbeat and NotifyClientTermination: registers and removes clients, and completes their settings."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TelemetryService:
 
     @answers_call("Heartbeat")
     async def heartbeat(self, caller: Caller, request: service.HeartbeatRequest) -> service.HeartbeatResponse:
-        """Note that the client lives. After a restart of the proxy this is the first that it hears of a client."""
+        """Note that the client lives. After a restart of the proxy, a heartbeat may be the first call of a client."""
         client = caller.access.clients.find(caller.client_id)
         if request.client_type == proto.CLIENT_TYPE_UNSPECIFIED and client is None:
             text = "the heartbeat has no client type: it must name a producer or a consumer"

@@ -4,8 +4,8 @@
     0      long   store time (ms) of the last record flushed to the commit log
     8      long   store time up to which consume queues are flushed
     16     long   end store time of the last index file flushed
-    468    long   ours: log offset at which the log begins
-    476    uint   ours: CRC-32 of that log offset
+    468    long   only in pyromq: log offset at which the log begins
+    476    uint   only in pyromq: CRC-32 of that log offset
     480    3 x 8  ours: a copy of the times
     504    uint   ours: CRC-32 of the copy
 

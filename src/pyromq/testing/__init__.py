@@ -1,4 +1,4 @@
-"""For tests, yours and ours: a whole cluster in this process, a clock moved by the test, a faulty network and disk.
+"""For tests: a whole cluster in this process, a clock moved by the test, a faulty network and disk.
 
 Names are loaded at their first use, because pytest loads this package in every run where pyromq is installed.
 """

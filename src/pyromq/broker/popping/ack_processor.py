@@ -47,7 +47,7 @@ class AckProcessor:
     def acknowledge_batch(self, header: BatchAckMessage, call: Call) -> Reply | SlowWork[Reply]:
         """Acknowledge messages of several pops.
 
-        All valid entries are acknowledged, then the error of the first of the others is raised.
+        All valid entries are acknowledged. Then the error of the first other entry is raised.
         """
         acks = decode_body(BatchAcks, call.body, REQUEST).acks
         if len(acks) > _AT_ONCE:
@@ -77,7 +77,7 @@ class AckProcessor:
 
     @answers(ChangeInvisibleTime)
     def change(self, header: ChangeInvisibleTime, call: Call) -> Reply:
-        """Let a message become visible in another time; return the parts of its new receipt handle.
+        """Change the time after which a message becomes visible; return the parts of its new receipt handle.
 
         Raises `ReceiptHandleExpired`, `InvalidReceiptHandle`.
         """

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 
 from pyromq.remoting.receipt_handle import offsets_in
 
-_STALE_DUES = 1_000  # times without pops that the heap may keep beside as many times as have pops
-_FINISHED_POPS = 64  # finished pops that a queue may keep behind an unfinished one beside as many as are unfinished
+_STALE_DUES = 1_000  # limit of outdated entries in the heap, beyond the number of valid entries
+_FINISHED_POPS = 64  # limit of finished pops that a queue keeps, beyond the number of its unfinished pops
 
 
 class Pop:
-    """Messages of one queue that were handed out together; or one message whose time was changed since, `parent` is
-    then the pop that handed it out.
+    """Messages of one queue that were handed out together, or one message whose invisible time was changed.
+
+    `parent` is the pop that handed out the changed message.
 
     Bit n of `leased` and `unfinished` stands for offset `start` + n. Leased messages are invisible until `due_ms`.
     """
@@ -79,7 +80,7 @@ class PoppedQueue:
         self.pops: dict[int, Pop] = {}  # unfinished pops by first offset
         self.moved: dict[int, Pop] = {}  # messages whose time was changed, by offset
         self.order: deque[Pop] = deque()  # the pops, in ascending order; some are finished
-        self.earliest_ms = 0  # pop time of the next pop, at least: its handles must differ from those before a reset
+        self.earliest_ms = 0  # least pop time of the next pop: its handles must differ from those before a reset
         self.attempt_id: str | None = None  # the last orderly pop's
         self.tries: dict[int, int] = {}  # offset -> how often an orderly pop handed the message out before
 
@@ -99,7 +100,7 @@ class PoppedQueue:
             yield from (pop for pop in pops.values() if pop.leased)
 
     def pop_at(self, start: int, pop_ms: int) -> Pop | None:
-        """Return the unfinished pop that begins at an offset and has this time."""
+        """Return the unfinished pop with this first offset and this pop time."""
         moved = self.moved.get(start)
         pop = moved if moved is not None and moved.pop_ms == pop_ms else self.pops.get(start)
         return pop if pop is not None and pop.pop_ms == pop_ms else None
@@ -132,7 +133,7 @@ class InFlight:
         self._by_number: dict[int, PoppedQueue] = {}
         self._last_number = 0
         self._by_due: dict[int, dict[Pop, None]] = {}
-        self._dues: list[int] = []  # heap of the keys of `_by_due`, and of keys that are gone
+        self._dues: list[int] = []  # heap of the keys of `_by_due`, also of removed keys
         self.count = 0  # messages that are invisible
 
     def __iter__(self) -> Iterator[PoppedQueue]:
@@ -160,7 +161,7 @@ class InFlight:
         return queue
 
     def drop(self, queue: PoppedQueue) -> None:
-        """Forget a queue and what is in flight of it."""
+        """Remove a queue and its messages in flight."""
         self.reset(queue, queue.next_offset)
         del self._by_number[queue.number]
         queues = self._queues[queue.group, queue.topic]
@@ -169,7 +170,7 @@ class InFlight:
             del self._queues[queue.group, queue.topic]
 
     def reset(self, queue: PoppedQueue, next_offset: int) -> None:
-        """Forget what is in flight of a queue: the next pop begins at `next_offset`. Earlier handles are invalid."""
+        """Remove a queue's messages in flight: the next pop begins at `next_offset`. Earlier handles are invalid."""
         for pop in queue.leases():
             self._unschedule(pop)
         for pop in (*queue.order, *queue.moved.values()):
@@ -183,7 +184,7 @@ class InFlight:
         queue.next_offset = next_offset
 
     def hand_out(self, pop: Pop, next_offset: int) -> None:
-        """Note that a pop hands out its messages, and passes all others before `next_offset`."""
+        """Record that a pop hands out its messages, and skips all other messages before `next_offset`."""
         queue, count = pop.queue, pop.leased.bit_count()
         queue.pops[pop.start] = pop
         queue.order.append(pop)

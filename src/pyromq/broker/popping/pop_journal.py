@@ -34,7 +34,7 @@ from pyromq.store.disk import Disk, make_lasting_folder, read_file, remove_file
 
 logger = logger_of(__name__)
 
-SEGMENT_BYTES = 4 << 20  # bytes behind which a new segment begins: a start reads that many in half a second
+SEGMENT_BYTES = 4 << 20  # size after which a new segment begins: a start reads it in half a second
 SLICE_SECONDS = 0.001  # longest time that queues are described again before requests are answered
 
 _HEAD = struct.Struct(">IHB")
@@ -65,9 +65,9 @@ class PopJournal:
         self._to_describe: Iterator[PoppedQueue] | None = None  # queues that the present segment does not describe yet
 
     def load(self) -> bool:
-        """Enter what is in flight into the table. Return False if the last broker of the folder was not stopped.
+        """Enter the messages in flight into the table. Return False if the last broker of the folder crashed.
 
-        Reading ends at the first record that is not as written: what follows is redelivered. Raises `StoreNotWritable`
+        Reading ends at the first damaged record; later messages are redelivered. Raises `StoreNotWritable`
         if the disk cannot be read.
         """
         is_closed = True
@@ -103,7 +103,7 @@ class PopJournal:
             pass
 
     def discard(self) -> None:
-        """Delete the journal: the queues' contents may become others. Raises `StoreNotWritable`."""
+        """Delete the journal: other messages may get the queues' offsets. Raises `StoreNotWritable`."""
         try:
             for name in self._disk.names(self._folder):
                 remove_file(self._disk, self._folder / name)
@@ -113,7 +113,7 @@ class PopJournal:
     def step(self) -> float | None:
         """Begin the next segment if the present one is full, and describe queues in it, for up to 1 ms.
 
-        Return the seconds until the next call; None: with the next record.
+        Return the seconds until the next call; None if that is due with the next record.
         """
         if self._to_describe is None:
             if self._position < self._full_at:
@@ -141,7 +141,7 @@ class PopJournal:
     # -- records
 
     def note_queue(self, queue: PoppedQueue) -> None:
-        """Note a queue of which nothing is in flight. Like the methods below, raises `StoreNotWritable`."""
+        """Record a queue without messages in flight. Like the methods below, raises `StoreNotWritable`."""
         self._write(self._queue_record(queue))
 
     def note_pop(self, pop: Pop, next_offset: int) -> None:
@@ -180,7 +180,7 @@ class PopJournal:
         return _record(self._sequence, RELEASED, _RELEASED.pack(queue.number, start, pop_ms))
 
     def _description(self, queue: PoppedQueue) -> bytes:
-        """Return the records that describe a queue and all that is in flight of it."""
+        """Return the records that describe a queue and its messages in flight."""
         records = [self._queue_record(queue)]
         for pop in queue.order:
             if not pop.unfinished:
@@ -247,7 +247,7 @@ class PopJournal:
 
 
 class _Reader:
-    """Reads the records of one segment. `position` is behind the last record that is as written."""
+    """Reads the records of one segment. `position` is behind the last undamaged record."""
 
     def __init__(self, content: bytes, sequence: int) -> None:
         self.position = 0

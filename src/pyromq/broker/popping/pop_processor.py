@@ -1,4 +1,4 @@
-"""Answers pops: messages of a topic for a time, at once or when some arrive. Also tells whether there are any.
+"""Answers pops and notifications: hands out messages of a topic for a time, at once or when messages arrive.
 
 Source: RocketMQ 5.3.3, PopMessageProcessor, NotificationProcessor, PollingInfoProcessor.
 """
@@ -45,10 +45,10 @@ from pyromq.slow_work import NotInMemory, PagesToLoad, SlowWork, breathe, when_l
 from pyromq.store.message_store import ReadResult, ReadStatus
 
 _RETRIES_FIRST = 5  # every fifth pop reads the retry topic first, the others last
-_MOST_ROUNDS = 100_000  # limit of groups and topics whose order of queues is remembered; beyond it, it begins anew
+_MOST_ROUNDS = 100_000  # limit of groups and topics with a remembered order of queues; above it, all orders are dropped
 _FROM_END = 1  # init mode: a new group begins at the end
 MAX_BYTES = 1 << 18  # bytes behind which a pop reads no further queue: a reply must fit a frame of 16 MiB
-# States in which the queue may have messages behind `next_offset` all the same.
+# Results of a read without messages, after which the queue may still have messages behind `next_offset`.
 _PASSED = (
     *(ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING, ReadStatus.OFFSET_FOUND_NULL),
     *(ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY),
@@ -68,7 +68,8 @@ class PopProcessor:
         self._table = table
         self._waiting = waiting
         self._admission = admission
-        self._rounds: dict[tuple[str, str], int] = {}  # group, topic -> number of pops, as the order of queues says
+        # group, topic -> number of pops, which decides the order of queues
+        self._rounds: dict[tuple[str, str], int] = {}
 
     @answers(PopMessage)
     def pop(self, header: PopMessage, call: Call) -> Reply | SlowWork[Reply | Later] | Later:
@@ -93,7 +94,7 @@ class PopProcessor:
         )
 
     async def _pop_slowly(self, to_load: PagesToLoad, header: PopMessage, wanted: Filter, call: Call) -> Reply | Later:
-        """Pop from records that are not in memory, or behind many messages that the filter refuses."""
+        """Pop when the records are not in memory, or the filter refuses many messages."""
         round_ = await when_loaded(to_load, partial(self._pop, header, wanted))
         while not round_.records and round_.has_more:
             await breathe()
@@ -334,7 +335,7 @@ class PopProcessor:
 
 
 class _Round(msgspec.Struct):
-    """The messages that one pop takes from the queues, and what is left there.
+    """The messages that one pop takes from the queues, and the number of messages left there.
 
     `has_more`: a queue has messages behind those that the filter refused.
     """

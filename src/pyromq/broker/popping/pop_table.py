@@ -27,7 +27,7 @@ class PopTable:
     """Hands out messages and takes acknowledgements. Only a master pops.
 
     A pop is in the journal before it is handed out; a journal that cannot be written refuses pops. An acknowledgement
-    counts without the journal, too: then a kill of the broker redelivers its message. `alarm` rings when a pop is due.
+    is valid without the journal; then a kill of the broker redelivers its message. `alarm` rings when a pop is due.
     """
 
     def __init__(self, store: MessageStore, offsets: ConsumerOffsets, folder: Path, *, clock: Clock) -> None:
@@ -48,7 +48,7 @@ class PopTable:
     # -- life of the broker
 
     def load(self) -> None:
-        """Read the journal, and lower what it says to the ends of the queues: a power loss may have cut the log."""
+        """Read the journal. Offsets behind a queue's end are lowered to the end: a power loss may have cut the log."""
         if self._journal.load():
             self._obey_offsets()
         restarted_ms = self._clock.now_ms() + RECONNECT_MS
@@ -72,7 +72,7 @@ class PopTable:
             self._commit(queue)
 
     def discard(self) -> None:
-        """Delete the journal of a broker that follows a master: its queues may get other messages."""
+        """Delete the journal. A follower calls this, because the master's log may replace messages of its queues."""
         self._journal.discard()
 
     def lead(self) -> None:
@@ -115,12 +115,12 @@ class PopTable:
         return queue
 
     def pass_to(self, queue: PoppedQueue, next_offset: int) -> None:
-        """Pass messages that the group does not want, or that are deleted. After a crash they are passed again."""
+        """Skip messages that the group's filter refuses, or that are deleted. After a crash they are skipped again."""
         queue.next_offset = next_offset
         self._commit(queue)
 
     def take_back(self, queue: PoppedQueue) -> None:
-        """Take back what is in flight of an orderly queue: the same request is to get it again."""
+        """Make the messages in flight of an orderly queue available: a repeated request must get the same messages."""
         tries = queue.tries
         self.in_flight.reset(queue, queue.committed)
         queue.tries = tries
@@ -131,7 +131,7 @@ class PopTable:
         return self._offsets.find(group, topic, queue_id) or 0
 
     def _offset_changed(self, group: str, topic: str, queue_id: int | None, offset: int) -> None:
-        """Reset a queue whose committed offset was set by another request; forget the queues of a deletion."""
+        """Reset a queue whose committed offset another request has set; remove queues of a deleted topic or group."""
         if queue_id is None:
             for dropped in list(self.in_flight.queues(group, topic).values()):
                 self.in_flight.drop(dropped)
@@ -151,7 +151,7 @@ class PopTable:
         self._offsets.commit(queue.group, queue.topic, queue.queue_id, queue.committed)
 
     def _note(self, write: Callable[[], None]) -> None:
-        """Write into the journal. If that fails, go on: what is not noted is redelivered after a crash."""
+        """Write into the journal. A failure is only logged: messages without a record are redelivered after a crash."""
         try:
             write()
             self._is_noted = True

@@ -1,6 +1,6 @@
-"""Pops that wait for a message. One message wakes one pop, which takes all that is there; then the next one is woken.
+"""Waiting pops. A message wakes one pop, which takes all available messages. Then the next one is woken.
 
-They are kept by `LongPolls`, which expires them and drops those of closed connections.
+`LongPolls` keeps the waiting pops, expires them, and drops the pops of closed connections.
 """
 
 from __future__ import annotations

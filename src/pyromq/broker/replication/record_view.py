@@ -133,5 +133,5 @@ class RecordView:
         self.revision = revision
 
     def _is_written_by_operator(self, reading: Reading) -> bool:
-        """Whether an operator has replaced the record of a restored registry by one with a higher epoch than ours."""
+        """Whether an operator has replaced the record of a restored registry by one with a higher epoch."""
         return reading.record is not None and self.record is not None and reading.record.epoch > self.record.epoch

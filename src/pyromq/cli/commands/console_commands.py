@@ -58,7 +58,8 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Port for /metrics (Prometheus), /healthz and /readyz. [default: none; 0: any free]",
 )
 @click.option("--metrics-host", metavar="IP", help="Address of the metrics port. [default: 127.0.0.1]")
-@click.option("--ends-with-input", is_flag=True, hidden=True)  # used by `serve --console`, whose end closes the input
+# used by `serve --console`: when it ends, the input closes
+@click.option("--ends-with-input", is_flag=True, hidden=True)
 @click.pass_context
 def console(
     ctx: click.Context,

@@ -38,7 +38,7 @@ class ReplicaSetAnswers:
 
     @property
     def replicas(self) -> list[ReplicaState]:
-        """Every known replica, by number. The end of a replica that answered is its own answer's."""
+        """Every known replica, by number. If a replica has answered, its answer gives its end."""
         best = self.best
         own = {each.number: each for each in self.answers.values()}
         known = {state.number: state for each in self.answers.values() for state in each.replicas}

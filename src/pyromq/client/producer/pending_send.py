@@ -200,7 +200,7 @@ class PendingSend(msgspec.Struct, eq=False):
     attempts: int = 0  # attempts that a broker may have taken
     extra: float = 0.0  # seconds by which the deadline is later at a replica set
     retry: Retry | None = None  # the pauses between attempts that no broker took
-    not_ok: SendResult | None = None  # result of an earlier attempt stored with a status other than OK
+    not_ok: SendResult | None = None  # result of an earlier attempt: stored, with a status other than OK
 
 
 def prepare(

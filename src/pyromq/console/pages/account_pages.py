@@ -109,7 +109,7 @@ async def sign_in(request: Request) -> Response:
     session = console.sessions.begin(account.name)
     request.state.new_session = session.key
     kept = console.kept_forms.take(request.cookies.get(FORM_COOKIE))
-    if kept is not None and kept.fields.get("by") == account.name:  # nobody else sees what was typed
+    if kept is not None and kept.fields.get("by") == account.name:  # only the same account sees its typed values
         session.refused = kept
         session.notices.append(Notice("failed", kept.error))
         wanted = local_path(kept.fields.get("back", "/"))

@@ -40,7 +40,7 @@ class Frame(IntEnum):
 
 
 class SettingId(IntEnum):
-    """Settings of a peer that a server heeds."""
+    """Settings of a peer that the server uses."""
 
     ENABLE_PUSH = 2
     MAX_CONCURRENT_STREAMS = 3

@@ -75,7 +75,7 @@ class GrpcStream:
         self.need = 0  # bytes of the incomplete message, if its length is known
         self.reserved = 0  # part of the server's memory for large messages
         self.kept = 0  # part of the connection's kept bytes
-        self.in_work = 0  # part of the kept bytes that is given back without the peer
+        self.in_work = 0  # part of the kept bytes that is released without an action of the peer
         self.window_in = STREAM_WINDOW
         self.unsent = 0
         self.kept_unsent = 0  # part of `unsent` in the connection's kept bytes
@@ -131,7 +131,9 @@ class GrpcStream:
             self._pass_on(message)
 
     def _is_legal(self) -> bool:
-        """Return whether the message that has begun may be sent. Its window is opened, or the call is finished."""
+        """Return whether the client may send the message that it has begun.
+
+        If it may, the stream's window is opened as far as needed. If not, the call is finished with a status."""
         if self.need:
             return True
         compressed, length = PREFIX.unpack_from(self.buffer)
@@ -268,13 +270,13 @@ class GrpcStream:
     # -- ends
 
     def reset(self, code: Http2Code) -> None:
-        """End a call of which the client broke the rules."""
+        """End a call whose client broke the protocol."""
         self.connection.write(frames.reset(self.id, code))
         self.connection.hear_noise()
         self.abandon()
 
     def abandon(self) -> None:
-        """End a call that client or network have ended."""
+        """End a call that the client or the network has ended."""
         self.connection.remove(self)
         if self.ended is not None:
             self.ended()

@@ -24,8 +24,8 @@ FRAME_COST = 256  # part of a slice that a frame takes beside its bytes
 HEADER_COST = 4  # part of a slice that a byte of a header block takes: Python decodes it
 FIELD_BYTES = 150  # memory of a header field beside its bytes
 CALL_BYTES = 2500  # memory of a call without its fields
-MAX_NOISE = 2000  # limit of frames without a call (pings, resets, settings), which calls and time reduce
-NOISE_OF_CALL = 10  # noise that a completed call takes back
+MAX_NOISE = 2000  # limit of the count of frames without a call: pings, resets, settings. Calls and time lower the count
+NOISE_OF_CALL = 10  # a completed call lowers the count of such frames by this number
 FIRST_SECONDS = 10.0  # longest wait for the preface
 IDLE_SECONDS = 120.0  # a connection without calls for so long is closed. Source: the genuine proxy
 
@@ -55,11 +55,11 @@ class Http2Connection(asyncio.Protocol):
         self.initial_window = frames.DEFAULT_WINDOW  # of the peer's streams
         self.max_frame = frames.MAX_FRAME
         self.kept = 0  # bytes of open calls, of their messages in work and of unsent answers
-        self._in_work = 0  # part of `kept` that is given back without the peer
+        self._in_work = 0  # part of `kept` that is released without an action of the peer
         self._used_at = shared.clock.monotonic()
         self._transport: asyncio.Transport | None = None
         self._blocks = HeaderBlocks()
-        self._rest = b""  # bytes that have arrived and are not handled
+        self._rest = b""  # received bytes that are not handled yet
         self._out: list[bytes | memoryview] = []
         self._is_flushing = False
         self._is_greeted = False  # the preface has arrived
@@ -88,7 +88,9 @@ class Http2Connection(asyncio.Protocol):
             self.go_on(self.shared.first_slice)
 
     def go_on(self, budget: int) -> int:
-        """Handle a slice of what has arrived; return what is left of the budget. What is left to do is late."""
+        """Handle a slice of the received bytes; return the unused part of the budget.
+
+        If bytes are left, the connection is late: it handles more of them in a later turn."""
         if self._transport is None or self._transport.is_closing():
             self._rest = b""
             return budget
@@ -167,7 +169,7 @@ class Http2Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self.flush)
 
     def block(self, stream: GrpcStream, *, by_connection: bool) -> None:
-        """Keep a stream whose messages wait; if its own window is full, only that window can wake it."""
+        """Remember a stream whose messages wait for the connection's window; others wait for their own window."""
         self._blocked.pop(stream.id, None)
         if by_connection:
             self._blocked[stream.id] = stream  # last: streams take turns
@@ -191,7 +193,7 @@ class Http2Connection(asyncio.Protocol):
                 self._read_or_pause()
 
     def remove(self, stream: GrpcStream) -> None:
-        """Forget a call that has ended, and give back its memory."""
+        """Remove a call that has ended, and release its memory."""
         self.streams.pop(stream.id, None)
         self._blocked.pop(stream.id, None)
         self._in_work -= stream.in_work

@@ -57,18 +57,18 @@ class SharedByConnections:
 
     @property
     def first_slice(self) -> int:
-        """How much is handled of bytes that arrive at a connection that has nothing else to do."""
+        """Return how many received bytes a connection may handle at once if none of its earlier bytes wait."""
         return MIN_SLICE_BYTES if self.late else SLICE_BYTES
 
     def add_late(self, connection: Http2Connection) -> None:
-        """Let a connection go on in a later turn of the event loop, after connections that are late already."""
+        """Let a connection handle its rest in a later turn of the event loop, after connections that already wait."""
         self.late[connection] = None
         if not self.is_going_on:
             self.is_going_on = True
             asyncio.get_running_loop().call_soon(self.go_on)
 
     def go_on(self) -> None:
-        """Let late connections handle slices in turns, as many as fit into a turn of the event loop."""
+        """Let waiting connections handle slices, one after another, as many as fit into a turn of the event loop."""
         budget = SLICE_BYTES
         for connection in list(self.late):
             if budget <= 0:
@@ -101,7 +101,7 @@ class SharedByConnections:
         stream.open_window(stream.need - len(stream.buffer))
 
     def release(self, stream: GrpcStream) -> None:
-        """Give back the memory of a large message that is sent on or given up; others get it in their order."""
+        """Release the memory of a large message that was sent on or dropped; waiting messages get it in their order."""
         if not stream.reserved:
             if stream in self.waiting:
                 self.waiting.remove(stream)

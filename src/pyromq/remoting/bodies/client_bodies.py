@@ -70,7 +70,8 @@ class ClientConnection(Body):
     client_address: str = field(name="clientAddr", default="")
     language: str = "JAVA"
     version: int = 0
-    subscriptions: dict[str, str] | None = None  # ours, on request: the client's subscription expressions by topic
+    # Only in pyromq, on request: the client's subscription expressions by topic.
+    subscriptions: dict[str, str] | None = None
 
 
 class ConsumerConnection(Body):
@@ -83,7 +84,7 @@ class ConsumerConnection(Body):
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from: str = field(name="consumeFromWhere", default="CONSUME_FROM_LAST_OFFSET")
-    locks: list[LockHolder] | None = None  # ours, on request: the owners of queue locks
+    locks: list[LockHolder] | None = None  # only in pyromq, on request: the owners of queue locks
 
 
 class ProducerConnection(Body):

@@ -30,7 +30,7 @@ class QueueLock(Body):
     group: str = field(name="consumerGroup")
     client_id: str
     queues: list[WireQueue] = field(name="mqSet", default_factory=list)
-    tied_to_connection: bool = False  # ours: the locks end with the connection; Java brokers ignore it
+    tied_to_connection: bool = False  # only in pyromq: the locks end with the connection; Java brokers ignore it
 
 
 class LockHolder(Body):
@@ -48,7 +48,8 @@ class LockedQueues(Body):
     """
 
     queues: list[WireQueue] = field(name="lockOKMQSet", default_factory=list)
-    refused: list[LockHolder] | None = None  # ours: owners of the queues that were not locked; not sent to Java clients
+    # Only in pyromq: owners of the queues that were not locked. Not sent to Java clients.
+    refused: list[LockHolder] | None = None
 
 
 class OffsetMoved(Body):
@@ -69,7 +70,7 @@ class ConsumerOffsetTable(Body):
 class DelayOffsetTable(Body):
     """Delivered queue offsets by delay level.
 
-    `log_end` (ours, only on disk) is the end of the commit log at that time.
+    `log_end` (only in pyromq, only on disk) is the end of the commit log at that time.
     """
 
     offsets: dict[int, int] = field(name="offsetTable", default_factory=dict)

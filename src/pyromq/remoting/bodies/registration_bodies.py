@@ -32,8 +32,8 @@ class QueuesAtBroker(Body):
 class BrokerAddresses(Body):
     """The addresses of a broker name by broker id; id 0 is the master.
 
-    `failover` is True for a replica set, and `epoch` is the highest epoch of a master of the set. Both members are
-    ours, and ignored by Java clients.
+    `failover` is True for a replica set, and `epoch` is the highest epoch of a master of the set. Only pyromq
+    has both members, and Java clients ignore them.
     """
 
     broker_name: str
@@ -55,7 +55,7 @@ class TopicRoute(Body):
 class ClusterTable(Body):
     """Body of a response: all brokers by name, and the broker names of each cluster.
 
-    `absent` has the topics of each broker that left; this member is ours, and ignored by Java clients.
+    `absent` has the topics of each broker that left; only pyromq has this member, and Java clients ignore it.
     """
 
     brokers: dict[str, BrokerAddresses] = field(name="brokerAddrTable", default_factory=dict)

@@ -1,4 +1,4 @@
-"""JSON bodies with the state of a replica set. All of them are ours."""
+"""JSON bodies with the state of a replica set. All of them exist only in pyromq."""
 
 from __future__ import annotations
 

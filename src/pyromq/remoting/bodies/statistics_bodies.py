@@ -149,7 +149,7 @@ class GroupFigures(Body):
 
 
 class FiguresTable(Body):
-    """Body of a response: every topic and every group of a broker. Ours."""
+    """Body of a response: every topic and every group of a broker. Only in pyromq."""
 
     topics: list[TopicFigures] = field(default_factory=list)
     groups: list[GroupFigures] = field(default_factory=list)

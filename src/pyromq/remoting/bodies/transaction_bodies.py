@@ -1,6 +1,6 @@
 """JSON bodies with undecided half messages, batch transactions (ours), and scheduled messages.
 
-Source of the numbers of scheduled messages: RocketMQ 5.3.3, TimerMetrics; their list is ours.
+Source of the numbers of scheduled messages: RocketMQ 5.3.3, TimerMetrics; their list exists only in pyromq.
 """
 
 from __future__ import annotations

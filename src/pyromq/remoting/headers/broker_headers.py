@@ -16,7 +16,7 @@ class SaveBrokerSettings(Header):
 class BrokerSettingsResponse(Header):
     """Response to a change of settings: their version, a DataVersion as JSON text.
 
-    `next_start` is ours: settings that take effect at the next start, as a JSON object of texts by name.
+    `next_start` exists only in pyromq: settings that take effect at the next start, as a JSON object of texts by name.
     """
 
     version: str
@@ -58,7 +58,7 @@ class CleanTopics(Header):
 
 class DeleteExpiredLogResponse(Header):
     """Response with the number of log segments deleted immediately, and the log offset from which on segments stay.
-    Both are ours.
+    Both exist only in pyromq.
     """
 
     files: int | None = None
@@ -68,7 +68,7 @@ class DeleteExpiredLogResponse(Header):
 class DeleteExpiredLog(Header):
     """Request to a broker: delete expired log segments in the next cleaning rounds.
 
-    `older_than_hours` is ours: the age to use instead of the broker's setting.
+    `older_than_hours` exists only in pyromq: the age to use instead of the broker's setting.
     """
 
     code = RequestCode.DELETE_EXPIRED_COMMITLOG

@@ -68,7 +68,7 @@ class ConsumerConnections(Header):
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     reply_body = bodies.ConsumerConnection
     consumer_group: str
-    # Ours: also return each member's subscriptions, and the queue locks; Java brokers ignore this field.
+    # Only in pyromq: also return each member's subscriptions, and the queue locks; Java brokers ignore this field.
     details: bool | None = None
 
 

@@ -1,6 +1,6 @@
 """Headers of sending, pulling, sending back, replies, and scheduled messages.
 
-Source of scheduled messages: RocketMQ 5.3.3; the header that lists them is ours.
+Source of scheduled messages: RocketMQ 5.3.3; the header that lists them exists only in pyromq.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class SendMessageBack(Header):
     unit_mode: bool | None = None
     max_reconsume_times: int | None = None
     broker_name: str | None = field(name="bname", default=None)
-    reason: str | None = None  # ours: stored with the message as property RETRY_REASON; Java brokers ignore this field
+    # Only in pyromq: stored with the message as property RETRY_REASON. Java brokers ignore this field.
+    reason: str | None = None
 
 
 class PullMessageResponse(Header):

@@ -17,7 +17,7 @@ class RegisterBrokerResponse(Header):
 class RegisterBroker(Header):
     """Request to a name server: register a broker and its topics.
 
-    Replicas of a set name their `epoch`, which is ours; Java's name servers ignore it.
+    Replicas of a set name their `epoch`, which only pyromq has; Java's name servers ignore it.
     """
 
     code = RequestCode.REGISTER_BROKER

@@ -53,7 +53,7 @@ class PopMessage(Header):
     order: bool | None = None
     attempt_id: str | None = None
     broker_name: str | None = field(name="bname", default=None)
-    # Ours: the member with this client id works on the messages: they stay invisible as long as it sends heartbeats.
+    # Only in pyromq: messages stay invisible as long as the member with this client id sends heartbeats.
     renewed_for: str | None = None
 
 

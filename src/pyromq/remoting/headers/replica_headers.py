@@ -1,4 +1,4 @@
-"""Headers of requests to a replica of a set. All of them are ours."""
+"""Headers of requests to a replica of a set. All of them exist only in pyromq."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class ResumeHalfMessage(Header):
 class ListHalfMessages(Header):
     """Request for undecided half messages after a queue offset, oldest first, of one group or of all groups.
 
-    Ours.
+    Only in pyromq.
     """
 
     code = RequestCode.LIST_HALF_MESSAGES

@@ -261,7 +261,7 @@ class TimerFiles:
     def snapshot(self, *, moved: int, log_end: int, needed_from: int) -> Snapshot:
         """Return the state to save.
 
-        Before `save`, all bytes that are new now must be written, and the log must be on disk.
+        Before `save`, the bytes of the files up to this state must be written, and the log must be on disk.
         """
         sizes = {bucket.name: bucket.sizes for bucket in self.buckets.values()}
         uncopied = {bucket.name: bucket.copied for bucket in self.changed if bucket.needed_from is not None}

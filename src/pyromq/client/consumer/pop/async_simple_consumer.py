@@ -58,7 +58,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
     The broker must be of pyromq or RocketMQ 5. A group either pops or pulls: a group that changes from pop to pull gets
     some acknowledged messages again. Messages of one queue may be received in parallel and in any order.
 
-    `namesrv` is as for `AsyncProducer`. Of `ConsumerConfig`, the fields up to `orderly` count, as far as they are not
+    `namesrv` is as for `AsyncProducer`. The fields of `ConsumerConfig` up to `orderly` are used, except fields
     about pulls, positions and offsets; `ConsumeFrom.TIME` is refused. Methods raise `Unavailable` if no broker answers
     within `ConsumerConfig.timeout`, a `BrokerError` if a broker refuses, `NotRunning` before start and after close.
     Damaged messages are logged, counted and not received; in the end they become dead letters.
@@ -102,7 +102,8 @@ class AsyncSimpleConsumer(AsyncLifespan):
         hooks = ConsumeHooks(config.hooks, group, lambda: self._cluster.client_id, clock=clock)
         self._held = HeldMessages(group, self._requests, hooks if config.hooks else None, clock)
         self._filters = [hook for hook in config.hooks if isinstance(hook, FilterMessageHook)]
-        self._popping: set[asyncio.Future[Any]] = set()  # pops without an answer, and returns of cancelled pops
+        # pops without an answer, and requests that make the messages of cancelled pops visible
+        self._popping: set[asyncio.Future[Any]] = set()
 
     @property
     def client_id(self) -> str:
@@ -355,7 +356,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
 
 
 def _several(messages: StoredMessage | Iterable[StoredMessage]) -> list[StoredMessage]:
-    """Return one message or several as a list. Raises `UsageError` for anything that was not received here."""
+    """Return one message or several as a list. Raises `UsageError` if this consumer has not received one of them."""
     found = [messages] if isinstance(messages, StoredMessage) else list(messages)
     for message in found:
         if not isinstance(message, StoredMessage) or message.receipt_handle is None:

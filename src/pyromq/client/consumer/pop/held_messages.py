@@ -15,7 +15,7 @@ from pyromq.message import StoredMessage
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 0.2  # interval between two looks for invisible times to renew; they are at least a second long
+LOOK_SECONDS = 0.2  # interval of checks for renewals that are due: an invisible time is at least a second
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class _Held:
 
 
 class HeldMessages:
-    """Messages between their receipt and their end, by object. A message is held for its hooks or for renewal only."""
+    """Received messages that are not ended yet, by object. Only messages with hooks or with renewal are held."""
 
     def __init__(self, group: str, requests: PopRequests, hooks: ConsumeHooks | None, clock: Clock) -> None:
         self._group = group
@@ -57,7 +57,7 @@ class HeldMessages:
                 await asyncio.wait({held.renewing})
 
     def report(self, message: StoredMessage, status: ConsumeStatus) -> None:
-        """Forget a message, and tell its hooks the outcome."""
+        """Remove a message, and call its hooks with the outcome."""
         held = self._held.pop(id(message), None)
         if held is not None and held.delivery is not None and self._hooks is not None:
             self._hooks.after(held.delivery, status, done=int(status is ConsumeStatus.CONSUMED))
@@ -71,7 +71,7 @@ class HeldMessages:
             self.report(message, ConsumeStatus.RETRIED)
 
     def look(self) -> None:
-        """Begin the renewals that are due, and forget messages whose invisible time is over."""
+        """Begin the renewals that are due, and remove messages whose invisible time is over."""
         now = self._clock.monotonic()
         for held in list(self._held.values()):
             if held.renew_ms and held.renewing is None and held.ends_at - now < held.renew_ms / 2000:

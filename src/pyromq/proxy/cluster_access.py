@@ -61,7 +61,7 @@ class KnownTopic:
 
 
 class ClusterAccess:
-    """See the module. `answerers` handle brokers' requests, for example checks of half messages."""
+    """One account's connections to the cluster. `answerers` handle brokers' requests, like transaction checks."""
 
     def __init__(
         self,

@@ -104,9 +104,10 @@ class Telemetry(Protocol):
 
 
 class GrpcDispatch:
-    """See the module. `access_of` returns the access of a caller's account, or raises a refusal.
+    """Calls the method that answers a client's call.
 
-    The methods of `services` that are marked with `answers_call` answer unary calls.
+    `access_of` returns the access of a caller's account, or raises a refusal. The methods of
+    `services` that are marked with `answers_call` answer unary calls.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class _Receive:
 
 
 class ReceiveService:
-    """See the module."""
+    """Answers ReceiveMessage, and the calls that acknowledge, delay or give up received messages."""
 
     def __init__(self) -> None:
         self._tasks = Tasks()

@@ -39,7 +39,7 @@ _LESS_SAFE = {
 
 
 class SendService:
-    """See the module."""
+    """Answers SendMessage and RecallMessage."""
 
     def __init__(self) -> None:
         self._several = asyncio.Lock()  # requests with several messages are checked one after the other

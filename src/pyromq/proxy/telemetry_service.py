@@ -21,7 +21,7 @@ BACKOFF_SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600
 
 
 class TelemetryService:
-    """See the module."""
+    """Answers Telemetry, Heartbeat and NotifyClientTermination."""
 
     async def hear(self, caller: Caller, command: service.TelemetryCommand) -> None:
         """Take a client's settings and complete them, or its answer to a question."""

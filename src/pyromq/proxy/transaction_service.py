@@ -29,7 +29,7 @@ _DECISIONS = {proto.COMMIT: Decision.COMMIT, proto.ROLLBACK: Decision.ROLLBACK}
 
 
 class TransactionService:
-    """See the module."""
+    """Answers EndTransaction: commits or rolls back half messages at their brokers."""
 
     @answers_call("EndTransaction")
     async def end(self, caller: Caller, request: service.EndTransactionRequest) -> service.EndTransactionResponse:

@@ -24,7 +24,7 @@ class Opening(NamedTuple):
 
 
 class HeaderBlocks:
-    """See the module. `is_open` says that a block has begun which the next frame must continue."""
+    """Decodes the header blocks of one connection. While `is_open`, the next frame must continue a block."""
 
     def __init__(self) -> None:
         self._decoder = Decoder(MAX_HEADER_BYTES)

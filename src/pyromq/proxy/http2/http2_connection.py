@@ -43,7 +43,7 @@ _GREETING = frames.settings(
 
 
 class Http2Connection(asyncio.Protocol):
-    """One connection; see the module."""
+    """The server's side of one HTTP/2 connection: reads frames, opens calls, and writes frames."""
 
     def __init__(self, shared: SharedByConnections) -> None:
         self.shared = shared

@@ -38,7 +38,7 @@ class CallHandler(Protocol):
 
 @dataclass(slots=True)
 class SharedByConnections:
-    """See the module."""
+    """The handler of calls, and the memory and the turns of the event loop that connections share."""
 
     handler: CallHandler
     clock: Clock

@@ -3,11 +3,17 @@
 import asyncio
 
 import pytest
-from tests.proxy.calls import Calls, message, subscription
+from h2.config import H2Configuration as Configuration
+from h2.connection import H2Connection as Connection
+from h2.errors import ErrorCodes
+from tests.proxy.calls import PREFIX, Calls, message, subscription
+from tests.proxy.http2.peer import grpc_message
 from tests.proxy.test_sending import stored
+from tests.waiting import until
 
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
+from pyromq.remoting.bodies import GroupConfig
 
 ORDERS, BILLING = proto.Resource(name="orders"), proto.Resource(name="billing")
 
@@ -144,3 +150,46 @@ async def test_a_handle_that_is_none_is_refused(calls, topic, handle):
 
     assert answer.status.code in (proto.INVALID_RECEIPT_HANDLE, proto.HA_NOT_AVAILABLE)
     assert answer.status.message
+
+
+async def test_a_message_with_all_attempts_used_becomes_a_dead_letter_when_it_is_received(calls, cluster, topic):
+    await calls.send(message(), message(message_id="01B", body=b"other"))
+    await received(calls)
+    await cluster.clock.advance(11)  # the broker made copies for the second attempt
+    await (await cluster.admin()).create_group(GroupConfig("billing", retry_max_times=0), replace=True)
+
+    await cluster.clock.advance(31)  # the proxy reads the settings of groups again
+    status, messages = await received(calls)
+
+    assert (status.code, messages) == (proto.MESSAGE_NOT_FOUND, [])
+    await until(lambda: len(stored(cluster, "%DLQ%billing")) == 2)
+    await cluster.clock.advance(11)
+    assert (await received(calls))[0].code == proto.MESSAGE_NOT_FOUND
+
+
+async def test_messages_of_a_call_that_breaks_before_the_client_has_taken_them_come_again_at_once(
+    calls, cluster, proxy, topic
+):
+    await calls.send(message(), message(message_id="01B", body=b"x" * 200_000))
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    client = Connection(Configuration(client_side=True))
+    client.initiate_connection()
+    fields = {":method": "POST", ":scheme": "http", ":path": PREFIX + "ReceiveMessage", ":authority": "a"}
+    fields |= {"content-type": "application/grpc", "te": "trailers", "x-mq-client-id": "another"}
+    client.send_headers(1, fields.items())
+    client.send_data(1, grpc_message(receive_request(seconds=600).SerializeToString()), end_stream=True)
+    writer.write(client.data_to_send())
+    got = b""
+    while b"hello" not in got:  # and the windows stay closed for the large message
+        got += await reader.read(65_536)
+
+    client.reset_stream(1, ErrorCodes.CANCEL)
+    writer.write(client.data_to_send())
+
+    attempts = {}
+    for _ in range(50):
+        await cluster.clock.advance(0.1)
+        _, messages = await received(calls, seconds=600)
+        attempts |= {each.body[:5]: each.system_properties.delivery_attempt for each in messages}
+    assert attempts == {b"hello": 2, b"xxxxx": 2}
+    writer.close()

@@ -15,14 +15,14 @@ from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.topic_routes import Route
 from pyromq.client.producer.outbox import Outbox
 from pyromq.clock import Clock
-from pyromq.errors import MQError, TopicNotFound, Unavailable
+from pyromq.errors import MQError, ResponseCode, TopicNotFound, Unavailable
 from pyromq.filter.filter import TAG_TYPES
 from pyromq.message import SendResult
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.tasks import every
 from pyromq.proxy.client_table import ClientTable, GrpcClient
 from pyromq.proxy.proto import definition_pb2 as proto
-from pyromq.proxy.sent_messages import ALL_TYPES
+from pyromq.proxy.sent_messages import ALL_TYPES, TopicTypes
 from pyromq.remoting.bodies import (
     ConsumerEntry,
     GroupConfig,
@@ -56,7 +56,7 @@ _TYPES = {
 class KnownTopic:
     """The message types that a topic accepts, and when they were read."""
 
-    types: Sequence[proto.MessageType]
+    types: TopicTypes
     read_at: float
 
 
@@ -108,7 +108,7 @@ class ClusterAccess:
 
     # -- topics and groups
 
-    def known_types(self, topic: str) -> Sequence[proto.MessageType] | None:
+    def known_types(self, topic: str) -> TopicTypes | None:
         """Return the message types of a topic whose route and types are known and fresh; else None."""
         known = self._topics.get(topic)
         if known is None or self.clock.monotonic() - known.read_at > REFRESH_SECONDS:
@@ -124,7 +124,7 @@ class ClusterAccess:
             text = f"topic {topic!r} does not exist; create it first: `pyromq topic create {topic}`"
             raise TopicNotFound(text) from error
 
-    async def types(self, topic: str) -> Sequence[proto.MessageType]:
+    async def types(self, topic: str) -> TopicTypes:
         """Return the message types of a topic; all four for a topic without a type. Raises `TopicNotFound`."""
         route = await self.route(topic)
         if (types := self.known_types(topic)) is None:
@@ -132,15 +132,17 @@ class ClusterAccess:
             self._topics[topic] = KnownTopic(types, self.clock.monotonic())
         return types
 
-    async def _read_types(self, topic: str, route: Route) -> Sequence[proto.MessageType]:
+    async def _read_types(self, topic: str, route: Route) -> TopicTypes:
         for name in route.addresses:
             if (address := route.replica(name)) is None:
                 continue
             response = await self.cluster.ask(address, TopicSettings(topic=topic))
-            if response.code == 0:  # a broker of RocketMQ 4 knows neither the request nor types
+            if response.code == 0:
                 kind = decode_body(TopicConfig, response.body).message_type
-                return _TYPES.get(kind or "", ALL_TYPES)
-        return ALL_TYPES
+                return TopicTypes(_TYPES.get(kind or "", ALL_TYPES))
+            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # 4.9: no types and no timers
+                return TopicTypes(has_timers=False)
+        return TopicTypes()
 
     async def group(self, group: str) -> GroupConfig:
         """Return the settings of a consumer group, at most 30 s old; the defaults for an unknown group."""

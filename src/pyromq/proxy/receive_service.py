@@ -24,7 +24,7 @@ from pyromq.proxy.client_table import GrpcClient
 from pyromq.proxy.cluster_access import TIMEOUT_SECONDS, ClusterAccess, expression_type
 from pyromq.proxy.grpc_dispatch import Caller, answers_call, in_turns
 from pyromq.proxy.grpc_refusal import GrpcRefusal, ok, status_of
-from pyromq.proxy.http2.grpc_stream import WORK_COPIES
+from pyromq.proxy.http2.grpc_stream import WORK_COPIES, GrpcStream
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
 from pyromq.proxy.received_messages import received_message
@@ -64,6 +64,7 @@ class _Receive:
     queue: MessageQueue
     header: PopMessage
     poll_seconds: float
+    max_attempts: int  # deliveries before a dead letter. pyromq's brokers count too, Java's leave this to the proxy
 
 
 class ReceiveService:
@@ -115,7 +116,19 @@ class ReceiveService:
         except CodeNotSupported as error:
             text = f"broker {receive.queue.broker_name} has no pop; RocketMQ 5 or pyromq has. Consume with a 4.9 client"
             raise GrpcRefusal(proto.UNSUPPORTED, text) from error
-        infos, messages = _popped(response, receive)
+        infos, popped = _popped(response, receive)
+        messages = []
+        for message in popped:
+            if receive.header.order or infos.attempts(message) < receive.max_attempts:
+                messages.append(message)
+            else:
+                bury = _bury(
+                    caller.access, receive.group, receive.queue.topic, infos.handle(message), message.message_id
+                )
+                self._tasks.start(bury, name="make a dead letter")
+        if not messages:
+            _answer_nothing(caller)
+            return
         stream = caller.stream
         if stream.connection.is_over_share:
             self._give_back(caller.access, receive, [infos.handle(each) for each in messages])
@@ -123,7 +136,7 @@ class ReceiveService:
         stream.connection.keep(stream, len(response.body) * WORK_COPIES)
         caller.count(status := ok())
         stream.send(service.ReceiveMessageResponse(status=status).SerializeToString())
-        for number, message in enumerate(messages):
+        for message in messages:
             handle = infos.handle(message)
             found = received_message(
                 message,
@@ -132,15 +145,12 @@ class ReceiveService:
                 attempt=infos.attempts(message) + 1,
                 invisible_seconds=handle.invisible_ms / 1000,
             )
-            try:
-                is_open = await stream.until_room()
-            except asyncio.CancelledError:
-                is_open = False
-            if not is_open:
-                left = [infos.handle(each) for each in messages[number:]]
-                self._give_back(caller.access, receive, left)
-                return
+            if not await _has_room(stream):
+                break
             stream.send(service.ReceiveMessageResponse(message=found).SerializeToString())
+        if not await _has_room(stream):  # clients drop all messages of a call that breaks
+            self._give_back(caller.access, receive, [infos.handle(each) for each in messages])
+            return
         last = service.ReceiveMessageResponse()
         last.delivery_timestamp.FromMilliseconds(caller.access.clock.now_ms())
         stream.send(last.SerializeToString())
@@ -222,18 +232,8 @@ class ReceiveService:
             text = f"receipt handle {excerpt(request.receipt_handle, 100)!r} does not say where the message is"
             raise GrpcRefusal(proto.INVALID_RECEIPT_HANDLE, text)
         await caller.access.route(topic)
-        back = SendMessageBack(
-            offset=handle.log_offset,
-            group=group,
-            delay_level=DEAD_LETTER_LEVEL,
-            origin_message_id=request.message_id or None,
-            origin_topic=topic,
-            broker_name=handle.broker_name,
-        )
-        (await _ask(caller.access, topic, handle, back)).check()
-        entry = service.AckMessageEntry(message_id=request.message_id, receipt_handle=request.receipt_handle)
-        acked = await _ack(caller.access, group, topic, entry)
-        return service.ForwardMessageToDeadLetterQueueResponse(status=acked.status)
+        await _bury(caller.access, group, topic, handle, request.message_id)
+        return service.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 
 async def _checked(caller: Caller, request: service.ReceiveMessageRequest) -> _Receive:
@@ -276,7 +276,15 @@ async def _checked(caller: Caller, request: service.ReceiveMessageRequest) -> _R
         broker_name=broker,
         renewed_for=caller.client_id if request.auto_renew else None,
     )
-    return _Receive(group, MessageQueue(topic, broker, -1), header, poll)
+    return _Receive(group, MessageQueue(topic, broker, -1), header, poll, config.retry_max_times + 1)
+
+
+async def _has_room(stream: GrpcStream) -> bool:
+    """Wait until the client has taken most of what was sent. Return False if the call has ended meanwhile."""
+    try:
+        return await stream.until_room()
+    except asyncio.CancelledError:
+        return False
 
 
 def _popped(response: Response, receive: _Receive) -> tuple[PopInfos, list[StoredMessage]]:
@@ -318,6 +326,21 @@ async def _ack(
     return service.AckMessageResultEntry(
         message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
     )
+
+
+async def _bury(access: ClusterAccess, group: str, topic: str, handle: ReceiptHandle, message_id: str) -> None:
+    """Copy a message to the group's dead letters, then acknowledge the message."""
+    back = SendMessageBack(
+        offset=handle.log_offset,
+        group=group,
+        delay_level=DEAD_LETTER_LEVEL,
+        origin_message_id=message_id or None,
+        origin_topic=topic,
+        broker_name=handle.broker_name,
+    )
+    (await _ask(access, topic, handle, back)).check()
+    header = _of_broker(handle).ack(group, topic, broker_name=handle.broker_name)
+    (await _ask(access, topic, handle, header)).check()
 
 
 async def _change(

@@ -16,7 +16,7 @@ from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.sent_messages import BORN_HOST, TRACE_CONTEXT
 
 _GZIP = b"\x1f\x8b"
-# Properties that applications do not see, though their names are not reserved in 4.9.
+# Properties that applications do not see, though their names are not reserved in 4.9. Source: 5.3.3, MessageConst.
 _HIDDEN = RESERVED_PROPERTIES | {
     Property.SHARDING_KEY,
     Property.TRANSACTION_CHECK_TIMES,
@@ -29,6 +29,9 @@ _HIDDEN = RESERVED_PROPERTIES | {
     "__transactionId__",
     TRACE_CONTEXT,
     BORN_HOST,
+    *("BORN_TIMESTAMP", "DUP_INFO", "INNER_MULTI_QUEUE_OFFSET", "POP_CK_OFFSET"),  # of Java's 5.x proxies and brokers
+    *("TIMER_DELAY_LEVEL", "TIMER_DEL_UNIQKEY", "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS"),
+    *("TIMER_ROLL_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__CRC32#"),
 }
 
 

@@ -30,7 +30,7 @@ class RouteService:
         topic = request.topic.name
         check_topic_name(topic)
         endpoints = self._endpoints(request.endpoints)
-        types = await caller.access.types(topic)
+        types = (await caller.access.types(topic)).accepted
         route = await caller.access.route(topic)
         queues = [
             _queue(request.topic, queue, permission, endpoints, types) for queue, permission in _with_permission(route)

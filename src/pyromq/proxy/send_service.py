@@ -18,6 +18,7 @@ from pyromq.proxy.proto import service_pb2 as service
 from pyromq.proxy.sent_messages import (
     MAX_PROPERTY_BYTES,
     SentMessage,
+    TopicTypes,
     check_topic_name,
     queue_of_group,
     sent_message,
@@ -71,7 +72,7 @@ class SendService:
         caller: Caller,
         topic: str,
         messages: Sequence[proto.Message],
-        types: Sequence[proto.MessageType],
+        types: TopicTypes,
     ) -> service.SendMessageResponse:
         """Send messages of one topic. Normal ones are one batch, which is stored whole or not at all."""
         now_ms = caller.access.clock.now_ms()

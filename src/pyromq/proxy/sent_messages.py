@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,10 +28,12 @@ MAX_BODY_BYTES = 4 << 20  # limit of a body. Source: ProxyConfig.maxMessageSize
 MAX_USER_PROPERTIES = 128  # source: ProxyConfig.userPropertyMaxNum
 MAX_PROPERTY_BYTES = 16 << 10  # limit of user properties, tag and keys. Source: ProxyConfig.maxUserPropertySize
 MAX_GROUP_BYTES = 63  # limit of a message group. Source: ProxyConfig.maxMessageGroupSize
+# The delay levels of 4.9's brokers; clients wait as long before each further attempt.
+DELAY_LEVEL_SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 MAX_MESSAGES = 128  # limit of the messages in one request
 # The trace context has a property of its own, which 4.9 does not know.
 TRACE_CONTEXT = "TRACE_CONTEXT"
-BORN_HOST = "BORN_HOST"
+BORN_HOST = "__BORNHOST"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NOT_FOR_USERS = RESERVED_PROPERTIES | {Property.SHARDING_KEY, TRACE_CONTEXT, BORN_HOST}
 _TYPES = {
@@ -40,6 +43,13 @@ _TYPES = {
     proto.TRANSACTION: proto.TRANSACTION,
 }
 ALL_TYPES: tuple[proto.MessageType, ...] = (proto.NORMAL, proto.FIFO, proto.DELAY, proto.TRANSACTION)
+
+
+class TopicTypes(NamedTuple):
+    """The message types that a topic takes. Without timers, its brokers (4.9) deliver at delay levels only."""
+
+    accepted: Sequence[proto.MessageType] = ALL_TYPES
+    has_timers: bool = True
 
 
 class SentMessage(NamedTuple):
@@ -85,15 +95,15 @@ def check_topic_name(topic: str) -> None:
         raise GrpcRefusal(proto.ILLEGAL_TOPIC, f"topic {topic!r} is a system topic; choose another name")
 
 
-def sent_message(message: proto.Message, topic: str, accepted: Sequence[int], now_ms: int) -> SentMessage:
-    """Check a message and return what is stored. `accepted` are the topic's message types. Raises `GrpcRefusal`."""
+def sent_message(message: proto.Message, topic: str, types: TopicTypes, now_ms: int) -> SentMessage:
+    """Check a message and return what is stored. `types` are the topic's. Raises `GrpcRefusal`."""
     system = message.system_properties
     message_id = system.message_id
     if not message_id.strip() or _CONTROL.search(message_id):
         raise GrpcRefusal(proto.ILLEGAL_MESSAGE_ID, f"message id {excerpt(message_id, 80)!r}: the client must set one")
     kind = _kind_of(system)
-    if kind not in accepted:
-        names = ", ".join(proto.MessageType.Name(each) for each in accepted)
+    if kind not in types.accepted:
+        names = ", ".join(proto.MessageType.Name(each) for each in types.accepted)
         raise GrpcRefusal(
             proto.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"topic {topic!r} takes messages of type {names}, and this one is {proto.MessageType.Name(kind)}; "
@@ -109,7 +119,11 @@ def sent_message(message: proto.Message, topic: str, accepted: Sequence[int], no
     if kind == proto.FIFO:
         group = properties[Property.SHARDING_KEY] = _group_of(system.message_group)
     elif kind == proto.DELAY:
-        properties[Property.TIMER_DELIVER_MS] = str(_due_ms(system.delivery_timestamp, now_ms))
+        due_ms = _due_ms(system.delivery_timestamp, now_ms)
+        if types.has_timers:
+            properties[Property.TIMER_DELIVER_MS] = str(due_ms)
+        elif due_ms > now_ms:
+            properties[Property.DELAY] = str(_level_of(due_ms - now_ms))
     body, sys_flag = _body_of(message)
     if kind == proto.TRANSACTION:
         sys_flag |= SysFlag.HALF
@@ -219,6 +233,18 @@ def _due_ms(moment: Timestamp, now_ms: int) -> int:
         text = f"delivery timestamp {due} ms since 1970: a delayed message needs a time"
         raise GrpcRefusal(proto.ILLEGAL_DELIVERY_TIME, text)
     return max(due, now_ms)
+
+
+def _level_of(delay_ms: int) -> int:
+    """Return the first delay level that is not earlier. Raises `GrpcRefusal` behind the last level."""
+    level = bisect_left(DELAY_LEVEL_SECONDS, delay_ms / 1000) + 1
+    if level > len(DELAY_LEVEL_SECONDS):
+        text = (
+            f"delivery in {delay_ms} ms: the brokers are of version 4.9 and deliver at delay levels, which end at "
+            f"{DELAY_LEVEL_SECONDS[-1]} s; send the message later, or to RocketMQ 5 or pyromq"
+        )
+        raise GrpcRefusal(proto.ILLEGAL_DELIVERY_TIME, text)
+    return level
 
 
 def _body_of(message: proto.Message) -> tuple[bytes, int]:

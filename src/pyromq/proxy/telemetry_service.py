@@ -10,14 +10,12 @@ from pyromq.proxy.grpc_refusal import GrpcRefusal, ok, status_of
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
 from pyromq.proxy.route_service import check_group_name
-from pyromq.proxy.sent_messages import MAX_BODY_BYTES, check_topic_name
+from pyromq.proxy.sent_messages import DELAY_LEVEL_SECONDS, MAX_BODY_BYTES, check_topic_name
 from pyromq.remoting.bodies import GroupConfig
 
 RECEIVE_BATCH = 32  # messages that a push consumer asks for. Source: ProxyConfig
 POLL_SECONDS = 20
 PRODUCER_ATTEMPTS = 3
-# Seconds before each further attempt of a push consumer. Source: CustomizedRetryPolicy
-BACKOFF_SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
 
 class TelemetryService:
@@ -127,7 +125,7 @@ def _complete_consumer(settings: proto.Settings, group: GroupConfig) -> None:
     policy = settings.backoff_policy
     policy.Clear()
     policy.max_attempts = group.retry_max_times + 1
-    for seconds in BACKOFF_SECONDS:
+    for seconds in DELAY_LEVEL_SECONDS:  # source: CustomizedRetryPolicy
         policy.customized_backoff.next.add(seconds=seconds)
     subscription = settings.subscription
     subscription.fifo = group.is_orderly

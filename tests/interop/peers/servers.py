@@ -11,10 +11,12 @@ from tests.interop.peers.java import command, furnish
 from tests.processes import Program, free_port
 
 
-def genuine(home: Path, role: str, settings: Path, *, heap: str, options: Sequence[str] = ()) -> Program:
+def genuine(
+    home: Path, role: str, settings: Path, *, heap: str, options: Sequence[str] = (), jars: str = "servers"
+) -> Program:
     """Start RocketMQ's own `namesrv` or `broker` with a file of settings; return it when it is ready."""
     main = f"org.apache.rocketmq.{role}.{role.capitalize()}Startup"
-    arguments = [*command(home, "servers", heap, main), "-c", str(settings)]
+    arguments = [*command(home, jars, heap, main), "-c", str(settings)]
     arguments[1:1] = options
     program = Program(arguments, "boot success", {**os.environ, "ROCKETMQ_HOME": str(home)})
     program.wait_until_ready()
@@ -22,12 +24,15 @@ def genuine(home: Path, role: str, settings: Path, *, heap: str, options: Sequen
 
 
 class GenuineServers:
-    """RocketMQ 4.9.7: `broker-a` of `DefaultCluster` with default store settings on the folder `store`.
+    """RocketMQ 4.9.7 or 5.3.3: `broker-a` of `DefaultCluster` with default store settings on the folder `store`.
 
     `settings` are the broker's, by RocketMQ's names; `options` are Java's.
     """
 
-    def __init__(self, folder: Path, store: Path, *, options: Sequence[str] = (), **settings: str | int) -> None:
+    def __init__(
+        self, folder: Path, store: Path, *, major: int = 4, options: Sequence[str] = (), **settings: str | int
+    ) -> None:
+        self._jars = "servers" if major == 4 else f"servers{major}"
         self.store = store
         self._options = options
         self._settings = settings
@@ -61,7 +66,7 @@ class GenuineServers:
     def _run(self, role: str, heap: str, settings: str) -> None:
         path = self._home / f"{role}.properties"
         path.write_text(settings)
-        self._programs.append(genuine(self._home, role, path, heap=heap, options=self._options))
+        self._programs.append(genuine(self._home, role, path, heap=heap, options=self._options, jars=self._jars))
 
     def _broker_settings(self) -> str:
         values = {

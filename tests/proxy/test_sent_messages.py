@@ -29,9 +29,7 @@ def test_brokers_without_timers_delay_to_the_next_level(seconds, level):
 
 
 def test_a_delay_behind_the_last_level_is_refused_by_brokers_without_timers():
-    with pytest.raises(
-        GrpcRefusal, match=r"7200001 ms: the brokers are of version 4.9 .* end at 7200 s"
-    ) as refused:
+    with pytest.raises(GrpcRefusal, match=r"7200001 ms: the brokers are of version 4.9 .* end at 7200 s") as refused:
         delayed(7200.001)
     assert refused.value.status == proto.ILLEGAL_DELIVERY_TIME
 

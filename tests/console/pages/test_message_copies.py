@@ -139,3 +139,16 @@ async def test_a_message_younger_than_the_snapshot_is_found_by_its_key(cluster, 
         await browser.get("/topics")
         await (await cluster.producer()).send(Message("orders", b"young", keys="k-young"))
         assert ">young</pre>" in await browser.get("/find?q=k-young")
+
+
+async def test_a_message_that_no_member_acknowledged_says_so(browser, cluster):
+    admin, producer = await cluster.admin(), await cluster.producer()
+    await admin.create_topic("parcels", 1)
+    await producer.send(Message("parcels", b"x"))
+    worker = await cluster.simple_consumer("post", config=ConsumerConfig(consume_from=ConsumeFrom.FIRST))
+    worker.subscribe("parcels")
+    await worker.receive(1, wait_seconds=5, invisible_seconds=10)
+    assert "1 is in flight" in await browser.get("/message/parcels/broker-a/0/0")
+    await cluster.clock.advance(11)
+    page = await browser.get("/message/parcels/broker-a/0/0")
+    assert "received it once and did not acknowledge it; attempt 2 comes next" in page

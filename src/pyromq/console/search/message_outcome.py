@@ -9,7 +9,7 @@ from enum import Enum
 from pyromq.client.admin.messages.dead_letters import REDRIVEN_FROM, DeadLetter, is_redriven
 from pyromq.client.admin.messages.message_life import LifeEvent, sent_to
 from pyromq.client.admin.messages.message_search import PARKED_IN
-from pyromq.message import StoredMessage
+from pyromq.message import Property, StoredMessage
 from pyromq.names import DEAD_LETTER_PREFIX, HALF_TOPIC
 
 
@@ -30,8 +30,8 @@ class GroupOutcome:
     """The outcome of a message in one group.
 
     `attempts` is the number of failed attempts, `reason` the text of the last failure; None if no copy has a text.
-    `at_ms` is the time of the last failure. `letter` is the dead letter to redrive, `last` the group's latest copy.
-    `detail` is that of the offset.
+    `at_ms` is the time of the last failure. With `is_popped`, a failure is a message not acknowledged in time.
+    `letter` is the dead letter to redrive, `last` the group's latest copy. `detail` is that of the offset.
     """
 
     group: str
@@ -42,6 +42,7 @@ class GroupOutcome:
     letter: StoredMessage | None = None
     last: StoredMessage | None = None
     is_redriven: bool = False
+    is_popped: bool = False
     detail: str = ""
 
 
@@ -82,6 +83,7 @@ def _outcome(group: str, events: Sequence[LifeEvent], redriven: Container[str]) 
         letter=letter,
         last=copies[-1] if copies else None,
         is_redriven=letter is not None and letter.offset_message_id in redriven,
+        is_popped=failed is not None and Property.FIRST_POP_TIME in failed.properties,
         detail=judged.detail if judged is not None else "",
     )
 

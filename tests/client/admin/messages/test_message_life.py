@@ -75,7 +75,7 @@ async def test_a_popped_message_is_in_flight_then_comes_again_then_is_consumed(c
     worker.subscribe("parcels")
     received = await worker.receive(2, wait_seconds=5, invisible_seconds=10)
     life = await admin.message_life(second, "parcels")
-    assert (life[-1].what, life[-1].detail) == ("not yet", "1 message is before it; of its queue 2 are in flight")
+    assert (life[-1].what, life[-1].detail) == ("not yet", "1 message is before it; in its queue 2 are in flight")
     await worker.ack(received[1])
     await cluster.clock.advance(11)
     for topic in ("parcels", None):

@@ -263,7 +263,7 @@ def _of_retry(group: str, message: StoredMessage) -> LifeEvent:
 def _by_offset(group: str, copy: StoredMessage, at: QueueProgress) -> LifeEvent:
     if at.consumer_offset > copy.queue_offset:
         return LifeEvent(None, "passed", group, f"its offset {at.consumer_offset} is behind the message")
-    in_flight = f"; of its queue {at.in_flight:,} are in flight" if at.in_flight else ""
+    in_flight = f"; in its queue {counted(at.in_flight, 'is', 'are')} in flight" if at.in_flight else ""
     before = counted(copy.queue_offset - at.consumer_offset, "message is", "messages are")
     return LifeEvent(None, "not yet", group, f"{before} before it{in_flight}")
 

@@ -35,7 +35,7 @@ class Channel:
     def __init__(
         self, connection: Connection, ended: asyncio.Event, *, name: str = "", silent: SilentServers | None = None
     ) -> None:
-        """`ended` is set when the connection has closed. `name` is the server's address in `silent`."""
+        """`ended` is set when the connection has closed. `silent` has silent servers by `name`, the address."""
         self._name = name
         self._silent = silent
         self._connection = connection

@@ -76,7 +76,8 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     help="Port for /metrics (Prometheus), /healthz and /readyz. [default: none; 0: any free]",
 )
 @click.option("--metrics-host", metavar="IP", help="Address of the metrics port. [default: 127.0.0.1]")
-@click.option("--ends-with-input", is_flag=True, hidden=True)  # used by `serve`, whose end closes the input
+# used by `serve`: when it ends, the input closes
+@click.option("--ends-with-input", is_flag=True, hidden=True)
 @click.option("--listening", type=int, hidden=True)  # used by `serve`: descriptor of the listening socket
 def proxy(
     log_level: str, ends_with_input: bool, metrics_port: int | None, metrics_host: str | None, **options: Any

@@ -168,7 +168,7 @@ class ConsumeQueue(QueueTail):
                 self.files.add(segment)
             start = position - segment.base
             size = min(max(start, _LEAST_ALLOCATION), _MOST_ALLOCATION)  # small queues allocate little
-            end = -(-(start + size) // _LEAST_ALLOCATION) * _LEAST_ALLOCATION  # page end: an entry may lie on two
+            end = -(-(start + size) // _LEAST_ALLOCATION) * _LEAST_ALLOCATION  # to the end of a page
             end = min(end, segment.size)
             self._mapped(segment)
             segment.prepare(start, end)

@@ -111,6 +111,23 @@ def test_both_forms_write_the_same_bytes(
         both_indexes(follow, folder)
 
 
+def test_before_the_first_file_compiled_code_indexes_records_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = StoppedClock()
+    with log_of([Sent(text="TAGS\x01a")] * 5 + [Sent()], clock) as (folder, log):
+        index = index_at(folder / "index", clock)
+        plainly = index._enter_plainly
+        entered: list[int] = []
+
+        def enter_plainly(log: CommitLog, most: int) -> None:
+            entered.append(index.position)
+            plainly(log, most)
+
+        monkeypatch.setattr(index, "_enter_plainly", enter_plainly)
+        assert index.follow(log, None)
+        assert entered == [index.files[0].begin_log_offset]  # the record with a key makes the file
+        assert index.position == log.end
+
+
 @settings(max_examples=FEW)
 @given(st.lists(SENT, min_size=1, max_size=15), st.lists(SENT, min_size=1, max_size=15), st.integers(2, 40))
 def test_behind_a_kill_both_forms_go_on_alike(before: list[Sent], behind: list[Sent], entries: int) -> None:

@@ -29,7 +29,7 @@ cdef uint32_t _HASHES[MOST_KEYS]  # key hashes of the record being indexed
 
 
 cdef class IndexTail:
-    """See `pyromq.store.index.index_file`."""
+    """See `pyromq.store.index.index_file`. Without a file, only records without keys are ordinary."""
 
     cdef public object file
     cdef public int64_t begin_ms
@@ -49,6 +49,9 @@ cdef class IndexTail:
         cdef Py_buffer source, target
         PyObject_GetBuffer(records, &source, PyBUF_SIMPLE)
         try:
+            if self.file is None:
+                return self._enter_all(<const char*> source.buf, source.len, NULL, log_offset, last_store_ms, most,
+                                       skipped)
             PyObject_GetBuffer(self.file.memory, &target, PyBUF_SIMPLE)
             try:
                 if target.readonly or target.len < self.entries_at + self.entries * INDEX_ENTRY_BYTES:
@@ -103,10 +106,13 @@ cdef class IndexTail:
 
     cdef bint _is_ready(self, char* file, const uint32_t* hashes, int count) noexcept:
         """Return True if `count` entries have disk space and no chain has an entry that the header does not count."""
-        cdef const char* ready = self.ready
+        cdef const char* ready
         cdef int64_t slot_at
         cdef int number
-        if self.next_entry < 1 or self.next_entry + count > self.entries or not ready[0]:
+        if file == NULL or self.next_entry < 1 or self.next_entry + count > self.entries:
+            return False
+        ready = self.ready
+        if not ready[0]:
             return False
         if self.entries_at + (self.next_entry + count) * INDEX_ENTRY_BYTES > self.reserved_end:
             return False

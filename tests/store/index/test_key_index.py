@@ -274,7 +274,7 @@ def test_index_steps_over_waiting_messages_alone(tmp_path: Path) -> None:
         steps = 1
         while not store.index_step(0):
             steps += 1
-        assert 500 / 16 <= steps <= 500 / 16 + 2
+        assert 500 / 64 <= steps <= 500 / 16 + 2  # compiled code takes up to 64 records in a step, plain code 16
         assert found(store, "k") == [b"body 500"]
 
 

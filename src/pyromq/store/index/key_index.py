@@ -25,7 +25,7 @@ from pyromq.names import TIMER_TOPIC
 from pyromq.record import RecordHead, decode_labels, is_of_topic
 from pyromq.slow_work import SlowWork, breathe, loaded
 from pyromq.store.disk import LOCAL_DISK, Disk, complaint
-from pyromq.store.index.index_file import IndexFile, index_file_bytes, index_hash, joined_hash, keys_of
+from pyromq.store.index.index_file import IndexFile, IndexTail, index_file_bytes, index_hash, joined_hash, keys_of
 from pyromq.store.log.commit_log import CommitLog
 from pyromq.store.log.segmented_log import Segment, sync_all
 
@@ -65,6 +65,7 @@ class KeyIndex:
     def __init__(self, folder: Path, *, slots: int, entries: int, clock: Clock, disk: Disk = LOCAL_DISK) -> None:
         self.position = 0
         self.files: list[IndexFile] = []
+        self._no_file = IndexTail()  # indexes records without keys, as long as there is no file
         self._unflushed: deque[IndexFile] = deque()
         self._folder = folder
         self._slots = slots
@@ -208,7 +209,7 @@ class KeyIndex:
         deadline = None if budget_seconds is None else monotonic() + budget_seconds
         while True:
             self.position = max(self.position, log.min_offset)
-            if not (speedups.is_active and self.files):
+            if not speedups.is_active:
                 self._enter_plainly(log, _SLICE)
             elif self._enter_ordinary(log) < _ORDINARY_SLICE:
                 self._enter_plainly(log, 1)
@@ -222,7 +223,8 @@ class KeyIndex:
         segment = log.files.find(self.position)
         if segment is None or self._partial:
             return 0
-        self.position, count = self.files[-1].enter(
+        file = self.files[-1] if self.files else self._no_file
+        self.position, count = file.enter(
             segment.memory[self.position - segment.base : log.end - segment.base],
             log_offset=self.position,
             last_store_ms=log.last_store_ms,
@@ -243,7 +245,7 @@ class KeyIndex:
             except (StoreCorrupt, struct.error, IndexError) as error:
                 place = log.place_of(log_offset)
                 logger.warning("%s: the record is damaged and is not indexed: %s", place, error)
-            self.position = log_offset + len(record)
+            self.position = min(log_offset + len(record), log.end)  # a damaged length may lead beyond the end
             if count == most:
                 return
         self.position = log.end

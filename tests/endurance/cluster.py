@@ -51,10 +51,12 @@ PAGES = ("/", "/topics", "/groups", "/brokers", f"/topics/{PROBE}")
 QUEUES = 8
 SETTLE_SECONDS = 900.0  # until all is delivered; a machine that others use, too, stands still for minutes
 LOAD_MESSAGES = 100_000_000  # numbers for the messages of one load, so that no two loads send the same message
-SPARE_PERCENT, MOST_PERCENT = 2, 80  # of a disk: free below the limit of a run, and the highest limit of a run
 DISK_LIMIT = "diskSpaceWarningLevelRatio"
-# Log files go when there are 2 GiB of them, and the use of the disk is measured twice a second.
-MORE_SETTINGS = {"retentionBytes": 2 << 30, "cleanResourceInterval": 500, "mappedFileSizeCommitLog": 64 << 20}
+# Retention deletes log files above 96 MiB of them, and the use of the disk is measured twice a second. Files of queues
+# and indexes, and their memory, grow until retention deletes the first: a run must reach that in its warm part.
+MORE_SETTINGS = {"retentionBytes": 96 << 20, "cleanResourceInterval": 500, "mappedFileSizeCommitLog": 16 << 20}
+RUN_BYTES = 1 << 30  # of a disk for both clusters: logs, queues, indexes and files made ahead
+SPARE_PERCENT, MOST_PERCENT = 2, 80  # of a disk: free for other programs, and the highest limit of a run
 
 
 class EnduringCluster:
@@ -186,6 +188,7 @@ class EnduringCluster:
             async with self._ballast.loaded() as is_full:
                 if is_full:
                     await _until(producer, refused=True)
+            self._ballast.check_limit()
             await _until(producer, refused=False)
 
     def _issue(self) -> None:
@@ -255,7 +258,17 @@ class Ballast:
         self._file = file
         self._turn = asyncio.Lock()
         use = shutil.disk_usage(file.parent)
-        self.limit_percent = math.ceil(100 * use.used / (use.used + use.free)) + SPARE_PERCENT
+        self.limit_percent = math.ceil(100 * (use.used + RUN_BYTES) / (use.used + use.free)) + SPARE_PERCENT
+
+    def check_limit(self) -> None:
+        """Raise `RuntimeError` if the disk is above the limit without the ballast: brokers refuse messages then."""
+        use = shutil.disk_usage(self._file.parent)
+        percent = 100 * use.used / (use.used + use.free)
+        if percent > self.limit_percent:
+            raise RuntimeError(
+                f"the disk of {self._file.parent} is {percent:.1f} % full, above the run's limit of"
+                f" {self.limit_percent} %: other programs fill it; set TMPDIR to a folder of another disk"
+            )
 
     @contextlib.asynccontextmanager
     async def loaded(self) -> AsyncIterator[bool]:

@@ -18,7 +18,7 @@ import licences
 import make_wheels
 from make_wheels import DIST, ROOT, call, pip
 
-EXTRAS = "cli,console,metrics,failover,codecs,otel,lake,spark,demo"
+EXTRAS = "cli,console,metrics,failover,grpc,celery,codecs,otel,lake,spark,demo"
 
 
 def main(pythons):

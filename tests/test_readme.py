@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ UNTYPED = {
 }
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+
+
+def test_every_extra_is_in_the_table_and_in_the_bill_of_materials():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    described = set(re.findall(r"^\| `(\w+)` \|", README.read_text(), re.MULTILINE))
+    assert described - {"pyromq"} == extras - {"demo", "release", "dev"}
+    (listed,) = re.findall(r'^EXTRAS = "(.+)"', (ROOT / "scripts/release_check.py").read_text(), re.MULTILINE)
+    assert set(listed.split(",")) == extras - {"release", "dev"}
 
 
 @pytest.fixture(scope="module")

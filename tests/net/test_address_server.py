@@ -36,6 +36,16 @@ def test_a_url_has_a_path(text, is_one):
     assert parse_addresses(text) == ([text.strip()] if is_one else parse_addresses(text.replace("http://", "")))
 
 
+@pytest.mark.parametrize("text", ["a:1:2", "a:9876:9876", "[a:1]:2", "127.0.0.1:1:2", "[::1:2"])
+def test_an_address_has_one_port(text):
+    with pytest.raises(UsageError, match=r"name server address '.+' is not host:port"):
+        parse_addresses(text)
+
+
+def test_addresses_of_ipv6_are_taken():
+    assert parse_addresses("[::1]:9876;::1:9876;[fe80::1%eth0]:1") == ["[::1]:9876", "::1:9876", "[fe80::1%eth0]:1"]
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import closing, suppress
+from ipaddress import IPv6Address
 from socket import SHUT_RDWR, socket
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -44,12 +45,24 @@ def parse_addresses(text: str) -> list[str]:
         if not address:
             continue
         host, _, port = address.rpartition(":")
-        if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not _is_host(host) or not port.isdigit() or not 0 < int(port) < 65536:
             raise UsageError(f"name server address {part.strip()!r} is not host:port, such as 127.0.0.1:9876")
         addresses.append(address)
     if not addresses:
         raise UsageError("no name server address is given; give one as host:port, such as 127.0.0.1:9876")
     return addresses
+
+
+def _is_host(text: str) -> bool:
+    """Return whether a text can be a name or an address. Colons, as of a second port, are for IPv6."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if ":" in bare:
+        try:
+            IPv6Address(bare)
+        except ValueError:
+            return False
+        return True
+    return bool(bare) and not set(bare) & set("/[]")
 
 
 def is_url(text: str) -> bool:

@@ -10,7 +10,7 @@ from tests.certificates import Authority
 from tests.proxy.calls import Calls, endpoints, message
 
 from pyromq.net.connection_config import ConnectionConfig
-from pyromq.net.tls.tls_server import ServerTlsConfig, TlsMode
+from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
 from pyromq.proxy.proxy import Proxy
@@ -150,3 +150,56 @@ def test_a_damaged_certificate_is_replaced(tmp_path):
     (tmp_path / "self-signed.pem").write_text("rubbish")
 
     assert b"BEGIN CERTIFICATE" in self_signed_certificate(tmp_path, 1_700_000_000_000).read_bytes()
+
+
+def route_over_tls(proxy, authority, certificate=None, key=None):
+    """Return the status of a route that is asked over a new connection by TLS."""
+    credentials = grpc.ssl_channel_credentials(
+        authority.file.read_bytes(), key and key.read_bytes(), certificate and certificate.read_bytes()
+    )
+    options = [("grpc.use_local_subchannel_pool", 1)]
+
+    async def ask():
+        async with grpc.aio.secure_channel(proxy.address, credentials, options) as channel:
+            method = channel.unary_unary(
+                "/apache.rocketmq.v2.MessagingService/QueryRoute",
+                request_serializer=service.QueryRouteRequest.SerializeToString,
+                response_deserializer=service.QueryRouteResponse.FromString,
+            )
+            request = service.QueryRouteRequest(topic=proto.Resource(name="orders"), endpoints=endpoints("a:1"))
+            return (await method(request, metadata=[("x-mq-client-id", "a")], timeout=20)).status.code
+
+    return ask()
+
+
+async def test_a_client_without_a_certificate_is_refused_if_one_is_required(cluster, tmp_path):
+    await (await cluster.admin()).create_topic("orders")
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("server")
+    tls = ServerTlsConfig(
+        certificate=certificate,
+        key=key,
+        mode=TlsMode.ENFORCING,
+        client_certificates=ClientCertificates.REQUIRE,
+        authority=authority.file,
+    )
+    async with Proxy(ProxyConfig(namesrv=cluster.namesrv, port=0, data=tmp_path, tls=tls)) as proxy:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await route_over_tls(proxy, authority)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await route_over_tls(proxy, authority, *Authority(tmp_path, "stranger").issue("strange-client"))
+        assert await route_over_tls(proxy, authority, *authority.issue("client")) == proto.OK
+
+
+async def test_a_replaced_certificate_counts_for_new_connections(cluster, tmp_path):
+    await (await cluster.admin()).create_topic("orders")
+    old = Authority(tmp_path, "old")
+    certificate, key = old.issue("server", ends_in_days=-1)
+    tls = ServerTlsConfig(certificate=certificate, key=key)
+    async with Proxy(ProxyConfig(namesrv=cluster.namesrv, port=0, data=tmp_path, tls=tls), cluster.clock) as proxy:
+        with pytest.raises(grpc.aio.AioRpcError):  # it has expired
+            await route_over_tls(proxy, old)
+        new = Authority(tmp_path, "new")
+        new.issue("server")
+        await cluster.clock.advance(60)
+        assert await route_over_tls(proxy, new) == proto.OK

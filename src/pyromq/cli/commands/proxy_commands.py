@@ -19,7 +19,7 @@ from pyromq.cli.server_properties import metrics_config
 from pyromq.client.cluster.environment import CA, CERT, CHECK_HOST, KEY
 from pyromq.errors import UsageError
 from pyromq.extras import install_command
-from pyromq.net.tls.tls_server import ServerTlsConfig, TlsMode
+from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 
 if TYPE_CHECKING:
     from pyromq.metrics.config import MetricsConfig
@@ -63,6 +63,14 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @click.option("--server-key", type=_FILE, metavar="FILE", help="Private key of --server-cert, if in another file.")
 @click.option(
+    "--client-certs",
+    type=click.Choice([each.value for each in ClientCertificates]),
+    default=ClientCertificates.NONE.value,
+    show_default=True,
+    help="Whether clients must show certificates; needs --server-cert.",
+)
+@click.option("--client-ca", type=_FILE, metavar="FILE", help="Authority of client certificates (PEM).")
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
@@ -100,15 +108,24 @@ def _config(
     tls_mode: str,
     server_cert: str | None,
     server_key: str | None,
+    client_certs: str,
+    client_ca: str | None,
     listening: int | None,
     **options: Any,
 ) -> ProxyConfig:
     from pyromq.proxy.proxy_config import ProxyConfig
 
+    if not server_cert:
+        given = {"--tls-mode enforcing": tls_mode == TlsMode.ENFORCING.value, "--server-key": server_key}
+        given |= {"--client-certs": client_certs != ClientCertificates.NONE.value, "--client-ca": client_ca}
+        if missing := next((option for option, value in given.items() if value), None):
+            raise click.UsageError(f"{missing} needs a certificate of the server: give one with --server-cert")
     properties = {
         tls_settings.MODE: tls_mode,
         tls_settings.CERTIFICATE: server_cert or "",
         tls_settings.KEY: server_key or "",
+        tls_settings.CLIENT_CERTIFICATES: client_certs,
+        tls_settings.AUTHORITY: client_ca or "",
         tls_settings.PASSWORD: os.environ.get(tls_settings.PASSWORD_VARIABLE, ""),
     }
     return ProxyConfig(
@@ -146,6 +163,8 @@ def command_beside_servers(
     if tls is not None and tls.mode is not TlsMode.DISABLED:
         command += ["--server-cert", str(tls.certificate), "--tls-mode", tls.mode.value]
         command += ["--server-key", str(tls.key)] if tls.key is not None else []
+        command += ["--client-certs", tls.client_certificates.value]
+        command += ["--client-ca", str(tls.authority)] if tls.authority is not None else []
         variables = {tls_settings.PASSWORD_VARIABLE: tls.password} if tls.password else {}
         if (own := tls_settings.same_process_tls(tls)) is not None:
             variables |= {CA: str(own.authority), CHECK_HOST: "false"}

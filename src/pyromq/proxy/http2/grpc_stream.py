@@ -201,8 +201,24 @@ class GrpcStream:
 
     def reply(self, message: bytes) -> None:
         """Send the only message and the status OK."""
-        self.send(message)
-        self.finish()
+        connection, size = self.connection, len(message) + PREFIX.size
+        room = min(connection.max_frame, connection.initial_window + self._extra_window, connection.window_out)
+        if self.is_closed or self._is_started or not self.is_half_closed or size > room or connection.is_choked:
+            self.send(message)
+            self.finish()
+            return
+        connection.window_out -= size  # nearly always: the answer is written at once
+        number, response, trailers = self.id, frames.RESPONSE_BLOCK, frames.OK_BLOCK
+        connection.write(
+            frame_header(len(response), Frame.HEADERS, frames.END_HEADERS, number),
+            response,
+            frame_header(size, Frame.DATA, 0, number),
+            PREFIX.pack(0, size - PREFIX.size),
+            message,
+            frame_header(len(trailers), Frame.HEADERS, frames.END_HEADERS | frames.END_STREAM, number),
+            trailers,
+        )
+        connection.close_call(self)
 
     def finish(self, code: GrpcCode = GrpcCode.OK, text: str = "") -> None:
         """End the call with a status, behind its messages. Without effect on a call that has ended."""

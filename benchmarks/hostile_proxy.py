@@ -18,7 +18,7 @@ import time
 
 from fairness import CLIENT_CORE
 from hostile import AFTER_SECONDS, Memory, Outcome, edges
-from loads.grpc_rows import BEAT, END_STREAM, HEADERS, HEARTBEAT, ROWS, TOPIC, call, greeted
+from loads.grpc_rows import BEAT, END_STREAM, HEADERS, HEARTBEAT, ROWS, TOPIC, call, greeted, window
 from loads.hostile_rows import Row, Stranger
 from servers import Server, free_port, our_server, pinned, process_of, wait_for_line
 
@@ -41,6 +41,7 @@ class Honest:
     def _call(self) -> None:
         stranger = Stranger(self._server.port, 0)
         connection, stream = greeted(stranger), 1
+        connection.sendall(window(0, 1 << 30))  # for all answers
         connection.settimeout(SERVED_SECONDS)
         while not self._ended.wait(EVERY_SECONDS):
             begun, ran = time.monotonic(), self._server.cpu_seconds()

@@ -3,16 +3,18 @@
 import socket
 from dataclasses import replace
 
+import pytest
 from tests.console.conftest import browsing
 
-from pyromq.console.cluster.cluster_snapshot import ClusterSnapshot, ConsumedTopic, GroupView
+from pyromq.console.cluster.cluster_snapshot import BrokerView, ClusterSnapshot, ConsumedTopic, GroupView
 from pyromq.console.pages.overview_pages import groups_behind, problems_of
 from pyromq.message import Message
 
 
-async def test_the_overview_tells_of_brokers_and_topics(browser, cluster):
+async def test_the_overview_tells_of_brokers_and_topics(config, cluster):
     await (await cluster.producer()).send(Message("orders", b"1"))
-    page = await browser.get("/")
+    async with browsing(config, clock=cluster.clock) as browser:
+        page = await browser.get("/")
     assert "Nothing to report." in page
     assert "broker-a" in page and cluster.broker.address in page
     assert '<a href="/topics/orders" title="orders">orders</a>' in page
@@ -25,6 +27,15 @@ async def test_a_group_that_is_behind_without_members_is_a_warning(browser, clus
     page = await browser.get("/")
     assert "Group billing is 1 message behind" in page and "; no member is online" in page
     assert '<span class="badge warn">nobody online</span>' in page
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(-3600, "1 h ahead of"), (90_061, "1 d 1 h behind"), (50, None)])
+def test_a_clock_that_is_wrong_is_a_warning(seconds, said):
+    age = ((24 + 2) * 60 + 3) * 60 + 4
+    runtime = {"bootTimestamp": "5000", "runtime": "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"}
+    broker = BrokerView("broker-a", "DefaultCluster", {0: "127.0.0.1:1"}, runtime)
+    found = problems_of(ClusterSnapshot(5000 + (age + seconds) * 1000, {"broker-a": broker}))
+    assert [f"its clock is {said} the console's" in each.text for each in found] == ([True] if said else [])
 
 
 def group(name, lag, delay_seconds=0.0, members=("m",), *, is_system=False):

@@ -7,6 +7,7 @@ Taking a snapshot costs two requests to each broker, whatever the number of topi
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -319,6 +320,15 @@ class RuntimeFigures:
         self.log_end = _whole(runtime.get("commitLogMaxOffset"))
         self.oldest_ms = _whole(runtime.get("earliestMessageTimeStamp"))
         self.undispatched = _whole(runtime.get("dispatchBehindBytes"))
+
+    @property
+    def now_ms(self) -> int | None:
+        """Return the time on the broker's clock, to the second, when it sent the figures: its start and its age."""
+        parts = re.findall(r"\d+", self.runtime.get("runtime", ""))
+        if len(parts) != 4 or not self.started_ms:
+            return None
+        days, hours, minutes, seconds = map(int, parts)
+        return self.started_ms + (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
 
     @property
     def log_bytes(self) -> int | None:

@@ -20,6 +20,7 @@ from pyromq.plural import counted
 SHOWN = 8  # number of groups and of topics shown
 MOST_PROBLEMS = 10
 DISK_WARNING, DISK_TROUBLE = 0.85, 0.95
+CLOCK_WARNING_MS = 60_000  # difference of clocks from which on users look for messages at wrong times
 
 
 async def overview(context: RequestContext) -> Response:
@@ -94,7 +95,7 @@ def problems_of(snapshot: ClusterSnapshot) -> list[Problem]:
     if snapshot.fault is not None:
         text = f"{snapshot.fault[:1].upper()}{snapshot.fault[1:]} since {time_text(snapshot.fault_since_ms)}; brokers"
         found.append(Problem("bad", f"{text} and topics are those known before", "/doctor"))
-    found += [problem for broker in snapshot.brokers.values() for problem in _problems_of(broker)]
+    found += [problem for broker in snapshot.brokers.values() for problem in _problems_of(broker, snapshot.at_ms)]
     for group in snapshot.groups.values():
         if group.differs:
             text = f"Members of group {group.name} subscribe differently, and miss messages"
@@ -113,7 +114,7 @@ def problems_of(snapshot: ClusterSnapshot) -> list[Problem]:
     return sorted(found, key=lambda each: KINDS.index(each.kind))
 
 
-def _problems_of(broker: BrokerView) -> Iterator[Problem]:
+def _problems_of(broker: BrokerView, at_ms: int) -> Iterator[Problem]:
     line, link = RuntimeFigures(broker), address("brokers", broker.name)
     if broker.error is not None:
         since = time_text(broker.error_since_ms)
@@ -128,6 +129,10 @@ def _problems_of(broker: BrokerView) -> Iterator[Problem]:
     if line.not_in_sync:
         text = f"Replica set {broker.name}: {counted(len(line.not_in_sync), 'replica')} not in sync"
         yield Problem("warn", f"{text} (number {', '.join(line.not_in_sync)})", link)
+    if line.now_ms is not None and abs(off_ms := line.now_ms - at_ms) > CLOCK_WARNING_MS:
+        side = "ahead of" if off_ms > 0 else "behind"
+        text = f"Broker {broker.name}: its clock is {duration(abs(off_ms) / 1000)} {side} the console's"
+        yield Problem("warn", f"{text}, so store times and the last 15 min are not those of this clock", link)
     if fault := broker.runtime.get("pyromqPermissionsFault"):
         yield Problem("bad", f"Broker {broker.name}: its files of accounts are broken: {fault}", link)
 

@@ -51,6 +51,12 @@ TABLES = {
         "--messages 20000 --rounds 1 --late 500 --kills 3 --kill-messages 5000",
         in_all=False,
     ),
+    "proxy": Table(
+        "the proxy for RocketMQ 5's clients beside Java's (needs Go, Java, and the jars of `make interop`)",
+        "proxy.py",
+        "--seconds 2 --rounds 1",
+        in_all=False,
+    ),
     "consumers": Table(
         "push consumers: how many a second, beside Java's client",
         "consumer_rates.py --kinds batches single",

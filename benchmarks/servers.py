@@ -6,6 +6,7 @@ Knows how each is started and when it is ready; knows nothing about what is meas
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -134,6 +135,29 @@ def java_broker(jars: Path, *placement: str, settings: Mapping[str, object] | No
     return start
 
 
+def java_proxy(jars: Path) -> Callable[[], AbstractContextManager[tuple[str, str]]]:
+    """RocketMQ 5's genuine name server and its proxy in local mode, which has a broker; yields their addresses."""
+
+    @contextlib.contextmanager
+    def start() -> Iterator[tuple[str, str]]:
+        with folder_for_now() as home:
+            _furnish(home)
+            namesrv_port, port, grpc_port = free_port(), port_with_neighbours(), free_port()
+            with process_of(_java(home, jars, "namesrv", f"listenPort={namesrv_port}\n")) as namesrv:
+                wait_for_line(namesrv, "boot success")
+                command = _java(home, jars, "broker", _java_settings(home, port, namesrv_port))
+                settings = {"grpcServerPort": grpc_port, "remotingListenPort": free_port(), "proxyMode": "LOCAL"}
+                settings |= {"rocketMQClusterName": "DefaultCluster", "namesrvAddr": f"127.0.0.1:{namesrv_port}"}
+                (home / "proxy.json").write_text(json.dumps(settings))
+                options = ("-pm", "local", "-pc", str(home / "proxy.json"), "-bc", command[-1])
+                command = [*command[:-3], "org.apache.rocketmq.proxy.ProxyStartup", *options]
+                with process_of(command, {"ROCKETMQ_HOME": str(home)}) as proxy:
+                    wait_for_line(proxy, "startup successfully")
+                    yield f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{grpc_port}"
+
+    return start
+
+
 @contextlib.contextmanager
 def kept(start: Start, prepare: Callable[[Server], None]) -> Iterator[Start]:
     """A server that is started and prepared once, for all turns of a comparison, and stands still between them.
@@ -177,8 +201,8 @@ def _java_settings(home: Path, port: int, namesrv_port: int) -> str:
 def _furnish(home: Path) -> None:
     """Write the logging settings without which the genuine programs do not start."""
     (home / "conf").mkdir()
-    for role in ("namesrv", "broker"):
-        (home / "conf" / f"logback_{role}.xml").write_text('<configuration><root level="OFF"/></configuration>\n')
+    for name in ("logback_namesrv", "logback_broker", "rmq.namesrv.logback", "rmq.broker.logback", "rmq.proxy.logback"):
+        (home / "conf" / f"{name}.xml").write_text('<configuration><root level="OFF"/></configuration>\n')
 
 
 def pinned(core: int) -> list[str]:

@@ -39,7 +39,7 @@ func main() {
 		work, workers = receive, receivers
 		hello(base, client, topic)
 	}
-	var count atomic.Int64
+	var count, last atomic.Int64 // last: nanoseconds from the begin to the last message
 	begin := time.Now()
 	end := begin.Add(time.Duration(seconds * float64(time.Second)))
 	var all sync.WaitGroup
@@ -48,12 +48,17 @@ func main() {
 		go func() {
 			defer all.Done()
 			for time.Now().Before(end) {
-				count.Add(work(base, client, topic, number))
+				found := work(base, client, topic, number)
+				if found == 0 { // the topic is empty
+					return
+				}
+				count.Add(found)
+				last.Store(int64(time.Since(begin)))
 			}
 		}()
 	}
 	all.Wait()
-	fmt.Printf("%.0f\n", float64(count.Load())/time.Since(begin).Seconds())
+	fmt.Printf("%.0f\n", float64(count.Load())/time.Duration(last.Load()).Seconds())
 }
 
 func check(err error) {

@@ -16,7 +16,7 @@ from pyromq.proxy.http2 import frames
 from pyromq.proxy.http2.frames import FRAME, FRAME_SIZE, Frame, GrpcCode, Http2Code, Http2Error, SettingId
 from pyromq.proxy.http2.grpc_stream import GrpcStream
 from pyromq.proxy.http2.header_blocks import MAX_HEADER_BYTES, Fields, HeaderBlocks, not_grpc, unpadded
-from pyromq.proxy.http2.shared_by_connections import SLICE_BYTES, SharedByConnections
+from pyromq.proxy.http2.shared_by_connections import MIN_SLICE_BYTES, SLICE_BYTES, SharedByConnections
 
 MAX_STREAMS = 1000  # limit of a connection's open calls: more than a client's topics, each with a waiting receive
 CONNECTION_WINDOW = 4 << 20
@@ -84,8 +84,14 @@ class Http2Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._rest += data
         self.shared.received_bytes += len(data)
-        if self not in self.shared.late:
-            self.go_on(self.shared.first_slice)
+        shared = self.shared
+        if self in shared.late:
+            return
+        if shared.late and len(self._rest) > MIN_SLICE_BYTES:
+            shared.add_late(self)  # short calls of others come first
+            self._read_or_pause()
+        else:
+            self.go_on(shared.first_slice)
 
     def go_on(self, budget: int) -> int:
         """Handle a slice of the received bytes; return the unused part of the budget.

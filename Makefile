@@ -89,7 +89,7 @@ sets: $(BUILT)  ## replica sets through random accidents: N lives (N=1000), or t
 	@$(if $(SEED)$(STORES),,exec $(VENV)/bin/python -m tests.simulation.sets.run --faults 2000)
 
 crash: $(BUILT)  ## the store on a disk that forgets, fails and stops: N random lives (N=1000), or the one of SEED
-	@exec $(VENV)/bin/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),$(or $(N),1000))
+	@exec $(VENV)/bin/python -m tests.simulation.run $(if $(KIND),--kind $(KIND)) $(if $(SEED),--seed $(SEED),$(or $(N),1000))
 
 image: $(BUILT)  ## what deploy/ runs, by a wheel in an empty environment, and what monitors it; minutes
 	@exec $(PYTEST) --timeout 900 -m "soak or not soak" tests/deploy tests/metrics/test_monitoring.py

@@ -20,6 +20,13 @@ def test_no_crash_costs_what_was_confirmed(first: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, PIECE))
+def test_no_crash_loses_or_repeats_what_a_group_has_popped(first: int) -> None:
+    failed = failures(first, PIECE, "pops")
+    assert not failed, "\n".join(f"seed {seed}: {error}; replay it: {command(seed, 'pops')}" for seed, error in failed)
+
+
+@pytest.mark.slow
 def test_seeds_that_once_found_something_find_nothing() -> None:
     # A checkpoint of timers was saved, while a crash was still being looked through, before the log it spoke of.
     assert [failure for seed in (4193, 7139, 8795) for failure in failures(seed, 1)] == []

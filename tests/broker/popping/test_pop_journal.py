@@ -153,6 +153,25 @@ def test_a_journal_that_is_cut_or_damaged_gives_an_earlier_state(seed):
         assert picture(open_journal(after)[0]) in pictures
 
 
+def test_a_description_that_is_cut_passes_no_message_in_flight():
+    disk = SimulatedDisk()
+    table, journal, _ = open_journal(disk)
+    journal.begin()
+    work = Work(table, journal, 1)
+    work.run(80)
+    before = picture(table)
+    journal.begin()
+    (name,) = disk.names(FOLDER)
+    size = disk.size(FOLDER / name)
+    for at in range(0, size, 7):
+        after = disk.after_kill()
+        after.resize(after.open(FOLDER / name), at)
+        found, _, _ = open_journal(after)
+        for queue in found:
+            assert queue.committed <= {each.number: each.committed for each in table}[queue.number]
+    assert picture(open_journal(disk.after_kill())[0]) == before
+
+
 def test_a_full_disk_refuses_a_pop_and_the_journal_goes_on_afterwards(monkeypatch):
     disk = SimulatedDisk()
     table, journal, _ = open_journal(disk)

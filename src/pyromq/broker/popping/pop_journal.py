@@ -5,7 +5,8 @@ segment has, too; once all queues are described again, the earlier segments are 
 loss takes the last records, and messages are redelivered.
 
 record       CRC-32 of the rest, begun with the segment's number (4), size of the payload (2), kind (1), payload
-QUEUE        number (4), next offset (8), then group, topic and queue id, separated by zeros: nothing is in flight
+QUEUE        number (4), next offset (8), bytes of the records behind it that say what is in flight (4), then group,
+             topic and queue id, separated by zeros. It is valid only with all of these records
 POP          number (4), start (8), next offset (8), pop time (8), due time (8), orderly (1), bytes of the bits (2),
              bits, client id
 FINISHED     number (4), start (8), pop time (8), bits: these messages need not be delivered again
@@ -38,7 +39,7 @@ SEGMENT_BYTES = 4 << 20  # size after which a new segment begins: a start reads 
 SLICE_SECONDS = 0.001  # longest time that queues are described again before requests are answered
 
 _HEAD = struct.Struct(">IHB")
-_QUEUE = struct.Struct(">IQ")
+_QUEUE = struct.Struct(">IQI")
 _POP = struct.Struct(">IQQQQBH")
 _FINISHED = _RELEASED = struct.Struct(">IQQ")
 _MOVED = struct.Struct(">IQQQQQ")
@@ -131,10 +132,19 @@ class PopJournal:
         """Whether `step` must be called."""
         return self._position >= self._full_at or self._to_describe is not None
 
+    def expect_new_segment(self) -> None:
+        """Let `step` begin the next segment: the present one lacks a record."""
+        self._full_at = 0
+
     def close(self) -> None:
-        """Note that the broker is stopped, and close the file."""
-        if self._descriptor is not None:
+        """Note that the broker is stopped, and close the file. Raises `StoreNotWritable`."""
+        if self._descriptor is None:
+            return
+        try:
+            if not self._full_at:
+                self.begin()
             self._write(_record(self._sequence, CLOSED, b""))
+        finally:
             self._disk.close(self._descriptor)
             self._descriptor = None
 
@@ -160,9 +170,9 @@ class PopJournal:
     def note_dropped(self, queue: PoppedQueue) -> None:
         self._write(_record(self._sequence, DROPPED, _DROPPED.pack(queue.number)))
 
-    def _queue_record(self, queue: PoppedQueue) -> bytes:
+    def _queue_record(self, queue: PoppedQueue, behind: int = 0) -> bytes:
         name = f"{queue.group}\0{queue.topic}\0{queue.queue_id}".encode()
-        return _record(self._sequence, QUEUE, _QUEUE.pack(queue.number, queue.next_offset) + name)
+        return _record(self._sequence, QUEUE, _QUEUE.pack(queue.number, queue.next_offset, behind) + name)
 
     def _pop_record(self, pop: Pop, next_offset: int) -> bytes:
         bits = _bytes_of(pop.unfinished)
@@ -181,7 +191,7 @@ class PopJournal:
 
     def _description(self, queue: PoppedQueue) -> bytes:
         """Return the records that describe a queue and its messages in flight."""
-        records = [self._queue_record(queue)]
+        records = []
         for pop in queue.order:
             if not pop.unfinished:
                 continue
@@ -195,7 +205,8 @@ class PopJournal:
                     records.append(self._released_record(queue, offset, pop.pop_ms + 1))
         for offset, count in queue.tries.items():
             records.append(_record(self._sequence, TRIES, _TRIES.pack(queue.number, offset, count)))
-        return b"".join(records)
+        in_flight = b"".join(records)
+        return self._queue_record(queue, len(in_flight)) + in_flight
 
     def _begin_segment(self) -> None:
         try:
@@ -255,16 +266,30 @@ class _Reader:
         self._sequence = sequence
 
     def records(self) -> Iterator[tuple[int, bytes]]:
-        content = self._content
-        while len(content) - self.position >= _HEAD.size:
-            crc, size, kind = _HEAD.unpack_from(content, self.position)
-            end = self.position + _HEAD.size + size
-            if end > len(content) or kind not in _KINDS:
-                return
-            if crc != zlib.crc32(content[self.position + 4 : end], self._sequence):
-                return
-            yield kind, content[self.position + _HEAD.size : end]
+        while (record := self._record_at(self.position)) is not None:
+            kind, payload, end = record
+            if kind == QUEUE and not self._is_sound(end, end + _QUEUE.unpack_from(payload)[2]):
+                return  # without all records behind it, messages in flight would be passed
+            yield kind, payload
             self.position = end
+
+    def _record_at(self, position: int) -> tuple[int, bytes, int] | None:
+        """Return kind, payload and end of a record; None if it is not as written."""
+        content = self._content
+        if len(content) - position < _HEAD.size:
+            return None
+        crc, size, kind = _HEAD.unpack_from(content, position)
+        end = position + _HEAD.size + size
+        if end > len(content) or kind not in _KINDS or crc != zlib.crc32(content[position + 4 : end], self._sequence):
+            return None
+        return kind, content[position + _HEAD.size : end], end
+
+    def _is_sound(self, position: int, end: int) -> bool:
+        while position < end:
+            if (record := self._record_at(position)) is None:
+                return False
+            position = record[2]
+        return True
 
 
 def _record(sequence: int, kind: int, payload: bytes) -> bytes:
@@ -275,7 +300,7 @@ def _record(sequence: int, kind: int, payload: bytes) -> bytes:
 def _replay(table: InFlight, kind: int, payload: bytes) -> None:
     """Enter one record into the table. Records of a queue that no earlier record describes are ignored."""
     if kind == QUEUE:
-        number, next_offset = _QUEUE.unpack_from(payload)
+        number, next_offset, _ = _QUEUE.unpack_from(payload)
         group, topic, queue_id = payload[_QUEUE.size :].decode().split("\0")
         queue = table.numbered(number)
         if queue is not None:

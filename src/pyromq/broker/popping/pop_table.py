@@ -81,7 +81,7 @@ class PopTable:
 
     def close(self) -> None:
         self._offsets.watched.clear()
-        self._journal.close()
+        self._note(self._journal.close)  # without its last record, the next start finds a killed broker's journal
 
     def _obey_offsets(self) -> None:
         """Reset the queues whose offset another program has changed since the broker was stopped."""
@@ -159,6 +159,7 @@ class PopTable:
             if self._is_noted:
                 logger.warning("%s; after a kill of the broker, acknowledged messages may be redelivered", error)
             self._is_noted = False
+            self._journal.expect_new_segment()
         if self._journal.is_behind:
             self.journal_alarm.ring_within(0)
 

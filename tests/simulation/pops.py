@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from pyromq.broker.config import BrokerConfig
-from pyromq.broker.modules import popping
+from pyromq.broker.modules import consumer_offsets, popping
 from pyromq.broker.popping import pop_journal
 from pyromq.broker.shared_state import SharedState
 from pyromq.errors import StoreNotWritable
@@ -112,7 +112,9 @@ class PopLife:
         state.store.open()
         state.topics.load()
         state.groups.load()
-        state.offsets.load()
+        offsets = consumer_offsets(state)
+        assert offsets.load is not None
+        offsets.load()
         if state.topics.find(TOPIC) is None:
             state.topics.put(TopicConfig(TOPIC, read_queues=QUEUES, write_queues=QUEUES))
             state.topics.persist()

@@ -136,8 +136,14 @@ def consumer_offsets(state: SharedState) -> BrokerModule:
     other modules.
     """
     offsets = state.offsets
+
+    def load() -> None:
+        offsets.load()
+        if state.role.is_master:  # a power loss may have cut the log: new messages must not be skipped
+            offsets.lower(state.store.next_offset)
+
     return BrokerModule(
-        load=offsets.load,
+        load=load,
         lead=partial(offsets.lower, state.store.next_offset),
         unsaved=offsets.unsaved,
         close=offsets.persist,

@@ -93,6 +93,16 @@ async def test_messages_that_a_power_loss_took_are_not_passed(config, clock, cal
         assert bodies(await Popper(caller, clock).pop()) == [b"c", b"d", b"e"]
 
 
+async def test_an_offset_behind_the_end_of_a_cut_log_is_lowered(config, clock, caller_to):
+    async with Broker(config, clock) as broker:
+        await (await caller_to(broker)).create_topic("orders", queues=1)
+        broker.offsets.commit("g", "orders", 0, 3)
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await send(caller, "new")
+        assert bodies(await Popper(caller, clock).pop()) == [b"new"]
+
+
 async def test_a_new_master_goes_on_at_the_committed_offset(config, clock, caller_to):
     await popped(config, clock, caller_to, stop)
     async with Broker(config, clock, role=BrokerRole(1)) as follower:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from tests.interop.peers.grpc_clients import CLIENTS, ClientMissing, GrpcClient, OurProxy
 from tests.interop.peers.java import JavaMissing
 from tests.interop.peers.servers import GenuineServers, OurServers, Servers
 
-from pyromq import Admin, ConsumeFrom, ConsumerConfig, Message, Producer, SimpleConsumer
+from pyromq import Admin, ConsumeFrom, ConsumerConfig, Message, Producer, SimpleConsumer, Unavailable
 from pyromq.remoting.bodies import GroupConfig
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
@@ -24,6 +26,12 @@ def genuine5(home, tmp_path_factory) -> Iterator[GenuineServers]:
     servers = GenuineServers(folder, folder / "store", major=5, enablePropertyFilter="true", **CHECKS)
     try:
         servers.start()
+        with Admin(servers.namesrv) as admin:
+            for _ in range(100):  # its broker registers some time after it says that it has started
+                with suppress(Unavailable):
+                    admin.create_topic("ready", 1)
+                    break
+                time.sleep(0.3)
         yield servers
     finally:
         servers.kill()

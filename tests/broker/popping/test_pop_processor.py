@@ -6,6 +6,7 @@ import pytest
 from tests.broker.popping.poppers import EXPIRED, NOTHING, Popper, bodies
 
 from pyromq.broker.broker import Broker
+from pyromq.broker.consuming.long_polls import LONGEST_SECONDS
 from pyromq.errors import ResponseCode
 from pyromq.remoting.bodies import BatchAck, BatchAcks, encode_body
 from pyromq.remoting.headers import (
@@ -179,6 +180,13 @@ async def test_a_waiting_pop_ends_empty(orders, popper, clock):
     await asyncio.sleep(0.01)
     assert not waiting.done()
     await clock.advance(0.5)
+    assert (await waiting).code == NOTHING
+
+
+async def test_no_pop_waits_longer_than_a_pull(orders, popper, clock):
+    waiting = popper.pop_soon(poll_ms=1 << 62)
+    await asyncio.sleep(0.01)
+    await clock.advance(LONGEST_SECONDS + 1)
     assert (await waiting).code == NOTHING
 
 

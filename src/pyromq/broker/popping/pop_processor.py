@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 
+from pyromq.broker.consuming.long_polls import LONGEST_SECONDS
 from pyromq.broker.popping.in_flight import Pop, PoppedQueue
 from pyromq.broker.popping.pop_admission import ANY_QUEUE, PopAdmission, check_count, check_ids, check_invisible
 from pyromq.broker.popping.pop_table import RENEWED_MS, PopTable
@@ -105,7 +106,7 @@ class PopProcessor:
         return self._answer(header, round_) if round_.records else self._park(header, wanted, call)
 
     def _park(self, header: PopMessage, wanted: Filter, call: Call) -> Reply | Later:
-        left_ms = min(header.poll_ms, header.born_ms + header.poll_ms - self._clock.now_ms())
+        left_ms = self._left_ms(header)
         if left_ms <= 0:
             return self._nothing(header)
         return self._waiting.park(
@@ -290,13 +291,18 @@ class PopProcessor:
 
     # -- without messages
 
+    def _left_ms(self, header: PopMessage | Notification) -> float:
+        """Return for how long a request may still wait: from its birth as it asks, and at most as long as a pull."""
+        left_ms = min(header.poll_ms, header.born_ms + header.poll_ms - self._clock.now_ms())
+        return min(left_ms, LONGEST_SECONDS * 1000)
+
     @answers(Notification)
     def notify(self, header: Notification, call: Call) -> Reply | Later:
         """Answer when there is a message to pop. Several requests may be answered for one message."""
         self._admission.check(header.consumer_group, header.topic, header.queue_id, call.peer)
         if self._has_message(header):
             return _notice(True)
-        left_ms = min(header.poll_ms, header.born_ms + header.poll_ms - self._clock.now_ms())
+        left_ms = self._left_ms(header)
         if left_ms <= 0:
             return _notice(False)
         return self._waiting.park(

@@ -76,11 +76,11 @@ def answers_call(name: str) -> Callable[[A], A]:
     return mark
 
 
-async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+async def in_turns(items: Iterable[T], *, at_once: int = HANDLED_AT_ONCE) -> AsyncIterator[T]:
     """Yield the items; after every few items the event loop gets a turn, so that other calls need not wait."""
     for number, item in enumerate(items, 1):
         yield item
-        if number % HANDLED_AT_ONCE == 0:
+        if number % at_once == 0:
             await asyncio.sleep(0)
 
 

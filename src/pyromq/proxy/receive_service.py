@@ -20,6 +20,7 @@ from pyromq.filter.filter import filter_of
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.net.tasks import Tasks
+from pyromq.proxy.acknowledgements import Acknowledgements, acknowledge_one, ask_broker
 from pyromq.proxy.client_table import GrpcClient
 from pyromq.proxy.cluster_access import TIMEOUT_SECONDS, ClusterAccess, expression_type
 from pyromq.proxy.grpc_dispatch import Caller, answers_call, in_turns
@@ -32,7 +33,6 @@ from pyromq.proxy.route_service import check_group_name
 from pyromq.proxy.sent_messages import check_topic_name, seconds_of
 from pyromq.record import decode_all
 from pyromq.remoting.command import Response
-from pyromq.remoting.header import Header
 from pyromq.remoting.headers import (
     ChangeInvisibleTimeResponse,
     PopMessage,
@@ -45,11 +45,12 @@ from pyromq.remoting.headers.pop_headers import (
     MIN_INVISIBLE_SECONDS,
     NOTHING_POPPED,
 )
-from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, parse_receipt_handle
+from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, check_offset, parse_receipt_handle
 
 logger = logger_of(__name__)
 
 MAX_ENTRIES = 1024  # limit of the entries of one acknowledgement
+PARSED_AT_ONCE = 64  # entries that are parsed in a turn: less than 1 ms
 MAX_POLL_SECONDS = 20.0
 RENEWED_SECONDS = 60.0  # invisible time of messages that are renewed as long as the client lives
 ANSWER_MARGIN = 0.2  # seconds before the client's deadline at which a waiting receive is answered
@@ -72,10 +73,12 @@ class ReceiveService:
 
     def __init__(self) -> None:
         self._tasks = Tasks()
-        self._acks = asyncio.Lock()  # the entries of acknowledgements are handled one after the other
+        self._acks = Acknowledgements()
+        self._parsing = asyncio.Lock()  # the entries of acknowledgements are parsed one after the other
 
     async def close(self) -> None:
         await self._tasks.stop()
+        await self._acks.close()
 
     @answers_call("ReceiveMessage")
     async def receive(self, caller: Caller, request: service.ReceiveMessageRequest) -> None:
@@ -197,10 +200,14 @@ class ReceiveService:
             text = f"the request has {len(request.entries)} entries; send 1 to {MAX_ENTRIES}"
             raise GrpcRefusal(proto.BAD_REQUEST, text)
         await caller.access.route(topic)
-        async with self._acks:
-            ones = in_turns(request.entries)
-            work = [asyncio.ensure_future(_ack(caller.access, group, topic, each)) async for each in ones]
-        entries = await asyncio.gather(*work)
+        async with self._parsing:
+            handles = [_parsed(each) async for each in in_turns(request.entries, at_once=PARSED_AT_ONCE)]
+        valid = [each for each in handles if isinstance(each, ReceiptHandle)]
+        failures = await self._acks.acknowledge(caller.access, group, topic, valid)
+        entries = [
+            _result(entry, failures.get(each) if isinstance(each, ReceiptHandle) else each)
+            for entry, each in zip(request.entries, handles, strict=True)
+        ]
         status = entries[0].status
         if any(each.status.code != status.code for each in entries):
             status = proto.Status(code=proto.MULTIPLE_RESULTS, message="the entries differ")
@@ -313,16 +320,17 @@ def _names(
     return request.group.name, request.topic.name
 
 
-async def _ack(
-    access: ClusterAccess, group: str, topic: str, entry: service.AckMessageEntry
-) -> service.AckMessageResultEntry:
-    status = ok()
+def _parsed(entry: service.AckMessageEntry) -> ReceiptHandle | MQError:
     try:
         handle = parse_receipt_handle(entry.receipt_handle)
-        header = _of_broker(handle).ack(group, topic, broker_name=handle.broker_name)
-        (await _ask(access, topic, handle, header)).check()
+        check_offset(handle)
     except MQError as error:
-        status = status_of(error)
+        return error
+    return handle
+
+
+def _result(entry: service.AckMessageEntry, error: MQError | None) -> service.AckMessageResultEntry:
+    status = ok() if error is None else status_of(error)
     return service.AckMessageResultEntry(
         message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
     )
@@ -338,24 +346,13 @@ async def _bury(access: ClusterAccess, group: str, topic: str, handle: ReceiptHa
         origin_topic=topic,
         broker_name=handle.broker_name,
     )
-    (await _ask(access, topic, handle, back)).check()
-    header = _of_broker(handle).ack(group, topic, broker_name=handle.broker_name)
-    (await _ask(access, topic, handle, header)).check()
+    (await ask_broker(access, topic, handle, back)).check()
+    await acknowledge_one(access, group, topic, handle)
 
 
 async def _change(
     access: ClusterAccess, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int
 ) -> ReceiptHandle:
-    header = _of_broker(handle).change(group, topic, invisible_ms, broker_name=handle.broker_name)
-    answer = (await _ask(access, topic, handle, header)).check()
+    header = handle.of_broker.change(group, topic, invisible_ms, broker_name=handle.broker_name)
+    answer = (await ask_broker(access, topic, handle, header)).check()
     return handle.changed(answer.header(ChangeInvisibleTimeResponse))
-
-
-def _of_broker(handle: ReceiptHandle) -> ReceiptHandle:
-    """Return the broker's receipt handle: a client's handle without the log offset that the proxy appends."""
-    return handle._replace(log_offset=-1)
-
-
-async def _ask(access: ClusterAccess, topic: str, handle: ReceiptHandle, header: Header) -> Response:
-    queue = MessageQueue(topic, handle.broker_name, handle.queue_id)
-    return await access.cluster.ask_master(queue, header, timeout=TIMEOUT_SECONDS, idempotent=True)

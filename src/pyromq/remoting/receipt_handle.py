@@ -17,6 +17,7 @@ from pyromq.errors import InvalidReceiptHandle, ProtocolError
 from pyromq.excerpt import excerpt
 from pyromq.message import Property, StoredMessage
 from pyromq.names import RETRY_PREFIX, pop_retry_topic
+from pyromq.remoting.bodies import BatchAck
 from pyromq.remoting.headers import AckMessage, ChangeInvisibleTime, ChangeInvisibleTimeResponse, PopMessageResponse
 
 ORDERLY_REVIVE_QUEUE = 999
@@ -58,6 +59,11 @@ class ReceiptHandle(NamedTuple):
         if self.retry == NORMAL:
             return topic
         return pop_retry_topic(group, topic) if self.retry == RETRY else f"{RETRY_PREFIX}{group}+{topic}"
+
+    @property
+    def of_broker(self) -> ReceiptHandle:
+        """The handle as a broker knows it: without the log offset."""
+        return self._replace(log_offset=-1)
 
     def ack(self, group: str, topic: str, *, broker_name: str | None = None) -> AckMessage:
         """Return the request that acknowledges the message; `topic` is the popped topic."""
@@ -110,6 +116,15 @@ def parse_receipt_handle(text: str) -> ReceiptHandle:
         f"receipt handle is invalid: {excerpt(text, 100)!r}; it has 8 words, for example"
         " '0 1700000000000 60000 0 0 broker-a 3 17', and comes with the popped message"
     )
+
+
+def check_offset(handle: ReceiptHandle) -> None:
+    """Raise `InvalidReceiptHandle` if no pop can have the handle's first offset and its offset."""
+    if not 0 <= handle.offset - handle.start < MAX_BITS:
+        raise InvalidReceiptHandle(
+            f"the receipt handle {handle.encode()!r} is invalid: no pop that begins at offset {handle.start} has offset"
+            f" {handle.offset}; send the handle that came with the message"
+        )
 
 
 def _number(word: str) -> int | None:
@@ -231,3 +246,24 @@ def decode_bits(text: str) -> int:
             f"b has {bits.bit_length()} bits; a pop spans at most {MAX_BITS} offsets: acknowledge each pop by itself"
         )
     return bits
+
+
+def batch_acks(group: str, topic: str, handles: Iterable[ReceiptHandle]) -> list[BatchAck]:
+    """Return handles as one entry for each pop of a queue; `topic` is the popped topic."""
+    pops: dict[tuple[int, int, int, int, str, int], list[int]] = {}
+    for start, pop_ms, invisible_ms, revive_queue, retry, _, queue_id, offset, _ in handles:
+        pops.setdefault((start, pop_ms, invisible_ms, revive_queue, retry, queue_id), []).append(offset)
+    return [
+        BatchAck(
+            group=group,
+            topic=topic,
+            retry=retry,
+            start=start,
+            queue_id=queue_id,
+            revive_queue=revive_queue,
+            pop_ms=pop_ms,
+            invisible_ms=invisible_ms,
+            bits=encode_bits(bits_of(offsets, start)),
+        )
+        for (start, pop_ms, invisible_ms, revive_queue, retry, queue_id), offsets in pops.items()
+    ]

@@ -13,7 +13,7 @@ from pyromq.clock import Clock
 from pyromq.errors import InvalidReceiptHandle, ReceiptHandleExpired, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.net.tasks import Alarm
-from pyromq.remoting.receipt_handle import MAX_BITS, ReceiptHandle, offsets_in
+from pyromq.remoting.receipt_handle import ReceiptHandle, check_offset, offsets_in
 from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
@@ -242,8 +242,4 @@ def check_handle(handle: ReceiptHandle, queue_id: int, offset: int) -> None:
             f"queueId={queue_id}, offset={offset}, but the receipt handle {handle.encode()!r} belongs to offset"
             f" {handle.offset} of queue {handle.queue_id}: send the handle that came with the message"
         )
-    if not 0 <= offset - handle.start < MAX_BITS:
-        raise InvalidReceiptHandle(
-            f"the receipt handle {handle.encode()!r} is invalid: no pop that begins at offset {handle.start} has offset"
-            f" {offset}; send the handle that came with the message"
-        )
+    check_offset(handle)

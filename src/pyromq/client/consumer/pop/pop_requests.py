@@ -14,7 +14,7 @@ from pyromq.errors import CodeNotSupported, MQError, ResponseCode, StoreCorrupt
 from pyromq.filter.filter import Wanted
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.record import decode, decode_all
-from pyromq.remoting.bodies import BatchAck, BatchAcks, encode_body
+from pyromq.remoting.bodies import BatchAcks, encode_body
 from pyromq.remoting.command import Response
 from pyromq.remoting.header import Header
 from pyromq.remoting.headers import (
@@ -26,7 +26,7 @@ from pyromq.remoting.headers import (
     PopMessageResponse,
 )
 from pyromq.remoting.headers.pop_headers import MAX_POPPED, NOTHING_POPPED
-from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, bits_of, encode_bits, parse_receipt_handle
+from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, batch_acks, parse_receipt_handle
 
 FIRST, END = 0, 1  # where a group without committed offsets begins. Source: ConsumeInitMode
 ANY_QUEUE = -1
@@ -111,7 +111,8 @@ class PopRequests:
             body = b""
             if len(handles) > 1:
                 header = BatchAckMessage()
-                body = encode_body(BatchAcks(place.broker_name, self._batches(place.topic, handles)))
+                acks = batch_acks(self._group, self._cluster.names.wrap(place.topic), handles)
+                body = encode_body(BatchAcks(place.broker_name, acks))
             try:
                 (await self._ask(place, header, body)).check()
             except MQError as error:
@@ -147,26 +148,6 @@ class PopRequests:
             message.reconsume_times = infos.attempts(message)
             message.topic = place.topic  # also for a message from the retry topic
         return Popped(messages, damaged)
-
-    def _batches(self, topic: str, handles: list[ReceiptHandle]) -> list[BatchAck]:
-        """Return the handles as one entry for each pop of a queue."""
-        pops: dict[ReceiptHandle, list[int]] = {}
-        for handle in handles:
-            pops.setdefault(handle._replace(offset=0, log_offset=-1), []).append(handle.offset)
-        return [
-            BatchAck(
-                group=self._group,
-                topic=self._cluster.names.wrap(topic),
-                retry=pop.retry,
-                start=pop.start,
-                queue_id=pop.queue_id,
-                revive_queue=pop.revive_queue,
-                pop_ms=pop.pop_ms,
-                invisible_ms=pop.invisible_ms,
-                bits=encode_bits(bits_of(offsets, pop.start)),
-            )
-            for pop, offsets in pops.items()
-        ]
 
 
 def sound_records(raw: bytes, broker_name: str) -> tuple[list[StoredMessage], int]:

@@ -16,3 +16,4 @@ cdef extern from "kernels.h" nogil:
     uint32_t java_hash_on(uint32_t hash, const char* p, const char* end)
     bint is_same(const char* a, const char* b, size_t size)
     bint ends_with(const char* text, const char* p, const char* name, size_t size)
+    void prefetch(const void* p)

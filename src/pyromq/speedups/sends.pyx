@@ -15,7 +15,7 @@ from posix.strings cimport strncasecmp
 from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter, copy_text
 from pyromq.speedups.constants cimport *
 from pyromq.speedups.fast_path cimport Channel, FastGuard, FastHandler, ParkedReplies, Passed
-from pyromq.speedups.kernels cimport ends_with, is_same
+from pyromq.speedups.kernels cimport ends_with, is_same, prefetch
 from pyromq.speedups.records cimport Counter, LogTail, QueueTail, Record, put_record, tags_code_of
 from pyromq.speedups.timed cimport TimedSends
 
@@ -140,6 +140,10 @@ cdef class Sends(FastHandler):
         queue_id = header.fields[SEND_QUEUE_ID].number
         if not 0 <= queue_id < plan.queue_count:
             return False
+        prefetch(&plan.counter.times)  # changed last; of many topics no line is in the caches
+        queue = plan.tails[queue_id]
+        if queue is not None and queue.at != NULL:
+            prefetch(queue.at + (queue.max_offset - queue.base) * QUEUE_ENTRY_BYTES)
         if not self._fill(&record, header, NULL if self._guard is None else &self._passed):
             return False
         record.body = frame.body
@@ -217,6 +221,7 @@ cdef class Sends(FastHandler):
     cdef SendPlan _plan(self, const char* topic, Py_ssize_t size):
         """Return the plan of a topic; None if the plain path must answer."""
         cdef SendPlan last = self._last
+        cdef SendPlan plan
         if last is not None and PyBytes_GET_SIZE(last.encoded) == size and is_same(
             PyBytes_AS_STRING(last.encoded), topic, size
         ):
@@ -224,12 +229,12 @@ cdef class Sends(FastHandler):
         name = PyBytes_FromStringAndSize(topic, size)
         cdef PyObject* found = PyDict_GetItem(self._plans, name)
         if found != NULL:
-            plan = <object> found
+            plan = <SendPlan> found
         else:
             plan = self._plan_for(name.decode("utf-8"))
             if plan is None:  # not cached: clients could fill the memory with names
                 return None
-            self._plans[name] = plan
+            self._plans[plan.encoded] = plan  # one copy of the name, for the lookup and for records
         self._last = plan
         return plan
 

@@ -90,6 +90,11 @@ static inline uint32_t java_hash_on(uint32_t hash, const char *p, const char *en
     return hash;
 }
 
+/* Starts loading a cache line that will be written. No access: any address is allowed. */
+static inline void prefetch(const void *p) {
+    __builtin_prefetch(p, 1);
+}
+
 /* Returns whether two texts of one size are equal. Faster than a call of `memcmp` for short names. */
 static inline int is_same(const char *a, const char *b, size_t size) {
     if (size > 16) return memcmp(a, b, size) == 0;

@@ -190,10 +190,10 @@ def port_owner(port: int) -> str | None:
     """Return `name (pid N)` of the process that listens at the port; None if unknown or another user's process."""
     try:
         inodes = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit() and inodes & _open_files(process):
-                name = (process / "comm").read_text().strip()
-                return f"{name} (pid {process.name})"
+        for process in filter(str.isdigit, os.listdir("/proc")) if inodes else ():  # noqa: PTH208  see `_has_open`
+            if _has_open(f"/proc/{process}/fd/", inodes):
+                name = Path(f"/proc/{process}/comm").read_text().strip()
+                return f"{name} (pid {process})"
     except OSError:
         return None
     return None
@@ -204,16 +204,20 @@ def _listening_inodes(port: int) -> Iterator[str]:
         path = Path(table)
         if not path.exists():
             continue
-        for line in path.read_text().splitlines()[1:]:
-            columns = line.split()
-            if columns[3] == _LISTEN and int(columns[1].rpartition(":")[2], 16) == port:
-                yield columns[9]
+        with path.open() as lines:
+            next(lines, None)  # names of the columns
+            for columns in map(str.split, lines):
+                if columns[3] != _LISTEN:
+                    break  # listening sockets come first; thousands of connections may follow
+                if int(columns[1].rpartition(":")[2], 16) == port:
+                    yield columns[9]
 
 
-def _open_files(process: Path) -> set[str]:
-    found = set()
+def _has_open(folder: str, files: set[str]) -> bool:
+    """Return whether a process has one of these files open. A Path for each descriptor would be slow, hence strings."""
     with contextlib.suppress(OSError):  # another user's process, or an ended one
-        for link in (process / "fd").iterdir():
-            with contextlib.suppress(OSError):  # closed meanwhile, for example the descriptor that listed this folder
-                found.add(os.readlink(link))  # noqa: PTH115  Path.readlink builds a Path
-    return found
+        for number in os.listdir(folder):  # noqa: PTH208
+            with contextlib.suppress(OSError):  # closed meanwhile, as the descriptor that listed this folder
+                if os.readlink(folder + number) in files:  # noqa: PTH115
+                    return True
+    return False

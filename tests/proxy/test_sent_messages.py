@@ -6,7 +6,7 @@ from tests.proxy.calls import message
 from pyromq.message import StoredMessage, encode_properties
 from pyromq.proxy.grpc_refusal import GrpcRefusal
 from pyromq.proxy.proto import definition_pb2 as proto
-from pyromq.proxy.received_messages import received_message
+from pyromq.proxy.received_messages import fill_message
 from pyromq.proxy.sent_messages import TopicTypes, sent_message
 
 NOW_MS = 1_700_000_000_000
@@ -41,7 +41,8 @@ def test_properties_of_javas_brokers_and_proxies_are_not_the_users():
     }
     stored = StoredMessage("orders", b"x", encode_properties(properties))
 
-    found = received_message(stored, "orders")
+    found = proto.Message()
+    fill_message(found, stored, "orders")
 
     assert dict(found.user_properties) == {"amount": "7"}
     assert found.system_properties.born_host == "desk"

@@ -17,7 +17,7 @@ from pyromq.proxy.client_table import GrpcClient
 from pyromq.proxy.cluster_access import ClusterAccess, consumer_entry
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
-from pyromq.proxy.received_messages import received_message
+from pyromq.proxy.received_messages import fill_message
 from pyromq.record import decode
 from pyromq.remoting.bodies import ConsumeDirectlyResult, ConsumerRunning
 from pyromq.remoting.command import Call, Reply
@@ -66,7 +66,7 @@ class MemberQuestions:
         message = decode(call.body)
         command = service.TelemetryCommand()
         nonce = command.verify_message_command.nonce = secrets.token_hex(8)
-        command.verify_message_command.message.CopyFrom(received_message(message, message.topic))
+        fill_message(command.verify_message_command.message, message, message.topic)
         begun = self._access.clock.monotonic()
 
         def reply(answer: service.TelemetryCommand) -> Reply:

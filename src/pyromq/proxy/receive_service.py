@@ -9,10 +9,10 @@ once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyromq.errors import CodeNotSupported, MQError, ResponseCode
 from pyromq.excerpt import excerpt
@@ -25,10 +25,11 @@ from pyromq.proxy.client_table import GrpcClient
 from pyromq.proxy.cluster_access import TIMEOUT_SECONDS, ClusterAccess, expression_type
 from pyromq.proxy.grpc_dispatch import Caller, answers_call, in_turns
 from pyromq.proxy.grpc_refusal import GrpcRefusal, ok, status_of
+from pyromq.proxy.http2.frames import MAX_FRAME
 from pyromq.proxy.http2.grpc_stream import WORK_COPIES, GrpcStream
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
-from pyromq.proxy.received_messages import received_message
+from pyromq.proxy.received_messages import fill_message
 from pyromq.proxy.route_service import check_group_name
 from pyromq.proxy.sent_messages import check_topic_name, seconds_of
 from pyromq.record import decode_all
@@ -66,6 +67,14 @@ class _Receive:
     header: PopMessage
     poll_seconds: float
     max_attempts: int  # deliveries before a dead letter. pyromq's brokers count too, Java's leave this to the proxy
+
+
+class _Delivery(NamedTuple):
+    """A popped message, and which attempt to consume it this is."""
+
+    message: StoredMessage
+    handle: ReceiptHandle
+    attempt: int
 
 
 class ReceiveService:
@@ -122,41 +131,24 @@ class ReceiveService:
         infos, popped = _popped(response, receive)
         messages = []
         for message in popped:
-            if receive.header.order or infos.attempts(message) < receive.max_attempts:
-                messages.append(message)
+            handle, attempts = infos.handle(message), infos.attempts(message)
+            if receive.header.order or attempts < receive.max_attempts:
+                messages.append(_Delivery(message, handle, attempts + 1))
             else:
-                bury = _bury(
-                    caller.access, receive.group, receive.queue.topic, infos.handle(message), message.message_id
-                )
+                bury = _bury(caller.access, receive.group, receive.queue.topic, handle, message.message_id)
                 self._tasks.start(bury, name="make a dead letter")
         if not messages:
             _answer_nothing(caller)
             return
         stream = caller.stream
         if stream.connection.is_over_share:
-            self._give_back(caller.access, receive, [infos.handle(each) for each in messages])
+            self._give_back(caller.access, receive, [each.handle for each in messages])
             raise GrpcRefusal(proto.TOO_MANY_REQUESTS, "earlier messages are not read; receive less at once")
         stream.connection.keep(stream, len(response.body) * WORK_COPIES)
-        caller.count(status := ok())
-        stream.send(service.ReceiveMessageResponse(status=status).SerializeToString())
-        for message in messages:
-            handle = infos.handle(message)
-            found = received_message(
-                message,
-                receive.queue.topic,
-                handle=handle.encode(),
-                attempt=infos.attempts(message) + 1,
-                invisible_seconds=handle.invisible_ms / 1000,
-            )
-            if not await _has_room(stream):
-                break
-            stream.send(service.ReceiveMessageResponse(message=found).SerializeToString())
-        if not await _has_room(stream):  # clients drop all messages of a call that breaks
-            self._give_back(caller.access, receive, [infos.handle(each) for each in messages])
+        if not await _send_messages(caller, receive.queue.topic, messages):
+            self._give_back(caller.access, receive, [each.handle for each in messages])
             return
-        last = service.ReceiveMessageResponse()
-        last.delivery_timestamp.FromMilliseconds(caller.access.clock.now_ms())
-        stream.send(last.SerializeToString())
+        stream.send(_last_answer(caller))
         stream.finish()
 
     async def _client(self, caller: Caller, request: service.ReceiveMessageRequest) -> GrpcClient:
@@ -204,14 +196,18 @@ class ReceiveService:
             handles = [_parsed(each) async for each in in_turns(request.entries, at_once=PARSED_AT_ONCE)]
         valid = [each for each in handles if isinstance(each, ReceiptHandle)]
         failures = await self._acks.acknowledge(caller.access, group, topic, valid)
-        entries = [
-            _result(entry, failures.get(each) if isinstance(each, ReceiptHandle) else each)
-            for entry, each in zip(request.entries, handles, strict=True)
-        ]
-        status = entries[0].status
-        if any(each.status.code != status.code for each in entries):
-            status = proto.Status(code=proto.MULTIPLE_RESULTS, message="the entries differ")
-        return service.AckMessageResponse(status=status, entries=entries)
+        answer = service.AckMessageResponse()
+        for entry, each in zip(request.entries, handles, strict=True):
+            error = failures.get(each) if isinstance(each, ReceiptHandle) else each
+            answer.entries.add(
+                message_id=entry.message_id,
+                receipt_handle=entry.receipt_handle,
+                status=ok() if error is None else status_of(error),
+            )
+        codes = {each.status.code for each in answer.entries}
+        status = proto.Status(code=proto.MULTIPLE_RESULTS, message="the entries differ")
+        answer.status.CopyFrom(answer.entries[0].status if len(codes) == 1 else status)
+        return answer
 
     @answers_call("ChangeInvisibleDuration")
     async def change(
@@ -286,6 +282,27 @@ async def _checked(caller: Caller, request: service.ReceiveMessageRequest) -> _R
     return _Receive(group, MessageQueue(topic, broker, -1), header, poll, config.retry_max_times + 1)
 
 
+async def _send_messages(caller: Caller, topic: str, messages: Iterable[_Delivery]) -> bool:
+    """Send a receive's messages as the client takes them. Return whether the client has taken all.
+
+    Clients drop all messages of a call that breaks.
+    """
+    caller.count(status := ok())
+    ready, size = [service.ReceiveMessageResponse(status=status).SerializeToString()], 0
+    for each in messages:
+        if size >= MAX_FRAME:
+            caller.stream.send(*ready)
+            ready, size = [], 0
+            if not await _has_room(caller.stream):
+                return False
+        answer = service.ReceiveMessageResponse()
+        fill_message(answer.message, each.message, topic, handle=each.handle, attempt=each.attempt)
+        ready.append(answer.SerializeToString())
+        size += len(ready[-1])
+    caller.stream.send(*ready)
+    return await _has_room(caller.stream)
+
+
 async def _has_room(stream: GrpcStream) -> bool:
     """Wait until the client has taken most of what was sent. Return False if the call has ended meanwhile."""
     try:
@@ -304,10 +321,15 @@ def _answer_nothing(caller: Caller) -> None:
     status = proto.Status(code=proto.MESSAGE_NOT_FOUND, message="no message arrived within the polling time")
     caller.count(status)
     caller.stream.send(service.ReceiveMessageResponse(status=status).SerializeToString())
+    caller.stream.send(_last_answer(caller))
+    caller.stream.finish()
+
+
+def _last_answer(caller: Caller) -> bytes:
     last = service.ReceiveMessageResponse()
     last.delivery_timestamp.FromMilliseconds(caller.access.clock.now_ms())
-    caller.stream.send(last.SerializeToString())
-    caller.stream.finish()
+    data: bytes = last.SerializeToString()
+    return data
 
 
 def _names(
@@ -327,13 +349,6 @@ def _parsed(entry: service.AckMessageEntry) -> ReceiptHandle | MQError:
     except MQError as error:
         return error
     return handle
-
-
-def _result(entry: service.AckMessageEntry, error: MQError | None) -> service.AckMessageResultEntry:
-    status = ok() if error is None else status_of(error)
-    return service.AckMessageResultEntry(
-        message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
-    )
 
 
 async def _bury(access: ClusterAccess, group: str, topic: str, handle: ReceiptHandle, message_id: str) -> None:

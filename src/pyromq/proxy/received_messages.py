@@ -14,6 +14,7 @@ from pyromq.errors import UndecodableBody
 from pyromq.message import RESERVED_PROPERTIES, Property, StoredMessage, SysFlag
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.sent_messages import BORN_HOST, TRACE_CONTEXT
+from pyromq.remoting.receipt_handle import ReceiptHandle
 
 _GZIP = b"\x1f\x8b"
 # Properties that applications do not see, though their names are not reserved in 4.9. Source: 5.3.3, MessageConst.
@@ -35,13 +36,13 @@ _HIDDEN = RESERVED_PROPERTIES | {
 }
 
 
-def received_message(
-    message: StoredMessage, topic: str, *, handle: str | None = None, attempt: int = 1, invisible_seconds: float = 0.0
-) -> proto.Message:
-    """Return a message as clients get it. `topic` is the subscribed topic, also for a message of a retry topic."""
+def fill_message(
+    found: proto.Message, message: StoredMessage, topic: str, *, handle: ReceiptHandle | None = None, attempt: int = 1
+) -> None:
+    """Fill an empty message as clients get it. `topic` is the subscribed topic, also for a message of a retry topic."""
     properties = message.properties
     body, encoding = _body_of(message)
-    found = proto.Message(body=body)
+    found.body = body
     found.topic.name = topic
     system = found.system_properties
     system.message_id = message.message_id
@@ -60,13 +61,12 @@ def received_message(
     system.queue_offset = message.queue_offset
     system.delivery_attempt = attempt
     if handle is not None:
-        system.receipt_handle = handle
-        _set_ms(system.invisible_duration, int(invisible_seconds * 1000))
+        system.receipt_handle = handle.encode()
+        _set_ms(system.invisible_duration, handle.invisible_ms)
     _set_optional(system, properties)
     for name, value in properties.items():
         if name not in _HIDDEN:
             found.user_properties[name] = value
-    return found
 
 
 def _set_ms(time: Timestamp | Duration, ms: int) -> None:

@@ -15,7 +15,7 @@ from pyromq.proxy.grpc_dispatch import Caller, answers_call
 from pyromq.proxy.grpc_refusal import GrpcRefusal, ok
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
-from pyromq.proxy.received_messages import received_message
+from pyromq.proxy.received_messages import fill_message
 from pyromq.proxy.sent_messages import check_topic_name
 from pyromq.proxy.transaction_ids import TransactionId, parse_transaction_id
 from pyromq.record import decode
@@ -88,10 +88,9 @@ class BrokerRequests:
             return Reply()
         message.topic = topic
         place = TransactionId(broker, header.log_offset, header.half_queue_offset)
-        orphan = service.RecoverOrphanedTransactionCommand(
-            message=received_message(message, topic), transaction_id=place.encode()
-        )
-        command = service.TelemetryCommand(recover_orphaned_transaction_command=orphan)
+        command = service.TelemetryCommand()
+        command.recover_orphaned_transaction_command.transaction_id = place.encode()
+        fill_message(command.recover_orphaned_transaction_command.message, message, topic)
         client.stream.send(command.SerializeToString())
         return Reply()
 

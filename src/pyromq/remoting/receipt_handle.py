@@ -9,6 +9,7 @@ MQClientAPIImpl.processPopResponse.
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -25,6 +26,10 @@ NORMAL, RETRY, RETRY_V2 = "0", "1", "2"  # the topic of a handle
 
 MAX_BITS = 4096  # limit of the bits in one batch acknowledgement: far more than the messages of one pop
 _LARGEST = 1 << 63
+_NUMBER = "([0-9]{1,19})"
+_HANDLE = re.compile(
+    f"{_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER} ([012]) ([^ ]+) {_NUMBER} {_NUMBER}(?: ([^ ]*).*)?", re.DOTALL
+)
 _FIELDS = 8  # fields of the remoting handle; proxies append the log offset
 
 
@@ -102,14 +107,12 @@ class ReceiptHandle(NamedTuple):
 
 def parse_receipt_handle(text: str) -> ReceiptHandle:
     """Return the content of a receipt handle. Raises `InvalidReceiptHandle`."""
-    words = text.split(" ")
-    if len(words) >= _FIELDS:
-        numbers = [_number(words[at]) for at in (0, 1, 2, 3, 6, 7)]
-        if None not in numbers and words[4] in (NORMAL, RETRY, RETRY_V2) and words[5]:
-            start, pop_ms, invisible_ms, revive_queue, queue_id, offset = (number or 0 for number in numbers)
-            log_offset = _number(words[_FIELDS]) if len(words) > _FIELDS else None
+    if (found := _HANDLE.fullmatch(text)) is not None:
+        start, pop_ms, invisible_ms, revive_queue, queue_id, offset = map(int, found.group(1, 2, 3, 4, 7, 8))
+        if max(start, pop_ms, invisible_ms, revive_queue, queue_id, offset) < _LARGEST:
+            log_offset = _number(found[9] or "")
             return ReceiptHandle(
-                *(start, pop_ms, invisible_ms, revive_queue, words[4], words[5], queue_id, offset),
+                *(start, pop_ms, invisible_ms, revive_queue, found[5], found[6], queue_id, offset),
                 log_offset=-1 if log_offset is None else log_offset,
             )
     raise InvalidReceiptHandle(

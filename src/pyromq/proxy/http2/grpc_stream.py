@@ -191,12 +191,13 @@ class GrpcStream:
 
     # -- messages to the client
 
-    def send(self, message: bytes) -> None:
-        """Send a message, when the client's windows have room for it."""
+    def send(self, *messages: bytes) -> None:
+        """Send messages, when the client's windows have room for them. Several may share a frame."""
         if not self.is_closed and self._ending is None:
             self._start()
-            self._outgoing.append(PREFIX.pack(0, len(message)) + message)
-            self.unsent += len(message) + PREFIX.size
+            part = b"".join([piece for each in messages for piece in (PREFIX.pack(0, len(each)), each)])
+            self._outgoing.append(part)
+            self.unsent += len(part)
             self.pump()
 
     def reply(self, message: bytes) -> None:

@@ -6,6 +6,7 @@ import pytest
 from h2.config import H2Configuration as Configuration
 from h2.connection import H2Connection as Connection
 from h2.errors import ErrorCodes
+from h2.events import DataReceived, StreamEnded
 from tests.proxy.calls import PREFIX, Calls, message, subscription
 from tests.proxy.http2.peer import grpc_message
 from tests.proxy.test_sending import stored
@@ -192,4 +193,32 @@ async def test_messages_of_a_call_that_breaks_before_the_client_has_taken_them_c
         _, messages = await received(calls, seconds=600)
         attempts |= {each.body[:5]: each.system_properties.delivery_attempt for each in messages}
     assert attempts == {b"hello": 2, b"xxxxx": 2}
+    writer.close()
+
+
+async def test_messages_of_a_receive_share_frames(calls, proxy, topic):
+    await calls.send(*(message(message_id=f"01{number}", body=b"x" * 200) for number in range(32)))
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    client = Connection(Configuration(client_side=True))
+    client.initiate_connection()
+    fields = {":method": "POST", ":scheme": "http", ":path": PREFIX + "ReceiveMessage", ":authority": "a"}
+    fields |= {"content-type": "application/grpc", "te": "trailers", "x-mq-client-id": "another"}
+    client.send_headers(1, fields.items())
+    client.send_data(1, grpc_message(receive_request().SerializeToString()), end_stream=True)
+    writer.write(client.data_to_send())
+
+    frames, is_ended = [], False
+    while not is_ended:
+        events = client.receive_data(await reader.read(65_536))
+        frames += [each.data for each in events if isinstance(each, DataReceived)]
+        is_ended = any(isinstance(each, StreamEnded) for each in events)
+
+    data, answers = b"".join(frames), []
+    while data:
+        size = int.from_bytes(data[1:5], "big")
+        answers.append(service.ReceiveMessageResponse.FromString(data[5 : 5 + size]))
+        data = data[5 + size :]
+    ids = [each.message.system_properties.message_id for each in answers if each.HasField("message")]
+    assert sorted(ids) == sorted(f"01{number}" for number in range(32))
+    assert len(frames) <= 3
     writer.close()

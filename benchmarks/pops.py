@@ -74,14 +74,14 @@ async def fill(port: int, topic: str, count: int) -> None:
     await channel.close()
 
 
-def pop_header(topic: str, *, invisible_ms: int = 60_000, poll_ms: int = 0) -> PopMessage:
+def pop_header(topic: str, *, invisible_ms: int = 60_000, poll_ms: int = 0, max_count: int = BATCH) -> PopMessage:
     now_ms = int(time.time() * 1000)
     times = {"invisible_ms": invisible_ms, "poll_ms": poll_ms, "born_ms": now_ms}
     return PopMessage(
         consumer_group="bench",
         topic=topic,
         queue_id=-1,
-        max_count=BATCH,
+        max_count=max_count,
         init_mode=0,
         expression_type="TAG",
         expression="*",

@@ -51,6 +51,12 @@ TABLES = {
         "--messages 20000 --rounds 1 --late 500 --kills 3 --kill-messages 5000",
         in_all=False,
     ),
+    "many-pops": Table(
+        "10,000 waiting pops, and a million messages in flight",
+        "many_pops.py",
+        "--waiting 500 --sends 100 --messages 40000",
+        in_all=False,
+    ),
     "proxy": Table(
         "the proxy for RocketMQ 5's clients beside Java's (needs Go, Java, and the jars of `make interop`)",
         "proxy.py",

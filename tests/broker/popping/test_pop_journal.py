@@ -172,6 +172,35 @@ def test_a_description_that_is_cut_passes_no_message_in_flight():
     assert picture(open_journal(disk.after_kill())[0]) == before
 
 
+def test_many_messages_in_flight_are_not_described_over_and_over(monkeypatch):
+    """A segment has at least as many bytes of new records as its description has."""
+    monkeypatch.setattr(pop_journal, "SEGMENT_BYTES", 1_000)
+    disk = SimulatedDisk()
+    table, journal, _ = open_journal(disk)
+    journal.begin()
+    queue = table.add("g", "orders", 0, 0)
+    journal.note_queue(queue)
+
+    def hand_out(offset):
+        pop = Pop(queue, offset, 1, pop_ms=1, due_ms=2)
+        journal.note_pop(pop, offset + 1)
+        table.hand_out(pop, offset + 1)
+        while journal.is_behind:
+            journal.step()
+        return pop
+
+    for offset in range(500):
+        hand_out(offset)
+    described = journal.size
+    begun = int(disk.names(FOLDER)[-1])
+    for offset in range(500, 1_000):
+        pop = hand_out(offset)
+        journal.note_finished(pop, 1)
+        table.finish(pop, 1)
+    assert int(disk.names(FOLDER)[-1]) - begun <= 2
+    assert journal.size < 3 * described
+
+
 def test_a_full_disk_refuses_a_pop_and_the_journal_goes_on_afterwards(monkeypatch):
     disk = SimulatedDisk()
     table, journal, _ = open_journal(disk)

@@ -6,8 +6,12 @@ One rule makes loss impossible: only the least offset in flight is ever a group'
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
 
 from pyromq.remoting.receipt_handle import offsets_in
 
@@ -15,36 +19,27 @@ _STALE_DUES = 1_000  # limit of outdated entries in the heap, beyond the number 
 _FINISHED_POPS = 64  # limit of finished pops that a queue keeps, beyond the number of its unfinished pops
 
 
-class Pop:
+class Pop(msgspec.Struct, gc=False, eq=False):
     """Messages of one queue that were handed out together, or one message whose invisible time was changed.
 
     `parent` is the pop that handed out the changed message.
 
     Bit n of `leased` and `unfinished` stands for offset `start` + n. Leased messages are invisible until `due_ms`.
+    The garbage collector does not visit pops: to visit a million blocks the event loop for half a second.
     """
 
-    __slots__ = ("client_id", "due_ms", "is_orderly", "leased", "parent", "pop_ms", "queue", "start", "unfinished")
+    queue: PoppedQueue
+    start: int
+    leased: int
+    pop_ms: int
+    due_ms: int
+    is_orderly: bool = False
+    client_id: str | None = None  # the member whose heartbeats prolong the time; None: the time is fixed
+    parent: Pop | None = None
+    unfinished: int = 0  # set to `leased` when the pop is made
 
-    def __init__(
-        self,
-        queue: PoppedQueue,
-        start: int,
-        bits: int,
-        *,
-        pop_ms: int,
-        due_ms: int,
-        is_orderly: bool = False,
-        client_id: str | None = None,
-        parent: Pop | None = None,
-    ) -> None:
-        self.queue = queue
-        self.start = start
-        self.leased = self.unfinished = bits
-        self.pop_ms = pop_ms
-        self.due_ms = due_ms
-        self.is_orderly = is_orderly
-        self.client_id = client_id  # the member whose heartbeats prolong the time; None: the time is fixed
-        self.parent = parent
+    def __post_init__(self) -> None:
+        self.unfinished = self.leased
 
     def leased_offsets(self) -> list[int]:
         """Return the offsets that are invisible until `due_ms`, in ascending order."""
@@ -118,7 +113,8 @@ class PoppedQueue:
         """Return which of the messages are not acknowledged yet, whichever handle holds them."""
         unfinished = bits >> max(0, self.next_offset - start) << max(0, self.next_offset - start)
         end = start + bits.bit_length()
-        for pop in self.order:
+        first = bisect_right(self.order, start, key=lambda pop: pop.start) - 1
+        for pop in islice(self.order, max(0, first), None):
             if pop.start >= end:
                 break
             unfinished |= shifted(pop.unfinished, pop.start - start)
@@ -134,6 +130,7 @@ class InFlight:
         self._last_number = 0
         self._by_due: dict[int, dict[Pop, None]] = {}
         self._dues: list[int] = []  # heap of the keys of `_by_due`, also of removed keys
+        self._due_now: deque[Pop] = deque()  # pops that were due together; some are finished or due later
         self.count = 0  # messages that are invisible
 
     def __iter__(self) -> Iterator[PoppedQueue]:
@@ -267,12 +264,33 @@ class InFlight:
         self.reset(queue, queue.committed)
         queue.tries = tries
 
+    def clear(self) -> None:
+        """Remove everything, because the table is not used any more: queues and pops refer to each other."""
+        for queue in self._by_number.values():
+            queue.pops.clear()
+            queue.moved.clear()
+            queue.order.clear()
+        self._queues.clear()
+        self._by_number.clear()
+        self._by_due.clear()
+        self._dues.clear()
+        self._due_now.clear()
+        self.count = 0
+
     # -- when they are due
 
     def first_due(self, now_ms: int) -> Pop | None:
         """Return a pop that is due; None if none is."""
-        due_ms = self.next_due_ms()
-        return None if due_ms is None or due_ms > now_ms else next(iter(self._by_due[due_ms]))
+        while True:
+            while self._due_now:
+                pop = self._due_now[0]
+                if pop.due_ms <= now_ms and pop in self._by_due.get(pop.due_ms, ()):
+                    return pop
+                self._due_now.popleft()
+            due_ms = self.next_due_ms()
+            if due_ms is None or due_ms > now_ms:
+                return None
+            self._due_now.extend(self._by_due[due_ms])
 
     def next_due_ms(self) -> int | None:
         """Return when the next pop is due, in ms since 1970; None if nothing is in flight."""

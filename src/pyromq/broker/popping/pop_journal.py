@@ -35,7 +35,9 @@ from pyromq.store.disk import Disk, make_lasting_folder, read_file, remove_file
 
 logger = logger_of(__name__)
 
-SEGMENT_BYTES = 4 << 20  # size after which a new segment begins: a start reads it in half a second
+# least size of the records behind the description of the queues, before a new segment begins: a start reads them in
+# half a second. A longer description is followed by as many bytes.
+SEGMENT_BYTES = 4 << 20
 SLICE_SECONDS = 0.001  # longest time that queues are described again before requests are answered
 
 _HEAD = struct.Struct(">IHB")
@@ -231,7 +233,7 @@ class PopJournal:
             if self._clock.monotonic() >= end:
                 return False
         self._to_describe = None
-        self._full_at = self._position + SEGMENT_BYTES
+        self._full_at = self._position + max(SEGMENT_BYTES, self._position)  # else most writes would be descriptions
         try:
             for sequence in range(self._oldest, self._sequence):
                 remove_file(self._disk, self._folder / f"{sequence:020d}")

@@ -82,6 +82,7 @@ class PopTable:
     def close(self) -> None:
         self._offsets.watched.clear()
         self._note(self._journal.close)  # without its last record, the next start finds a killed broker's journal
+        self.in_flight.clear()
 
     def _obey_offsets(self) -> None:
         """Reset the queues whose offset another program has changed since the broker was stopped."""

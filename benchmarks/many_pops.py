@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
+import multiprocessing
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from statistics import median
 
@@ -116,29 +119,42 @@ def send_header(topic: str, queue_id: int, *, batch: bool = False) -> SendMessag
 
 
 class Stalls:
-    """Measures the longest time that a small request waits beside the measured work."""
+    """Measures, from another process, the longest time that a small request waits beside the measured work."""
 
     def __init__(self, port: int, topic: str) -> None:
-        self._port = port
-        self._header = PollingInfo(consumer_group="bench", topic=topic, queue_id=-1)
-        self.longest_ms = 0.0
+        spawn = multiprocessing.get_context("spawn")
+        self._longest = spawn.Value("d", 0.0)
+        self._process = spawn.Process(target=ask, args=(port, topic, self._longest))
 
-    async def __aenter__(self) -> Stalls:
-        self._channel = await channel_to(self._port)
-        self._task = asyncio.create_task(self._ask())
+    def __enter__(self) -> Stalls:
+        self._process.start()
+        while not self._longest.value:
+            time.sleep(0.01)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        await self._channel.close()
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.join()
 
-    async def _ask(self) -> None:
+    @property
+    def longest_ms(self) -> float:
+        return self._longest.value * 1000
+
+
+def ask(port: int, topic: str, longest: Synchronized[float]) -> None:
+    """Send a small request every 3 ms, until this process is ended."""
+
+    async def run() -> None:
+        channel = await channel_to(port)
+        header = PollingInfo(consumer_group="bench", topic=topic, queue_id=-1)
         while True:
             started = time.monotonic()
-            await self._channel.call(self._header, timeout=30)
-            self.longest_ms = max(self.longest_ms, (time.monotonic() - started) * 1000)
+            await channel.call(header, timeout=30)
+            longest.value = max(longest.value, time.monotonic() - started)
             await asyncio.sleep(0.003)
+
+    os.sched_setaffinity(0, {GENERATOR_CORE})
+    asyncio.run(run())
 
 
 # -- waiting pops
@@ -178,7 +194,7 @@ async def waiting(broker: Broker, count: int, sends: int) -> None:
             f"{many} waiting pops: {memory:.1f} MB; from send to answer p50"
             f" {took[sends // 2]:.2f} ms, p99 {took[sends * 99 // 100]:.2f} ms, longest {took[-1]:.1f} ms"
         )
-        async with Stalls(broker.port, "waiting") as stalls:
+        with Stalls(broker.port, "waiting") as stalls:
             started = time.monotonic()
             sent = asyncio.gather(*(channel.call(send_header("waiting", n % 4), b"x", timeout=30) for n in range(many)))
             left = many
@@ -215,8 +231,13 @@ async def in_flight(broker: Broker, count: int, batch: int) -> None:
     await create(channel, topic, queues)
     await fill(channel, topic, queues, count)
     await asyncio.sleep(2)  # until the messages are indexed and flushed
+    await channel.close()
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        broker.end(how)
+        print(f"{how.name} without messages in flight: started in {await broker.start():.2f} s")
+    channel = await channel_to(broker.port)
     before, cpu = broker.own_mb, broker.cpu
-    async with Stalls(broker.port, topic) as stalls:
+    with Stalls(broker.port, topic) as stalls:
         pops = await pop_all(channel, topic, count, batch)
     cost = (broker.cpu - cpu) / count * 1e6
     memory = broker.own_mb - before
@@ -226,7 +247,7 @@ async def in_flight(broker: Broker, count: int, batch: int) -> None:
     )
     part = min(ACKS, count // 4) // 10 // batch  # pops
     costs = []
-    async with Stalls(broker.port, topic) as stalls:
+    with Stalls(broker.port, topic) as stalls:
         for first in range(10):  # of all queues
             cpu = broker.cpu
             acknowledged = pops[first::10][:part]
@@ -300,6 +321,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*", default=[32, 1], help="messages of one pop")
     options = parser.parse_args()
     os.sched_setaffinity(0, {GENERATOR_CORE})
+    gc.disable()  # a million handles would take the client half a second each time
     print_machine()
     if options.waiting:
         with broker() as found:

@@ -27,7 +27,6 @@ class Admission:
         self._topics = topics
         self._config = config
         self._find_topic = topics.find
-        self._checked_topics: set[str] = set()
 
     def topic_for(self, header: SendMessage | SendReplyMessage | SendHalfRun, call: Call) -> TopicConfig:
         """Return the settings of the request's topic, created if allowed.
@@ -38,12 +37,10 @@ class Admission:
         topic = self._find_topic(name)
         if topic is not None and topic.order:
             self.check_writable()
-        if name not in self._checked_topics:
+        if topic is None:  # the name of an existing topic was checked when it was created
             check_topic(name)
-            if name in NOT_FOR_CLIENTS:
-                raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
-            if topic is not None:  # only existing topics, so that the set stays small
-                self._checked_topics.add(name)
+        if name in NOT_FOR_CLIENTS:
+            raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
         if topic is None:
             topic = self._new_topic(header, call)
         if header.queue_id >= topic.write_queues and header.queue_id >= topic.read_queues:

@@ -382,10 +382,11 @@ def scale() -> str:
             drawing.label(x - 6, y + 4, f"{short(tick)} {panel.unit}", anchor="end")
         for tick in panel.x_ticks():
             drawing.label(panel.place(tick, panel.y_ticks()[0])[0], panel.bottom + 18, short(tick))
+        highest = max(panel.lines, key=lambda label: panel.lines[label][-1][1])  # only its label is above its line
         for number, (label, points) in enumerate(panel.lines.items()):
             places = [panel.place(*point) for point in points]
             drawing.curve(places, kind=("blue", "green")[number])
-            drawing.label(places[-1][0], places[-1][1] + (-8, 18)[number], label, anchor="end")
+            drawing.label(places[-1][0], places[-1][1] + (-8 if label == highest else 18), label, anchor="end")
     return drawing.svg()
 
 

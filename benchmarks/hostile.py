@@ -42,6 +42,14 @@ class Outcome:
     left_mb: float
     is_served: bool
 
+    def line(self, name: str, logged_bytes: int) -> str:
+        """Return the table's line of a row."""
+        return (
+            f"| {name} | {self.p99:.1f} ({self.ran_p99:.1f}) ms | {self.most:.1f} ({self.ran_most:.1f}) ms"
+            f" | {self.peak_mb:+.0f} MB | {self.left_mb:+.0f} MB"
+            f" | {logged_bytes / 1000:.0f} kB | {'yes' if self.is_served else '**no**'} |"
+        )
+
 
 class Memory:
     """The most that a server's memory grows by, sampled by a thread."""
@@ -122,13 +130,8 @@ def main() -> None:
         if options.only in row.name:
             settings: dict[str, object] = dict(pair.split("=", 1) for pair in options.settings)
             logged = os.fstat(logs).st_size
-            o = play(row, options.size, settings)
-            print(
-                f"| {row.name} | {o.p99:.1f} ({o.ran_p99:.1f}) ms | {o.most:.1f} ({o.ran_most:.1f}) ms"
-                f" | {o.peak_mb:+.0f} MB | {o.left_mb:+.0f} MB"
-                f" | {(os.fstat(logs).st_size - logged) / 1000:.0f} kB | {'yes' if o.is_served else '**no**'} |",
-                flush=True,
-            )
+            outcome = play(row, options.size, settings)
+            print(outcome.line(row.name, os.fstat(logs).st_size - logged), flush=True)
 
 
 if __name__ == "__main__":

@@ -133,13 +133,8 @@ def main() -> None:
     for row in ROWS:
         if options.only in row.name:
             logged = os.fstat(logs).st_size
-            o = play(row, options.size)
-            print(
-                f"| {row.name} | {o.p99:.1f} ({o.ran_p99:.1f}) ms | {o.most:.1f} ({o.ran_most:.1f}) ms"
-                f" | {o.peak_mb:+.0f} MB | {o.left_mb:+.0f} MB"
-                f" | {(os.fstat(logs).st_size - logged) / 1000:.0f} kB | {'yes' if o.is_served else '**no**'} |",
-                flush=True,
-            )
+            outcome = play(row, options.size)
+            print(outcome.line(row.name, os.fstat(logs).st_size - logged), flush=True)
 
 
 if __name__ == "__main__":

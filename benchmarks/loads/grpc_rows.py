@@ -335,28 +335,26 @@ def no_protobuf(stranger: Stranger) -> None:
 # --- messages
 
 
-@row("messages of 4 MB cut before their end, 50 x 100")
-def incomplete_messages(stranger: Stranger) -> None:
-    start = struct.pack(">BI", 0, 4_000_000) + bytes(16_000)
+def cut_messages(stranger: Stranger, size: int, number: int) -> None:
+    """Send the first 48 kB of so many messages of `size` bytes over each of 50 connections."""
+    start = struct.pack(">BI", 0, size) + bytes(16_000)
     opened = [
         frame(HEADERS, END_HEADERS, stream, block("SendMessage"))
         + frame(DATA, 0, stream, start)
         + frame(DATA, 0, stream, bytes(16_000)) * 2
-        for stream in streams(stranger.many(100))
+        for stream in streams(stranger.many(number))
     ]
     flood(stranger, b"".join(opened), 50)
+
+
+@row("messages of 4 MB cut before their end, 50 x 100")
+def incomplete_messages(stranger: Stranger) -> None:
+    cut_messages(stranger, 4_000_000, 100)
 
 
 @row("messages of 60 kB cut before their end, 50 x 1,000")
 def incomplete_small_messages(stranger: Stranger) -> None:
-    start = struct.pack(">BI", 0, 60_000) + bytes(16_000)
-    opened = [
-        frame(HEADERS, END_HEADERS, stream, block("SendMessage"))
-        + frame(DATA, 0, stream, start)
-        + frame(DATA, 0, stream, bytes(16_000)) * 2
-        for stream in streams(stranger.many(1000))
-    ]
-    flood(stranger, b"".join(opened), 50)
+    cut_messages(stranger, 60_000, 1000)
 
 
 def sending_large(connection: socket.socket, message: bytes) -> Iterator[None]:

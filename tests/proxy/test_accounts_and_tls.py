@@ -105,13 +105,8 @@ def endpoint_of(calls):
     return f"{address.host}:{address.port}"
 
 
-async def test_plain_and_tls_connections_share_a_port(calls, cluster, proxy):
-    await (await cluster.admin()).create_topic("orders")
-    assert (await calls.send(message())).status.code == proto.OK
-
-    pem = (proxy.config.data / "self-signed.pem").read_bytes()
-    credentials = grpc.ssl_channel_credentials(pem[pem.index(b"-----BEGIN CERT") :])
-    options = [("grpc.ssl_target_name_override", "localhost")]
+async def route(proxy, credentials, options):
+    """Return the status of a route that is asked over a new connection by TLS."""
     async with grpc.aio.secure_channel(proxy.address, credentials, options) as channel:
         method = channel.unary_unary(
             "/apache.rocketmq.v2.MessagingService/QueryRoute",
@@ -119,7 +114,17 @@ async def test_plain_and_tls_connections_share_a_port(calls, cluster, proxy):
             response_deserializer=service.QueryRouteResponse.FromString,
         )
         request = service.QueryRouteRequest(topic=proto.Resource(name="orders"), endpoints=endpoints("a:1"))
-        assert (await method(request, metadata=[("x-mq-client-id", "a")])).status.code == proto.OK
+        return (await method(request, metadata=[("x-mq-client-id", "a")], timeout=20)).status.code
+
+
+async def test_plain_and_tls_connections_share_a_port(calls, cluster, proxy):
+    await (await cluster.admin()).create_topic("orders")
+    assert (await calls.send(message())).status.code == proto.OK
+
+    pem = (proxy.config.data / "self-signed.pem").read_bytes()
+    credentials = grpc.ssl_channel_credentials(pem[pem.index(b"-----BEGIN CERT") :])
+    options = [("grpc.ssl_target_name_override", "localhost")]
+    assert await route(proxy, credentials, options) == proto.OK
 
 
 async def test_a_port_that_enforces_tls_closes_plain_connections(cluster, tmp_path):
@@ -157,19 +162,7 @@ def route_over_tls(proxy, authority, certificate=None, key=None):
     credentials = grpc.ssl_channel_credentials(
         authority.file.read_bytes(), key and key.read_bytes(), certificate and certificate.read_bytes()
     )
-    options = [("grpc.use_local_subchannel_pool", 1)]
-
-    async def ask():
-        async with grpc.aio.secure_channel(proxy.address, credentials, options) as channel:
-            method = channel.unary_unary(
-                "/apache.rocketmq.v2.MessagingService/QueryRoute",
-                request_serializer=service.QueryRouteRequest.SerializeToString,
-                response_deserializer=service.QueryRouteResponse.FromString,
-            )
-            request = service.QueryRouteRequest(topic=proto.Resource(name="orders"), endpoints=endpoints("a:1"))
-            return (await method(request, metadata=[("x-mq-client-id", "a")], timeout=20)).status.code
-
-    return ask()
+    return route(proxy, credentials, [("grpc.use_local_subchannel_pool", 1)])
 
 
 async def test_a_client_without_a_certificate_is_refused_if_one_is_required(cluster, tmp_path):

@@ -23,7 +23,7 @@ from pyromq.message import StoredMessage
 
 logger = logger_of(__name__)
 
-MAX_KEPT = 10_000  # messages of a queue that nobody consumes: about 10 MB of usual results
+MAX_KEPT = 10_000  # limit of messages in a queue without a consumer: about 10 MB of usual results
 
 Arrived = Callable[[], None]  # a consumer's callback: the queue has one message more
 

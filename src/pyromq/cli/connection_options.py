@@ -1,4 +1,4 @@
-"""Options that say how a command connects: name servers, TLS, account.
+"""Options that say how a command connects: name servers, TLS, account. Also the port at which a server is measured.
 
 The TLS and account options belong to `pyromq` itself and to every command that connects. Each option overrides an
 environment variable. The current context (`pyromq context`) fills in unset values; a context named with `--context`
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from pyromq.cli.ranges import count_advice
+from pyromq.cli.ranges import WholeNumber, count_advice
 
 if TYPE_CHECKING:
     from pyromq.net.connection_config import ConnectionConfig
@@ -46,6 +46,18 @@ def namesrv_option(command: F) -> F:
         callback=_note_namesrv,
     )
     return connection_options(hidden=True)(option(command))
+
+
+def metrics_options(command: F) -> F:
+    """Add `--metrics-port` and `--metrics-host`, for commands that serve."""
+    port = click.option(
+        "--metrics-port",
+        type=WholeNumber(0, 65535),
+        metavar="PORT",
+        help="Port for /metrics (Prometheus), /healthz and /readyz. [default: none; 0: any free]",
+    )
+    host = click.option("--metrics-host", metavar="IP", help="Address of the metrics port. [default: 127.0.0.1]")
+    return port(host(command))
 
 
 def namespace_option(command: F) -> F:

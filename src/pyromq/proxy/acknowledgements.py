@@ -59,7 +59,7 @@ class Acknowledgements:
     async def acknowledge(
         self, access: ClusterAccess, group: str, topic: str, handles: Sequence[ReceiptHandle]
     ) -> Failures:
-        """Acknowledge messages of a topic; return the errors of those that could not be."""
+        """Acknowledge messages of a topic. Return the error of each message whose acknowledgement failed."""
         loop = asyncio.get_running_loop()
         by_broker: dict[str, list[ReceiptHandle]] = {}
         for handle in handles:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from pyromq.cli.command_tree import Group
-from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.connection_options import connections, metrics_options, namesrv_option
 from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.render import output_option, show_rows
 from pyromq.errors import UsageError
@@ -51,13 +51,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     metavar="IP",
     help="Address or network of that proxy, whose X-Forwarded-For is trusted. [default: this machine]",
 )
-@click.option(
-    "--metrics-port",
-    type=WholeNumber(0, 65535),
-    metavar="PORT",
-    help="Port for /metrics (Prometheus), /healthz and /readyz. [default: none; 0: any free]",
-)
-@click.option("--metrics-host", metavar="IP", help="Address of the metrics port. [default: 127.0.0.1]")
+@metrics_options
 # used by `serve --console`: when it ends, the input closes
 @click.option("--ends-with-input", is_flag=True, hidden=True)
 @click.pass_context

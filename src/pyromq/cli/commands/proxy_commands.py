@@ -13,7 +13,7 @@ import click
 
 from pyromq.cli import run_servers, tls_settings
 from pyromq.cli.command_tree import Command
-from pyromq.cli.connection_options import connections, namesrv_option
+from pyromq.cli.connection_options import connections, metrics_options, namesrv_option
 from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.server_properties import metrics_config
 from pyromq.client.cluster.environment import CA, CERT, CHECK_HOST, KEY
@@ -77,13 +77,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     show_default=True,
     help="Lowest level logged to standard error.",
 )
-@click.option(
-    "--metrics-port",
-    type=WholeNumber(0, 65535),
-    metavar="PORT",
-    help="Port for /metrics (Prometheus), /healthz and /readyz. [default: none; 0: any free]",
-)
-@click.option("--metrics-host", metavar="IP", help="Address of the metrics port. [default: 127.0.0.1]")
+@metrics_options
 # used by `serve`: when it ends, the input closes
 @click.option("--ends-with-input", is_flag=True, hidden=True)
 @click.option("--listening", type=int, hidden=True)  # used by `serve`: descriptor of the listening socket

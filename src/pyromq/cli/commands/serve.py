@@ -17,7 +17,7 @@ from pyromq.broker.replication.failover_config import NO_FAILOVER, parse_etcd
 from pyromq.broker.replication.set_record import MAX_REPLICA_NUMBER
 from pyromq.cli import run_servers, tls_settings
 from pyromq.cli.command_tree import Group
-from pyromq.cli.connection_options import NAMESRV, connection_options, connections
+from pyromq.cli.connection_options import NAMESRV, connection_options, connections, metrics_options
 from pyromq.cli.ranges import WholeNumber
 from pyromq.cli.server_properties import (
     broker_settings,
@@ -94,13 +94,7 @@ _COMMON_OPTIONS = (
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Settings file in RocketMQ's properties format; options override it.",
     ),
-    click.option(
-        "--metrics-port",
-        type=WholeNumber(0, 65535),
-        metavar="PORT",
-        help="Port for /metrics (Prometheus), /healthz and /readyz. [default: none; 0: any free]",
-    ),
-    click.option("--metrics-host", metavar="IP", help="Address of the metrics port. [default: 127.0.0.1]"),
+    metrics_options,
     click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),

@@ -25,7 +25,7 @@ WRITES = 300  # of those one is a kill, of a broker that goes on
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [seed_of_the_day()])
 async def test_promises_are_kept_over_some_kills(tmp_path, seed):
-    await check(tmp_path, seed, every=600)
+    await check(tmp_path, seed, every=500)
 
 
 @pytest.mark.soak

@@ -274,7 +274,7 @@ def test_a_commit_returns_when_its_messages_can_be_read_unless_told_otherwise(na
 def test_messages_that_stay_out_of_sight_are_an_error_that_says_that_they_count(namesrv, topic):
     options = options_of(namesrv, topic, delivery="exactlyOnce", deadlineMs="1ms")
     client = sink_client(options_of(namesrv, topic, delivery="exactlyOnce"))
-    report = run(options_of(namesrv, topic, delivery="exactlyOnce"), batch(*["x"] * 60_000), write=topic)
+    report = run(options_of(namesrv, topic, delivery="exactlyOnce"), batch(*["x"] * 240_000), write=topic)
     outcome = replace(client.commit(topic, [report.result]), messages=1)  # so that its patience ends at once
     with pytest.raises(Unavailable, match="messages are committed, but not all are visible yet"):
         wait_until_visible(options, client, outcome)

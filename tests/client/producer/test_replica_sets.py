@@ -4,8 +4,8 @@ import asyncio
 import time
 
 import pytest
-from tests.client.replica_set import replica_set
-from tests.waiting import until
+from tests.client.replica_set import NAME, replica_set
+from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.client_config import ProducerConfig
 from pyromq.client.producer.async_producer import AsyncProducer
@@ -23,6 +23,14 @@ SHORT = ProducerConfig(retries=0, timeout=0.2, failover_seconds=8.0)
 async def replicas(tmp_path):
     async with replica_set(tmp_path) as replicas:
         yield replicas
+
+
+async def learns(producer, master):
+    """Return when the producer's route has this master: a refresh soon after another one does nothing."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while producer._cluster.routes.find("orders").master(NAME) != master:
+            await producer._cluster.refresh_all()
+            await asyncio.sleep(0.01)
 
 
 async def test_after_a_kill_every_send_is_confirmed_by_the_new_master(replicas):
@@ -128,7 +136,7 @@ async def test_a_decision_goes_to_the_new_master(replicas):
         sent = await producer.send_half(Message("orders", b"1"))
         replica = await replicas.refusing(master)
         await replicas.register(replica, epoch=2)
-        await producer._cluster.refresh_all()
+        await learns(producer, replica)
         assert (await producer.end(sent, Decision.COMMIT)).confirmed
     assert replicas.stored(0) == [b"1"]
 
@@ -161,7 +169,7 @@ async def test_sends_wait_for_a_set_without_master_longer_than_for_a_broker(repl
     async with AsyncProducer("g", replicas.namesrv, config=SHORT) as producer:
         await producer.send(Message("orders", b"1"))
         await replicas.unregister(master, epoch=1)
-        await producer._cluster.refresh_all()
+        await learns(producer, None)
         waiting = [producer.send_soon(Message("orders", b"2")), producer.send_soon(Message("orders", b"3"))]
         waiting.append(asyncio.ensure_future(producer.send_one_way(Message("orders", b"4"))))
         with pytest.raises(Unavailable, match="broker-a"):
@@ -219,7 +227,7 @@ async def test_a_former_master_that_registers_late_is_not_sent_to(replicas):
     async with AsyncProducer("g", replicas.namesrv, config=NO_RETRIES) as producer:
         await producer.send(Message("orders", b"1"))
         await replicas.register(new, epoch=2)
-        await producer._cluster.refresh_all()
+        await learns(producer, new)
         with pytest.raises(Exception, match="no longer the master"):
             await replicas.register(old, epoch=1)
         await asyncio.sleep(0.25)

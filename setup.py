@@ -6,17 +6,28 @@ what cannot be compiled; `setup.py build_ext --inplace`, which scripts/build-spe
 
 import os
 import platform
+import runpy
 import shutil
 import sys
 import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/pyromq/speedups")
 # For any processor of the platform: a wheel goes elsewhere, so never -march=native.
 # `char` is signed on x86-64 and unsigned on arm64; -fsigned-char makes one of it.
 FLAGS = "-O2 -g0 -fno-strict-aliasing -fsigned-char"
+
+
+class BuildExtensions(build_ext):
+    """Notes what was compiled in a checkout, so that a start notices compiled parts of older sources."""
+
+    def run(self):
+        super().run()
+        if self.inplace and self.extensions:
+            runpy.run_path(str(FOLDER / "compiled_from.py"))["note"]()
 
 
 def extensions():
@@ -70,4 +81,4 @@ def name_a_compiler():
 
 
 drop_outdated()
-setup(ext_modules=extensions())
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtensions})

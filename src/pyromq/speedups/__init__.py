@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from importlib import import_module
 
 from pyromq.platforms import platform
+from pyromq.speedups import compiled_from
 
 KEPT_BYTES = 16 << 20  # bytes of freed memory that a process keeps: three or four of the largest batches
 
@@ -41,6 +43,10 @@ def _reason() -> str:
         return "chosen by PYROMQ_PURE"
     if not platform.HAS_COMPILED_PARTS:
         return "as always outside Linux"
+    if changed := compiled_from.changed():
+        reason = f"the compiled code is older than its sources ({', '.join(changed)}); run: make install"
+        warnings.warn(f"pyromq runs in plain Python: {reason}", RuntimeWarning, stacklevel=2)
+        return reason
     for unit in UNITS:
         name = f"{__name__}.{unit}"
         try:

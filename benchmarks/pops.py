@@ -238,9 +238,9 @@ async def consume_until_killed(port: int, outcome: Outcome) -> None:
         await channel.close()
 
 
-def broker_at(port: int, folder: Path) -> subprocess.Popen[bytes]:
+def broker_at(port: int, folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     command = [*pinned(SERVER_CORE), sys.executable, "-m", "pyromq", "serve", "broker", "--namesrv", "127.0.0.1:1"]
-    command += ["--broker-port", str(port), "--data", str(folder)]
+    command += ["--broker-port", str(port), "--data", str(folder), *arguments]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

@@ -263,6 +263,16 @@ class LimitReached(SystemBusy):
         self.setting = setting
 
 
+class PopsInFlight(LimitReached):
+    """A group has popped so often without acknowledging, that the broker hands out no more messages.
+
+    RocketMQ 5's clients pause after this code.
+    """
+
+    code = ResponseCode.POLLING_FULL
+    cure = "Acknowledge messages, pop more of them at once, or raise the broker's `maxPopsInFlight`."
+
+
 class CodeNotSupported(BrokerError):
     """The server does not support this request code."""
 

@@ -163,6 +163,9 @@ DELAYED = Family("pyromq_delay_level_messages", _GAUGE, "Messages that wait in a
 ALL_IN_FLIGHT = Family(
     "pyromq_messages_in_flight", _GAUGE, "Popped messages that are neither acknowledged nor visible again."
 )
+POPS_IN_FLIGHT = Family(
+    "pyromq_pops_in_flight", _GAUGE, "Pops with unfinished messages; maxPopsInFlight limits their number."
+)
 OVERDUE = Family(
     "pyromq_redelivery_late_seconds",
     _GAUGE,
@@ -261,6 +264,7 @@ class BrokerMetrics:
             exposition.add(WAITING, f"{common},{label_text(processor=processor)}", len(waiting))
         exposition.add(HELD_PULLS, common, len(state.long_polls))
         exposition.add(ALL_IN_FLIGHT, common, state.pops.in_flight.count)
+        exposition.add(POPS_IN_FLIGHT, common, state.pops.in_flight.pops.used)
         due_ms = state.pops.in_flight.next_due_ms()
         late_ms = 0 if due_ms is None else max(0, state.clock.now_ms() - due_ms)
         exposition.add(OVERDUE, common, late_ms / 1000)

@@ -38,8 +38,11 @@ class BrokerLimits:
     # that one account or connection may use has room for a stream with one batch each second: 259,200 in 72 hours.
     batch_decisions: int = setting(600_000, "maxBatchDecisions", range=_COUNT)
     # Limit of the messages of one group and queue that are popped and neither acknowledged nor visible again: a queue
-    # that is popped more gives nothing until then. A message takes 10 bytes in a pop of 32, 300 in a pop of one.
+    # that is popped more gives nothing until then.
     in_flight: int = setting(10_000, "maxInFlightPerQueue", range=_COUNT)
+    # Limit of pops with unfinished messages, and of messages whose invisible time was changed. Each takes about 280
+    # bytes, so all together take 100 MB. One group gets half of what the others leave.
+    pops_in_flight: int = setting(350_000, "maxPopsInFlight", range=_COUNT)
     # Limit of a subscription's expression (characters): some hundred tags, each compared with each message.
     subscription_length: int = setting(8_192, "maxSubscriptionLength", range=_COUNT)
     # Limit of half messages (of single-message transactions) that are not decided: about 600 bytes each.

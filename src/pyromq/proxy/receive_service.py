@@ -121,7 +121,7 @@ class ReceiveService:
             _answer_nothing(caller)
             return
         if response.code == ResponseCode.POLLING_FULL:
-            text = "too many receives wait at the broker; receive with fewer clients, or less often"
+            text = response.remark or "too many receives wait at the broker; receive with fewer clients, or less often"
             raise GrpcRefusal(proto.TOO_MANY_REQUESTS, text)
         try:
             response.check()

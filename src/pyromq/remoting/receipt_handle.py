@@ -223,6 +223,12 @@ def bits_of(offsets: Iterable[int], start: int) -> int:
     return bits
 
 
+def bits_from(bits: int, start: int, offset: int) -> int:
+    """Return the bits that stand for `offset` and later offsets."""
+    earlier = max(0, offset - start)
+    return bits >> earlier << earlier
+
+
 def offsets_in(bits: int, start: int) -> list[int]:
     """Return the offsets that bits stand for, in ascending order."""
     found = []

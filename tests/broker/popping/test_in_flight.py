@@ -132,6 +132,7 @@ class _InFlightMachine(RuleBasedStateMachine):
         model, queue = self.model, self.queue
         assert queue.next_offset == model.next_offset
         assert self.table.count == queue.in_flight == len(model.leases)
+        assert self.table.pops.used == self.table.pops.of("g") == len(queue.pops) + len(queue.moved)
         assert sorted(offset for pop in queue.leases() for offset in pop.leased_offsets()) == sorted(model.leases)
         assert self.table.next_due_ms() == min((lease.due_ms for lease in model.leases.values()), default=None)
         start = max(0, min(model.unfinished, default=model.next_offset) - 3)
@@ -219,7 +220,7 @@ def test_a_cleared_table_frees_its_pops():
     table.move(pop, 1, pop_ms=2, due_ms=6)
     table.clear()
     assert sys.getrefcount(pop) == 2
-    assert (table.count, table.next_due_ms(), list(table)) == (0, None, [])
+    assert (table.count, table.pops.used, table.next_due_ms(), list(table)) == (0, 0, None, [])
 
 
 def test_a_dropped_queue_has_nothing_in_flight():

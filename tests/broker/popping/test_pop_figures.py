@@ -66,5 +66,6 @@ async def test_metrics_have_the_messages_in_flight_and_the_size_of_the_journal(b
     assert found["rocketmq_consumer_inflight_messages", "orders"] == 2
     assert found["rocketmq_consumer_ready_messages", "orders"] == 1
     assert found["pyromq_messages_in_flight", ""] == 2
+    assert found["pyromq_pops_in_flight", ""] == 1
     files = [path.stat().st_size for path in (broker.config.data / "pops").iterdir()]
     assert found["pyromq_pop_journal_bytes", ""] == sum(files) > 100

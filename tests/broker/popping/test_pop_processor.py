@@ -284,6 +284,59 @@ async def test_a_queue_gives_nothing_with_too_many_messages_in_flight(config, cl
         assert bodies(await popper.pop()) == [b"d"]
 
 
+@pytest.fixture
+async def narrow(config, clock, caller_to):
+    """A caller of a broker that allows 16 pops in flight, with 20 messages in topic orders."""
+    config.limits = type(config.limits)(pops_in_flight=16)
+    async with Broker(config, clock) as broker:
+        caller = await caller_to(broker)
+        await caller.create_topic("orders", queues=1)
+        await send(caller, *(str(number) for number in range(20)))
+        yield broker, caller
+
+
+async def test_a_group_gets_half_of_the_pops_that_the_others_leave(narrow, clock):
+    broker, caller = narrow
+    first, second = (Popper(caller, clock, group) for group in ("first", "second"))
+    received = [(await first.pop(1))[0] for _ in range(8)]
+    refused = await first.pop_soon(1, poll_ms=0)
+    assert refused.code == ResponseCode.POLLING_FULL
+    assert "group first has 8 unfinished pops, of 8 of all groups: acknowledge" in refused.remark
+    assert "maxPopsInFlight raised, which is 16" in refused.remark
+    assert [len(await second.pop(1)) for _ in range(4)] == [1] * 4
+    await first.ack(*received[:5])
+    assert len(await first.pop(20)) == 12
+    assert broker.pops.in_flight.pops.used == 8
+
+
+async def test_a_changed_message_counts_as_a_pop(narrow, clock):
+    broker, caller = narrow
+    popper = Popper(caller, clock)
+    received = await popper.pop(10)
+    moved = [await popper.change(each, 5_000) for each in received[:7]]
+    assert broker.pops.in_flight.pops.used == 8
+    assert "unfinished pops" in (await popper.change(received[7], 5_000, code=ResponseCode.POLLING_FULL)).remark
+    again = await popper.change(moved[0], 6_000)
+    await popper.ack(again, *moved[1:], *received[7:])
+    assert (broker.pops.in_flight.pops.used, broker.pops.in_flight.count) == (0, 0)
+
+
+async def test_a_waiting_pop_is_refused_when_the_limit_is_reached_meanwhile(narrow, clock):
+    _, caller = narrow
+    popper = Popper(caller, clock)
+    for _ in range(4):
+        await popper.pop(5)
+    waiting = popper.pop_soon()
+    assert await popper.waiting() == 1
+    other = Popper(caller, clock, topic="more")
+    await caller.create_topic("more", queues=1)
+    await send(caller, *"abcd", topic="more")
+    for _ in range(4):
+        await other.pop(1)
+    await send(caller, "late")
+    assert (await waiting).code == ResponseCode.POLLING_FULL
+
+
 async def test_groups_and_topics_with_equal_joined_names_do_not_share_retries(orders, clock):
     await orders.create_topic("b_c")
     await orders.create_topic("c")

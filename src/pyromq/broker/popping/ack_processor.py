@@ -79,7 +79,7 @@ class AckProcessor:
     def change(self, header: ChangeInvisibleTime, call: Call) -> Reply:
         """Change the time after which a message becomes visible; return the parts of its new receipt handle.
 
-        Raises `ReceiptHandleExpired`, `InvalidReceiptHandle`.
+        Raises `ReceiptHandleExpired`, `InvalidReceiptHandle`, `PopsInFlight`.
         """
         group, topic = header.consumer_group, header.topic
         handle = parse_receipt_handle(header.receipt_handle)

@@ -6,6 +6,7 @@ One rule makes loss impossible: only the least offset in flight is ever a group'
 from __future__ import annotations
 
 import heapq
+import sys
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from itertools import islice
 
 import msgspec
 
-from pyromq.remoting.receipt_handle import offsets_in
+from pyromq.quota import Quota
+from pyromq.remoting.receipt_handle import bits_from, offsets_in
 
 _STALE_DUES = 1_000  # limit of outdated entries in the heap, beyond the number of valid entries
 _FINISHED_POPS = 64  # limit of finished pops that a queue keeps, beyond the number of its unfinished pops
@@ -111,7 +113,7 @@ class PoppedQueue:
 
     def unfinished_in(self, bits: int, start: int) -> int:
         """Return which of the messages are not acknowledged yet, whichever handle holds them."""
-        unfinished = bits >> max(0, self.next_offset - start) << max(0, self.next_offset - start)
+        unfinished = bits_from(bits, start, self.next_offset)
         end = start + bits.bit_length()
         first = bisect_right(self.order, start, key=lambda pop: pop.start) - 1
         for pop in islice(self.order, max(0, first), None):
@@ -122,13 +124,19 @@ class PoppedQueue:
 
 
 class InFlight:
-    """The messages in flight of all groups and queues, and when they are due."""
+    """The messages in flight of all groups and queues, and when they are due.
 
-    def __init__(self) -> None:
+    The quota `pops` limits the unfinished pops of all groups to `most_pops`: one group gets half of what the others
+    leave. The caller checks the quota.
+    """
+
+    def __init__(self, most_pops: int = sys.maxsize) -> None:
+        self.pops: Quota[str] = Quota("maxPopsInFlight", most_pops, shares=2, is_hard=True)
         self._queues: dict[tuple[str, str], dict[int, PoppedQueue]] = {}  # group, topic -> queue id -> queue
         self._by_number: dict[int, PoppedQueue] = {}
         self._last_number = 0
-        self._by_due: dict[int, dict[Pop, None]] = {}
+        # Pops by due time. Most pops are due alone, and a dictionary of one pop would take as much memory as the pop.
+        self._by_due: dict[int, Pop | dict[Pop, None]] = {}
         self._dues: list[int] = []  # heap of the keys of `_by_due`, also of removed keys
         self._due_now: deque[Pop] = deque()  # pops that were due together; some are finished or due later
         self.count = 0  # messages that are invisible
@@ -173,6 +181,7 @@ class InFlight:
         for pop in (*queue.order, *queue.moved.values()):
             queue.earliest_ms = max(queue.earliest_ms, pop.pop_ms + 1)
         self.count -= queue.in_flight
+        self.pops.give(queue.group, len(queue.pops) + len(queue.moved))
         queue.in_flight = 0
         queue.pops.clear()
         queue.moved.clear()
@@ -190,6 +199,7 @@ class InFlight:
         queue.next_offset = next_offset
         queue.in_flight += count
         self.count += count
+        self.pops.add(queue.group)
         self._schedule(pop)
 
     def finish(self, pop: Pop, bits: int) -> None:
@@ -203,11 +213,11 @@ class InFlight:
         if not pop.leased:
             self._unschedule(pop)
         if pop.parent is not None:
-            del queue.moved[pop.start]
+            self._drop_moved(pop)
             pop.parent.unfinished &= ~(1 << pop.start - pop.parent.start)
             pop = pop.parent
-        if not pop.unfinished:
-            queue.pops.pop(pop.start, None)
+        if not pop.unfinished and queue.pops.pop(pop.start, None) is not None:
+            self.pops.give(queue.group)
         if pop.is_orderly and not queue.in_flight and queue.committed < queue.next_offset:
             self._rewind(queue)
 
@@ -224,8 +234,14 @@ class InFlight:
             parent=pop.parent or pop,
         )
         queue.moved[offset] = moved
+        if pop.parent is None:
+            self.pops.add(queue.group)
         self._schedule(moved)
         return moved
+
+    def _drop_moved(self, pop: Pop) -> None:
+        del pop.queue.moved[pop.start]
+        self.pops.give(pop.queue.group)
 
     def _take(self, pop: Pop, bits: int) -> None:
         pop.leased &= ~bits
@@ -249,7 +265,7 @@ class InFlight:
         self.count -= count
         self._take(pop, pop.leased)
         if pop.parent is not None:
-            del queue.moved[pop.start]
+            self._drop_moved(pop)
         if queue.in_flight:
             return False
         self._rewind(queue)
@@ -267,6 +283,7 @@ class InFlight:
     def clear(self) -> None:
         """Remove everything, because the table is not used any more: queues and pops refer to each other."""
         for queue in self._by_number.values():
+            self.pops.end(queue.group)
             queue.pops.clear()
             queue.moved.clear()
             queue.order.clear()
@@ -284,13 +301,14 @@ class InFlight:
         while True:
             while self._due_now:
                 pop = self._due_now[0]
-                if pop.due_ms <= now_ms and pop in self._by_due.get(pop.due_ms, ()):
+                if pop.due_ms <= now_ms and self._is_scheduled(pop):
                     return pop
                 self._due_now.popleft()
             due_ms = self.next_due_ms()
             if due_ms is None or due_ms > now_ms:
                 return None
-            self._due_now.extend(self._by_due[due_ms])
+            pops = self._by_due[due_ms]
+            self._due_now.extend(pops if isinstance(pops, dict) else (pops,))
 
     def next_due_ms(self) -> int | None:
         """Return when the next pop is due, in ms since 1970; None if nothing is in flight."""
@@ -302,19 +320,26 @@ class InFlight:
 
     def _schedule(self, pop: Pop) -> None:
         pops = self._by_due.get(pop.due_ms)
-        if pops is None:
-            pops = self._by_due[pop.due_ms] = {}
+        if isinstance(pops, dict):
+            pops[pop] = None
+        elif pops is not None:
+            self._by_due[pop.due_ms] = {pops: None, pop: None}
+        else:
+            self._by_due[pop.due_ms] = pop
             heapq.heappush(self._dues, pop.due_ms)
             if len(self._dues) > 2 * len(self._by_due) + _STALE_DUES:
                 self._dues = sorted(self._by_due)
-        pops[pop] = None
 
     def _unschedule(self, pop: Pop) -> None:
         pops = self._by_due.get(pop.due_ms)
-        if pops is not None:
+        if isinstance(pops, dict):
             pops.pop(pop, None)
-            if not pops:
-                del self._by_due[pop.due_ms]
+        if pops is pop or pops == {}:
+            del self._by_due[pop.due_ms]
+
+    def _is_scheduled(self, pop: Pop) -> bool:
+        pops = self._by_due.get(pop.due_ms)
+        return pop in pops if isinstance(pops, dict) else pops is pop
 
 
 def shifted(bits: int, places: int) -> int:

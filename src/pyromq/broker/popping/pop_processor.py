@@ -147,9 +147,10 @@ class PopProcessor:
     def _pop(self, header: PopMessage, wanted: Filter) -> _Round:
         """Hand out messages of the topic's queues, up to the request's limit.
 
-        Raises `NotInMemory`, with nothing handed out.
+        Raises `NotInMemory` or `PopsInFlight`, with nothing handed out.
         """
         table, store = self._table, self._store
+        table.check_room(header.consumer_group)
         queues = self._queues(header)
         if header.order:
             queues = [queue for queue in queues if not self._is_held(queue, header)]

@@ -10,10 +10,10 @@ from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.popping.in_flight import InFlight, Pop, PoppedQueue
 from pyromq.broker.popping.pop_journal import PopJournal
 from pyromq.clock import Clock
-from pyromq.errors import InvalidReceiptHandle, ReceiptHandleExpired, StoreNotWritable
+from pyromq.errors import InvalidReceiptHandle, LimitReached, PopsInFlight, ReceiptHandleExpired, StoreNotWritable
 from pyromq.logs import logger_of
 from pyromq.net.tasks import Alarm
-from pyromq.remoting.receipt_handle import ReceiptHandle, check_offset, offsets_in
+from pyromq.remoting.receipt_handle import ReceiptHandle, bits_from, check_offset, offsets_in
 from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
@@ -30,8 +30,10 @@ class PopTable:
     is valid without the journal; then a kill of the broker redelivers its message. `alarm` rings when a pop is due.
     """
 
-    def __init__(self, store: MessageStore, offsets: ConsumerOffsets, folder: Path, *, clock: Clock) -> None:
-        self.in_flight = InFlight()
+    def __init__(
+        self, store: MessageStore, offsets: ConsumerOffsets, folder: Path, *, clock: Clock, most_pops: int
+    ) -> None:
+        self.in_flight = InFlight(most_pops)
         self.alarm = Alarm(clock)
         self.journal_alarm = Alarm(clock)
         self._store = store
@@ -65,8 +67,7 @@ class PopTable:
         for queue in self.in_flight:
             end = self._store.next_offset(queue.topic, queue.queue_id)
             for pop in list(queue.leases()):
-                lost = pop.leased >> max(0, end - pop.start) << max(0, end - pop.start)
-                if lost:
+                if lost := bits_from(pop.leased, pop.start, end):
                     self.in_flight.finish(pop, lost)
             queue.next_offset = min(queue.next_offset, end)
             self._commit(queue)
@@ -166,6 +167,19 @@ class PopTable:
 
     # -- messages
 
+    def check_room(self, group: str) -> None:
+        """Raise `PopsInFlight` if a group, or all groups together, have as many unfinished pops as they may."""
+        pops = self.in_flight.pops
+        try:
+            pops.check(group, text="")
+        except LimitReached as error:
+            raise PopsInFlight(
+                pops.setting,
+                pops.limit,
+                f"group {group} has {pops.of(group)} unfinished pops, of {pops.used} of all groups: acknowledge"
+                " messages, or pop more of them with one request",
+            ) from error
+
     def hand_out(self, pop: Pop, next_offset: int) -> None:
         """Hand out the messages of a pop. Raises `StoreNotWritable`: then nothing has changed."""
         self._journal.note_pop(pop, next_offset)
@@ -189,8 +203,7 @@ class PopTable:
         """
         queue = self.in_flight.find(group, topic, handle.queue_id)
         if queue is None:
-            committed = self._offsets.find(group, topic, handle.queue_id) or 0
-            return bits >> max(0, committed - handle.start) << max(0, committed - handle.start)
+            return bits_from(bits, handle.start, self.committed(group, topic, handle.queue_id))
         pop = queue.pop_at(handle.start, handle.pop_ms)
         if pop is not None and (leased := bits & pop.leased):
             self.finish(pop, leased)
@@ -202,12 +215,14 @@ class PopTable:
     def change(self, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int) -> Pop:
         """Let a message become visible in `invisible_ms` from now on; return the pop that holds it.
 
-        Raises `ReceiptHandleExpired`.
+        Raises `ReceiptHandleExpired`, `PopsInFlight`.
         """
         queue = self.in_flight.find(group, topic, handle.queue_id)
         pop = None if queue is None else queue.lease(handle.start, handle.pop_ms, handle.offset)
         if pop is None:
             raise self.expired(group, topic, handle, 1 << handle.offset - handle.start)
+        if pop.parent is None:
+            self.check_room(group)
         now_ms = self._clock.now_ms()
         moved = self.in_flight.move(pop, handle.offset, pop_ms=now_ms, due_ms=now_ms + invisible_ms)
         moved.client_id = None

@@ -304,3 +304,16 @@ async def test_members_are_seen_by_administrators(cluster, consumer):
     assert [each.client_id for each in members.connections] == [consumer.client_id]
     running = await (await cluster.admin()).members.running("workers", consumer.client_id)
     assert [each.topic for each in running.subscriptions] == ["orders"]
+
+
+async def test_a_refusal_for_too_many_pops_in_flight_is_logged_once(cluster, producer, consumer, caplog):
+    cluster.broker.pops.in_flight.pops.limit = 2
+    await send(producer, b"a", b"b", b"c")
+    [message] = await consumer.receive(1, wait_seconds=30)
+    assert await consumer.receive(wait_seconds=0.3) == []
+    assert [each.message.partition(":")[0] for each in caplog.records if "simple" in each.name] == [
+        "group workers receives nothing from broker broker-a"
+    ]
+    assert "group workers has 1 unfinished pops, of 1 of all groups: acknowledge messages" in caplog.text
+    await consumer.ack(message)
+    assert len(await consumer.receive(1, wait_seconds=30)) == 1

@@ -82,6 +82,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
         self._clock = clock = clock or SystemClock()
         self._topics: dict[str, tuple[Wanted, Callable[[bytes], Any] | None, int]] = {}
         self._turn = 0
+        self._is_refused = False  # whether the last pop was refused; logged once
         self.damaged_count = 0  # damaged records received since the start, also repeatedly
         nothing = ConsumerInternals(config, {}, self._entry, dict, dict, lambda offsets: None, lambda: None)
         self._status = ConsumerStatusProcessor(nothing, clock, names)
@@ -256,6 +257,11 @@ class AsyncSimpleConsumer(AsyncLifespan):
                 self._cluster.leave_out(place.broker_name, error)
                 failure, failed = error, failed + 1
                 continue
+            if popped.refusal is not None and not self._is_refused:
+                logger.warning(
+                    "group %s receives nothing from broker %s: %s", self.group, place.broker_name, popped.refusal
+                )
+            self._is_refused = popped.refusal is not None
             if popped.damaged:
                 self.damaged_count += popped.damaged
                 logger.error("group %s: %d damaged messages in %s", self.group, popped.damaged, place.topic)

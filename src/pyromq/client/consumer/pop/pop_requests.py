@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.clock import Clock
-from pyromq.errors import CodeNotSupported, MQError, ResponseCode, StoreCorrupt
+from pyromq.errors import CodeNotSupported, MQError, ResponseCode, StoreCorrupt, from_response
 from pyromq.filter.filter import Wanted
 from pyromq.message import MessageQueue, StoredMessage
 from pyromq.record import decode, decode_all
@@ -48,10 +48,14 @@ class PopPlace:
 
 @dataclass(frozen=True, slots=True)
 class Popped:
-    """Messages that a pop has handed out, each with its receipt handle, and the number of damaged records."""
+    """Messages that a pop has handed out, each with its receipt handle, and the number of damaged records.
+
+    `refusal` is the broker's text if it hands out nothing because the group has too many pops in flight, or waiting.
+    """
 
     messages: list[StoredMessage]
     damaged: int = 0
+    refusal: str | None = None
 
 
 class PopRequests:
@@ -80,7 +84,8 @@ class PopRequests:
         response = await self._ask(place, header)
         response.check(*NOTHING_POPPED, _FULL)
         if response.code:
-            return Popped([])
+            refusal = str(from_response(response.code, response.remark)) if response.code == _FULL else None
+            return Popped([], refusal=refusal)
         return self._decoded(place, response, wanted)
 
     async def arrival(self, place: PopPlace, wait_seconds: float) -> bool:

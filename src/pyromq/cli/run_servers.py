@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from pyromq.proxy.proxy import Proxy
     from pyromq.proxy.proxy_config import ProxyConfig
 
+logger = logger_of(__name__)
+
 NAMESRV_PORT = 9876  # default port of a name server, which clients use
 EVERYWHERE = ("0.0.0.0", "::")
 CONSOLE_SECONDS = 5.0  # longest wait for the end of the console process, which is then killed
@@ -102,7 +104,9 @@ async def serve_both(
         click.echo(f"try          pyromq send greetings 'hello world'{option}")
         click.echo(f"             pyromq consume greetings --from beginning{option}")
         if console is not None:
-            await stack.enter_async_context(_child_process([*console, "--namesrv", f"{local}:{name_server.port}"]))
+            await stack.enter_async_context(
+                _child_process("console", [*console, "--namesrv", f"{local}:{name_server.port}"])
+            )
         await _until_stopped()
 
 
@@ -124,7 +128,9 @@ async def _start_proxy(stack: AsyncExitStack, proxy: ProxyBeside, *, host: str, 
     with listening:
         number = listening.fileno()
         command = [*proxy.command, "--namesrv", namesrv, "--listening", str(number)]
-        await stack.enter_async_context(_child_process(command, variables=proxy.variables, descriptors=(number,)))
+        await stack.enter_async_context(
+            _child_process("proxy", command, variables=proxy.variables, descriptors=(number,))
+        )
         click.echo(f"gRPC         {join_address(*listening.getsockname()[:2])}")
 
 
@@ -194,19 +200,22 @@ async def _serve_replica(stack: AsyncExitStack, config: BrokerConfig, metrics: M
 
 @asynccontextmanager
 async def _child_process(
-    command: list[str], *, variables: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()
+    name: str, command: list[str], *, variables: Mapping[str, str] | None = None, descriptors: Sequence[int] = ()
 ) -> AsyncIterator[None]:
-    """Run a child process until the context exits. If this process dies, the end of the child's standard input ends the
-    child.
+    """Run a child process until the context exits, and log an error if the child ends before.
+
+    If this process dies, the end of the child's standard input ends the child.
     """
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         *command, stdin=pipe, start_new_session=True, env={**os.environ, **(variables or {})}, pass_fds=descriptors
     )
     assert process.stdin is not None
+    watching = asyncio.create_task(_report_end(process, name), name=f"end of the {name}")
     try:
         yield
     finally:
+        watching.cancel()
         process.stdin.close()
         try:
             async with asyncio.timeout(CONSOLE_SECONDS):
@@ -216,9 +225,14 @@ async def _child_process(
             await process.wait()
 
 
+async def _report_end(process: asyncio.subprocess.Process, name: str) -> None:
+    code = await process.wait()
+    logger.error("the %s ended with exit code %d; name server and broker run on, restart `pyromq serve`", name, code)
+
+
 async def _start(stack: AsyncExitStack, server: Any, *, option: str) -> Any:
     """Start a server. If the server cannot listen, the error also names the option to change."""
-    host = "--metrics-host" if option == "--metrics-port" else "--host"
+    host = "--metrics-host" if option.endswith("metrics-port") else "--host"
     try:
         return await stack.enter_async_context(server)
     except UsageError as error:
@@ -238,7 +252,8 @@ async def _start_metrics(
         from pyromq.metrics.endpoint import MetricsEndpoint  # imported late: servers without metrics do not load it
 
         endpoint = MetricsEndpoint([server.metrics() for server in servers], config)
-        await _start(stack, endpoint, option="--metrics-port")
+        # Only a proxy that `serve` started is quiet: its user gave options of `serve`.
+        await _start(stack, endpoint, option="--grpc-metrics-port" if is_quiet else "--metrics-port")
         if not is_quiet:
             click.echo(f"metrics      http://{endpoint.address}/metrics")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from pyromq.client.cluster.name_servers import addresses_of
 from pyromq.console.security.client_address import check_networks
 from pyromq.errors import UsageError
 from pyromq.metrics.config import MetricsConfig
@@ -43,6 +44,7 @@ class ConsoleConfig:
         if self.tls_key is not None and self.tls_cert is None:
             raise UsageError(f"key {self.tls_key} is given without its certificate; give --cert, too")
         check_networks(self.proxies)
+        addresses_of(self.namesrv)  # raises `UsageError`
         for name in ("snapshot_seconds", "sample_seconds", "session_hours", "doctor_seconds", "search_seconds"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
 
+from pyromq.net.address_server import parse_addresses
 from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.tls.tls_server import ServerTlsConfig
 from pyromq.server_settings import check_ranges, setting
@@ -17,7 +18,7 @@ GRPC_PORT = 8081  # the port that clients of RocketMQ 5 use
 class ProxyConfig:
     """Where the proxy listens, and where name servers and accounts are."""
 
-    namesrv: str  # name servers, `host:port` joined by `;`
+    namesrv: str  # name servers, `host:port` joined by `;`, or the URL of an address server
     host: str = setting("127.0.0.1")  # address to listen on
     port: int = setting(GRPC_PORT, range=(0, 65535))  # 0: any free port
     advertised: str | None = None  # `host:port` that clients connect to; None: the address that each client asked
@@ -31,3 +32,4 @@ class ProxyConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        parse_addresses(self.namesrv)  # raises `UsageError`, before a client connects in vain

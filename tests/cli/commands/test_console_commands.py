@@ -96,3 +96,9 @@ def test_an_address_that_others_reach_needs_accounts_and_tls(tmp_path, capsys):
     assert run([*account, "--password-file", str(tmp_path / "password")]) == 0
     assert run(["console", *of]) == 1
     assert "to 0.0.0.0 in clear text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("namesrv", ["garbage", "127.0.0.1:1;a:99999", ";"])
+def test_what_is_no_address_of_a_name_server_is_refused(tmp_path, capsys, namesrv):
+    assert run(["console", "--namesrv", namesrv, "--port", "0", "--data", str(tmp_path)]) == 1
+    assert "host:port" in capsys.readouterr().err

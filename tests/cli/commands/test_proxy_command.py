@@ -1,14 +1,17 @@
 """`pyromq proxy`, and the proxy that `pyromq serve` starts, as operators start them."""
 
 import os
+import signal
 import socket
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
 from tests.certificates import Authority
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 if find_spec("hpack") is None:  # the extra `grpc` is not installed
     pytest.skip("the extra `grpc` is not installed", allow_module_level=True)
@@ -69,6 +72,14 @@ def test_a_missing_package_names_the_install_command(refused, monkeypatch):
         (("--client-ca", __file__), "--server-cert"),
         (("--server-cert", __file__), "test_proxy_command.py"),
         (("--data", __file__), "--data"),
+        (("--port", "many"), "'many' is not a whole number"),
+        (("--metrics-port", "-1"), "-1 is out of range"),
+        (("--log-level", "loud"), "--log-level"),
+        (("--namesrv", "garbage"), "'garbage' is not host:port"),
+        (("--namesrv", "127.0.0.1:1;a:99999"), "'a:99999' is not host:port"),
+        (("--namesrv", ";"), "no name server address"),
+        (("--output", "json"), "--output"),
+        (("more",), "more"),
     ],
     ids=lambda value: value[0][2:] if isinstance(value, tuple) else "",
 )
@@ -84,6 +95,37 @@ def test_client_certificates_need_their_authority(refused, tmp_path):
     assert "need the authority" in told
 
 
+@pytest.mark.parametrize("arguments", [("--port", "many"), ("--output", "json"), ("more",)])
+def test_a_wrong_command_line_has_exit_code_2(cli, arguments):
+    assert cli("proxy", *arguments).code == 2
+
+
+def test_what_keeps_a_proxy_from_starting_has_exit_code_1(cli, tmp_path):
+    assert cli("proxy", "--data", str(tmp_path), "--port", "0", "--host", "203.0.113.9").code == 1
+
+
+def test_a_metrics_port_in_use_names_the_option(refused, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        told = refused("--data", tmp_path, "--port", "0", "--metrics-port", taken.getsockname()[1])
+    assert "choose another with --metrics-port" in told
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_proxy_while_a_client_is_connected(start_process, tmp_path, unused_port, number):
+    process = start_process("proxy", *NAMESRV, "--data", tmp_path, "--port", unused_port)
+    banner = [process.stdout.readline() for _ in range(3)]
+    assert banner[:2] == [f"gRPC         127.0.0.1:{unused_port}\n", "name servers 127.0.0.1:1\n"]
+    assert banner[2].startswith("ready in")
+    with socket.create_connection(("127.0.0.1", unused_port)) as client:
+        assert is_served(unused_port)
+        process.send_signal(number)
+        assert process.wait(PATIENCE_SECONDS) == 0
+        client.settimeout(PATIENCE_SECONDS)
+        while client.recv(1000):
+            pass  # the proxy's settings and farewell, then the end
+    assert (process.stdout.read(), process.stderr.read()) == ("", "")
+
+
 @pytest.mark.slow
 def test_serve_starts_a_proxy_with_metrics_that_ends_with_it(serve, unused_port):
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -92,11 +134,31 @@ def test_serve_starts_a_proxy_with_metrics_that_ends_with_it(serve, unused_port)
 
     assert f"gRPC         127.0.0.1:{unused_port}" in server.banner
     assert is_served(unused_port)
-    with urlopen(f"http://127.0.0.1:{metrics}/metrics") as answer:
-        assert 'method="Heartbeat",status="OK"} 1' in answer.read().decode()
+    wait_until(lambda: metrics_of(metrics))  # the port of the metrics is opened after that of clients
+    assert 'method="Heartbeat",status="OK"} 1' in metrics_of(metrics)
     assert server.stop() == (0, "")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", unused_port)).close()
+
+
+def metrics_of(port):
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            return answer.read().decode()
+    except URLError:
+        return ""
+
+
+@pytest.mark.slow
+def test_serve_reports_the_end_of_its_proxy_and_runs_on(serve, unused_port):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = serve("--grpc-port", unused_port, "--grpc-metrics-port", port)
+        lines = [server.process.stderr.readline() for _ in range(2)]
+    assert f"port {port} at 127.0.0.1 is in use" in lines[0]
+    assert "choose another with --grpc-metrics-port" in lines[0]
+    assert "the proxy ended with exit code 1; name server and broker run on" in lines[1]
+    assert server.stop() == (0, "")
 
 
 def test_serve_refuses_a_port_in_use_that_was_chosen(call, tmp_path):

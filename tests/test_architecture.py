@@ -55,7 +55,10 @@ MAY_USE: dict[str, set[str]] = {
     "speedups": {"platforms"},
     **{role: WORDS | MECHANISMS | {"net"} for role in ROLES},
     **{role: WORDS | MECHANISMS | {"net"} | PERMISSIONS | METRICS for role in ("nameserver", "broker")},
-    "proxy": WORDS | PERMISSIONS | METRICS | {"remoting", "net", "client", "filter", "store.disk", "store.worker"},
+    "proxy": WORDS
+    | PERMISSIONS
+    | METRICS
+    | {"speedups", "remoting", "net", "client", "filter", "store.disk", "store.worker"},
     "testing": WORDS | MECHANISMS | {"net"} | ROLES,
     "spark": WORDS | {"client", "net.connection_config", "filter", "speedups"},
     "celery": WORDS | {"client", "net.connection_config"},

@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import chain
 
 from pyromq.errors import CodeNotSupported, MQError, ResponseCode
 from pyromq.excerpt import excerpt
 from pyromq.filter.filter import filter_of
 from pyromq.logs import logger_of
-from pyromq.message import MessageQueue, StoredMessage
+from pyromq.message import MessageQueue
 from pyromq.net.tasks import Tasks
 from pyromq.proxy.acknowledgements import Acknowledgements, acknowledge_one, ask_broker
 from pyromq.proxy.client_table import GrpcClient
@@ -26,18 +26,16 @@ from pyromq.proxy.cluster_access import TIMEOUT_SECONDS, ClusterAccess, expressi
 from pyromq.proxy.grpc_dispatch import Caller, answers_call, in_turns
 from pyromq.proxy.grpc_refusal import GrpcRefusal, ok, status_of
 from pyromq.proxy.http2.frames import MAX_FRAME
-from pyromq.proxy.http2.grpc_stream import WORK_COPIES, GrpcStream
+from pyromq.proxy.http2.grpc_stream import WORK_COPIES, GrpcStream, prefixed
+from pyromq.proxy.popped_messages import PoppedMessages
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
-from pyromq.proxy.received_messages import fill_message
 from pyromq.proxy.route_service import check_group_name
 from pyromq.proxy.sent_messages import check_topic_name, seconds_of
-from pyromq.record import decode_all
 from pyromq.remoting.command import Response
 from pyromq.remoting.headers import (
     ChangeInvisibleTimeResponse,
     PopMessage,
-    PopMessageResponse,
     SendMessageBack,
 )
 from pyromq.remoting.headers.pop_headers import (
@@ -46,7 +44,7 @@ from pyromq.remoting.headers.pop_headers import (
     MIN_INVISIBLE_SECONDS,
     NOTHING_POPPED,
 )
-from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, check_offset, parse_receipt_handle
+from pyromq.remoting.receipt_handle import ReceiptHandle, check_offset, parse_receipt_handle
 
 logger = logger_of(__name__)
 
@@ -69,14 +67,6 @@ class _Receive:
     max_attempts: int  # deliveries before a dead letter. pyromq's brokers count too, Java's leave this to the proxy
 
 
-class _Delivery(NamedTuple):
-    """A popped message, and which attempt to consume it this is."""
-
-    message: StoredMessage
-    handle: ReceiptHandle
-    attempt: int
-
-
 class ReceiveService:
     """Answers ReceiveMessage, and the calls that acknowledge, delay or give up received messages."""
 
@@ -94,17 +84,17 @@ class ReceiveService:
         """Pop messages and send them one by one, as the client takes them."""
         receive = await _checked(caller, request)
         client = await self._client(caller, request)
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        client.receives.add(ended)
         popping = asyncio.ensure_future(
             caller.access.cluster.ask_master(
                 receive.queue, receive.header, timeout=receive.poll_seconds + TIMEOUT_SECONDS
             )
         )
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        popping.add_done_callback(lambda _: None if ended.done() else ended.set_result(None))
+        client.receives.add(ended)
         give_back = partial(self._give_back_popped, caller.access, receive)
         try:
-            first: set[asyncio.Future[Any]] = {popping, ended}
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            await ended
         except asyncio.CancelledError:
             popping.add_done_callback(give_back)
             raise
@@ -128,25 +118,25 @@ class ReceiveService:
         except CodeNotSupported as error:
             text = f"broker {receive.queue.broker_name} has no pop; RocketMQ 5 or pyromq has. Consume with a 4.9 client"
             raise GrpcRefusal(proto.UNSUPPORTED, text) from error
-        infos, popped = _popped(response, receive)
-        messages = []
-        for message in popped:
-            handle, attempts = infos.handle(message), infos.attempts(message)
-            if receive.header.order or attempts < receive.max_attempts:
-                messages.append(_Delivery(message, handle, attempts + 1))
-            else:
-                bury = _bury(caller.access, receive.group, receive.queue.topic, handle, message.message_id)
-                self._tasks.start(bury, name="make a dead letter")
-        if not messages:
+        popped = _popped(response, receive)
+        dead: set[ReceiptHandle] = set()
+
+        def bury(handle: ReceiptHandle, message_id: str) -> None:
+            dead.add(handle)
+            burying = _bury(caller.access, receive.group, receive.queue.topic, handle, message_id)
+            self._tasks.start(burying, name="make a dead letter")
+
+        parts = popped.encoded(None if receive.header.order else receive.max_attempts, bury)
+        if (first := next(parts, None)) is None:
             _answer_nothing(caller)
             return
         stream = caller.stream
         if stream.connection.is_over_share:
-            self._give_back(caller.access, receive, [each.handle for each in messages])
+            self._give_back(caller.access, receive, [each for each in popped.handles() if each not in dead])
             raise GrpcRefusal(proto.TOO_MANY_REQUESTS, "earlier messages are not read; receive less at once")
         stream.connection.keep(stream, len(response.body) * WORK_COPIES)
-        if not await _send_messages(caller, receive.queue.topic, messages):
-            self._give_back(caller.access, receive, [each.handle for each in messages])
+        if not await _send_messages(caller, chain([first], parts)):
+            self._give_back(caller.access, receive, [each for each in popped.handles() if each not in dead])
             return
         stream.send(_last_answer(caller))
         stream.finish()
@@ -169,8 +159,7 @@ class ReceiveService:
     def _give_back_popped(self, access: ClusterAccess, receive: _Receive, popping: asyncio.Future[Response]) -> None:
         if popping.cancelled() or popping.exception() is not None or popping.result().code != ResponseCode.SUCCESS:
             return
-        infos, messages = _popped(popping.result(), receive)
-        self._give_back(access, receive, [infos.handle(each) for each in messages])
+        self._give_back(access, receive, _popped(popping.result(), receive).handles())
 
     def _give_back(self, access: ClusterAccess, receive: _Receive, handles: Sequence[ReceiptHandle]) -> None:
         """Let messages that reached no client become visible at once."""
@@ -282,24 +271,23 @@ async def _checked(caller: Caller, request: service.ReceiveMessageRequest) -> _R
     return _Receive(group, MessageQueue(topic, broker, -1), header, poll, config.retry_max_times + 1)
 
 
-async def _send_messages(caller: Caller, topic: str, messages: Iterable[_Delivery]) -> bool:
+async def _send_messages(caller: Caller, parts: Iterable[bytes]) -> bool:
     """Send a receive's messages as the client takes them. Return whether the client has taken all.
 
     Clients drop all messages of a call that breaks.
     """
     caller.count(status := ok())
-    ready, size = [service.ReceiveMessageResponse(status=status).SerializeToString()], 0
-    for each in messages:
+    ready = [prefixed(service.ReceiveMessageResponse(status=status).SerializeToString())]
+    size = 0
+    for each in parts:
         if size >= MAX_FRAME:
-            caller.stream.send(*ready)
+            caller.stream.send_prefixed(b"".join(ready))
             ready, size = [], 0
             if not await _has_room(caller.stream):
                 return False
-        answer = service.ReceiveMessageResponse()
-        fill_message(answer.message, each.message, topic, handle=each.handle, attempt=each.attempt)
-        ready.append(answer.SerializeToString())
-        size += len(ready[-1])
-    caller.stream.send(*ready)
+        ready.append(each)
+        size += len(each)
+    caller.stream.send_prefixed(b"".join(ready))
     return await _has_room(caller.stream)
 
 
@@ -311,10 +299,8 @@ async def _has_room(stream: GrpcStream) -> bool:
         return False
 
 
-def _popped(response: Response, receive: _Receive) -> tuple[PopInfos, list[StoredMessage]]:
-    broker = receive.queue.broker_name
-    infos = PopInfos(response.header(PopMessageResponse), broker)
-    return infos, decode_all(response.body, broker_name=broker)
+def _popped(response: Response, receive: _Receive) -> PoppedMessages:
+    return PoppedMessages(response, receive.queue.topic, receive.queue.broker_name)
 
 
 def _answer_nothing(caller: Caller) -> None:

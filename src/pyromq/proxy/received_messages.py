@@ -18,7 +18,7 @@ from pyromq.remoting.receipt_handle import ReceiptHandle
 
 _GZIP = b"\x1f\x8b"
 # Properties that applications do not see, though their names are not reserved in 4.9. Source: 5.3.3, MessageConst.
-_HIDDEN = RESERVED_PROPERTIES | {
+HIDDEN = RESERVED_PROPERTIES | {
     Property.SHARDING_KEY,
     Property.TRANSACTION_CHECK_TIMES,
     Property.CHECK_IMMUNITY_SECONDS,
@@ -49,7 +49,7 @@ def fill_message(
     system.message_type = _kind_of(properties, message.sys_flag)
     system.body_encoding = encoding
     system.body_digest.type = proto.MD5
-    system.body_digest.checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
+    system.body_digest.checksum = checksum_of(body)
     if tag := properties.get(Property.TAGS):
         system.tag = tag
     system.keys.extend(message.keys)
@@ -65,8 +65,13 @@ def fill_message(
         _set_ms(system.invisible_duration, handle.invisible_ms)
     _set_optional(system, properties)
     for name, value in properties.items():
-        if name not in _HIDDEN:
+        if name not in HIDDEN:
             found.user_properties[name] = value
+
+
+def checksum_of(body: bytes) -> str:
+    """Return the MD5 of a body as clients compare it."""
+    return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
 
 
 def _set_ms(time: Timestamp | Duration, ms: int) -> None:

@@ -192,6 +192,21 @@ class PopInfos:
             log_offset=message.log_offset,
         )
 
+    @property
+    def has_counts(self) -> bool:
+        """Whether the response says how often messages were handed out before."""
+        return bool(self._counts)
+
+    def handle_begins(self) -> dict[int, bytes]:
+        """Return how the receipt handles of messages of the popped topic begin, up to the offset, by queue id."""
+        response = self._response
+        words = f"{response.pop_ms} {response.invisible_ms} {response.revive_queue} {NORMAL} {self._broker_name}"
+        return {
+            int(queue_id): f"{start} {words} {queue_id} ".encode()
+            for (retry, queue_id), start in self._starts.items()
+            if retry == NORMAL and queue_id.isdecimal()
+        }
+
     def attempts(self, message: StoredMessage) -> int:
         """Return how often the message has been handed out before: by earlier orderly pops, or as retries."""
         retry, queue_id = retry_of(message.topic), message.queue_id

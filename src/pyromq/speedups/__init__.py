@@ -19,6 +19,7 @@ KEPT_BYTES = 16 << 20  # bytes of freed memory that a process keeps: three or fo
 UNITS = (
     "codec",
     "decoding",
+    "received",
     "records",
     "batches",
     "intake",

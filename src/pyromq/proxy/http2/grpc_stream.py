@@ -24,6 +24,11 @@ _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MAX_DIGITS = 8  # digits of a gRPC timeout
 
 
+def prefixed(message: bytes) -> bytes:
+    """Return a message with its prefix, as a stream sends it."""
+    return PREFIX.pack(0, len(message)) + message
+
+
 class GrpcStream:
     """A call between its header fields and its status.
 
@@ -193,9 +198,12 @@ class GrpcStream:
 
     def send(self, *messages: bytes) -> None:
         """Send messages, when the client's windows have room for them. Several may share a frame."""
+        self.send_prefixed(b"".join(map(prefixed, messages)))
+
+    def send_prefixed(self, part: bytes) -> None:
+        """Send messages that have their prefixes already."""
         if not self.is_closed and self._ending is None:
             self._start()
-            part = b"".join([piece for each in messages for piece in (PREFIX.pack(0, len(each)), each)])
             self._outgoing.append(part)
             self.unsent += len(part)
             self.pump()

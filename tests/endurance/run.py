@@ -30,6 +30,7 @@ from tests.failover.load import Load
 LIVING, KILLED = "living", "killed"
 SENDERS = 10  # of a load: two of each kind
 CALIBRATION_SECONDS = 5.0
+SHOWN_FAULTS = 5  # of a round, while the run goes on
 
 
 @dataclass
@@ -77,11 +78,14 @@ async def endure(
                         round_seconds, pause_seconds=pause_seconds, seed=report.rounds, kill_after=after
                     )
                     outcomes[cluster.name] = group.create_task(work)
+            known = len(report.faults)
             for name, outcome in outcomes.items():
                 report.take(outcome.result(), name)
             print(
                 f"round {report.rounds}, {(time.monotonic() - measurements.began) / 60:.1f} min: {report.sent} sent,"
                 f" {report.confirmed} confirmed, {len(report.faults)} faults",
+                *report.faults[known : known + SHOWN_FAULTS],
+                sep="\n  ",
                 flush=True,
             )
         watch.cancel()
@@ -138,7 +142,8 @@ def main() -> int:
         )
     verdicts = report.measurements.verdicts()
     print("\n".join(text for _, text in verdicts))
-    print("\n".join(report.faults[:50]))
+    if report.faults:
+        print("\n".join(report.faults[:50]))
     chosen.to.parent.mkdir(parents=True, exist_ok=True)
     draw(report.measurements, report.kills, chosen.to)
     rising = sum(not is_flat for is_flat, _ in verdicts)

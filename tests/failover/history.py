@@ -83,6 +83,14 @@ class Stored(Line, frozen=True):
     body: str
 
 
+class Deleted(Line, frozen=True):
+    """Retention has deleted the messages of a queue before this offset."""
+
+    topic: str
+    queue: int
+    before: int
+
+
 class Accident(Line, frozen=True):
     """Something was done to a process or to a link. `what` is the same for all accidents of one kind."""
 
@@ -91,7 +99,7 @@ class Accident(Line, frozen=True):
     whom: str = ""
 
 
-AnyLine = Sent | Seen | Began | Stored | Accident
+AnyLine = Sent | Seen | Began | Stored | Deleted | Accident
 _L = TypeVar("_L", bound=Line)
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.failover.judge FILE
 
-Repeated deliveries are no fault: they are counted.
+Repeated deliveries are no fault: they are counted. A message that retention has deleted was where groups saw it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 
-from tests.failover.history import Accident, Began, History, Outcome, Seen, Sent, Stored
+from tests.failover.history import Accident, Began, Deleted, History, Outcome, Seen, Sent, Stored
 
 INFINITE = float("inf")
 TOGETHER_SECONDS = 1.0  # between accidents that happen together, for example to master and etcd
@@ -80,7 +80,7 @@ def judge(history: History, groups: tuple[str, ...] = ()) -> Verdict:
     """Judge a history that ends with a scan of all queues. `groups` must have got all that is confirmed."""
     sends, seen = history.of(Sent), history.of(Seen)
     confirmed = [each for each in sends if each.outcome is Outcome.CONFIRMED]
-    stored: dict[Place, str] = {(each.topic, each.queue, each.offset): each.body for each in history.of(Stored)}
+    stored = _stored(history, seen)
     begun = sorted(history.of(Began), key=lambda each: each.epoch)
     faults = [
         *_lost_or_moved(confirmed, stored),
@@ -99,6 +99,16 @@ def judge(history: History, groups: tuple[str, ...] = ()) -> Verdict:
     pause = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
     pauses = _pauses(times, history.of(Accident))
     return Verdict(faults, len(sends), len(confirmed), len(begun), +repeats, pause, pauses)
+
+
+def _stored(history: History, seen: list[Seen]) -> dict[Place, str]:
+    """Return the message of each place; of a place that retention has deleted, what a group saw there first."""
+    deleted = {(each.topic, each.queue): each.before for each in history.of(Deleted)}
+    stored: dict[Place, str] = {(each.topic, each.queue, each.offset): each.body for each in history.of(Stored)}
+    for each in seen:
+        if each.offset < deleted.get((each.topic, each.queue), 0):
+            stored.setdefault((each.topic, each.queue, each.offset), each.body)
+    return stored
 
 
 def _pauses(times: list[float], accidents: list[Accident]) -> dict[str, list[float]]:

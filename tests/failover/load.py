@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
-from tests.failover.history import History, Kind, Outcome, Seen, Sent, Stored
+from tests.failover.history import Deleted, History, Kind, Outcome, Seen, Sent, Stored
 from tests.waiting import PATIENCE_SECONDS
 
 from pyromq import (
@@ -157,6 +157,7 @@ class Load:
                             self.history.write(Stored(topic, queue.queue_id, message.queue_offset, body))
                         assert result.next_offset > offset, f"no progress at {offset} of {end} in {queue}"
                         offset = result.next_offset
+                    self.history.write(Deleted(topic, queue.queue_id, before=await scanner.min_offset(queue)))
 
     def _undelivered(self) -> bool:
         confirmed = {each.body for each in self.history.of(Sent) if each.outcome is Outcome.CONFIRMED}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from tests.failover.history import Accident, Began, History, Kind, Outcome, Seen, Sent, Stored
+from tests.failover.history import Accident, Began, Deleted, History, Kind, Outcome, Seen, Sent, Stored
 from tests.failover.judge import What, judge
 
 A, B = "127.0.0.1:1", "127.0.0.1:2"
@@ -192,3 +192,24 @@ def test_a_history_is_the_same_after_it_was_saved(made, tmp_path):
     history = History(made.lines)
     history.save(tmp_path / "history")
     assert History.load(tmp_path / "history").lines == history.lines
+
+
+def test_a_message_that_retention_deleted_was_where_groups_saw_it(made):
+    for body in ("a0", "a1"):
+        made.drop(Stored, body)
+    assert made.faults() == {What.LOST, What.GONE}
+    made.add(Deleted("t", 0, before=2))
+    assert made.faults() == set()
+
+
+def test_a_message_that_no_group_saw_before_retention_deleted_it_is_lost(made):
+    made.drop(Stored, "a0")
+    made.drop(Seen, "a0")
+    made.add(Deleted("t", 0, before=2))
+    assert made.faults() == {What.LOST, What.UNDELIVERED}
+
+
+def test_groups_that_saw_different_messages_at_a_deleted_place_are_a_fault(made):
+    made.drop(Stored, "a0")
+    made.add(Seen("h", "t", 0, 0, "a1", 1.5), Deleted("t", 0, before=1))
+    assert What.GONE in made.faults()

@@ -9,7 +9,14 @@ from tests.waiting import PATIENCE_SECONDS
 
 from pyromq.broker.broker import Broker
 from pyromq.errors import ResponseCode
-from pyromq.remoting.headers import CleanQueues, DeleteExpiredLog, DeleteExpiredLogResponse, MinOffset, OffsetResponse
+from pyromq.remoting.headers import (
+    CleanQueues,
+    DeleteExpiredLog,
+    DeleteExpiredLogResponse,
+    DeleteTopic,
+    MinOffset,
+    OffsetResponse,
+)
 from pyromq.store.retention import DiskUse
 
 SEGMENT = 1 << 16
@@ -60,6 +67,35 @@ async def test_messages_of_last_week_are_gone(running, clock, caller_to):
     again = await caller_to(broker)  # the first one was silent for too long
     answer = await again.ask(MinOffset(topic="bulk", queue_id=0))
     assert answer.header(OffsetResponse).offset > 0
+
+
+async def delay_past_deletion(caller, broker, clock):
+    """Deliver a delayed message to topic `orders`, which is deleted meanwhile."""
+    await caller.send("orders", b"late", properties="DELAY\x011")
+    await caller.ask(DeleteTopic(topic="orders"))
+    await clock.advance(1.5)
+    assert broker.store.max_offset("orders", 0) == 1
+
+
+async def test_queues_of_deleted_topics_go_with_their_last_messages(running, clock):
+    broker, caller = running
+    await delay_past_deletion(caller, broker, clock)
+    await fill_log(caller)
+    broker.statistics.sample()
+    await pass_days(clock, broker, 1)
+    assert "orders" in broker.store.topics()
+    await pass_days(clock, broker, 6)
+    assert "orders" not in broker.store.topics()
+    assert broker.statistics.puts_of("orders") is None
+    assert not list((broker.config.data / "consumequeue").glob("orders/*"))
+
+
+async def test_a_topic_without_messages_keeps_its_offsets(running, clock):
+    broker, caller = running
+    await caller.send("orders", b"old")
+    await fill_log(caller)
+    await pass_days(clock, broker, 7)
+    assert broker.store.expired_ends()["orders"] == {0: 1}
 
 
 @pytest.mark.parametrize(

@@ -130,18 +130,22 @@ async def test_midnight_notes_the_totals(statistics, clock):
 async def test_a_deleted_topic_is_forgotten_and_totals_stay(statistics, clock):
     statistics.count_put("orders", 7, 7)
     statistics.count_get("g", "orders", 7, 7)
+    statistics.count_send_back("orders", "g")
     await sample(statistics, clock)
     statistics.forget_topic("orders")
     assert statistics.course("TOPIC_PUT_NUMS", "orders") is None
     assert statistics.course("GROUP_GET_NUMS", "orders@g") is None
+    assert statistics.send_backs_by_group() == []
     assert statistics.put_total.count == 7
 
 
 async def test_a_deleted_group_is_forgotten(statistics, clock):
     statistics.count_get("g", "orders", 7, 7)
+    statistics.count_send_back("orders", "g")
     await sample(statistics, clock)
     statistics.forget_group("g")
     assert statistics.course("GROUP_GET_NUMS", "orders@g") is None
+    assert statistics.send_backs_by_group() == []
 
 
 async def test_latency_is_that_of_all_gets_though_only_slow_ones_are_noted(statistics, clock):

@@ -97,6 +97,9 @@ def _modules(state: SharedState) -> list[BrokerModule]:
     expiring = LogCleaning(
         state.store,
         [*needed, lambda: state.store.confirmed_end if state.role.is_master else state.role.log_needed_from],
+        topics=state.topics,
+        statistics=state.statistics,
+        role=state.role,
         cold_reads=state.cold_reads,
         clock=state.clock,
     )

@@ -1,6 +1,9 @@
 """Deletes expired messages: runs retention in slices, and answers administrators' requests to run retention now.
 
 Messages that wait to be delivered or decided stay in the log, even if the disk is full.
+
+A delayed message that is due after its topic was deleted gets a queue again, as in Java's broker. A master deletes such
+queues when retention has deleted their messages; Java's broker only on the administrator's request 316.
 """
 
 from __future__ import annotations
@@ -8,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pyromq.broker.cold_reads import ColdReads, Fetching
+from pyromq.broker.role import BrokerRole
+from pyromq.broker.statistics import Statistics
+from pyromq.broker.topics import Topics
 from pyromq.clock import Clock
 from pyromq.errors import UsageError
 from pyromq.logs import logger_of
@@ -38,19 +44,46 @@ class LogCleaning:
         store: MessageStore,
         needed: Sequence[Callable[[], int]],
         *,
+        topics: Topics,
+        statistics: Statistics,
+        role: BrokerRole,
         cold_reads: ColdReads,
         clock: Clock,
     ) -> None:
         self.alarm = Alarm(clock)
         self._fetching = Fetching(cold_reads, self.alarm)
+        self._store = store
+        self._topics = topics
+        self._statistics = statistics
+        self._role = role
         self._retention = store.retention
+        self._trims = 0  # of retention, when queues of deleted topics were searched
         self._retention.needs += needed
 
     def step(self) -> float:
         """Run retention for at most `STEP_SECONDS`; return the seconds until the next call."""
         if self._fetching.is_under_way or self._fetching.lacks(self._retention.to_load()):
             return IDLE_SECONDS
-        return IDLE_SECONDS if self._retention.step(STEP_SECONDS) else PAUSE_SECONDS
+        if not self._retention.step(STEP_SECONDS):
+            return PAUSE_SECONDS
+        if self._trims != self._retention.trims:
+            self._trims = self._retention.trims
+            self._delete_abandoned_queues()
+        return IDLE_SECONDS
+
+    def _delete_abandoned_queues(self) -> None:
+        """Delete the queues without messages of topics that do not exist.
+
+        A follower keeps them: its table of topics may be older than its log.
+        """
+        if not self._role.is_master:
+            return
+        unknown = [name for name in self._store.topics() if self._topics.find(name) is None]
+        expired = self._store.expired_ends() if unknown else {}
+        for name in unknown:
+            if not self._topics.is_system(name) and len(expired.get(name, ())) == len(self._store.queue_ids(name)):
+                self._store.delete_topic(name)
+                self._statistics.forget_topic(name)
 
     @answers(DeleteExpiredLog)
     async def delete_expired(self, header: DeleteExpiredLog, call: Call) -> Reply:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -256,7 +256,7 @@ class Statistics:
             del self._gets[counted_topic, group]
             for table in ("gets", "latencies"):
                 self._tables[table].pop(f"{topic}@{group}", None)
-        self._drop_histories(key for key in self._histories if key[1] == topic or key[1].startswith(f"{topic}@"))
+        self._forget(lambda key: key == topic or key.startswith(f"{topic}@"))
 
     def forget_group(self, group: str) -> None:
         """Remove the counters of a deleted group. Totals of the broker keep their values."""
@@ -264,11 +264,15 @@ class Statistics:
             del self._gets[topic, counted_group]
             for table in ("gets", "latencies"):
                 self._tables[table].pop(f"{topic}@{group}", None)
-        self._drop_histories(key for key in self._histories if key[1].endswith(f"@{group}"))
+        self._forget(lambda key: key.endswith(f"@{group}"))
 
-    def _drop_histories(self, keys: Iterable[tuple[str, str]]) -> None:
-        for key in list(keys):
-            del self._histories[key]
+    def _forget(self, is_gone: Callable[[str], bool]) -> None:
+        """Remove the counters of send-backs and the histories whose key belongs to a deleted topic or group."""
+        send_backs = self._tables["send_backs"]
+        for key in list(filter(is_gone, send_backs)):
+            del send_backs[key]
+        for table, key in [each for each in self._histories if is_gone(each[1])]:
+            del self._histories[table, key]
 
     def _now(self) -> _Totals:
         return _Totals(

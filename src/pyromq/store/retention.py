@@ -68,6 +68,7 @@ class Retention:
         # Log offset before which the master has deleted its log. A replica deletes whole files up to it at any age.
         self.expired_to = 0
         self.measure = measured
+        self.trims = 0  # how often all queues were trimmed, after log files were deleted
         self._log = log
         self._queues = queues
         self._index = index
@@ -250,6 +251,7 @@ class Retention:
             if count % _QUEUES_A_LOOK == 0 and deadline is not None and self._clock.monotonic() >= deadline:
                 return False
         self._to_trim = None
+        self.trims += 1
         return True
 
 

@@ -162,7 +162,9 @@ class TopicProcessor:
         for name in self._store.topics():
             if self._topics.find(name) is None and not self._topics.is_system(name):
                 await self._note_deletion(name)
-                await completed(self._store.delete_topic(name))
+                noted = self._store.delete_topic(name)
+                self._statistics.forget_topic(name)
+                await completed(noted)
         return Reply()
 
 

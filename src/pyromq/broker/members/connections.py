@@ -220,6 +220,7 @@ class Connections:
             self._weigh(session, ("consumer", group, each), 0)
         if not clients:
             del consumers.by_session[session]
+            self._unwatch(session, group)
         if not consumers.by_session:
             del self._consumers[group]
         elif notify:
@@ -231,6 +232,7 @@ class Connections:
         if (member := members.pop(session, None)) is not None:
             self._weigh(session, ("producer", group), 0)
             self._forget_client(group, member)
+            self._unwatch(session, group)
         if not members:
             self._producers.pop(group, None)
 
@@ -291,6 +293,12 @@ class Connections:
             self._client_at[session.address] = client_id
             session.on_close += (self._forget,)
         groups.add(group)
+
+    def _unwatch(self, session: Peer, group: str) -> None:
+        """Forget that a connection belongs to a group, unless it is still a consumer or a producer of the group."""
+        consumers = self._consumers.get(group)
+        if (consumers is None or session not in consumers.by_session) and session not in self._producers.get(group, ()):
+            self._groups_of.get(session, set()).discard(group)
 
     def _forget_client(self, group: str, member: GroupMember) -> None:
         sessions = self._by_client.get(member.client_id, {})

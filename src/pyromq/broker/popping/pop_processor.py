@@ -46,7 +46,7 @@ from pyromq.slow_work import NotInMemory, PagesToLoad, SlowWork, breathe, when_l
 from pyromq.store.message_store import ReadResult, ReadStatus
 
 _RETRIES_FIRST = 5  # every fifth pop reads the retry topic first, the others last
-_MOST_ROUNDS = 100_000  # limit of groups and topics with a remembered order of queues; above it, all orders are dropped
+_MOST_ROUNDS = 10_000  # limit of groups and topics with a remembered order of queues; above it, all orders are dropped
 _FROM_END = 1  # init mode: a new group begins at the end
 MAX_BYTES = 1 << 18  # bytes behind which a pop reads no further queue: a reply must fit a frame of 16 MiB
 # Results of a read without messages, after which the queue may still have messages behind `next_offset`.

@@ -77,7 +77,12 @@ class ClusterAccess:
         if signer is not None:
             connections = replace(connections, access_key=None, secret_key=None, signer=signer)
         self.cluster = ClusterClient(
-            namesrv, clock, announce=self._announce, answerers=answerers(self), connections=connections
+            namesrv,
+            clock,
+            announce=self._announce,
+            answerers=answerers(self),
+            connections=connections,
+            forget_deleted=True,
         )
         config = ProducerConfig(timeout=TIMEOUT_SECONDS, template_topic=NO_TEMPLATE, connections=connections)
         self.retry_codes = config.retry_codes
@@ -85,6 +90,7 @@ class ClusterAccess:
         self.sent: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         self.sent.cancel()  # sends report by callback: all share one future that is done
         self._topics: dict[str, KnownTopic] = {}
+        self.cluster.deleted_topics.on_forgotten.append(lambda topic: self._topics.pop(topic, None))
         self._groups: dict[str, GroupConfig] = {}
         self._groups_read_at = float("-inf")
         self._reading_groups = asyncio.Lock()

@@ -612,6 +612,10 @@ cdef class FastOutbox:
             place.writer = writer
             place.timeout = timeout
 
+    def forget(self, topic):
+        """Forget channels and writers of a topic's queues."""
+        self._lanes.pop(topic, None)
+
     def send(self, message, retry_codes, bint at_once):
         """Send a message and return the future of its result; None, with nothing sent, if the `Outbox` must send it."""
         cdef Lane lane

@@ -35,7 +35,9 @@ class AdminClient(AsyncLifespan):
     ) -> None:
         self._timeout = timeout
         self._clock = clock or SystemClock()
-        self._cluster = ClusterClient(namesrv, self._clock, instance=instance, connections=connections)
+        self._cluster = ClusterClient(
+            namesrv, self._clock, instance=instance, connections=connections, forget_deleted=True
+        )
 
     async def start(self) -> None:
         """Connect. Raises `NoNameServer` immediately if no name server can be reached."""

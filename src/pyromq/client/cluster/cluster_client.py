@@ -13,6 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
+from pyromq.client.cluster.deleted_topics import DeletedTopics
 from pyromq.client.cluster.environment import connections_of
 from pyromq.client.cluster.known_masters import MASTER
 from pyromq.client.cluster.name_servers import NameServers, addresses_of
@@ -94,7 +95,8 @@ class ClusterClient:
     its `producer_group`: when any producer of an id unregisters, a broker forgets the connection for replies to that id
     (Source: RocketMQ 4.9.8, ProducerManager.unregisterProducer). With `vip_channel`, messages go to each broker's port
     minus 2. `connections` None means those of the environment. Topics in arguments and results have the application's
-    names, without the namespace of `names`.
+    names, without the namespace of `names`. With `forget_deleted`, routes of deleted topics are forgotten. A consumer
+    keeps them: the topic may be created again.
     """
 
     def __init__(
@@ -111,9 +113,12 @@ class ClusterClient:
         route_refresh_seconds: float = 30.0,
         vip_channel: bool = False,
         connections: ConnectionConfig | None = None,
+        forget_deleted: bool = False,
     ) -> None:
         self.names = names
         self.routes = Routes()
+        self.deleted_topics = DeletedTopics(self.routes, self._broker_names)
+        self._forgets_deleted = forget_deleted
         self.client_id = ""
         self.ip = "127.0.0.1"
         self.tasks = Tasks()
@@ -258,10 +263,13 @@ class ClusterClient:
             return
         self._fetched[topic] = self._clock.monotonic()
         self._set_watch.compare_soon(topic)
+        self.deleted_topics.absent.discard(topic)
         try:
             await self._fetch(topic)
         except (Unavailable, TopicNotFound) as error:
             logger.debug("route of %s stays as it was: %s", topic, error)
+            if isinstance(error, TopicNotFound) and self._forgets_deleted:
+                self.deleted_topics.absent.add(topic)
         except ProtocolError as error:
             logger.warning("route of %s stays as it was: %s", topic, error)
 
@@ -272,6 +280,12 @@ class ClusterClient:
     async def refresh_all(self) -> None:
         for topic in self.routes.topics:
             await self.refresh(topic)
+        if self._forgets_deleted:
+            await self.deleted_topics.forget()
+        self._fetched = {topic: at for topic, at in self._fetched.items() if topic in self.routes.known}
+
+    async def _broker_names(self) -> set[str]:
+        return set((await self.cluster_table()).brokers)
 
     async def ask(
         self, address: str, header: Header | Filled, body: bytes = b"", *, timeout: float = API_SECONDS
@@ -514,11 +528,13 @@ class ClusterClient:
 
     async def _fetch_once(self, topic: str, fetch: Callable[[str], Awaitable[None]]) -> Route:
         """Return a topic's route. Callers that wait at the same time share one fetch."""
-        async with self._fetching.setdefault(topic, asyncio.Lock()):
-            if (route := self.routes.find(topic)) is None:
-                await fetch(topic)
-                route = self.routes.find(topic)
-        self._fetching.pop(topic, None)
+        try:
+            async with self._fetching.setdefault(topic, asyncio.Lock()):
+                if (route := self.routes.find(topic)) is None:
+                    await fetch(topic)
+                    route = self.routes.find(topic)
+        finally:
+            self._fetching.pop(topic, None)
         assert route is not None, "fetching learns the route or raises"
         return route
 

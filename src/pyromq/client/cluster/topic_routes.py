@@ -199,6 +199,10 @@ class Routes:
     def forget(self, topic: str) -> None:
         self.known.pop(topic, None)
 
+    def forget_unknown(self) -> None:
+        """Forget all that is noted of topics without a known route. For clients that do not use `is_later`."""
+        self._first = {topic: queues for topic, queues in self._first.items() if topic in self.known}
+
     def miss(self, topic: str) -> None:
         """Note that the topic does not exist now: `is_later` will be True for all its queues."""
         self._first[topic] = frozenset()

@@ -106,6 +106,7 @@ class AsyncProducer(AsyncLifespan):
             connections=self.config.connections,
             heartbeat_seconds=self.config.heartbeat_seconds,
             route_refresh_seconds=self.config.route_refresh_seconds,
+            forget_deleted=True,
         )
         self._outbox = Outbox(wire_group, self._cluster, self.config, self._clock)
         connect_hooks(self.config.hooks, self.config.connections, namesrv)
@@ -118,6 +119,7 @@ class AsyncProducer(AsyncLifespan):
                 self._cluster, self.config, self._clock, outbox=self._outbox, preparation=self._preparation
             )
         self._requested_topics: set[str] = set()
+        self._cluster.deleted_topics.on_forgotten.append(self._requested_topics.discard)
         self._closing = False
         self._fast_outbox: FastOutbox | None = None  # the compiled outbox for plain messages
 

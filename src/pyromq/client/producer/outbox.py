@@ -66,6 +66,7 @@ class Outbox:
         self._room: list[tuple[int, asyncio.Future[None]]] = []
         self._fast_outbox: FastOutbox | None = None
         self._extra = max(0.0, config.failover_seconds - config.timeout)
+        cluster.deleted_topics.on_forgotten.append(self._forget)
 
     def open_fast_outbox(
         self, ids: UniqueIds, create_future: Callable[[], asyncio.Future[SendResult]]
@@ -84,6 +85,14 @@ class Outbox:
                 create_future=create_future,
             )
         return self._fast_outbox
+
+    def _forget(self, topic: str) -> None:
+        """Forget what was prepared for the messages of a deleted topic."""
+        self._selection.turns.pop(topic, None)
+        for place in [place for place in self._templates if place[1] == topic]:
+            del self._templates[place]
+        if self._fast_outbox is not None:
+            self._fast_outbox.forget(topic)
 
     def take_over(self, sent: FastSend, answer: Response | MQError) -> None:
         """Handle a reply that the compiled outbox leaves to this class, for example an error."""

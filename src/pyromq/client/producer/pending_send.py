@@ -450,6 +450,9 @@ def _selected(selector: Selector, queues: Sequence[MessageQueue], message: Messa
     return chosen
 
 
+_MOST_CHECKED = 10_000  # limit of remembered names of topics, about 1 MB; above it, all are checked again
+
+
 class Preparation:
     """Prepares the messages of one producer. Raises `UsageError` or a subclass for messages that cannot be sent.
 
@@ -480,6 +483,8 @@ class Preparation:
         if found is None:
             found = self._names.checked_topic(name)
             check_topic_for_sending(found)
+            if len(self._topics) >= _MOST_CHECKED:
+                self._topics.clear()
             self._topics[name] = found
         return found
 

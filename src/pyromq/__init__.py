@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from pyromq.errors import NoReply as NoReply
     from pyromq.errors import NotRunning as NotRunning
     from pyromq.errors import NotTheMaster as NotTheMaster
+    from pyromq.errors import PopsInFlight as PopsInFlight
     from pyromq.errors import ProtocolError as ProtocolError
     from pyromq.errors import QueryNotFound as QueryNotFound
     from pyromq.errors import RecallRefused as RecallRefused
@@ -291,6 +292,7 @@ _MODULES = {
         "NoReply",
         "NotRunning",
         "NotTheMaster",
+        "PopsInFlight",
         "ProtocolError",
         "QueryNotFound",
         "RecallRefused",

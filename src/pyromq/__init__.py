@@ -124,6 +124,7 @@ if TYPE_CHECKING:
     from pyromq.errors import StoreError as StoreError
     from pyromq.errors import StoreLocked as StoreLocked
     from pyromq.errors import StoreNotWritable as StoreNotWritable
+    from pyromq.errors import StoreTooNew as StoreTooNew
     from pyromq.errors import SubscriptionNotFound as SubscriptionNotFound
     from pyromq.errors import SubscriptionNotLatest as SubscriptionNotLatest
     from pyromq.errors import SubscriptionParseFailed as SubscriptionParseFailed
@@ -305,6 +306,7 @@ _MODULES = {
         "StoreError",
         "StoreLocked",
         "StoreNotWritable",
+        "StoreTooNew",
         "SubscriptionNotFound",
         "SubscriptionNotLatest",
         "SubscriptionParseFailed",

@@ -226,6 +226,12 @@ class StoreCorrupt(StoreError):
     cure = "Make a copy of the folder, then `pyromq store check` and `pyromq store repair`."
 
 
+class StoreTooNew(StoreError):
+    """A newer version wrote the data folder, in a format that this version cannot read."""
+
+    cure = "Start the newer version again, or restore the copy of the folder that you made before the upgrade."
+
+
 class StoreNotWritable(StoreError):
     """The folder cannot be written, the disk is full, or the store is closed."""
 

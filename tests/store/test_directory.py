@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pyromq.errors import StoreCorrupt, StoreLocked, StoreNotWritable, UsageError
+from pyromq.errors import StoreCorrupt, StoreLocked, StoreNotWritable, StoreTooNew, UsageError
+from pyromq.store.checked_file import read_checked, replace_checked
+from pyromq.store.disk import LOCAL_DISK
+from pyromq.store.offline.stopped_store import check_stopped
 from pyromq.store.store_config import StoreConfig
 
 from .making import files_below, fill, message, opened, small_store
@@ -142,3 +145,40 @@ def test_log_folder_can_lie_elsewhere(tmp_path: Path) -> None:
 def test_settings_out_of_range_name_field_and_value(tmp_path: Path, field: str, value: object) -> None:
     with pytest.raises(UsageError, match=field):
         StoreConfig(tmp_path, **{field: value})  # type: ignore[arg-type]
+
+
+def test_a_folder_of_a_newer_version_is_refused_by_broker_and_tools_and_stays_as_it_is(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 3)
+    assert read_checked(LOCAL_DISK, tmp_path / "format") == b"1\n"
+    replace_checked(LOCAL_DISK, tmp_path / "format", b"2\n")
+    before = files_below(tmp_path)
+    store = small_store(tmp_path)
+    with pytest.raises(StoreTooNew, match=rf"newer pyromq: {tmp_path}/format says format 2, .* up to 1; start a newer"):
+        store.open()
+    store.close()
+    with pytest.raises(StoreTooNew, match="format 2"):
+        check_stopped(tmp_path)
+    assert files_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("damage", [b"", b"1\n", b"00000000\n1\n", b"\xff"])
+def test_a_damaged_mark_is_named_and_written_again(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 3)
+    (tmp_path / "format").write_bytes(damage)
+    with opened(tmp_path) as store:
+        assert store.max_offset("orders", 0) == 2
+    assert f"{tmp_path}/format is damaged" in caplog.text
+    assert read_checked(LOCAL_DISK, tmp_path / "format") == b"1\n"
+
+
+def test_a_folder_without_a_mark_as_java_writes_it_is_opened_and_marked(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 3)
+    (tmp_path / "format").unlink()
+    with opened(tmp_path) as store:
+        assert store.max_offset("orders", 0) == 2
+        assert (tmp_path / "format").exists()

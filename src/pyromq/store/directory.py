@@ -2,9 +2,10 @@
 
     lock    byte 0 is exclusively locked while a store is open; content `lock`
     abort   exists while a store is open: if a start finds the file, the last broker crashed
+    format  a checked file (see `checked_file`): the number `FORMAT` of the version that wrote the folder, and a newline
 
-Different from RocketMQ, `abort` holds process id and boot id. Source: RocketMQ 4.9.8, DefaultMessageStore.start and
-isTempFileExist.
+RocketMQ has no `format`, and ignores the file. Different from RocketMQ, `abort` holds process id and boot id.
+Source: RocketMQ 4.9.8, DefaultMessageStore.start and isTempFileExist.
 """
 
 from __future__ import annotations
@@ -13,11 +14,33 @@ import contextlib
 import os
 from pathlib import Path
 
-from pyromq.errors import StoreLocked, StoreNotWritable, UsageError
+from pyromq.errors import StoreCorrupt, StoreLocked, StoreNotWritable, StoreTooNew, UsageError
+from pyromq.logs import logger_of
 from pyromq.platforms import platform
+from pyromq.store.checked_file import read_checked, replace_checked
 from pyromq.store.disk import LOCAL_DISK, Disk, make_lasting_folder, read_file, remove_file, write_file
 
+logger = logger_of(__name__)
+
+# Raised only if earlier versions would misread files that are not RocketMQ's: timers, pops, queues, epochs, batches.
+FORMAT = 1
 _UNFLUSHED = "unflushed"
+
+
+def read_format(disk: Disk, root: Path) -> int:
+    """Return the format of a folder's own files; 0 for a folder of Java's brokers. Raises `StoreTooNew`."""
+    path = root / "format"
+    try:
+        number = int((read_checked(disk, path) or b"0").split()[0])
+    except StoreCorrupt as error:
+        logger.warning("%s; the folder is taken for one of this version", error)
+        return 0
+    if number > FORMAT:
+        raise StoreTooNew(
+            f"data folder {root} was written by a newer pyromq: {path} says format {number}, and this version reads up"
+            f" to {FORMAT}; start a newer version, or restore the copy that was made before the upgrade"
+        )
+    return number
 
 
 def check_platform() -> None:
@@ -43,6 +66,7 @@ class Directory:
         self.checkpoint = root / "checkpoint"
         self.crashed = False
         self.same_boot = False
+        self._format = 0
         self._abort = root / "abort"
         self.lock_file = root / "lock"
         self._descriptor: int | None = None
@@ -50,7 +74,7 @@ class Directory:
     def lock(self) -> None:
         """Lock the folder, unless it is locked; create the folder if necessary.
 
-        Raises `StoreLocked` with the process that holds the lock, and `StoreNotWritable`.
+        Raises `StoreLocked` with the process that holds the lock, `StoreTooNew` and `StoreNotWritable`.
         """
         if self._descriptor is not None:
             return
@@ -72,6 +96,7 @@ class Directory:
             ) from error
         self._descriptor = descriptor
         self._disk.write(descriptor, b"lock", 0)
+        self._format = read_format(self._disk, self.root)
         self._read_abort()
 
     def _holder(self, descriptor: int) -> str:
@@ -95,7 +120,9 @@ class Directory:
         self.same_boot = known and _UNFLUSHED.encode() not in words
 
     def mark_open(self) -> None:
-        """Create the file `abort`, so that the next start detects a crash."""
+        """Create the file `abort`, so that the next start detects a crash, and note the format."""
+        if self._format < FORMAT:
+            replace_checked(self._disk, self.root / "format", b"%d\n" % FORMAT)
         self._write_abort("")
         self._disk.sync_folder(self.root)
 

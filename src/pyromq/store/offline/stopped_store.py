@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pyromq.errors import StoreCorrupt, StoreLocked, UsageError
 from pyromq.message import StoredMessage
 from pyromq.record import BLANK_MAGIC_BYTES, MAGIC_AT, decode, unpack_size_and_magic
-from pyromq.store.directory import check_platform
+from pyromq.store.directory import check_platform, read_format
 from pyromq.store.disk import LOCAL_DISK
 from pyromq.store.log.log_walk import LogWalk
 from pyromq.store.log.segmented_log import Segment
@@ -256,8 +256,9 @@ def _wrong_files(folder: Path, row: list[tuple[int, Path]], file_bytes: int) -> 
 
 
 def check_stopped(root: Path) -> None:
-    """Raise `StoreLocked` if a broker has the data folder open. Writes nothing."""
+    """Raise `StoreLocked` if a broker has the data folder open, `StoreTooNew` if not readable. Writes nothing."""
     check_platform()
+    read_format(LOCAL_DISK, root)
     try:
         descriptor = LOCAL_DISK.open(root / "lock")
     except OSError:  # no broker ever locked the folder, or the file is read-only

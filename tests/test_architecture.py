@@ -278,7 +278,7 @@ def test_no_folder_has_more_than_twenty_four_files():
 
 def _is_source(path: Path) -> bool:
     """Not what is built of others, nor the types of a compiled part: these are read together with it."""
-    return path.is_file() and path.suffix not in (".so", ".c", ".pyi")
+    return path.is_file() and path.suffix not in (".so", ".c", ".pyi", "")
 
 
 def test_files_end_at_six_hundred_lines():

@@ -6,10 +6,12 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 
+import jinja2
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -74,7 +76,7 @@ def make_app(console: Console) -> Starlette:
         lifespan=lifespan,
     )
     app.state.console = console
-    app.state.templates = page_templates(_assets())
+    app.state.templates = _templates()
     return app
 
 
@@ -182,6 +184,12 @@ def _is_ip(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    """Return the templates, which are compiled once a process: consoles of tests share them."""
+    return page_templates(_assets())
 
 
 def _assets() -> dict[str, str]:

@@ -36,6 +36,8 @@ PRINTED = {
     "transactions.md": [],
     "batch-transactions.md": ["True"],
 }
+# A listener prints beside the program, and may receive the message before the send returns: lines are sorted.
+ANY_ORDER = {"first-steps.md"}
 HERE = {"clients.md", "offset-store.md", "filters.md"}  # a test below runs what they begin, and ends it
 # Pages that have a test of their own, and where.
 ELSEWHERE = {
@@ -80,6 +82,14 @@ def rows(path, statement):
         return database.execute(statement).fetchall()
 
 
+def reports():
+    """Return the rows of reports that are committed."""
+    try:
+        return rows("reports.db", "select * from reports")
+    except sqlite3.OperationalError:  # no table before the first commit; locked during a commit
+        return []
+
+
 def stored(cluster, topic):
     return sum(status.max_offset for status in cluster.admin().topic_status(topic))
 
@@ -99,8 +109,8 @@ def test_a_pages_examples_print_what_it_says(name, cluster, capsys):
             with names["producer"], names["consumer"]:
                 for _ in range(2):  # a repeated begin forks no chain
                     names["schedule"](datetime(2026, 11, 23, tzinfo=UTC))
-                wait_until(lambda: stored(cluster, "report-times") == 3)  # the first time twice, this hour once
-                wait_until(lambda: len(rows("reports.db", "select * from reports")) == 2)
+                wait_until(lambda: stored(cluster, "report-times") >= 3)  # the first time twice, this hour once
+                wait_until(lambda: len(reports()) == 2)
         finally:
             names["once"].close()
     if name == "tutorial.md":
@@ -111,7 +121,8 @@ def test_a_pages_examples_print_what_it_says(name, cluster, capsys):
     if name == "batch-transactions.md":
         wait_until(lambda: stored(cluster, "flights") == 1000)
     printed = re.sub(r"[0-9A-F]{32}", "ID", capsys.readouterr().out)
-    assert re.sub(r"^\d \d ", "N N ", printed).splitlines() == PRINTED[name]
+    lines = re.sub(r"^\d \d ", "N N ", printed).splitlines()
+    assert (sorted(lines) if name in ANY_ORDER else lines) == PRINTED[name]
 
 
 def test_clients_have_namespaces_and_offsets_in_a_store_of_ones_own(cluster, capsys):

@@ -81,8 +81,8 @@ soak: $(BUILT)  ## random schedules of members, and random loads with and withou
 spark: $(BUILT)  ## all Spark tests, with an archive's driver killed at every point and a project run twice; minutes
 	@$(WITH_JAVA) exec $(PYTEST) --timeout 1200 -m "soak or not soak" tests/spark
 
-crashes: $(BUILT)  ## a broker killed at every write of a random schedule, a log cut at every byte; minutes (CRASH_SEED, CRASH_RUNS)
-	@exec $(PYTEST) --timeout 3600 -rA -m soak tests/crashes tests/recovery
+crashes: $(BUILT)  ## brokers and replicas killed at every write of random schedules, a log cut at every byte; minutes (CRASH_SEED, CRASH_RUNS)
+	@exec $(PYTEST) --timeout 3600 -rA -m soak tests/crashes tests/recovery tests/broker/replication tests/simulation tests/kills
 
 sets: $(BUILT)  ## replica sets through random accidents: N lives (N=1000), or the one of SEED, with real stores for STORES=1; then faults
 	@exec $(VENV)/bin/python -m tests.simulation.sets.run $(if $(STORES),--stores) $(if $(SEED),--seed $(SEED),$(or $(N),1000))

@@ -50,6 +50,8 @@ class Terminal:
             "PYTHONUNBUFFERED": "1",
             "NAMESRV_ADDR": f"127.0.0.1:{self._ports['9876']}",
         }
+        if compiled := os.environ.get("PYTHONPYCACHEPREFIX"):  # otherwise each line would compile what it imports
+            self._environment["PYTHONPYCACHEPREFIX"] = compiled
         shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("*.egg-info", "*.db*"))
 
     def own(self, text):

@@ -10,12 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SHORT = (
     "tests/store/test_directory.py",
-    "tests/store/test_message_store.py",
-    "tests/store/test_flusher.py",
     "tests/store/log/test_preallocation.py",
     "tests/net/test_server.py",
-    "tests/net/tls/test_connections.py",
-    "tests/client/producer/test_transaction_producer.py",
     "tests/client/blocking/test_clients.py",
 )
 

@@ -202,7 +202,7 @@ def queues_of(store: MessageStore) -> dict[tuple[str, int], list[int]]:
     }
 
 
-@pytest.mark.parametrize("every", [pytest.param(7, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("every", [pytest.param(13, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("flush", [FlushMode.ASYNC, FlushMode.SYNC])
 @pytest.mark.parametrize("is_expired", [False, True])
 async def test_a_killed_replica_is_never_taken_for_more_than_it_has(

@@ -23,7 +23,6 @@ FILES = {
 }
 FOLDERS = {"lake", "cp", "checkpoint", "counts"}  # are absolute in this test: Spark runs already, in another folder
 ENDLESS = ("archive", "metrics", "mirror")
-SHORT = ("describe", "init")
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +48,8 @@ def folder(spark, namesrv, other, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        pytest.param(line, marks=() if words[1] in SHORT else pytest.mark.soak)  # jobs take seconds each
-        for line, words in examples().items()
-        if words[0] == "spark"
-    ],
-)
+@pytest.mark.soak  # jobs take seconds each
+@pytest.mark.parametrize("line", [line for line, words in examples().items() if words[0] == "spark"])
 def test_examples_work(line, folder, namesrv, other, monkeypatch, tmp_path, capsys):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)

@@ -412,6 +412,7 @@ def broker_that_left(namesrv, topic):
     asyncio.run(come_and_go())
 
 
+@pytest.mark.soak  # ten jobs; tests/spark/read/test_missing_brokers.py has what they all use
 def test_jobs_that_end_fail_without_a_broker_that_left(spark, two_brokers, archived, tmp_path):
     topic, copy = f"left-{uuid.uuid4().hex[:8]}", f"copy-{uuid.uuid4().hex[:8]}"
     with Admin(two_brokers) as admin:

@@ -37,11 +37,12 @@ def binary_java(home: Path, ours: OurServers) -> JavaClient:
     return JavaClient(Driver(home, ours.namesrv, options=["-Drocketmq.serialize.type=ROCKETMQ"]))
 
 
-@pytest.fixture(params=[pytest.param("java", marks=short), "java5", "binary_java"])
+@pytest.fixture(params=["java", "java5", "binary_java"])
 def any_java(request: pytest.FixtureRequest) -> JavaClient:
     return request.getfixturevalue(request.param)
 
 
+@pytest.mark.parametrize("any_java", [pytest.param("java", marks=short), "java5", "binary_java"], indirect=True)
 def test_push_consumer_receives_every_message_once(any_java: JavaClient, topic: str) -> None:
     any_java.send("async", samples(topic))
 
@@ -139,7 +140,7 @@ def test_administrator_sees_the_cluster(admin: Driver, ours: OurServers) -> None
     assert {address for broker in cluster["brokers"].values() for address in broker.values()} == {ours.broker}
 
 
-@pytest.mark.parametrize("client", ["java", pytest.param("java5", marks=short)])
+@pytest.mark.parametrize("client", ["java", "java5"])
 def test_administrator_sees_offsets_of_topics(request: pytest.FixtureRequest, client: str, topic: str) -> None:
     java: JavaClient = request.getfixturevalue(client)
     sent = java.send("ordered", ordered_samples(topic))

@@ -17,12 +17,11 @@ from pyromq import Decision, Message, TransactionProducer
 from pyromq.remoting.headers import UpdateConsumerOffset
 
 pytestmark = pytest.mark.interop
-short = pytest.mark.interop_short
 
 TOPIC = "copied"
 
 
-@pytest.fixture(params=["master", pytest.param("slave", marks=short)])
+@pytest.fixture(params=["master", "slave"])
 def pair(jars: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pair]:
     pair = Pair(tmp_path, ours=request.param)
     try:

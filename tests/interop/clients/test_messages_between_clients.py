@@ -39,19 +39,31 @@ class Journey(NamedTuple):
 
 short = pytest.mark.interop_short
 
+
+def spelled(journey: object) -> str:
+    return str(journey).replace(" ", "-")
+
+
 JOURNEYS = (
     "ours java java",
-    pytest.param("ours java python", marks=short),
+    "ours java python",
     "ours python java",
     "genuine python python",
     "genuine python java",
     "genuine java python",
 )
-SENDING = (*JOURNEYS[:4], pytest.param("genuine python java", marks=short), JOURNEYS[5])  # the short form's other way
-
-
-def spelled(journey: object) -> str:
-    return str(journey).replace(" ", "-")
+SHORT = {("ours java python", "sync"), ("genuine python java", "sync"), ("genuine python java", "batch")}
+in_short_form = pytest.mark.parametrize(
+    "journey",
+    [pytest.param(journey, marks=short) if journey == "ours java python" else journey for journey in JOURNEYS],
+    ids=spelled,
+    indirect=True,
+)
+SENDS = [
+    pytest.param(journey, way, marks=short) if (journey, way) in SHORT else (journey, way)
+    for journey in JOURNEYS
+    for way in WAYS
+]
 
 
 @pytest.fixture(params=JOURNEYS, ids=spelled)
@@ -63,8 +75,7 @@ def journey(request: pytest.FixtureRequest, home: Path) -> Journey:
     return Journey(servers, sender, reader)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("journey", SENDING, ids=spelled, indirect=True)
+@pytest.mark.parametrize(("journey", "way"), SENDS, ids=spelled, indirect=["journey"])
 def test_what_is_sent_arrives_unchanged(journey: Journey, way: str, topic: str) -> None:
     messages = messages_for(way, topic)
     if way == "oneway":  # nobody would wait for the topic's creation
@@ -101,6 +112,7 @@ def test_sent_offset_is_where_the_message_is_read(journey: Journey, topic: str) 
     assert {message.message_id: (message.queue_id, message.queue_offset) for message in arrived} == told
 
 
+@in_short_form
 def test_messages_of_one_key_share_a_queue_and_keep_their_order(journey: Journey, topic: str) -> None:
     sent = journey.sender.send("ordered", ordered_samples(topic))
 
@@ -115,6 +127,7 @@ def test_messages_of_one_key_share_a_queue_and_keep_their_order(journey: Journey
     assert queues == {key: {abs(java_hash(key)) % 4} for key in bodies}
 
 
+@in_short_form
 def test_large_bodies_travel_compressed(journey: Journey, topic: str) -> None:
     journey.sender.send("sync", samples(topic))
 
@@ -148,6 +161,7 @@ def test_tags_choose_messages(journey: Journey, topic: str) -> None:
     ]
 
 
+@in_short_form
 def test_committed_offsets_hold_for_the_next_reader_of_the_group(journey: Journey, topic: str) -> None:
     journey.sender.send("sync", samples(topic)[:5])
     read(journey.reader, topic, "reads", 5)

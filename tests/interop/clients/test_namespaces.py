@@ -51,7 +51,6 @@ def stored(namesrv: str, topic: str) -> list[StoredMessage]:
     return sorted((message for result in results for message in result.messages), key=lambda message: message.body)
 
 
-@pytest.mark.interop_short
 def test_java_and_we_send_the_same_and_read_each_others(java_shop: JavaClient, namesrv: str, topic: str) -> None:
     with Admin(namesrv) as admin:
         admin.create_topic(f"shop%{topic}", queues=4)

@@ -30,7 +30,6 @@ def life_of(admin: Admin, message_id: str, count: int) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.interop_short
 def test_traces_of_java_clients_are_read(java: JavaClient, ours: OurServers, topic: str) -> None:
     (sent,) = java.send("traced", [Message(topic, b"x", keys="k")])
     java.driver.run("push", topic, "traced-reads", "*", 1, 20)

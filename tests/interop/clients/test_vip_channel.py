@@ -16,7 +16,6 @@ from pyromq.remoting.headers import SendMessageV2
 from pyromq.remoting.hooks import RemotingOutcome, RemotingRequest
 
 pytestmark = pytest.mark.interop
-short = pytest.mark.interop_short
 
 OPTIONS = ["-Dcom.rocketmq.sendMessageWithVIPChannel=true"]
 
@@ -34,7 +33,6 @@ def with_vip_channel(tmp_path_factory: pytest.TempPathFactory, jars: None) -> It
         servers.stop()
 
 
-@short
 def test_java_producers_use_ours(with_vip_channel: OurServers, home: Path, topic: str) -> None:
     java = JavaClient(Driver(home, with_vip_channel.namesrv, options=OPTIONS))
 

@@ -54,7 +54,9 @@ class AsyncQueueReader(AsyncLifespan):
         self._wire_group = names.checked_group(group)
         self._timeout = timeout
         self._verify = verify_checksums
-        self._cluster = ClusterClient(namesrv, clock or SystemClock(), connections=connections, names=names)
+        self._cluster = ClusterClient(
+            namesrv, clock or SystemClock(), connections=connections, names=names, forget_deleted=True
+        )
         self._offsets = QueueOffsets(self._cluster, timeout=timeout)
 
     async def start(self) -> None:

@@ -36,7 +36,7 @@ from pyromq.client.producer.pending_send import prepare
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
 from pyromq.java_hash import java_hash, tag_hash
-from pyromq.message import RESERVED_PROPERTIES, Message, StoredMessage
+from pyromq.message import RESERVED_PROPERTIES, Message, StoredMessage, format_address
 from pyromq.message_id import UniqueIds
 from pyromq.permissions.account import Account
 from pyromq.permissions.authentication import is_signed_by
@@ -55,7 +55,7 @@ from pyromq.remoting.command import (
 )
 from pyromq.remoting.header import wire_layout
 from pyromq.remoting.signer import AccessKeySigner
-from pyromq.speedups import batches, decoding, fast_acl, records, requests
+from pyromq.speedups import batches, decoding, fast_acl, received, records, requests
 from pyromq.store.batch_appends import Shape
 
 PIECE = 1000  # rounds by one seed: what is told can be had again quickly
@@ -69,6 +69,9 @@ SECRETS = {"a" * size: "s" * size for size in (1, 8, 15, 16, 17, 63, 64, 65, 500
 WHITE, ANY_ADDRESS = bytes([10, 2, 2, 2]), bytes([10, 1, 1, 1])
 
 _decoder = decoding.RecordDecoder(StoredMessage)
+_writer = received.ReceivedWriter(
+    {b"UNIQ_KEY": 3, b"TAGS": 1, b"KEYS": 2, b"HIDDEN": 0}, lambda _: b"0" * 32, format_address
+)
 _answers = requests.AnswerReader(Response, MAX_FRAME_BYTES)
 _properties = requests.PropertyWriter(Message, RESERVED_PROPERTIES)
 _writers = {name: writer_of(template) for name, template in TEMPLATES.items()}
@@ -102,6 +105,10 @@ def stored_records(random: Random) -> None:
     all_found = _decoder.decode_all(data, check_crc, "b")
     if all_found is not None:
         same(all_found, decode_all(data, check_crc=check_crc, broker_name="b"), data)
+    # Whether the messages are right is checked in tests/proxy/test_popped_messages.py, which needs protobuf.
+    handles = dict.fromkeys(NUMBERS[:5], b"0 1 60000 0 0 broker-a 0 ")
+    behind = _writer.write(data, 0, 1 << 20, b"orders", handles, random.choice(NUMBERS))[1]
+    same(sum(each.size for each in decode_all(data[:behind])), behind, data)
 
 
 def _message(random: Random) -> StoredMessage:
@@ -109,7 +116,7 @@ def _message(random: Random) -> StoredMessage:
     message = StoredMessage(
         random.choice(["orders", "t", "é" * 20]),
         random.choice(BODIES),
-        random.choice(["", "TAGS\x01a", "é中😀", "x" * 300]),
+        random.choice(["", "TAGS\x01a", "UNIQ_KEY\x01A\x02KEYS\x01a b\x02c\x01d\x02", "é中😀", "x" * 300]),
         *random.choices(NUMBERS[:5], k=3),
         random.choice(NUMBERS),
         addresses[0],

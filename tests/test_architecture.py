@@ -291,6 +291,16 @@ def test_functions_end_at_sixty_lines():
     assert long == LONG_FUNCTIONS.keys()
 
 
+def test_every_long_test_has_a_target():
+    recipes = (SOURCES.parent / "Makefile").read_text().splitlines()
+    given = {path for line in recipes if re.search(r"-m (soak|\"soak or)", line) for path in line.split()}
+    long = {
+        path for path in (SOURCES.parent / "tests").rglob("test_*.py") if re.search(r"mark\.soak", path.read_text())
+    }
+    assert long
+    assert {path for path in long if not any(path.is_relative_to(SOURCES.parent / each) for each in given)} == set()
+
+
 def _path(name: str) -> Path:
     path = SOURCES.joinpath(*name.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

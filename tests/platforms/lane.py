@@ -23,7 +23,10 @@ from tests.platforms.availability import MISSING, MODULES, names
 
 PLATFORM, LOOP, SERVERS_TOO = "PYROMQ_TEST_PLATFORM", "PYROMQ_TEST_LOOP", "PYROMQ_TEST_SERVERS"
 # Windows runs clients, command line and console. With `SERVERS_TOO`, servers run in their process as on Linux.
-SERVERS = ("broker", "nameserver", "store", "net.server", "net.listening", "net.tls", "metrics.endpoint", "testing")
+SERVERS = (
+    *("broker", "nameserver", "store", "net.server", "net.listening", "net.tls", "metrics.endpoint", "testing"),
+    *("proxy", "cli.run_servers"),
+)
 OF_LINUX = ("pyromq.platforms.linux", "pyromq.platforms.posix")  # loaded on Windows for servers only
 F_FULLFSYNC, F_PREALLOCATE = 51, 42
 calls: list[int] = []  # fcntl commands of macOS that were acted

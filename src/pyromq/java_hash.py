@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from operator import mul
 
 from pyromq import speedups
@@ -40,15 +39,3 @@ if speedups.is_active:
     from pyromq.speedups.decoding import java_hash as java_hash
 else:
     java_hash = hash_plainly
-
-
-def tag_hash(tags: str) -> int:
-    """Return the code of a tag as consume queues store the tag.
-
-    Codes of short tags are cached, since a topic has few tags.
-    """
-    return _remembered(tags) if len(tags) <= _MOST_REMEMBERED else java_hash(tags)
-
-
-_MOST_REMEMBERED = 100  # limit of characters in a cached tag: the cache has twenty megabytes at most
-_remembered = lru_cache(maxsize=65536)(java_hash)

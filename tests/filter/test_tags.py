@@ -3,8 +3,7 @@
 import pytest
 
 from pyromq.errors import IllegalMessage, SubscriptionParseFailed
-from pyromq.filter.filter import check_tag, check_tag_words, parse_tags, subscribed_tags
-from pyromq.java_hash import tag_hash
+from pyromq.filter.filter import check_tag, check_tag_words, parse_tags, subscribed_tags, tag_hash
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])

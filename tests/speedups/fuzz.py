@@ -35,7 +35,8 @@ from pyromq.client.client_config import ProducerConfig
 from pyromq.client.producer.pending_send import prepare
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError
-from pyromq.java_hash import java_hash, tag_hash
+from pyromq.filter.filter import tag_hash
+from pyromq.java_hash import java_hash
 from pyromq.message import RESERVED_PROPERTIES, Message, StoredMessage, format_address
 from pyromq.message_id import UniqueIds
 from pyromq.permissions.account import Account

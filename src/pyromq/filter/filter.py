@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from pyromq.errors import BrokerError, IllegalMessage, LimitReached, SubscriptionParseFailed, UsageError
 from pyromq.filter.sql import SQL92, SqlFilter, check_sql, parse_sql
-from pyromq.java_hash import tag_hash
+from pyromq.java_hash import java_hash
 from pyromq.logs import logger_of
 
 logger = logger_of(__name__)
@@ -171,6 +171,18 @@ def check_tag(tag: str) -> None:
         raise IllegalMessage(f"tags={tag!r:.80}: no subscription finds a tag with `||` in it; a message has one tag")
     if tag != tag.strip():
         raise IllegalMessage(f"tags={tag!r:.80}: no subscription finds a tag with blanks around it")
+
+
+def tag_hash(tags: str) -> int:
+    """Return the code of a tag as consume queues store the tag.
+
+    Codes of short tags are cached, since a topic has few tags.
+    """
+    return _short_tag_hash(tags) if len(tags) <= _SHORT_TAG else java_hash(tags)
+
+
+_SHORT_TAG = 100  # limit of characters in a cached tag: the cache has twenty megabytes at most
+_short_tag_hash = lru_cache(maxsize=65536)(java_hash)
 
 
 def parse_tags(expression: str | None) -> TagFilter:

@@ -11,8 +11,7 @@ from tests.filter.wanting import Wanted
 from pyromq.broker.consuming import long_polls
 from pyromq.broker.consuming.long_polls import LongPoll, LongPolls
 from pyromq.errors import SystemBusy, TopicNotFound
-from pyromq.filter.filter import EVERYTHING, parse_tags
-from pyromq.java_hash import tag_hash
+from pyromq.filter.filter import EVERYTHING, parse_tags, tag_hash
 from pyromq.message import StoredMessage
 from pyromq.remoting.command import Reply
 from pyromq.remoting.dispatch import Dispatcher, Later

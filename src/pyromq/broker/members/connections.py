@@ -135,8 +135,7 @@ class Connections:
     def members(self) -> Iterator[GroupMember]:
         """Yield each member of each group, consumers and producers."""
         for group in self._consumers.values():
-            for members in group.by_session.values():
-                yield from members.values()
+            yield from group.members
         for producers in self._producers.values():
             yield from producers.values()
 

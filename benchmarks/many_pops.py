@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from generator import GENERATOR_CORE
+from loads.plain_send import plain_send
 from pops import acks_of, broker_at, channel_to, pop_header, reachable
 from pyromq.errors import ResponseCode
 from pyromq.net.channel import Channel
@@ -33,7 +34,6 @@ from pyromq.remoting.headers import (
     PollingInfo,
     PollingInfoResponse,
     PopMessageResponse,
-    SendMessageV2,
 )
 from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle
 from report import print_machine, progress
@@ -106,21 +106,6 @@ async def create(channel: Channel, topic: str, queues: int) -> None:
     await channel.call(CreateTopic(topic=topic, read_queues=queues, write_queues=queues, permission=6), timeout=30)
 
 
-def send_header(topic: str, queue_id: int, *, batch: bool = False) -> SendMessageV2:
-    return SendMessageV2(
-        producer_group="bench",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=queue_id,
-        sys_flag=0,
-        born_ms=int(time.time() * 1000),
-        flag=0,
-        properties="",
-        batch=batch or None,
-    )
-
-
 class Stalls:
     """Measures, from another process, the longest time that a small request waits beside the measured work."""
 
@@ -186,7 +171,7 @@ async def waiting(broker: Broker, count: int, sends: int) -> None:
         took = []
         for number in range(sends):
             sent = time.monotonic()
-            await channel.call(send_header("waiting", number % 4), b"x" * 128, timeout=30)
+            await channel.call(plain_send("waiting", number % 4), b"x" * 128, timeout=30)
             answered, messages = await asyncio.wait_for(answers.get(), 30)
             took.append((answered - sent) * 1000)
             assert messages == 1 and answers.empty(), "one message wakes one pop"
@@ -199,7 +184,7 @@ async def waiting(broker: Broker, count: int, sends: int) -> None:
         )
         with Stalls(broker.port, "waiting") as stalls:
             started = time.monotonic()
-            sent = asyncio.gather(*(channel.call(send_header("waiting", n % 4), b"x", timeout=30) for n in range(many)))
+            sent = asyncio.gather(*(channel.call(plain_send("waiting", n % 4), b"x", timeout=30) for n in range(many)))
             left = many
             while left > 0:
                 left -= (await asyncio.wait_for(answers.get(), 30))[1]
@@ -279,7 +264,7 @@ async def fill(channel: Channel, topic: str, queues: int, count: int) -> None:
     async def send(first: int) -> None:
         for queue_id in range(first, queues, 16):
             for _ in range(left[queue_id]):
-                (await channel.call(send_header(topic, queue_id, batch=True), body, timeout=30)).check()
+                (await channel.call(plain_send(topic, queue_id, batch=True), body, timeout=30)).check()
 
     await asyncio.gather(*(send(first) for first in range(16)))
 

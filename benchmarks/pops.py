@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from generator import GENERATOR_CORE
+from loads.plain_send import plain_send
 from pyromq.clock import SystemClock
 from pyromq.errors import MQError, ResponseCode
 from pyromq.net.channel import Channel, connect
@@ -34,7 +35,6 @@ from pyromq.remoting.headers import (
     PopMessageResponse,
     PullMessage,
     PullMessageResponse,
-    SendMessageV2,
     UpdateConsumerOffset,
 )
 from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, bits_of, encode_bits
@@ -57,17 +57,7 @@ async def fill(port: int, topic: str, count: int) -> None:
 
     async def send(first: int) -> None:
         for number in range(first, count, 256):
-            header = SendMessageV2(
-                producer_group="bench",
-                topic=topic,
-                default_topic="TBW102",
-                default_topic_queue_count=QUEUES,
-                queue_id=number % QUEUES,
-                sys_flag=0,
-                born_ms=int(time.time() * 1000),
-                flag=0,
-                properties="",
-            )
+            header = plain_send(topic, number % QUEUES)
             (await channel.call(header, b"%-128d" % number, timeout=30)).check()
 
     await asyncio.gather(*(send(first) for first in range(256)))

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from loads import timed_load
+from loads.plain_send import plain_send
 from pyromq.clock import SystemClock
 from pyromq.message import StoredMessage, pack_address
 from pyromq.net.channel import Channel, connect
@@ -324,11 +325,7 @@ async def burst(channel: Channel, requests: Iterable[tuple[Any, bytes]], in_flig
 
 
 def send(topic: str, queue_id: int, body: bytes = BODY) -> tuple[SendMessageV2, bytes]:
-    header = SendMessageV2(
-        producer_group="scale", topic=topic, default_topic="TBW102", default_topic_queue_count=QUEUES,
-        queue_id=queue_id, sys_flag=0, born_ms=int(time.time() * 1000), flag=0, properties="",
-    )  # fmt: skip
-    return header, body
+    return plain_send(topic, queue_id), body
 
 
 def pull(topic: str, queue_id: int) -> tuple[PullMessage, bytes]:

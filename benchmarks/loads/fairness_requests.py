@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from loads.plain_send import plain_send
 from pyromq.clock import SystemClock
 from pyromq.message import StoredMessage, pack_address
 from pyromq.net.channel import Channel
@@ -43,7 +44,6 @@ from pyromq.remoting.headers import (
     QueryMessage,
     SaveBrokerSettings,
     SaveGroup,
-    SendMessageV2,
     TopicConsumers,
     TopicNames,
     TopicStatistics,
@@ -76,17 +76,7 @@ class Scene:
         (await self.ask(CreateTopic(topic=topic, read_queues=queues, write_queues=queues, permission=6))).check()
 
     async def send(self, topic: str, properties: str = "", *, queue_id: int = 0, times: int = 1) -> None:
-        header = SendMessageV2(
-            producer_group="p",
-            topic=topic,
-            default_topic="TBW102",
-            default_topic_queue_count=4,
-            queue_id=queue_id,
-            sys_flag=0,
-            born_ms=1,
-            flag=0,
-            properties=properties,
-        )
+        header = plain_send(topic, queue_id, properties=properties)
         for begin in range(0, times, PIPELINED):
             asked = [
                 self.broker.call_soon(header, b"x" * 128, timeout=ASK_SECONDS)

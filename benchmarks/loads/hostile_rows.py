@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from loads.plain_send import plain_send
 from pyromq.remoting.bodies import (
     BrokerRegistration,
     ConsumerEntry,
@@ -27,7 +28,6 @@ from pyromq.remoting.headers import (
     PullMessage,
     QueryMessage,
     RegisterBroker,
-    SendMessageV2,
 )
 
 TOPIC = "honest"
@@ -126,18 +126,7 @@ def pull(
 
 
 def send(topic: str, body: bytes, *, properties: str = "", queue_id: int = 0) -> bytes:
-    header = SendMessageV2(
-        producer_group="strange",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_count=4,
-        queue_id=queue_id,
-        sys_flag=0,
-        born_ms=1,
-        flag=0,
-        properties=properties,
-    )
-    return frame(header, body)
+    return frame(plain_send(topic, queue_id, properties=properties), body)
 
 
 # --- long polls

@@ -9,14 +9,12 @@ from cryptography import x509
 from tests.certificates import Authority
 from tests.proxy.calls import Calls, endpoints, message
 
-from pyromq.net.connection_config import ConnectionConfig
 from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
 from pyromq.proxy.proxy import Proxy
 from pyromq.proxy.proxy_config import ProxyConfig
 from pyromq.proxy.self_signed import self_signed_certificate
-from pyromq.testing import Cluster
 
 DATE = "20261123T145959Z"
 SECRET = "secret-of-the-shop"
@@ -35,21 +33,6 @@ def signed(key="shop-account", secret=SECRET, date=DATE):
     signature = hmac.digest(secret.encode(), date.encode(), "sha1").hex()
     text = f"MQv2-HMAC-SHA1 Credential={key}, SignedHeaders=x-mq-date-time, Signature={signature}"
     return {"authorization": text, "x_mq_date_time": date}
-
-
-@pytest.fixture
-async def guarded(tmp_path):
-    acl = tmp_path / "conf"
-    acl.mkdir()
-    (acl / "plain_acl.yml").write_text(ACL)
-    owner = ConnectionConfig(access_key="admin-account", secret_key="secret-of-admin")
-    async with Cluster(permissions=True, permissions_path=acl, connections=owner) as cluster:
-        admin = await cluster.admin()
-        for topic in ("orders", "payments"):
-            await admin.create_topic(topic)
-        config = ProxyConfig(namesrv=cluster.namesrv, port=0, data=tmp_path, acl=acl)
-        async with Proxy(config, cluster.clock) as proxy:
-            yield proxy
 
 
 async def test_an_account_sends_to_its_topics_and_not_to_others(guarded):

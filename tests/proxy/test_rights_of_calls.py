@@ -4,12 +4,8 @@ import pytest
 from tests.proxy.calls import Calls, endpoints, message
 from tests.proxy.test_accounts_and_tls import signed
 
-from pyromq.net.connection_config import ConnectionConfig
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
-from pyromq.proxy.proxy import Proxy
-from pyromq.proxy.proxy_config import ProxyConfig
-from pyromq.testing import Cluster
 
 ORDERS, BILLING = proto.Resource(name="orders"), proto.Resource(name="billing")
 ACL = """
@@ -21,19 +17,6 @@ accounts:
 - {accessKey: denied-topic, secretKey: secret-four, topicPerms: [orders=DENY], groupPerms: [billing=SUB]}
 """
 SECRETS = {"sends-only": "one", "receives-only": "two", "other-group": "three", "denied-topic": "four"}
-
-
-@pytest.fixture
-async def guarded(tmp_path):
-    acl = tmp_path / "conf"
-    acl.mkdir()
-    (acl / "plain_acl.yml").write_text(ACL)
-    owner = ConnectionConfig(access_key="admin-account", secret_key="secret-of-admin")
-    async with Cluster(permissions=True, permissions_path=acl, connections=owner) as cluster:
-        await (await cluster.admin()).create_topic("orders")
-        config = ProxyConfig(namesrv=cluster.namesrv, port=0, data=tmp_path, acl=acl)
-        async with Proxy(config, cluster.clock) as proxy:
-            yield proxy
 
 
 def calls_of(proxy, account):

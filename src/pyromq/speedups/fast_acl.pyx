@@ -12,14 +12,14 @@ from hashlib import sha1
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
-from libc.stdint cimport uint16_t, uint32_t, uintptr_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from pyromq.speedups.codec cimport MOST_OTHERS, Field, Frame, Header, HeaderReader, copy_text, json_text, write_base64
 from pyromq.speedups.constants cimport *
 from pyromq.speedups.fast_path cimport FastGuard, Passed
-from pyromq.speedups.kernels cimport get_u32, is_same, put_u16, put_u32
+from pyromq.speedups.kernels cimport get_u32, is_same, put_u16, put_u32, put_u64
 
 cdef enum:
     ROOM = 1 << 18  # limit of the signed content (bytes): the requests checked here have half of this at most
@@ -27,6 +27,7 @@ cdef enum:
     MOST_DECIDED = 10_000
     BLOCK_SIZE = 64
     DIGEST_SIZE = 20
+    PADDING = 72  # limit of the bytes that SHA-1 adds to content
     SIGNED_SIZE = 28  # size of a signature in Base64 (bytes)
     MOST_NAME = 1024
     MOST_SIGNED = 32  # limit of signed fields
@@ -34,12 +35,11 @@ cdef enum:
     MOST_NAMES = 512  # limit of names (bytes) that are compared with those of the previous request
 
 ctypedef struct Sha1:
-    char state[128]  # OpenSSL's SHA_CTX takes 96 bytes
+    uint32_t words[32]  # SHA_CTX of openssl/sha.h, 24 words; the first five are the hash of the blocks so far
 
 ctypedef struct OpenSsl:
     int (*init)(Sha1* state) noexcept nogil
     int (*update)(Sha1* state, const char* data, size_t size) noexcept nogil
-    int (*final)(char* digest, Sha1* state) noexcept nogil
 
 cdef OpenSsl _openssl
 
@@ -49,19 +49,18 @@ def use_openssl(bint is_wanted=True):
 
     With `is_wanted` False, or if Python hides that library, new keys use `hmac`, which takes ten times as long.
     """
-    cdef uintptr_t init = 0, update = 0, final = 0
+    cdef uintptr_t init = 0, update = 0
     if is_wanted:
         try:
             library = ctypes.CDLL(_hashlib.__file__)
-            init, update, final = (
+            init, update = (
                 ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-                for name in ("SHA1_Init", "SHA1_Update", "SHA1_Final")
+                for name in ("SHA1_Init", "SHA1_Update")
             )
         except (AttributeError, OSError):  # OpenSSL is linked into Python, or hides these functions
             init = 0
     _openssl.init = <int (*)(Sha1*) noexcept nogil> init
     _openssl.update = <int (*)(Sha1*, const char*, size_t) noexcept nogil> update
-    _openssl.final = <int (*)(char*, Sha1*) noexcept nogil> final
     return init != 0
 
 
@@ -92,25 +91,39 @@ cdef class Key:
     def signature(self, bytes content):
         """Return the Base64 signature of `content`. For tests."""
         cdef char signature[SIGNED_SIZE]
-        self.sign(PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content), signature)
+        cdef bytes room = content + bytes(PADDING)
+        self.sign(PyBytes_AS_STRING(room), PyBytes_GET_SIZE(content), signature)
         return signature[:SIGNED_SIZE]
 
-    cdef int sign(self, const char* content, Py_ssize_t size, char* signature) except -1:
-        """Write the signature of `size` bytes of content, in Base64, to `signature`."""
-        cdef char digest[DIGEST_SIZE]
-        cdef Sha1 state
+    cdef int sign(self, char* content, Py_ssize_t size, char* signature) except -1:
+        """Write the signature of `size` bytes of content, in Base64, to `signature`.
+
+        At most `PADDING` bytes behind the content are overwritten.
+        """
+        cdef char digest[BLOCK_SIZE]
         if self._openssl.init == NULL:
             slow = hmac.digest(self._secret, content[:size], "sha1")
             memcpy(digest, PyBytes_AS_STRING(slow), DIGEST_SIZE)
         else:
-            state = self._inner
-            self._openssl.update(&state, content, size)
-            self._openssl.final(digest, &state)
-            state = self._outer
-            self._openssl.update(&state, digest, DIGEST_SIZE)
-            self._openssl.final(digest, &state)
+            self._hash(&self._inner, content, size, digest)
+            self._hash(&self._outer, digest, DIGEST_SIZE, digest)
         write_base64(digest, DIGEST_SIZE, signature)
         return 0
+
+    cdef void _hash(self, const Sha1* start, char* content, Py_ssize_t size, char* digest) noexcept nogil:
+        """Write the SHA-1 hash of the key's block and of the content, which is padded in place.
+
+        OpenSSL's own padding would copy the last block, and erase its state, for every hash.
+        """
+        cdef Sha1 state = start[0]
+        cdef Py_ssize_t padded = (size + 9 + BLOCK_SIZE - 1) & -BLOCK_SIZE
+        cdef int number
+        memset(content + size, 0, padded - size)
+        content[size] = <char> 0x80
+        put_u64(content + padded - 8, <uint64_t> (BLOCK_SIZE + size) * 8)
+        self._openssl.update(&state, content, padded)
+        for number in range(DIGEST_SIZE // 4):
+            put_u32(digest + 4 * number, state.words[number])
 
 
 cdef bint _is_same_signature(const char* a, const char* b) noexcept nogil:
@@ -307,7 +320,7 @@ cdef class FastAcl(FastGuard):
         cdef const Field* field
         cdef const char* header_end = frame.header + frame.header_size
         cdef char* at = self._content
-        cdef Py_ssize_t room = ROOM - frame.body_size, size
+        cdef Py_ssize_t room = ROOM - PADDING - frame.body_size, size
         cdef int number, place
         for number in range(self._count):
             place = self._order[number]
@@ -508,7 +521,7 @@ cdef class FrameSigner:
         cdef bytes signed
         cdef char* p
         # Large enough: unescaped values are not longer than in the frame, and `added` contains the added values.
-        cdef char* room = <char*> malloc(end - start + added)
+        cdef char* room = <char*> malloc(end - start + added + PADDING)
         if room == NULL:
             raise MemoryError
         for number in range(count):

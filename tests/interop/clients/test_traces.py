@@ -10,7 +10,16 @@ from tests.interop.peers.clients import JavaClient
 from tests.interop.peers.java import Tools
 from tests.interop.peers.servers import OurServers
 
-from pyromq import Admin, Message, MessageTrace, Producer, ProducerConfig
+from pyromq import (
+    Admin,
+    ConsumeFrom,
+    ConsumerConfig,
+    Message,
+    MessageTrace,
+    Producer,
+    ProducerConfig,
+    SimpleConsumer,
+)
 from pyromq.errors import QueryNotFound
 
 pytestmark = pytest.mark.interop
@@ -54,3 +63,21 @@ def test_our_traces_are_read_by_javas_tools(home: Path, ours: OurServers, topic:
     assert "Pub" in printed
     assert "our-sends" in printed
     assert "success" in printed
+
+
+def test_traces_of_our_simple_consumer_are_read_by_javas_tools(home: Path, ours: OurServers, topic: str) -> None:
+    group = f"simple-{topic}"
+    with MessageTrace(ours.namesrv) as trace:
+        with Producer("our-sends", ours.namesrv, config=ProducerConfig(hooks=(trace,))) as producer:
+            sent = producer.send(Message(topic, b"x"))
+        config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, hooks=(trace,))
+        with SimpleConsumer(group, ours.namesrv, config=config) as consumer:
+            consumer.subscribe(topic)
+            (message,) = consumer.receive(wait_seconds=20, invisible_seconds=30)
+            consumer.ack(message)
+    with Admin(ours.namesrv) as admin:
+        life = life_of(admin, sent.message_id, 4)
+    assert life[2:4] == [("delivered", group), ("consumed", group)]
+    (printed,) = Tools(home, ours.namesrv).run([f"queryMsgTraceById -i {sent.message_id}"])
+    assert "Sub" in printed
+    assert group in printed

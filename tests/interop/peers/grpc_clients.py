@@ -1,4 +1,4 @@
-"""RocketMQ 5's clients of Java, Node and Go: a small program each, with the same commands, run at a proxy."""
+"""RocketMQ 5's clients of Java, Node, Go and Python: a small program each, with the same commands, run at a proxy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,18 @@ class ClientMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GrpcClient:
-    """A client's program at a proxy. `home` takes the client's log files."""
+    """A client's program at a proxy. `home` takes the client's log files; `environment` may name an account."""
 
     program: Sequence[str]
     home: Path
     proxy: str
+    environment: dict[str, str] = field(default_factory=dict)
 
     def run(self, *arguments: str | int) -> list[dict[str, Any]]:
         """Return the JSON lines that the command prints. Raises `RuntimeError` with what a failing one says."""
         done = subprocess.run(
-            [*self.program, self.proxy, *map(str, arguments)],
-            env={**os.environ, "HOME": str(self.home), "user.home": str(self.home)},
+            self._command(arguments),
+            env=self._environment(),
             capture_output=True,
             text=True,
             timeout=COMMAND_SECONDS,
@@ -47,6 +49,16 @@ class GrpcClient:
         if done.returncode:
             raise RuntimeError(f"{arguments} fails:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+    def start(self, *arguments: str | int) -> Program:
+        """Begin a command that goes on. It is ready with the first JSON line that it prints."""
+        return Program(self._command(arguments), "{", self._environment())
+
+    def _command(self, arguments: Sequence[str | int]) -> list[str]:
+        return [*self.program, self.proxy, *map(str, arguments)]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "HOME": str(self.home), "user.home": str(self.home), **self.environment}
 
 
 def java(home: Path) -> list[str]:
@@ -75,7 +87,14 @@ def go(home: Path) -> list[str]:
     return [str(folder / "client")]
 
 
-CLIENTS: dict[str, Callable[[Path], list[str]]] = {"java": java, "node": node, "go": go}
+def python(home: Path) -> list[str]:
+    """Return the command line of the official Python client, which speaks plain. Raises `ClientMissing`."""
+    if find_spec("rocketmq") is None:
+        raise ClientMissing("rocketmq-python-client is not installed")
+    return [sys.executable, str(_SOURCES / "python5" / "driver.py")]
+
+
+CLIENTS: dict[str, Callable[[Path], list[str]]] = {"java": java, "node": node, "go": go, "python": python}
 
 
 def _prepared(folder: Path, sources: str, command: list[str]) -> Path:
@@ -99,8 +118,8 @@ def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 class OurProxy:
     """`pyromq proxy` before the name servers `namesrv`, a context manager; `address` is known inside."""
 
-    def __init__(self, namesrv: str, data: Path) -> None:
-        arguments = ("proxy", "-n", namesrv, "--port", "0", "--data", str(data))
+    def __init__(self, namesrv: str, data: Path, *options: str | Path) -> None:
+        arguments = ("proxy", "-n", namesrv, "--port", "0", "--data", str(data), *map(str, options))
         self._program = Program([sys.executable, "-u", "-m", "pyromq", *arguments], "ready in", os.environ)
 
     def __enter__(self) -> OurProxy:

@@ -15,7 +15,7 @@ import (
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
-const limit = 60 * time.Second
+const limit = 100 * time.Second
 
 var (
 	endpoints = os.Args[1]
@@ -26,7 +26,7 @@ func main() {
 	rmq.EnableSsl = os.Getenv("PLAIN") == ""
 	arguments := os.Args[3:]
 	commands := map[string]func([]string) error{
-		"send": send, "orphan": orphan, "receive": receive, "again": again, "push": push,
+		"send": send, "orphan": orphan, "receive": receive, "again": again, "abandon": abandon, "push": push,
 	}
 	if err := commands[os.Args[2]](arguments); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -223,6 +223,22 @@ func again(arguments []string) error {
 		return err
 	}
 	return consumer.GracefulStop()
+}
+
+func abandon(arguments []string) error {
+	consumer, err := simple(arguments[0], arguments[1], "*")
+	if err != nil {
+		return err
+	}
+	first, err := one(consumer)
+	if err != nil {
+		return err
+	}
+	if err := consumer.Ack(context.Background(), first); err != nil {
+		return err
+	}
+	_, err = one(consumer)
+	return err
 }
 
 func push(arguments []string) error {

@@ -3,7 +3,7 @@
 const rocketmq = require('rocketmq-client-nodejs');
 const { FilterType, TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
-const SECONDS = 60;
+const SECONDS = 100;
 const QUIET = { info() {}, warn() {}, debug() {}, close() {}, error: console.error };
 const [endpoints, command, ...rest] = process.argv.slice(2);
 const common = { endpoints, namespace: '', logger: QUIET, sslEnabled: Boolean(process.env.TLS), requestTimeout: 6000 };
@@ -104,6 +104,14 @@ async function again(topic, group) {
   await consumer.shutdown();
 }
 
+async function abandon(topic, group) {
+  const consumer = await simple(topic, group, '*');
+  const first = await one(consumer);
+  write(line(first));
+  await consumer.ack(first);
+  write(line(await one(consumer)));
+}
+
 async function push(topic, group, expression, count, failures) {
   let left = Number(count);
   let ended;
@@ -122,7 +130,7 @@ async function push(topic, group, expression, count, failures) {
   await consumer.shutdown();
 }
 
-({ send, orphan, receive, again, push })[command](...rest).then(() => process.exit(0), error => {
+({ send, orphan, receive, again, abandon, push })[command](...rest).then(() => process.exit(0), error => {
   console.error(error);
   process.exit(1);
 });

@@ -33,7 +33,7 @@ public final class GrpcDriver {
     private static final Gson GSON = new GsonBuilder().disableHtmlEscaping().create();
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
     private static final ClientServiceProvider CLIENTS = ClientServiceProvider.loadService();
-    private static final int SECONDS = 60;
+    private static final int SECONDS = 100;
 
     private final ClientConfiguration configuration;
 
@@ -71,6 +71,9 @@ public final class GrpcDriver {
                 break;
             case "again": // TOPIC GROUP; one message, twice
                 again(rest[0], rest[1]);
+                break;
+            case "abandon": // TOPIC GROUP; acknowledges one message, receives another one and dies
+                abandon(rest[0], rest[1]);
                 break;
             case "push": // TOPIC GROUP EXPRESSION COUNT FAILURES; each message fails so often; ends after COUNT calls
                 push(rest[0], rest[1], rest[2], Integer.parseInt(rest[3]), Integer.parseInt(rest[4]));
@@ -168,6 +171,15 @@ public final class GrpcDriver {
             write(line(second));
             consumer.ack(second);
         }
+    }
+
+    private void abandon(String topic, String group) throws Exception {
+        SimpleConsumer consumer = consumer(topic, group, "*");
+        MessageView first = one(consumer);
+        write(line(first));
+        consumer.ack(first);
+        write(line(one(consumer)));
+        Runtime.getRuntime().halt(0);
     }
 
     private static MessageView one(SimpleConsumer consumer) throws Exception {

@@ -1,21 +1,29 @@
-"""RocketMQ 5's clients at our proxy while Java's broker is killed, and while topics change."""
+"""RocketMQ 5's clients at our proxy while Java's broker is killed, while topics change, and without a right."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 from tests.interop.peers.grpc_clients import GrpcClient, OurProxy
+from tests.interop.peers.servers import OurServers
 from tests.interop.test_grpc_clients import genuine5, program  # noqa: F401  fixtures
 from tests.processes import Program
 
-from pyromq import Admin, Unavailable
+from pyromq import Admin, ConnectionConfig, Unavailable
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 SECONDS = 90
+ACCOUNTS = """
+accounts:
+- {accessKey: operators, secretKey: secret-of-operators, admin: true}
+- {accessKey: writer-1, secretKey: secret-of-writer-1, defaultTopicPerm: PUB}
+- {accessKey: reader-1, secretKey: secret-of-reader-1, defaultTopicPerm: SUB, defaultGroupPerm: SUB}
+"""
 
 
 @pytest.fixture
@@ -84,3 +92,48 @@ def wait_until(condition: Callable[[], bool], consumer: Program) -> None:
     while not condition():
         assert time.monotonic() < end, "".join(consumer.output[-50:])
         time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory) -> Iterator[tuple[OurServers, OurProxy]]:
+    """Our servers with permissions, and a proxy with the same accounts."""
+    data = tmp_path_factory.mktemp("guarded")
+    (data / "config").mkdir()
+    (data / "config" / "plain_acl.yml").write_text(ACCOUNTS)
+    (data / "broker.conf").write_text("aclEnable=true\n")
+    servers = OurServers(data, options=["--config", data / "broker.conf", "--grpc-port", "0"])
+    servers.start()
+    try:
+        with OurProxy(servers.namesrv, data / "proxy", "--acl", data / "config") as proxy:
+            yield servers, proxy
+    finally:
+        servers.stop()
+
+
+def test_an_account_may_do_what_it_has_rights_for(program, guarded, topic):  # noqa: F811
+    servers, proxy = guarded
+    operator = ConnectionConfig(access_key="operators", secret_key="secret-of-operators")
+    with Admin(servers.namesrv, connections=operator) as admin:
+        admin.create_topic(topic, 2)
+
+    def run_as(account, *arguments, secret=None):
+        keys = {"ACCESS_KEY": account, "SECRET_KEY": secret or f"secret-of-{account}"}
+        return GrpcClient(*program, proxy.address, keys).run(*arguments)
+
+    (sent,) = run_as("writer-1", "send", topic, "normal")
+    (found,) = run_as("reader-1", "receive", topic, f"readers-{topic}", "*", 1)
+    assert found["messageId"] == sent["messageId"]
+    assert "account reader-1 needs PUB on topic" in refusal(run_as, "reader-1", "send", topic, "normal")
+    assert "account writer-1 needs SUB on" in refusal(run_as, "writer-1", "receive", topic, "billing", "*", 1)
+    hidden = f"failed to fetch topic:{topic}"  # all that Python's client shows of a refused route
+    assert re.search(f"signature|{hidden}", refusal(run_as, "writer-1", "send", topic, "normal", secret="wrong-secret"))
+    assert re.search(f"unknown|{hidden}", refusal(run_as, "nobody-1", "send", topic, "normal"))
+
+
+def refusal(run_as, *arguments, **secret) -> str:
+    """Return what the client says of a refusal: in its answer, or where it does not start."""
+    try:
+        (answer,) = run_as(*arguments, **secret)
+    except RuntimeError as error:
+        return str(error)
+    return answer["error"]

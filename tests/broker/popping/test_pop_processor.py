@@ -9,6 +9,7 @@ from pyromq.broker.broker import Broker
 from pyromq.broker.consuming.long_polls import LONGEST_SECONDS
 from pyromq.errors import ResponseCode
 from pyromq.remoting.bodies import BatchAck, BatchAcks, encode_body
+from pyromq.remoting.codes import PullFlag
 from pyromq.remoting.headers import (
     AckMessage,
     BatchAckMessage,
@@ -18,6 +19,7 @@ from pyromq.remoting.headers import (
     MaxOffset,
     NotificationResponse,
     OffsetResponse,
+    PullMessage,
     QueryConsumerOffset,
     UpdateConsumerOffset,
 )
@@ -241,6 +243,30 @@ async def test_a_group_begins_at_its_committed_offset(orders, popper):
     await send(orders, *"abc")
     await orders.ask(UpdateConsumerOffset("g", "orders", 0, 2))
     assert bodies(await popper.pop()) == [b"c"]
+
+
+async def test_a_group_with_a_negative_committed_offset_begins_at_the_first_message(orders, popper):
+    await send(orders, *"ab")
+    await orders.ask(UpdateConsumerOffset("g", "orders", 0, -1))
+    assert bodies(await popper.pop()) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("offset", [-1, -(1 << 40)])
+async def test_a_reset_to_a_negative_offset_is_one_to_the_first_message(orders, popper, offset):
+    await send(orders, *"ab")
+    received = await popper.pop()
+    await orders.ask(UpdateConsumerOffset("g", "orders", 0, offset))
+    await popper.ack(received[0], code=EXPIRED)
+    assert bodies(await popper.pop()) == [b"a", b"b"]
+
+
+async def test_a_pull_that_commits_a_negative_offset_is_answered(orders, popper):
+    await send(orders, *"ab")
+    await popper.pop()
+    for _ in range(2):  # the second may be answered by compiled code
+        pull = PullMessage("g", "orders", 0, 0, 32, PullFlag.COMMIT_OFFSET | PullFlag.SUBSCRIPTION, -1, 0, 0, "*")
+        assert (await orders.ask(pull)).code == ResponseCode.SUCCESS
+    assert bodies(await popper.pop()) == [b"a", b"b"]
 
 
 async def test_a_reset_forgets_what_is_in_flight(orders, popper, clock):

@@ -91,8 +91,8 @@ class PopTable:
             offset = self._offsets.find(queue.group, queue.topic, queue.queue_id)
             if offset is None:
                 self.in_flight.drop(queue)
-            elif offset != queue.committed:
-                self.in_flight.reset(queue, offset)
+            elif _first_from(offset) != queue.committed:
+                self.in_flight.reset(queue, _first_from(offset))
 
     # -- queues
 
@@ -106,7 +106,7 @@ class PopTable:
             committed = self._offsets.find(group, topic, queue_id)
             if committed is None and not self._offsets.commit(group, topic, queue_id, first):
                 raise self._offsets.too_many(group)
-            queue = self.in_flight.add(group, topic, queue_id, first if committed is None else committed)
+            queue = self.in_flight.add(group, topic, queue_id, _first_from(first if committed is None else committed))
             try:
                 self._journal.note_queue(queue)
             except StoreNotWritable:
@@ -146,7 +146,7 @@ class PopTable:
                     "group %s was reset to offset %d in queue %d of topic %s: %d messages in flight are forgotten",
                     *(group, offset, queue_id, topic, queue.in_flight),
                 )
-            self.in_flight.reset(queue, offset)
+            self.in_flight.reset(queue, _first_from(offset))
             self._note(partial(self._journal.note_queue, queue))
 
     def _commit(self, queue: PoppedQueue) -> None:
@@ -249,6 +249,11 @@ class PopTable:
         due_ms = self.in_flight.next_due_ms()
         if due_ms is not None:
             self.alarm.ring_within(max(0, due_ms - self._clock.now_ms()) / 1000)
+
+
+def _first_from(committed: int) -> int:
+    """Return where pops begin. A client may commit a negative offset, which the journal cannot hold."""
+    return max(0, committed)
 
 
 def check_handle(handle: ReceiptHandle, queue_id: int, offset: int) -> None:

@@ -46,8 +46,8 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
-    """One more than processors: as a rule one of them waits, for Java, for a disk or for a process."""
-    return (os.cpu_count() or 1) + 1
+    """Two more than processors: as a rule two of them wait, for Java, for a disk or for a process."""
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_collection_modifyitems(items):

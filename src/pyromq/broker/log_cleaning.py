@@ -78,10 +78,10 @@ class LogCleaning:
         """
         if not self._role.is_master:
             return
-        unknown = [name for name in self._store.topics() if self._topics.find(name) is None]
-        expired = self._store.expired_ends() if unknown else {}
-        for name in unknown:
-            if not self._topics.is_system(name) and len(expired.get(name, ())) == len(self._store.queue_ids(name)):
+        deleted = self._topics.deleted_among(self._store.topics())
+        expired = self._store.expired_ends() if deleted else {}
+        for name in deleted:
+            if len(expired.get(name, ())) == len(self._store.queue_ids(name)):
                 self._store.delete_topic(name)
                 self._statistics.forget_topic(name)
 

@@ -6,7 +6,7 @@ Source: RocketMQ 4.9.8, TopicConfigManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from enum import Enum, auto
 from functools import partial
@@ -124,6 +124,10 @@ class Topics:
         """Return the sorted names of topics that administrators cannot change or delete."""
         reserved = {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GIVE_UP_TOPIC, TRACE_TOPIC}
         return sorted(self._built_in | reserved)
+
+    def deleted_among(self, names: Iterable[str]) -> list[str]:
+        """Return the names that no topic has. Names of system topics are left out: brokers need no settings of them."""
+        return [name for name in names if name not in self._table and not self.is_system(name)]
 
     def is_system(self, name: str) -> bool:
         return name in self._built_in or is_system_topic(name)

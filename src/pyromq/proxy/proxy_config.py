@@ -32,4 +32,4 @@ class ProxyConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        parse_addresses(self.namesrv)  # raises `UsageError`, before a client connects in vain
+        parse_addresses(self.namesrv)  # raises `UsageError`

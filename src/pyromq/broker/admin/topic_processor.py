@@ -159,12 +159,11 @@ class TopicProcessor:
     @answers(CleanTopics)
     async def clean_topics(self, header: CleanTopics, call: Call) -> Reply:
         """Delete the queues of topics that no longer exist; queues of system topics stay."""
-        for name in self._store.topics():
-            if self._topics.find(name) is None and not self._topics.is_system(name):
-                await self._note_deletion(name)
-                noted = self._store.delete_topic(name)
-                self._statistics.forget_topic(name)
-                await completed(noted)
+        for name in self._topics.deleted_among(self._store.topics()):
+            await self._note_deletion(name)
+            noted = self._store.delete_topic(name)
+            self._statistics.forget_topic(name)
+            await completed(noted)
         return Reply()
 
 

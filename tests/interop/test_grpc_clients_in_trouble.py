@@ -8,22 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
+from tests.interop.peers.accounts import ACCOUNTS, connections
 from tests.interop.peers.grpc_clients import GrpcClient, OurProxy
 from tests.interop.peers.servers import OurServers
 from tests.interop.test_grpc_clients import genuine5, program  # noqa: F401  fixtures
 from tests.processes import Program
 
-from pyromq import Admin, ConnectionConfig, Unavailable
+from pyromq import Admin, Unavailable
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(400)]
 
 SECONDS = 90
-ACCOUNTS = """
-accounts:
-- {accessKey: operators, secretKey: secret-of-operators, admin: true}
-- {accessKey: writer-1, secretKey: secret-of-writer-1, defaultTopicPerm: PUB}
-- {accessKey: reader-1, secretKey: secret-of-reader-1, defaultTopicPerm: SUB, defaultGroupPerm: SUB}
-"""
 
 
 @pytest.fixture
@@ -112,8 +107,7 @@ def guarded(tmp_path_factory) -> Iterator[tuple[OurServers, OurProxy]]:
 
 def test_an_account_may_do_what_it_has_rights_for(program, guarded, topic):  # noqa: F811
     servers, proxy = guarded
-    operator = ConnectionConfig(access_key="operators", secret_key="secret-of-operators")
-    with Admin(servers.namesrv, connections=operator) as admin:
+    with Admin(servers.namesrv, connections=connections("operators")) as admin:
         admin.create_topic(topic, 2)
 
     def run_as(account, *arguments, secret=None):

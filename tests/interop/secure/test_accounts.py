@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.interop.peers.accounts import ACCOUNTS, connections
 from tests.interop.peers.clients import WAYS, JavaClient, OurClient, contents
 from tests.interop.peers.java import Driver, Tools
 from tests.interop.peers.samples import ordered_samples
@@ -18,20 +19,10 @@ from pyromq.permissions.acl_files import parse_acl_file
 pytestmark = pytest.mark.interop
 
 SECONDS = 60
-FILE = """
-accounts:
-- {accessKey: operators, secretKey: secret-of-operators, admin: true}
-- {accessKey: writer-1, secretKey: secret-of-writer-1, defaultTopicPerm: PUB}
-- {accessKey: reader-1, secretKey: secret-of-reader-1, defaultTopicPerm: SUB, defaultGroupPerm: SUB}
-"""
 
 
 def options(account: str) -> list[str]:
     return [f"-DaccessKey={account}", f"-DsecretKey=secret-of-{account}"]
-
-
-def connections(account: str) -> ConnectionConfig:
-    return ConnectionConfig(access_key=account, secret_key=f"secret-of-{account}")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +31,7 @@ def accounts(tmp_path_factory: pytest.TempPathFactory, jars: None) -> Iterator[t
     data = tmp_path_factory.mktemp("accounts")
     file = data / "config" / "plain_acl.yml"
     file.parent.mkdir()
-    file.write_text(FILE)
+    file.write_text(ACCOUNTS)
     servers = OurServers(data, options=["--config", _config(data)])
     try:
         servers.start()
@@ -120,7 +111,7 @@ def test_mqadmin_administers_accounts(accounts: tuple[OurServers, Path], tmp_pat
 def test_our_client_does_at_the_genuine_broker_what_its_account_may(jars: None, tmp_path: Path, topic: str) -> None:
     servers = GenuineServers(tmp_path / "home", tmp_path / "store", aclEnable="true")
     file = tmp_path / "home" / "conf" / "plain_acl.yml"
-    file.write_text(FILE)
+    file.write_text(ACCOUNTS)
     try:
         servers.start()
         with Admin(servers.namesrv, connections=connections("operators")) as admin:

@@ -203,12 +203,17 @@ func one(consumer rmq.SimpleConsumer) (*rmq.MessageView, error) {
 	return nil, fmt.Errorf("no message came")
 }
 
-func again(arguments []string) error {
-	consumer, err := simple(arguments[0], arguments[1], "*")
+func begun(topic, group string) (rmq.SimpleConsumer, *rmq.MessageView, error) {
+	consumer, err := simple(topic, group, "*")
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	first, err := one(consumer)
+	return consumer, first, err
+}
+
+func again(arguments []string) error {
+	consumer, first, err := begun(arguments[0], arguments[1])
 	if err != nil {
 		return err
 	}
@@ -226,11 +231,7 @@ func again(arguments []string) error {
 }
 
 func abandon(arguments []string) error {
-	consumer, err := simple(arguments[0], arguments[1], "*")
-	if err != nil {
-		return err
-	}
-	first, err := one(consumer)
+	consumer, first, err := begun(arguments[0], arguments[1])
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,8 @@ from pyromq.broker.delays import timer_records
 from pyromq.message import NAME_VALUE, PAIRS, Property
 from pyromq.remoting import codes, command, signer
 from pyromq.remoting.header import Header, wire_layout
-from pyromq.remoting.headers import PullMessage, SendMessage, SendMessageResponse, SendMessageV2
+from pyromq.remoting.headers import PopMessage, PullMessage, SendMessage, SendMessageResponse, SendMessageV2
+from pyromq.remoting.headers.pop_headers import MAX_POPPED
 from pyromq.store.index import index_file
 from pyromq.store.queue import consume_queue
 from pyromq.store.queue_dispatcher import UNQUEUED
@@ -90,8 +91,9 @@ def numbers() -> dict[str, int]:
         "BINARY_HEADER": command.BINARY,
         "MAX_FRAME_BYTES": command.MAX_FRAME_BYTES,
         "MAX_HEADER_BYTES": command.MAX_HEADER_BYTES,
+        "MAX_POPPED": MAX_POPPED,
     }
-    return found | _fields("SEND", SendMessage) | _fields("PULL", PullMessage)
+    return found | _fields("SEND", SendMessage) | _fields("PULL", PullMessage) | _fields("POP", PopMessage)
 
 
 def names() -> dict[str, str]:

@@ -277,8 +277,9 @@ def test_no_folder_has_more_than_twenty_four_files():
 
 
 def _is_source(path: Path) -> bool:
-    """Not what is built of others, nor the types of a compiled part: these are read together with it."""
-    return path.is_file() and path.suffix not in (".so", ".c", ".pyi", "")
+    """Not what is built of others, nor types and declarations of a compiled part: they are read with it."""
+    is_declaration = path.suffix == ".pxd" and path.with_suffix(".pyx").exists()
+    return path.is_file() and path.suffix not in (".so", ".c", ".pyi", "") and not is_declaration
 
 
 def test_files_end_at_six_hundred_lines():

@@ -81,7 +81,7 @@ def _differences(load: Load, plain: Seen, compiled: Seen, folder: Path) -> Itera
 
 def _different_files(plain: Path, compiled: Path) -> Iterator[str]:
     for name in sorted(set(_files(plain)) | set(_files(compiled))):
-        one, other = (_content(way / name) for way in (plain, compiled))
+        one, other = (_content(way / name).rstrip(b"\0") for way in (plain, compiled))  # zeros: allocated, not used
         if one != other:
             length = min(len(one), len(other))
             at = next((at for at in range(length) if one[at] != other[at]), length)
@@ -90,9 +90,12 @@ def _different_files(plain: Path, compiled: Path) -> Iterator[str]:
 
 
 def _files(folder: Path) -> list[str]:
-    """Return all but those whose content depends on when a thread comes: tables as they were before, copied timers."""
+    """Return all but those whose content depends on when a thread comes.
+
+    These are tables as they were before, copied timers, and the journal of pops: its records have no certain order.
+    """
     paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".bak")
-    return [str(path.relative_to(folder)) for path in paths if path.parent.name != "timers"]
+    return [str(path.relative_to(folder)) for path in paths if path.parent.name not in ("timers", "pops")]
 
 
 def _content(file: Path) -> bytes:

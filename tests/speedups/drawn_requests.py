@@ -19,6 +19,7 @@ from pyromq.remoting.headers import (
     Heartbeat,
     MaxOffset,
     MinOffset,
+    PopMessage,
     PullMessage,
     QueryConsumerOffset,
     QueueEntries,
@@ -159,7 +160,7 @@ class Requests:
             self._is_odd = False
 
     def any_hot(self) -> bytes:
-        return self.random.choice([self.send, self.send, self.batch, self.pull, self.update_offset])()
+        return self.random.choice([self.send, self.send, self.batch, self.pull, self.pop, self.update_offset])()
 
     def body(self) -> bytes:
         """A body of any size, up to above the limit."""
@@ -207,6 +208,28 @@ class Requests:
                 subscription=random.choice(["*", "*", "a", "a || b", "TagA||é", "AaAa", "", None, "a > 1", "k = '"]),
                 expression_type=random.choice(["TAG", "TAG", "TAG", None, "SQL92", "X", ""]),
                 max_bytes=random.choice([None, None, None, None, 0, 1, 1000, 100_000, 1 << 22, -1]),
+            ),
+            flag=ONE_WAY if random.random() < 0.02 else 0,
+        )
+
+    def pop(self) -> bytes:
+        """A pop: found, not found or refused. It neither waits nor is due while the load is played."""
+        random = self.random
+        return self.frame(
+            PopMessage(
+                consumer_group=random.choice(["g", "h"]) if random.random() < 0.9 else random.choice(GROUPS),
+                topic=self.topic(),
+                queue_id=self._one([-1, -1, -1, -1, 0, 1], [-2, 4, 1 << 31], 0.1),
+                max_count=self._one([1, 1, 2, 2, 3, 32], [0, -1, 33, 1 << 40], 0.1),
+                invisible_ms=self._one([3_600_000, 7_200_000], [-1, 43_200_000, 43_200_001, 1 << 40], 0.1),
+                poll_ms=self._one([0], [-1], 0.1),
+                born_ms=self._one([1_700_000_000_000], [0, -1], 0.1),
+                init_mode=self._one([0, 0, 1], [-1, 2], 0.1),
+                expression=random.choice(["*", "*", "*", "a", "a || b", "TagA||é", "", None, "a > 1"]),
+                expression_type=random.choice(["TAG", "TAG", "TAG", None, "SQL92", "X", ""]),
+                order=random.choice([None, None, None, None, False, True]),
+                attempt_id=random.choice([None] * 9 + ["one"]),
+                renewed_for=random.choice([None] * 9 + ["c" * 256]),
             ),
             flag=ONE_WAY if random.random() < 0.02 else 0,
         )

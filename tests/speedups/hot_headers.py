@@ -12,11 +12,21 @@ import pytest
 from pyromq.errors import ProtocolError
 from pyromq.remoting.command import Call, FrameSplitter, decode_request
 from pyromq.remoting.header import wire_layout
-from pyromq.remoting.headers import PullMessage, SendBatchMessage, SendMessage, SendMessageV2, UpdateConsumerOffset
+from pyromq.remoting.headers import (
+    PopMessage,
+    PullMessage,
+    SendBatchMessage,
+    SendMessage,
+    SendMessageV2,
+    UpdateConsumerOffset,
+)
 
 codec = pytest.importorskip("pyromq.speedups.codec", reason="the compiled parts are not built")
 
-HOT = {int(h.code): h for h in (SendMessage, SendMessageV2, SendBatchMessage, PullMessage, UpdateConsumerOffset)}
+HOT = {
+    int(h.code): h
+    for h in (SendMessage, SendMessageV2, SendBatchMessage, PullMessage, PopMessage, UpdateConsumerOffset)
+}
 FRAMES = Path(__file__).parent.parent / "golden" / "frames"
 READERS = {
     code: codec.HeaderReader(code, [(f.wire_name, f.kind.__name__, f.required) for f in wire_layout(header)])

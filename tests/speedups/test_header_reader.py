@@ -95,7 +95,7 @@ def test_header_is_read_as_plainly_or_left(form):
 @example(310, BINARY, struct.pack(">hBhiiii", 310, 0, 0, 0, 0, 0, 0))
 @example(310, BINARY, struct.pack(">hBhiiiiB", 310, 0, 0, 0, 0, 0, 1, 1))
 def test_any_bytes_are_read_as_plainly_or_left(code, serialization, raw):
-    begin = b'{"code":%d,' % code if serialization == JSON else struct.pack(">h", code)
+    begin = b'{"code":%d,' % code if serialization == JSON else struct.pack(">H", code & 0xFFFF)
     read(code, serialization, raw)
     read(code, serialization, begin + raw)
 

@@ -1,4 +1,4 @@
-"""Makes the compiled handlers of sends, pulls and their rights, from the tables that the plain (Python) path uses.
+"""Makes the compiled handlers of sends, pulls, pops and their rights, from the tables that the plain path uses.
 
 This is the only place where a broker chooses between compiled and plain handlers. Without compiled parts the broker has
 no compiled handlers.
@@ -11,28 +11,41 @@ from typing import TYPE_CHECKING, Any
 
 from pyromq import speedups
 from pyromq.broker.permissions.rules import is_trace
+from pyromq.broker.popping.in_flight import Pop
+from pyromq.broker.popping.pop_admission import MAX_INVISIBLE_MS
+from pyromq.broker.popping.pop_processor import MAX_BYTES
 from pyromq.broker.role import MASTER
 from pyromq.errors import MQError
 from pyromq.filter.filter import TagFilter
 from pyromq.message import Property, SysFlag
-from pyromq.names import DEAD_LETTER_PREFIX, NOT_FOR_CLIENTS, RETRY_PREFIX, TIMER_TOPIC, retry_topic
+from pyromq.names import DEAD_LETTER_PREFIX, NOT_FOR_CLIENTS, RETRY_PREFIX, TIMER_TOPIC, pop_retry_topic, retry_topic
 from pyromq.permissions.account import PUB, SUB, Need
 from pyromq.remoting.bodies import SINGLE_TAG
 from pyromq.remoting.codes import PullFlag
 from pyromq.remoting.command import ReplyTemplate
 from pyromq.remoting.header import Header, header_layout, wire_layout
-from pyromq.remoting.headers import PullMessage, PullMessageResponse, SendMessage, SendMessageResponse
+from pyromq.remoting.headers import (
+    PopMessage,
+    PopMessageResponse,
+    PullMessage,
+    PullMessageResponse,
+    SendMessage,
+    SendMessageResponse,
+)
 from pyromq.remoting.headers.message_headers import LitePullMessage, SendMessageV2
 from pyromq.store.message_store import ReadStatus
 
 if TYPE_CHECKING or speedups.is_active:
     from pyromq.speedups.codec import HeaderReader, ReplyWriter
     from pyromq.speedups.fast_acl import FastAcl
-    from pyromq.speedups.pulls import MOST_TAGS, PullPlan, Pulls
+    from pyromq.speedups.pops import PopPlan, Pops
+    from pyromq.speedups.pulls import PullPlan, Pulls
+    from pyromq.speedups.reads import MOST_TAGS, Reads
     from pyromq.speedups.sends import SendPlan, Sends
     from pyromq.speedups.timed import TimedSends
 if TYPE_CHECKING:
     from pyromq.broker.consuming.pull_processor import PullProcessor
+    from pyromq.broker.popping.pop_processor import PopProcessor
     from pyromq.broker.shared_state import SharedState
     from pyromq.speedups.fast_path import FastHandler
     from pyromq.speedups.records import Counter
@@ -165,18 +178,85 @@ def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
     return [
         Pulls(
             HeaderReader(int(request.code), header_layout(request)),
-            state.store.log_tail,
+            _reads(state),
             plan_for=plan_for,
             version=lambda: (topics.version, groups.version, config.permission, config.slave_read, role.is_master),
             commit=state.offsets.commit,
-            is_loaded=state.store.reading.residency.covers,
-            segment_of=state.store.reading.segment_of,
             total=statistics.get_total,
             writer=ReplyWriter(template.line, template.binary()),
-            **state.store.reading.limits_in_memory(),
             guard=fast_acl_of(state, request),
         )
         for request in (PullMessage, LitePullMessage)
+    ]
+
+
+def _reads(state: SharedState) -> Reads:
+    reading = state.store.reading
+    return Reads(
+        state.store.log_tail,
+        is_loaded=reading.residency.covers,
+        segment_of=reading.segment_of,
+        **reading.limits_in_memory(),
+    )
+
+
+def fast_pops(state: SharedState, popping: PopProcessor) -> list[FastHandler]:
+    """Return the compiled handler of pops that find messages in one queue; [] without compiled parts."""
+    if not speedups.is_active:
+        return []
+    topics, groups, statistics, config, role = state.topics, state.groups, state.statistics, state.config, state.role
+    store, table = state.store, state.pops
+    names = [field.attribute for field in wire_layout(PopMessage)]
+
+    def plan_for(values: list[Any]) -> PopPlan | None:
+        header = PopMessage(**dict(zip(names, values, strict=True)))
+        group, name, retries = header.consumer_group, header.topic, pop_retry_topic(header.consumer_group, header.topic)
+        topic = topics.find(name) if role.is_master else None
+        if topic is None or not topic.read_queues:
+            return None
+        try:
+            wanted = popping.subscription(header, None)
+        except MQError:
+            return None  # the plain path refuses the pop
+        if not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
+            return None
+        popped, queues = table.in_flight.queues(group, name), store.queues_of(name)
+        retried, retry_queues = table.in_flight.queues(group, retries), store.queues_of(retries)
+        if not popped.keys() >= set(range(topic.read_queues)):
+            return None  # the plain path makes the state of each queue
+        if topics.find(retries) is not None and (not retried or retry_queues is None):
+            return None  # as above; a plan sees a queue that is made later only if it holds the topic's queues
+        counter = statistics.gets_of(name, group)
+        if counter is None or queues is None:
+            return None
+        return PopPlan(
+            *(popped, queues, retried, retry_queues or {}),
+            count=topic.read_queues,
+            rounds=popping.rounds,
+            key=(group, name),
+            codes=wanted.codes or None,
+            counter=counter,
+        )
+
+    variables = ("pop_ms", "invisible_ms", "revive_queue", "rest", "start_offset_info", "message_offset_info")
+    formats = {"start_offset_info": "%b", "message_offset_info": "%b"}
+    template = ReplyTemplate(PopMessageResponse, variables, formats=formats, remark=ReadStatus.FOUND.name)
+    return [
+        Pops(
+            HeaderReader(int(PopMessage.code), header_layout(PopMessage)),
+            _reads(state),
+            plan_for=plan_for,
+            version=lambda: (topics.version, groups.version, config.permission, role.is_master),
+            now_ms=state.clock.now_ms,
+            pop_of=Pop,
+            hand_out=table.try_to_hand_out,
+            most_in_flight=lambda: config.limits.in_flight,
+            total=statistics.get_total,
+            writer=ReplyWriter(template.line, template.binary()),
+            most_ms=MAX_INVISIBLE_MS,
+            most_bytes=MAX_BYTES,
+            guard=fast_acl_of(state, PopMessage),
+        )
     ]
 
 

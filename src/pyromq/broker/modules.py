@@ -30,7 +30,7 @@ from pyromq.broker.admin.runtime_info_processor import RuntimeInfoProcessor
 from pyromq.broker.admin.settings_processor import SettingsProcessor
 from pyromq.broker.admin.topic_processor import TopicProcessor
 from pyromq.broker.batches.batch_transaction_processor import BatchTransactionProcessor
-from pyromq.broker.compiled_handlers import fast_pulls, fast_sends
+from pyromq.broker.compiled_handlers import fast_pops, fast_pulls, fast_sends
 from pyromq.broker.consuming.offset_processor import OffsetProcessor
 from pyromq.broker.consuming.pull_processor import PullProcessor
 from pyromq.broker.consuming.queue_locks import QueueLockProcessor
@@ -294,6 +294,7 @@ def consuming(state: SharedState) -> BrokerModule:
 def popping(state: SharedState) -> BrokerModule:
     table, waiting = state.pops, state.waiting_pops
     admission = PopAdmission(state.config, state.topics, state.groups)
+    popping = PopProcessor(state, table, waiting, admission)
     redelivery = Redelivery(state, table, waiting)
     assigning = AssignmentProcessor(state)
 
@@ -310,7 +311,8 @@ def popping(state: SharedState) -> BrokerModule:
 
     return BrokerModule(
         master_only=True,
-        answerers=[PopProcessor(state, table, waiting, admission), AckProcessor(table, admission), assigning],
+        answerers=[popping, AckProcessor(table, admission), assigning],
+        fast_path=fast_pops(state, popping),
         load=load,
         lead=table.lead,
         steps=[Step(redelivery.step, table.alarm), Step(table.journal_step, table.journal_alarm)],

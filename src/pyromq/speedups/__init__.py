@@ -28,7 +28,9 @@ UNITS = (
     "timed",
     "fast_acl",
     "sends",
+    "reads",
     "pulls",
+    "pops",
     "reactor",
     "indexing",
 )

@@ -79,7 +79,6 @@ cdef struct Text:
 
 cdef class ReplyWriter:
     cdef list _held
-    cdef int text_number
     cdef int count
     cdef const char* texts[8]
     cdef Py_ssize_t text_sizes[8]

@@ -28,7 +28,7 @@ cdef int code_of(const Frame* frame) noexcept nogil:
         return -1 if frame.header_size < 21 else <int> get_u16(p)
     if frame.header_size < 12 or memcmp(p, b'{"code":', 8) != 0 or p[8] == c'0':
         return -1
-    while n < 13 and n < frame.header_size and c'0' <= p[n] <= c'9':
+    while n < 14 and n < frame.header_size and c'0' <= p[n] <= c'9':
         code = code * 10 + (p[n] - c'0')
         n += 1
     return code if n < frame.header_size and p[n] == c',' else -1
@@ -481,8 +481,8 @@ cdef class Output:
 cdef class ReplyWriter:
     """Writes the replies of a `ReplyTemplate`: JSON headers from its `line`, binary headers from its `binary()`.
 
-    Holes are `%d`, `%016X` and at most one `%b`, whose value is the address of a `Text`. `%%` is a percent sign. The
-    last hole of `line` is the opaque (the request's number).
+    Holes are `%d`, `%016X` and `%b`, whose value is the address of a `Text`. `%%` is a percent sign. The last hole of
+    `line` is the opaque (the request's number).
     """
 
     def __init__(self, bytes line, binary):
@@ -492,7 +492,6 @@ cdef class ReplyWriter:
             raise ValueError(f"an answer of {len(kinds)} holes and {len(entries)} fields; at most 8 and 16 can be written")
         self._held = [texts, head]
         self.count = len(kinds)
-        self.text_number = kinds.index(b"b") if b"b" in kinds else -1
         for number, text in enumerate(texts):
             self.texts[number] = PyBytes_AS_STRING(text)
             self.text_sizes[number] = PyBytes_GET_SIZE(text)
@@ -518,7 +517,7 @@ cdef class ReplyWriter:
     def frame(self, values, int opaque, Py_ssize_t body_size=0, int serialization=JSON_HEADER):
         """Return the frame that `write` appends. For tests."""
         cdef int64_t numbers[8]
-        cdef Text text
+        cdef Text texts[8]
         cdef Output output = Output()
         cdef Header request
         request.serialization = serialization
@@ -527,9 +526,9 @@ cdef class ReplyWriter:
             raise ValueError(f"{len(values)} values for {self.count} holes, one of them the opaque's")
         for number, value in enumerate(values):
             if isinstance(value, bytes):
-                text.at = PyBytes_AS_STRING(value)
-                text.size = PyBytes_GET_SIZE(value)
-                numbers[number] = <int64_t> &text
+                texts[number].at = PyBytes_AS_STRING(value)
+                texts[number].size = PyBytes_GET_SIZE(value)
+                numbers[number] = <int64_t> &texts[number]
             else:
                 numbers[number] = value
         self.write(output, numbers, &request, body_size)
@@ -544,9 +543,11 @@ cdef class ReplyWriter:
         """
         cdef char* start
         cdef char* p
+        cdef int number
         cdef Py_ssize_t size = self.most + body_size
-        if self.text_number >= 0:
-            size += (<const Text*> values[self.text_number]).size
+        for number in range(self.count):
+            if self.kinds[number] == c'b':
+                size += (<const Text*> values[number]).size
         output.reserve(size)
         start = output.data + output.end
         if request.serialization == JSON_HEADER:

@@ -69,6 +69,7 @@ cdef enum:
     BINARY_HEADER = 0x1
     MAX_FRAME_BYTES = 0x1000000
     MAX_HEADER_BYTES = 0x40000
+    MAX_POPPED = 0x20
     SEND_TOPIC = 0x1
     SEND_QUEUE_ID = 0x4
     SEND_SYS_FLAG = 0x5
@@ -88,6 +89,16 @@ cdef enum:
     PULL_SUBSCRIPTION = 0x9
     PULL_EXPRESSION_TYPE = 0xa
     PULL_MAX_BYTES = 0xb
+    POP_CONSUMER_GROUP = 0x0
+    POP_TOPIC = 0x1
+    POP_QUEUE_ID = 0x2
+    POP_MAX_COUNT = 0x3
+    POP_INVISIBLE_MS = 0x4
+    POP_EXPRESSION_TYPE = 0x8
+    POP_EXPRESSION = 0x9
+    POP_ORDER = 0xa
+    POP_ATTEMPT_ID = 0xb
+    POP_RENEWED_FOR = 0xd
 
 cdef extern from *:
     """

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Checks signatures and rights of sends and pulls, and signs the requests of clients.
+"""Checks signatures and rights of sends, pulls and pops, and signs the requests of clients.
 
 A request that does not pass is checked again by `broker.permissions.rules`: its form may be one not read here.
 """

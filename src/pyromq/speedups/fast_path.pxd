@@ -19,6 +19,8 @@ cdef class FastHandler:
     cdef bint end_turn(self) except -1
     cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1
 
+cdef object plan_key(const Header* header, const int* numbers, int count)
+
 cdef struct Passed:  # what the permission check leaves of a permitted request
     char* copy  # field `copied` without escapes, valid until the next check; NULL if no field was copied
     Py_ssize_t copy_size

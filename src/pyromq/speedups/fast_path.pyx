@@ -5,8 +5,12 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
 
-from pyromq.speedups.codec cimport Frame, Header, Output
+from pyromq.speedups.codec cimport Field, Frame, Header, Output
+
+cdef enum:
+    MOST_KEY = 1024
 
 
 cdef class Channel:
@@ -39,6 +43,28 @@ cdef class FastHandler:
     cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:
         """Answer a frame. Return False if the plain path must. The reply goes to `output`, or into `ParkedReplies`."""
         return False
+
+
+cdef object plan_key(const Header* header, const int* numbers, int count):
+    """Return the fields with these numbers as one key of a handler's plans; None if the plain path must answer."""
+    cdef char key[MOST_KEY]
+    cdef Py_ssize_t size = 0
+    cdef int place
+    cdef const Field* field
+    for place in range(count):
+        field = &header.fields[numbers[place]]
+        if field.at != NULL:
+            if field.is_escaped or size + field.size + 2 > MOST_KEY:
+                return None
+            memcpy(key + size, field.at, field.size)
+            size += field.size
+            key[size] = 1
+            size += 1
+        key[size] = 0
+        size += 1
+        if size >= MOST_KEY:
+            return None
+    return PyBytes_FromStringAndSize(key, size)
 
 
 cdef class FastGuard:

@@ -269,6 +269,17 @@ async def test_a_pull_that_commits_a_negative_offset_is_answered(orders, popper)
     assert bodies(await popper.pop()) == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("count", [1, 31, 32])
+async def test_every_message_of_a_pop_is_redelivered(broker, orders, popper, clock, count):
+    await send(orders, "first")
+    await popper.ack(*await popper.pop())  # compiled code may answer the following pops
+    await send(orders, *"x" * count)
+    assert len(await popper.pop(count=32, invisible_ms=5_000)) == count
+    assert broker.pops.in_flight.count == count
+    await after(clock, 5)
+    assert len(await popper.pop(count=32)) == count
+
+
 async def test_a_reset_forgets_what_is_in_flight(orders, popper, clock):
     await send(orders, *"abc")
     received = await popper.pop(invisible_ms=5_000)

@@ -12,7 +12,7 @@ from pyromq.remoting.codes import Permission
 from pyromq.remoting.dispatch import Peer
 from pyromq.remoting.headers.pop_headers import MAX_INVISIBLE_SECONDS, MAX_POPPED
 
-_MAX_INVISIBLE_MS = int(MAX_INVISIBLE_SECONDS * 1000)
+MAX_INVISIBLE_MS = int(MAX_INVISIBLE_SECONDS * 1000)
 ANY_QUEUE = -1
 MAX_ID_LENGTH = 255  # each pop in the journal has the id of its member, each orderly queue that of its last pop
 
@@ -61,9 +61,9 @@ def check_count(count: int) -> None:
 
 
 def check_invisible(invisible_ms: int) -> None:
-    if not 0 <= invisible_ms <= _MAX_INVISIBLE_MS:
+    if not 0 <= invisible_ms <= MAX_INVISIBLE_MS:
         raise BrokerError(
-            f"invisibleTime={invisible_ms}: it must be 0 to {_MAX_INVISIBLE_MS} ms (12 hours); change it again while"
+            f"invisibleTime={invisible_ms}: it must be 0 to {MAX_INVISIBLE_MS} ms (12 hours); change it again while"
             " the work goes on"
         )
 

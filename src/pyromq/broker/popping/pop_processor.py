@@ -23,7 +23,7 @@ from pyromq.permissions.account import SUB, resource_name
 from pyromq.permissions.authentication import denied
 from pyromq.record import MAX_PROPERTIES_SIZE, decode_all, encode, queue_offset_of, unpack_size
 from pyromq.remoting.command import Call, Reply
-from pyromq.remoting.dispatch import Later, answers
+from pyromq.remoting.dispatch import Later, Peer, answers
 from pyromq.remoting.headers import (
     Notification,
     NotificationResponse,
@@ -70,14 +70,14 @@ class PopProcessor:
         self._waiting = waiting
         self._admission = admission
         # group, topic -> number of pops, which decides the order of queues
-        self._rounds: dict[tuple[str, str], int] = {}
+        self.rounds: dict[tuple[str, str], int] = {}
 
     @answers(PopMessage)
     def pop(self, header: PopMessage, call: Call) -> Reply | SlowWork[Reply | Later] | Later:
         check_count(header.max_count)
         check_invisible(header.invisible_ms)
         check_ids(header.renewed_for, header.attempt_id)
-        wanted = self._filter(header, call)
+        wanted = self.subscription(header, call.peer)
         try:
             round_ = self._pop(header, wanted)
         except NotInMemory as lack:
@@ -86,9 +86,9 @@ class PopProcessor:
             return self._pop_slowly([], header, wanted, call)
         return self._answer(header, round_) if round_.records else self._park(header, wanted, call)
 
-    def _filter(self, header: PopMessage, call: Call) -> Filter:
+    def subscription(self, header: PopMessage, peer: Peer | None) -> Filter:
         """Check the request and return its filter. Called again when a waiting pop is resumed."""
-        self._admission.check(header.consumer_group, header.topic, header.queue_id, call.peer)
+        self._admission.check(header.consumer_group, header.topic, header.queue_id, peer)
         check_length(header.expression, self._config.limits.subscription_length)
         return filter_of(
             header.expression_type or None, header.expression or "*", by_properties=self._config.property_filter
@@ -117,7 +117,7 @@ class PopProcessor:
 
     def _resume(self, header: PopMessage, call: Call, is_last: bool) -> Reply | None:
         """Pop for a waiting request. Topic, group and the account's rights are checked again."""
-        wanted = self._filter(header, call)
+        wanted = self.subscription(header, call.peer)
         if call.account is not None:
             self.check_rights(header.consumer_group, header.topic, call.account)
         try:
@@ -186,9 +186,9 @@ class PopProcessor:
         """Return the queues to read, beginning with another one each time."""
         group, name, retries = header.consumer_group, header.topic, pop_retry_topic(header.consumer_group, header.topic)
         key = group, name
-        if len(self._rounds) >= _MOST_ROUNDS:
-            self._rounds.clear()
-        number = self._rounds[key] = self._rounds.get(key, 0) + 1
+        if len(self.rounds) >= _MOST_ROUNDS:
+            self.rounds.clear()
+        number = self.rounds[key] = self.rounds.get(key, 0) + 1
         if header.queue_id != ANY_QUEUE:
             queues = [self._open(header, name, header.queue_id)]
         else:

@@ -10,7 +10,14 @@ from pyromq.broker.consuming.consumer_offsets import ConsumerOffsets
 from pyromq.broker.popping.in_flight import InFlight, Pop, PoppedQueue
 from pyromq.broker.popping.pop_journal import PopJournal
 from pyromq.clock import Clock
-from pyromq.errors import InvalidReceiptHandle, LimitReached, PopsInFlight, ReceiptHandleExpired, StoreNotWritable
+from pyromq.errors import (
+    InvalidReceiptHandle,
+    LimitReached,
+    MQError,
+    PopsInFlight,
+    ReceiptHandleExpired,
+    StoreNotWritable,
+)
 from pyromq.logs import logger_of
 from pyromq.net.tasks import Alarm
 from pyromq.remoting.receipt_handle import ReceiptHandle, bits_from, check_offset, offsets_in
@@ -189,6 +196,15 @@ class PopTable:
             self.journal_alarm.ring_within(0)
         if pop.due_ms == self.in_flight.next_due_ms():
             self._ring()
+
+    def try_to_hand_out(self, pop: Pop, next_offset: int) -> bool:
+        """Hand out a pop that compiled code has made. Return False if the pop is refused: then nothing has changed."""
+        try:
+            self.check_room(pop.queue.group)
+            self.hand_out(pop, next_offset)
+        except MQError:
+            return False  # the plain path answers with the error
+        return True
 
     def finish(self, pop: Pop, bits: int) -> None:
         """Note that messages of a pop need not be delivered again."""

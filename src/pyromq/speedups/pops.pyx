@@ -1,0 +1,252 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Answers pops that find messages in one queue: reads the queue, and copies the records into the reply.
+
+The plain path (the Python code) decides whether a group may pop a topic, notes the pops, and answers all other pops:
+those that find nothing, take messages of several queues or of the retry topic, or are orderly or renewed.
+"""
+
+from cpython.dict cimport PyDict_GetItem
+from cpython.ref cimport PyObject
+from libc.stdint cimport int64_t
+
+from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter, Text, write_number
+from pyromq.speedups.constants cimport *
+from pyromq.speedups.fast_path cimport Channel, FastGuard, FastHandler, Passed, plan_key
+from pyromq.speedups.reads cimport Reads, TagCodes
+from pyromq.speedups.records cimport Counter, QueueTail
+
+cdef enum:
+    MOST_PLANS = 10_000
+    MOST_NUMBER = 21  # characters of a number and a separator
+
+
+cdef class PopPlan:
+    """How the pops of a group from a topic are answered, as Python code has decided.
+
+    `popped` and `queues` are the group's state of each queue (a `PoppedQueue`) and the topic's queues, by queue id;
+    `retries` and `retry_queues` are those of the group's retry topic. `rounds[key]` is the number of pops until now.
+    """
+
+    cdef dict popped, queues, retries, retry_queues, rounds
+    cdef object key
+    cdef int count
+    cdef TagCodes codes
+    cdef Counter counter
+
+    def __init__(
+        self, dict popped, dict queues, dict retries, dict retry_queues, *, int count, dict rounds, key, codes, Counter counter
+    ):
+        self.popped = popped
+        self.queues = queues
+        self.retries = retries
+        self.retry_queues = retry_queues
+        self.count = count
+        self.rounds = rounds
+        self.key = key
+        self.codes = TagCodes(codes)
+        self.counter = counter
+
+
+cdef class Pops(FastHandler):
+    """Answers the pops of one request code.
+
+    `plan_for(values)` returns a plan for the field values of a header, or None if the plain path must answer. All plans
+    are dropped when `version()` returns another value. `most_in_flight()` limits the messages of one group and queue in
+    flight. `pop_of(popped, start, bits, pop time, due time)` returns a pop, and `hand_out(pop, next offset)` notes it, or
+    returns False if the plain path must refuse it.
+    """
+
+    cdef HeaderReader _reader
+    cdef Reads _reads
+    cdef ReplyWriter _writer
+    cdef object _plan_for, _version, _now_ms, _pop_of, _hand_out, _most_in_flight, _seen
+    cdef dict _plans
+    cdef Counter _total
+    cdef int64_t _most, _most_ms, _most_bytes
+    cdef Header _header
+    cdef FastGuard _guard  # None if permissions are off
+    cdef Passed _passed
+
+    def __init__(
+        self, HeaderReader reader, Reads reads, *, plan_for, version, now_ms, pop_of, hand_out, most_in_flight, Counter total,
+        ReplyWriter writer, most_ms, most_bytes, FastGuard guard=None
+    ):
+        self.code = reader.code
+        self._reader = reader
+        self._reads = reads
+        self._plan_for = plan_for
+        self._version = version
+        self._now_ms = now_ms
+        self._pop_of = pop_of
+        self._hand_out = hand_out
+        self._most_in_flight = most_in_flight
+        self._total = total
+        self._writer = writer
+        self._most_ms = most_ms
+        self._most_bytes = most_bytes
+        self._guard = guard
+        self._plans = {}
+        self._seen = None
+
+    cdef bint begin(self) except -1:
+        version = self._version()
+        if version != self._seen:
+            self._seen = version
+            self._plans.clear()
+        self._most = self._most_in_flight()
+        if self._guard is not None:
+            self._guard.begin()
+        return True
+
+    cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:
+        cdef Header* header = &self._header
+        cdef Reads reads = self._reads
+        cdef PopPlan plan
+        cdef int64_t count, number, queue_id, chosen_id = -1, next_offset, rest = 0, earliest_ms = 0, room
+        cdef int64_t end, chosen_offset = 0
+        cdef int step
+        cdef bint is_full = False
+        cdef PyObject* found
+        if not self._reader.read(frame, header) or header.flag & ONE_WAY or not self._is_plain(header):
+            return False
+        if self._guard is not None and not self._guard.passes(frame, header, channel.address, &self._passed):
+            return False
+        plan = self._plan(header)
+        if plan is None or self._has_retries(plan, &earliest_ms):
+            return False
+        found = PyDict_GetItem(plan.rounds, plan.key)
+        if found == NULL:
+            return False
+        number = <int64_t> (<object> found) + 1
+        count = header.fields[POP_MAX_COUNT].number
+        chosen = None
+        for step in range(plan.count):
+            queue_id = (number + step) % plan.count
+            found = PyDict_GetItem(plan.popped, queue_id)
+            if found == NULL:
+                return False
+            popped = <object> found
+            earliest_ms = max(earliest_ms, <int64_t> popped.earliest_ms)
+            found = PyDict_GetItem(plan.queues, queue_id)
+            end = 0 if found == NULL else reads.end_of(<QueueTail> <object> found)
+            next_offset = popped.next_offset
+            if next_offset == end:
+                continue
+            if next_offset > end:
+                return False
+            rest += end - next_offset
+            if is_full:
+                continue
+            if chosen is not None:
+                return False
+            room = min(count, self._most - <int64_t> popped.in_flight)
+            if room <= 0:
+                continue
+            if not reads.scan(<QueueTail> <object> found, plan.codes, queue_id, next_offset, room, -1):
+                return False
+            is_full = reads.taken >= count or reads.total >= self._most_bytes
+            chosen, chosen_id, chosen_offset = popped, queue_id, next_offset
+        if chosen is None:
+            return False
+        return self._answer(plan, chosen, chosen_id, chosen_offset + reads.scanned, rest - reads.scanned, earliest_ms, number, output)
+
+    cdef bint end_turn(self) except -1:
+        self._reads.release()
+        return True
+
+    cdef bint _is_plain(self, const Header* header) noexcept:
+        """Return whether a pop is neither orderly nor renewed, and its numbers are valid."""
+        if header.fields[POP_ORDER].at != NULL and header.fields[POP_ORDER].number:
+            return False
+        if header.fields[POP_ATTEMPT_ID].at != NULL or header.fields[POP_RENEWED_FOR].at != NULL:
+            return False
+        return (
+            header.fields[POP_QUEUE_ID].number == -1
+            and 0 < header.fields[POP_MAX_COUNT].number <= MAX_POPPED
+            and 0 <= header.fields[POP_INVISIBLE_MS].number <= self._most_ms
+        )
+
+    cdef bint _has_retries(self, PopPlan plan, int64_t* earliest_ms) except -1:
+        cdef PyObject* queue = PyDict_GetItem(plan.retry_queues, 0)
+        cdef PyObject* found = PyDict_GetItem(plan.retries, 0)
+        if found == NULL:
+            return queue != NULL
+        popped = <object> found
+        earliest_ms[0] = popped.earliest_ms
+        return popped.next_offset != (0 if queue == NULL else self._reads.end_of(<QueueTail> <object> queue))
+
+    cdef bint _answer(
+        self, PopPlan plan, popped, int64_t queue_id, int64_t after, int64_t rest, int64_t earliest_ms, int64_t number, Output output
+    ) except -1:
+        """Hand out the messages of the last scan. Return False if the plain path must refuse that."""
+        cdef Header* header = &self._header
+        cdef Reads reads = self._reads
+        cdef int64_t offsets[MAX_POPPED]
+        cdef char start_info[3 * MOST_NUMBER]
+        cdef char offset_info[(2 + MAX_POPPED) * MOST_NUMBER]
+        cdef Text texts[2]
+        cdef int64_t values[6]
+        cdef int place, taken = reads.offsets(offsets)
+        cdef char* p
+        cdef object one = 1  # not a C number: bits may be many
+        bits = (one << taken) - 1
+        if offsets[taken - 1] - offsets[0] >= taken:
+            bits = 0
+            for place in range(taken):
+                bits |= one << (offsets[place] - offsets[0])
+        values[0] = max(<int64_t> self._now_ms(), earliest_ms)
+        values[1] = header.fields[POP_INVISIBLE_MS].number
+        if not self._hand_out(self._pop_of(popped, offsets[0], bits, values[0], values[0] + values[1]), after):
+            return False
+        plan.rounds[plan.key] = number
+        texts[0].at, texts[1].at = start_info, offset_info
+        p = _write_place(start_info, queue_id)
+        texts[0].size = write_number(p, offsets[0]) - start_info
+        p = _write_place(offset_info, queue_id)
+        for place in range(taken):
+            if place:
+                p[0] = c','
+                p += 1
+            p = write_number(p, offsets[place])
+        texts[1].size = p - offset_info
+        values[2] = 0  # no orderly queue
+        values[3] = rest
+        values[4], values[5] = <int64_t> &texts[0], <int64_t> &texts[1]
+        p = self._writer.write(output, values, header, reads.total)
+        output.end += reads.total
+        reads.copy(p)
+        for counter in (plan.counter, self._total):
+            (<Counter> counter).times += 1
+            (<Counter> counter).count += reads.taken
+            (<Counter> counter).size += reads.total
+        self.has_stirred = True  # an alarm may ring earlier
+        return True
+
+    cdef PopPlan _plan(self, Header* header):
+        """Return the plan for pops with the fields of this header; None if the plain path must answer."""
+        cdef PyObject* found
+        cdef PopPlan plan
+        cdef int[4] numbers = [POP_CONSUMER_GROUP, POP_TOPIC, POP_EXPRESSION_TYPE, POP_EXPRESSION]
+        key = plan_key(header, numbers, 4)
+        if key is None:
+            return None
+        found = PyDict_GetItem(self._plans, key)
+        if found != NULL:
+            plan = <PopPlan> <object> found
+            if len(plan.popped) >= plan.count:  # else the group or the topic was deleted
+                return plan
+            del self._plans[key]
+        plan = self._plan_for(self._reader.found(header))
+        if plan is not None:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan
+
+
+cdef inline char* _write_place(char* p, int64_t queue_id) noexcept:
+    """Write the RETRY word and queue id of an info. Return the address behind them."""
+    p[0], p[1] = c'0', c' '
+    p = write_number(p + 2, queue_id)
+    p[0] = c' '
+    return p + 1

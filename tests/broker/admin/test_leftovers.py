@@ -25,7 +25,7 @@ from pyromq.testing import Cluster
 AT_ONCE = 4  # of each kind in a round: what is left of each kind makes a table grow by as many
 SILENCE_SECONDS = 150  # more than a broker waits for heartbeats
 # Tables that grow up to a limit: the queue that a pop begins with, latest decisions, and checked names of topics.
-BOUNDED = ("rounds", "_decided", "_preparation._topics")
+BOUNDED = ("rounds", "_decisions._latest", "_decisions._earlier", "_preparation._topics")
 
 
 class Round:

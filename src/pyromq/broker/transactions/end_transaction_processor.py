@@ -11,6 +11,7 @@ from bisect import bisect_right
 from pyromq.broker.confirmation import Confirmation
 from pyromq.broker.delays.delay_levels import DelayLevels
 from pyromq.broker.put_message import PutMessage
+from pyromq.broker.transactions.decisions import Decisions
 from pyromq.broker.transactions.half_messages import (
     TRANSACTION_BITS,
     Half,
@@ -38,7 +39,6 @@ from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-REMEMBERED = 10_000  # limit of remembered decisions: a repeated request is answered like the first one
 MOST_LISTED = 200  # limit of half messages on one page of the list
 
 
@@ -61,7 +61,7 @@ class EndTransactionProcessor:
         self._confirmation = confirmation
         self._store = store
         self._permissions = permissions
-        self._decided: dict[HalfIdentity | int, int] = {}  # half message -> decision (COMMIT or ROLLBACK), oldest first
+        self._decisions = Decisions()
 
     @answers(EndTransaction)
     def end(self, header: EndTransaction, call: Call) -> Outcome:
@@ -88,9 +88,7 @@ class EndTransactionProcessor:
             self._commit(half, record)
         else:
             self._half_messages.settle(half)
-        self._decided[_key(record)] = header.decision
-        if len(self._decided) > REMEMBERED:
-            del self._decided[next(iter(self._decided))]
+        self._decisions.note(_key(record), header.decision)
 
     def _prepared(self, header: EndTransaction) -> StoredMessage:
         """Return the half message at the request's log offset.
@@ -119,7 +117,7 @@ class EndTransactionProcessor:
         """Raise `BrokerError` unless the request repeats the first decision on the half message: only
         the first counts.
         """
-        if self._decided.get(_key(record)) != header.decision:
+        if self._decisions.find(_key(record)) != header.decision:
             raise BrokerError(
                 f"the half message at log offset {header.log_offset} is decided already, was given up, or is lost"
             )

@@ -19,7 +19,7 @@ from pyromq.net.tasks import Tasks
 from pyromq.proxy.body_check import check_bodies
 from pyromq.proxy.cluster_access import ClusterAccess
 from pyromq.proxy.grpc_refusal import GrpcRefusal, status_of
-from pyromq.proxy.http2.frames import GrpcCode
+from pyromq.proxy.http2.grpc_status import GrpcCode
 from pyromq.proxy.http2.grpc_stream import GrpcStream
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2

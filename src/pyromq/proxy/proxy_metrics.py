@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pyromq.metrics.exposition import Exposition, Family, MetricKind, label_text, tell_server
 from pyromq.proxy.client_table import GrpcClient
 from pyromq.proxy.grpc_dispatch import SERVICE, CallCounts
-from pyromq.proxy.http2.frames import GrpcCode
+from pyromq.proxy.http2.grpc_status import GrpcCode
 from pyromq.proxy.http2.shared_by_connections import SharedByConnections
 from pyromq.proxy.proto import definition_pb2 as proto
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.proxy.http2.peer import HEADERS, Peer, connected, grpc_message, raw_frame, receive
 
 from pyromq.proxy.http2 import frames
-from pyromq.proxy.http2.frames import GrpcCode, Http2Code
+from pyromq.proxy.http2.frames import Http2Code
+from pyromq.proxy.http2.grpc_status import GrpcCode
 from pyromq.proxy.http2.header_blocks import MAX_HEADER_BYTES
 from pyromq.proxy.http2.http2_connection import IDLE_SECONDS, MAX_NOISE, MAX_STREAMS
 from pyromq.proxy.http2.shared_by_connections import MAX_WAITING
@@ -355,6 +356,17 @@ BROKEN = {
     "settings": (PREFACE + raw_frame(4, 0, 0) * (MAX_NOISE + 1), Http2Code.ENHANCE_YOUR_CALM),
     "empty data": (PREFACE + OPEN + raw_frame(0, 0, 1) * (MAX_NOISE + 1), Http2Code.ENHANCE_YOUR_CALM),
     "unknown frames": (PREFACE + raw_frame(99, 0, 0) * (MAX_NOISE + 1), Http2Code.ENHANCE_YOUR_CALM),
+    "headers of the connection": (PREFACE + raw_frame(1, 4, 0, b"\x83"), Http2Code.PROTOCOL_ERROR),
+    "short priority of headers": (PREFACE + raw_frame(1, 0x24, 1, b"abc"), Http2Code.FRAME_SIZE_ERROR),
+    "priority of the connection": (PREFACE + raw_frame(2, 0, 0, bytes(5)), Http2Code.PROTOCOL_ERROR),
+    "reset of the connection": (PREFACE + raw_frame(3, 0, 0, bytes(4)), Http2Code.PROTOCOL_ERROR),
+    "acknowledged settings": (PREFACE + raw_frame(4, 1, 0, bytes(6)), Http2Code.FRAME_SIZE_ERROR),
+    "push for the connection": (PREFACE + raw_frame(5, 4, 0, b"\0\0\0\2"), Http2Code.PROTOCOL_ERROR),
+    "ping of a stream": (PREFACE + OPEN + raw_frame(6, 0, 1, bytes(8)), Http2Code.PROTOCOL_ERROR),
+    "goaway of a stream": (PREFACE + OPEN + raw_frame(7, 0, 1, bytes(8)), Http2Code.PROTOCOL_ERROR),
+    "window of no stream": (PREFACE + OPEN + raw_frame(8, 0, 3, b"\0\0\0\1"), Http2Code.PROTOCOL_ERROR),
+    "continuation of the connection": (PREFACE + raw_frame(9, 4, 0, b"\x83"), Http2Code.PROTOCOL_ERROR),
+    "interrupted header block": (PREFACE + raw_frame(1, 0, 1) + raw_frame(99, 0, 1), Http2Code.PROTOCOL_ERROR),
     "opened twice": (PREFACE + OPEN + OPEN, Http2Code.PROTOCOL_ERROR),
 }  # fmt: skip
 

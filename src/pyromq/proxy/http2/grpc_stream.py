@@ -8,19 +8,26 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyromq.errors import LimitReached
 from pyromq.proxy.http2 import frames
-from pyromq.proxy.http2.frames import MAX_MESSAGE_BYTES, STREAM_WINDOW, Frame, GrpcCode, Http2Code, frame_header
+from pyromq.proxy.http2.frames import Frame, Http2Code, frame_header
+from pyromq.proxy.http2.grpc_status import OK_BLOCK, RESPONSE_BLOCK, GrpcCode, trailers_block
+from pyromq.proxy.http2.header_blocks import Fields
 
 if TYPE_CHECKING:
     from pyromq.proxy.http2.http2_connection import Http2Connection
 
 PREFIX = struct.Struct(">BI")  # of each message: whether it is compressed, length
+# Bytes of a message that a client may send at once; a larger message first gets its share of the server's memory.
+STREAM_WINDOW = 64 << 10
+MAX_MESSAGE_BYTES = 16 << 20  # limit of one message; a body of 4 MiB has room, and a batch of small ones
 REQUEST_SECONDS = 30.0  # longest wait for the rest of a call's message
 WORK_COPIES = 3  # a message in work is kept as bytes, parsed, and as the request to a broker
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+NOISE_OF_CALL = 10  # a completed call lowers the connection's count of frames without a call by this number
 _MAX_DIGITS = 8  # digits of a gRPC timeout
 
 
@@ -29,6 +36,7 @@ def prefixed(message: bytes) -> bytes:
     return PREFIX.pack(0, len(message)) + message
 
 
+@dataclass(slots=True, eq=False)
 class GrpcStream:
     """A call between its header fields and its status.
 
@@ -37,58 +45,30 @@ class GrpcStream:
     the network ends the call before `finish`.
     """
 
-    __slots__ = (
-        "_ending",
-        "_extra_window",
-        "_is_started",
-        "_outgoing",
-        "_room",
-        "buffer",
-        "connection",
-        "ended",
-        "fields",
-        "half_closed",
-        "id",
-        "in_work",
-        "is_closed",
-        "is_half_closed",
-        "kept",
-        "kept_unsent",
-        "max_bytes",
-        "message",
-        "need",
-        "opened_at",
-        "received",
-        "reserved",
-        "unsent",
-        "window_in",
-    )
-
-    def __init__(self, connection: Http2Connection, number: int, fields: dict[bytes, bytes]) -> None:
-        self.connection = connection
-        self.id = number
-        self.fields = fields
-        self.max_bytes = MAX_MESSAGE_BYTES  # limit of a message
-        self.message: bytes | None = None
-        self.received: Callable[[bytes], None] | None = None
-        self.half_closed: Callable[[], None] | None = None
-        self.ended: Callable[[], None] | None = None
-        self.opened_at = connection.clock.monotonic()
-        self.is_half_closed = False  # the client has sent everything
-        self.is_closed = False
-        self.buffer: bytes | bytearray = b""  # incomplete message
-        self.need = 0  # bytes of the incomplete message, if its length is known
-        self.reserved = 0  # part of the server's memory for large messages
-        self.kept = 0  # part of the connection's kept bytes
-        self.in_work = 0  # part of the kept bytes that is released without an action of the peer
-        self.window_in = STREAM_WINDOW
-        self.unsent = 0
-        self.kept_unsent = 0  # part of `unsent` in the connection's kept bytes
-        self._extra_window = 0  # bytes that the client allows, beyond the connection's initial window
-        self._is_started = False  # response header fields are written
-        self._outgoing: list[bytes | memoryview] = []
-        self._ending: bytes | None = None  # header block of the trailers, after the outgoing messages
-        self._room: asyncio.Future[None] | None = None
+    connection: Http2Connection
+    id: int
+    fields: Fields
+    opened_at: float
+    max_bytes: int = MAX_MESSAGE_BYTES  # limit of a message
+    message: bytes | None = None
+    received: Callable[[bytes], None] | None = None
+    half_closed: Callable[[], None] | None = None
+    ended: Callable[[], None] | None = None
+    is_half_closed: bool = False  # the client has sent everything
+    is_closed: bool = False
+    buffer: bytes | bytearray = b""  # incomplete message
+    need: int = 0  # bytes of the incomplete message, if its length is known
+    reserved: int = 0  # part of the server's memory for large messages
+    kept: int = 0  # part of the connection's kept bytes
+    in_work: int = 0  # part of the kept bytes that is released without an action of the peer
+    window_in: int = STREAM_WINDOW
+    unsent: int = 0
+    kept_unsent: int = 0  # part of `unsent` in the connection's kept bytes
+    _extra_window: int = 0  # bytes that the client allows, beyond the connection's initial window
+    _is_started: bool = False  # response header fields are written
+    _outgoing: list[bytes | memoryview] = field(default_factory=list)
+    _ending: bytes | None = None  # header block of the trailers, after the outgoing messages
+    _room: asyncio.Future[None] | None = None
 
     @property
     def peer(self) -> str:
@@ -200,44 +180,25 @@ class GrpcStream:
         """Send messages, when the client's windows have room for them. Several may share a frame."""
         self.send_prefixed(b"".join(map(prefixed, messages)))
 
-    def send_prefixed(self, part: bytes) -> None:
-        """Send messages that have their prefixes already."""
+    def send_prefixed(self, part: bytes, *, is_last: bool = False) -> None:
+        """Send messages that have their prefixes already; after the last ones, the status OK."""
         if not self.is_closed and self._ending is None:
-            self._start()
             self._outgoing.append(part)
             self.unsent += len(part)
+            if is_last:
+                self._ending = OK_BLOCK
             self.pump()
 
     def reply(self, message: bytes) -> None:
         """Send the only message and the status OK."""
-        connection, size = self.connection, len(message) + PREFIX.size
-        room = min(connection.max_frame, connection.initial_window + self._extra_window, connection.window_out)
-        if self.is_closed or self._is_started or not self.is_half_closed or size > room or connection.is_choked:
-            self.send(message)
-            self.finish()
-            return
-        connection.window_out -= size  # nearly always: the answer is written at once
-        number, response, trailers = self.id, frames.RESPONSE_BLOCK, frames.OK_BLOCK
-        connection.write(
-            frame_header(len(response), Frame.HEADERS, frames.END_HEADERS, number),
-            response,
-            frame_header(size, Frame.DATA, 0, number),
-            PREFIX.pack(0, size - PREFIX.size),
-            message,
-            frame_header(len(trailers), Frame.HEADERS, frames.END_HEADERS | frames.END_STREAM, number),
-            trailers,
-        )
-        connection.close_call(self)
+        self.send_prefixed(prefixed(message), is_last=True)
 
     def finish(self, code: GrpcCode = GrpcCode.OK, text: str = "") -> None:
         """End the call with a status, behind its messages. Without effect on a call that has ended."""
-        if self.is_closed or self._ending is not None:
-            return
-        self._ending = frames.trailers_block(code, text)
-        if not self._is_started:  # trailers only: the response's header fields and its status are one block
-            self._is_started = True
-            self._ending = frames.RESPONSE_BLOCK + self._ending
-        self.pump()
+        if not self.is_closed and self._ending is None:
+            # Without messages, the response's header fields and its status are one block.
+            self._ending = (b"" if self._is_started else RESPONSE_BLOCK) + trailers_block(code, text)
+            self.pump()
 
     async def until_room(self) -> bool:
         """Wait until the client has taken most of what was sent. Return False if the call has ended meanwhile."""
@@ -256,7 +217,11 @@ class GrpcStream:
 
     def pump(self) -> None:
         """Write as much of the messages as the windows allow; then the trailers."""
-        connection = self.connection
+        connection, number = self.connection, self.id
+        if self._outgoing and not self._is_started:
+            self._is_started = True
+            size = len(RESPONSE_BLOCK)
+            connection.write(frame_header(size, Frame.HEADERS, frames.END_HEADERS, number), RESPONSE_BLOCK)
         while self._outgoing:
             part = self._outgoing[0]
             own = connection.initial_window + self._extra_window
@@ -264,7 +229,7 @@ class GrpcStream:
             if size <= 0 or connection.is_choked:
                 connection.block(self, by_connection=own > 0)
                 return
-            connection.write(frame_header(size, Frame.DATA, 0, self.id), part[:size])
+            connection.write(frame_header(size, Frame.DATA, 0, number), part[:size])
             self._extra_window -= size
             connection.window_out -= size
             self.unsent -= size
@@ -272,20 +237,15 @@ class GrpcStream:
                 del self._outgoing[0]
             else:
                 self._outgoing[0] = memoryview(part)[size:]
-        if (block := self._ending) is not None:
-            flags = frames.END_HEADERS | frames.END_STREAM
-            connection.write(frame_header(len(block), Frame.HEADERS, flags, self.id), block)
-            if not self.is_half_closed:  # the client need not send the rest
-                connection.write(frames.reset(self.id, Http2Code.NO_ERROR))
-            connection.close_call(self)
-        else:
+        if (block := self._ending) is None:
             self.wake()
-
-    def _start(self) -> None:
-        if not self._is_started:
-            self._is_started = True
-            block = frames.RESPONSE_BLOCK
-            self.connection.write(frame_header(len(block), Frame.HEADERS, frames.END_HEADERS, self.id), block)
+            return
+        flags = frames.END_HEADERS | frames.END_STREAM
+        connection.write(frame_header(len(block), Frame.HEADERS, flags, number), block)
+        if not self.is_half_closed:  # the client need not send the rest
+            connection.write(frames.reset(number, Http2Code.NO_ERROR))
+        connection.hear_noise(-NOISE_OF_CALL)
+        self._close()
 
     def wake(self) -> None:
         """Wake `until_room`."""
@@ -302,13 +262,13 @@ class GrpcStream:
 
     def abandon(self) -> None:
         """End a call that the client or the network has ended."""
-        self.connection.remove(self)
+        self._close()
         if self.ended is not None:
             self.ended()
 
-    def drop(self) -> None:
-        """Free the messages of a call that has ended."""
+    def _close(self) -> None:
         self.is_closed = True
         self._outgoing.clear()
         self.buffer = b""
         self.wake()
+        self.connection.remove(self)

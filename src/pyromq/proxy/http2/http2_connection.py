@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from pyromq.message import join_address
 from pyromq.net.tls.transport import limit_reads
 from pyromq.proxy.http2 import frames
-from pyromq.proxy.http2.frames import FRAME, FRAME_SIZE, Frame, GrpcCode, Http2Code, Http2Error, SettingId
-from pyromq.proxy.http2.grpc_stream import GrpcStream
-from pyromq.proxy.http2.header_blocks import MAX_HEADER_BYTES, Fields, HeaderBlocks, not_grpc, unpadded
+from pyromq.proxy.http2.frames import FRAME, FRAME_SIZE, MAX_WINDOW, Frame, Http2Code, Http2Error, SettingId
+from pyromq.proxy.http2.grpc_status import GrpcCode, refusal_block
+from pyromq.proxy.http2.grpc_stream import STREAM_WINDOW, GrpcStream
+from pyromq.proxy.http2.header_blocks import MAX_HEADER_BYTES, HeaderBlocks
 from pyromq.proxy.http2.shared_by_connections import MIN_SLICE_BYTES, SLICE_BYTES, SharedByConnections
 
 MAX_STREAMS = 1000  # limit of a connection's open calls: more than a client's topics, each with a waiting receive
@@ -25,18 +27,20 @@ HEADER_COST = 4  # part of a slice that a byte of a header block takes: Python d
 FIELD_BYTES = 150  # memory of a header field beside its bytes
 CALL_BYTES = 2500  # memory of a call without its fields
 MAX_NOISE = 2000  # limit of the count of frames without a call: pings, resets, settings. Calls and time lower the count
-NOISE_OF_CALL = 10  # a completed call lowers the count of such frames by this number
+NOISE_OF_EXPIRY = 100  # each call of `expire` lowers the count by this number
 FIRST_SECONDS = 10.0  # longest wait for the preface
 IDLE_SECONDS = 120.0  # a connection without calls for so long is closed. Source: the genuine proxy
 
 _PAIR = struct.Struct(">HI")
-_SIZES = {Frame.PRIORITY: 5, Frame.RST_STREAM: 4, Frame.PING: 8, Frame.WINDOW_UPDATE: 4}
-_OF_CONNECTION = frozenset({Frame.SETTINGS, Frame.PING, Frame.GOAWAY})
-_USEFUL = frozenset({Frame.DATA, Frame.HEADERS, Frame.WINDOW_UPDATE})
+_SETTING_RANGES = {
+    SettingId.ENABLE_PUSH: (0, 1, Http2Code.PROTOCOL_ERROR),
+    SettingId.INITIAL_WINDOW_SIZE: (0, MAX_WINDOW, Http2Code.FLOW_CONTROL_ERROR),
+    SettingId.MAX_FRAME_SIZE: (frames.MAX_FRAME, (1 << 24) - 1, Http2Code.PROTOCOL_ERROR),
+}
 _GREETING = frames.settings(
     {
         SettingId.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
-        SettingId.INITIAL_WINDOW_SIZE: frames.STREAM_WINDOW,
+        SettingId.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
         SettingId.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
     }
 ) + frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW)
@@ -57,11 +61,9 @@ class Http2Connection(asyncio.Protocol):
         self.kept = 0  # bytes of open calls, of their messages in work and of unsent answers
         self._in_work = 0  # part of `kept` that is released without an action of the peer
         self._used_at = shared.clock.monotonic()
-        self._transport: asyncio.Transport | None = None
         self._blocks = HeaderBlocks()
         self._rest = b""  # received bytes that are not handled yet
         self._out: list[bytes | memoryview] = []
-        self._is_flushing = False
         self._is_greeted = False  # the preface has arrived
         self._has_settings = False
         self._is_leaving = False
@@ -75,7 +77,7 @@ class Http2Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         limit_reads(transport, SLICE_BYTES)
-        self._transport = transport
+        self._transport: asyncio.Transport = transport
         peer: Any = transport.get_extra_info("peername") or ("unknown", 0)
         self.peer = join_address(*peer[:2])
         self.shared.connections.add(self)
@@ -83,35 +85,31 @@ class Http2Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._rest += data
-        self.shared.received_bytes += len(data)
         shared = self.shared
+        shared.received_bytes += len(data)
         if self in shared.late:
             return
         if shared.late and len(self._rest) > MIN_SLICE_BYTES:
             shared.add_late(self)  # short calls of others come first
             self._read_or_pause()
         else:
-            self.go_on(shared.first_slice)
+            self.go_on(shared.slice_bytes)
 
     def go_on(self, budget: int) -> int:
-        """Handle a slice of the received bytes; return the unused part of the budget.
+        """Handle a slice of the received bytes; return the unused part of the budget, negative if it did not suffice.
 
         If bytes are left, the connection is late: it handles more of them in a later turn."""
-        if self._transport is None or self._transport.is_closing():
-            self._rest = b""
-            return budget
+        used = 0
         try:
             used, budget = self._take(self._rest, budget)
         except Http2Error as error:
-            self._fail(error.code, str(error))
-            used = len(self._rest)
-        self._rest = self._rest[used:]
+            self._close(str(error), frames.goaway(self._last, error.code, str(error)))
+        self._rest = b"" if self._transport.is_closing() else self._rest[used:]
         self._read_or_pause()
         self.flush()
         return budget
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
         self._rest = b""
         self._out.clear()
         self.shared.connections.discard(self)
@@ -132,7 +130,7 @@ class Http2Connection(asyncio.Protocol):
                 stream.wake()
 
     def _read_or_pause(self) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self._transport.is_closing():
             return
         is_full = self._in_work > 0 and self.kept > self.shared.share_of(self)
         is_wanted = not self.is_choked and not is_full and self not in self.shared.late
@@ -143,19 +141,18 @@ class Http2Connection(asyncio.Protocol):
 
     def leave(self) -> None:
         """Tell the peer to open no more calls, and close when the open calls have ended."""
-        if self._transport is not None and not self._is_leaving:
+        if not self._is_leaving:
             self._is_leaving = True
             self.write(frames.goaway(self._last, Http2Code.NO_ERROR))
             self._close_if_done()
 
     def abort(self) -> None:
         """Close the connection now; open calls end."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     def expire(self, now: float) -> None:
         """End calls whose message does not arrive, and the connection if it is silent or without calls."""
-        self._noise = max(0, self._noise - 100)
+        self.hear_noise(-NOISE_OF_EXPIRY)
         if not self._has_settings:
             if now - self._used_at > FIRST_SECONDS:
                 self.abort()
@@ -169,10 +166,9 @@ class Http2Connection(asyncio.Protocol):
 
     def write(self, *parts: bytes | memoryview) -> None:
         """Write frames at the end of this turn of the event loop."""
-        self._out += parts
-        if not self._is_flushing:
-            self._is_flushing = True
+        if not self._out:
             asyncio.get_running_loop().call_soon(self.flush)
+        self._out += parts
 
     def block(self, stream: GrpcStream, *, by_connection: bool) -> None:
         """Remember a stream whose messages wait for the connection's window; others wait for their own window."""
@@ -185,7 +181,7 @@ class Http2Connection(asyncio.Protocol):
     @property
     def is_over_share(self) -> bool:
         """Whether the connection keeps so much that its new calls are refused; reading pauses at half of it."""
-        return self.kept > frames.STREAM_WINDOW and self.kept > 2 * self.shared.share_of(self)
+        return self.kept > STREAM_WINDOW and self.kept > 2 * self.shared.share_of(self)
 
     def keep(self, stream: GrpcStream, size: int, *, in_work: bool = False) -> None:
         """Count `size` more bytes of a call; too many messages in work pause reading."""
@@ -195,7 +191,7 @@ class Http2Connection(asyncio.Protocol):
         if in_work:
             stream.in_work += size
             self._in_work += size
-            if self.kept > frames.STREAM_WINDOW:
+            if self.kept > STREAM_WINDOW:
                 self._read_or_pause()
 
     def remove(self, stream: GrpcStream) -> None:
@@ -205,104 +201,83 @@ class Http2Connection(asyncio.Protocol):
         self._in_work -= stream.in_work
         stream.in_work = 0
         self.keep(stream, -stream.kept)
-        if stream.need > frames.STREAM_WINDOW or stream.reserved:
+        if stream.reserved or stream.need > STREAM_WINDOW:
             self.shared.release(stream)
-        stream.drop()
-        if self._transport is not None and not self._transport.is_reading():
+        if not self._transport.is_reading():
             self._read_or_pause()
-
-    def close_call(self, stream: GrpcStream) -> None:
-        """End a call whose trailers are written."""
-        self._noise = max(0, self._noise - NOISE_OF_CALL)
-        self.remove(stream)
         self._close_if_done()
 
-    def hear_noise(self) -> None:
-        """Count a frame that carries no call. Raises `Http2Error` if there are too many."""
-        self._noise += 1
+    def hear_noise(self, count: int = 1) -> None:
+        """Count frames that carry no call. Raises `Http2Error` if there are too many."""
+        self._noise = max(0, self._noise + count)
         if self._noise > MAX_NOISE:
             text = f"more than {MAX_NOISE} frames without a completed call: pings, resets, settings"
-            raise Http2Error(Http2Code.ENHANCE_YOUR_CALM, text)
+            raise Http2Error(text, Http2Code.ENHANCE_YOUR_CALM)
 
     # -- frames that arrive
 
     def _take(self, data: bytes, budget: int) -> tuple[int, int]:
         """Handle complete frames in `data`, as the budget allows; return the bytes used, and the rest of the budget."""
-        at, end = 0, len(data)
-        if not self._is_greeted and (at := self._greet(data)) == 0:
-            return 0, budget
-        while end - at >= FRAME_SIZE and self._transport is not None:
+        at = 0
+        if not self._is_greeted:
+            if not self._greet(data):
+                return 0, budget
+            at = len(frames.PREFACE)
+        while len(data) - at >= FRAME_SIZE and not self._transport.is_closing():
             high, low, kind, flags, number = FRAME.unpack_from(data, at)
             size = high << 8 | low
             if size > frames.MAX_FRAME:
-                raise Http2Error(Http2Code.FRAME_SIZE_ERROR, f"frame of {size} bytes; the limit is {frames.MAX_FRAME}")
+                text = f"frame of {size} bytes; the limit is {frames.MAX_FRAME}"
+                raise Http2Error(text, Http2Code.FRAME_SIZE_ERROR)
             begin, stop = at + FRAME_SIZE, at + FRAME_SIZE + size
-            if stop > end:
+            if stop > len(data):
                 break
             if budget <= 0:
                 self.shared.add_late(self)
                 break
             at = stop
-            is_header = kind in (Frame.HEADERS, Frame.CONTINUATION)
-            budget -= FRAME_COST + (size * HEADER_COST if is_header else size)
-            self._handle(kind, flags, number & frames.MAX_WINDOW, data[begin:stop])
-            if kind == Frame.SETTINGS:  # it may have changed all streams
-                budget = 0
-        return (at if self._transport is not None else end), budget
+            rule = _RULES.get(kind, _UNKNOWN_FRAME)
+            budget -= FRAME_COST + size * rule.byte_cost
+            self._check(kind, rule, number & MAX_WINDOW, size)
+            rule.handle(self, flags, number & MAX_WINDOW, data[begin:stop])
+        return at, budget
 
-    def _greet(self, data: bytes) -> int:
-        """Return the size of the preface if it has arrived, else 0."""
-        preface = frames.PREFACE
-        if data[: len(preface)] != preface[: len(data)]:
+    def _greet(self, data: bytes) -> bool:
+        """Return whether the preface has arrived; close the connection of a peer that sends something else."""
+        if not frames.PREFACE.startswith(data[: len(frames.PREFACE)]):
             text = "this port speaks gRPC over HTTP/2 only: connect with a client of RocketMQ 5"
-            self._out = [frames.other_protocol_answer(data, text)]
-            self._close("no HTTP/2")
-            return len(data)
-        self._is_greeted = len(data) >= len(preface)
-        return len(preface) if self._is_greeted else 0
+            self._close("no HTTP/2", frames.other_protocol_answer(data, text))
+        self._is_greeted = data.startswith(frames.PREFACE)
+        return self._is_greeted
 
-    def _handle(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        if self._blocks.is_open and kind != Frame.CONTINUATION:
-            raise frames.broken("a header block is continued by another frame")
+    def _check(self, kind: int, rule: FrameRule, number: int, size: int) -> None:
+        """Raise `Http2Error` if a frame is not allowed here."""
+        if (number if kind == Frame.CONTINUATION else 0) != self._blocks.stream:
+            raise Http2Error("a header block is continued by another frame, or CONTINUATION continues none")
         if not self._has_settings and kind != Frame.SETTINGS:
-            raise frames.broken("the first frame is not SETTINGS")
-        if len(payload) != _SIZES.get(kind, len(payload)):  # type: ignore[call-overload]
-            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, f"{Frame(kind).name} of {len(payload)} bytes")
-        if kind not in _USEFUL:
+            raise Http2Error("the first frame is not SETTINGS")
+        if rule.size is not None and size != rule.size:
+            raise Http2Error(f"{Frame(kind).name} of {size} bytes", Http2Code.FRAME_SIZE_ERROR)
+        if not rule.least <= number <= (self._last if rule.most is None else rule.most):
+            raise Http2Error(f"{Frame(kind).name} is not allowed for stream {number}")
+        if rule.is_noise:
             self.hear_noise()
-        if number and kind in _OF_CONNECTION:
-            raise frames.broken(f"{Frame(kind).name} for stream {number}")
-        match kind:
-            case Frame.DATA:
-                self._data(flags, number, payload)
-            case Frame.HEADERS | Frame.CONTINUATION:
-                add = self._blocks.begin if kind == Frame.HEADERS else self._blocks.go_on
-                if (opening := add(flags, number, payload)) is not None:
-                    self._open(*opening)
-            case Frame.RST_STREAM:
-                self._check_opened(number, "RST_STREAM")
-                if (stream := self.streams.get(number)) is not None:
-                    stream.abandon()
-                    self._close_if_done()
-            case Frame.SETTINGS:
-                self._settings(flags, payload)
-            case Frame.PUSH_PROMISE:
-                raise frames.broken("a client cannot push")
-            case Frame.PING:
-                if not flags & frames.ACK:
-                    self.write(frames.frame(Frame.PING, frames.ACK, 0, payload))
-            case Frame.WINDOW_UPDATE:
-                self._window_update(number, int.from_bytes(payload, "big") & frames.MAX_WINDOW)
 
-    def _open(self, number: int, flags: int, fields: Fields) -> None:
-        """Open a call, or take the trailers of an open one."""
+    def _ignore(self, flags: int, number: int, payload: bytes) -> None:
+        """Take a frame that changes nothing."""
+
+    def _headers(self, flags: int, number: int, payload: bytes) -> None:
+        """Open a call, or take the trailers of an open one, when the header block is complete."""
+        if (opening := self._blocks.take(flags, number, payload)) is None:
+            return
+        flags, fields = opening
         if (stream := self.streams.get(number)) is not None:
             if not flags & frames.END_STREAM:
-                raise frames.broken(f"stream {number} is opened twice")
+                raise Http2Error(f"stream {number} is opened twice")
             stream.half_close()
             return
         if number % 2 == 0:
-            raise frames.broken(f"a client cannot open stream {number}")
+            raise Http2Error(f"a client cannot open stream {number}")
         if number <= self._last:
             self.hear_noise()  # the trailers of a call that we have ended
             return
@@ -311,13 +286,12 @@ class Http2Connection(asyncio.Protocol):
         if len(self.streams) >= MAX_STREAMS or self._is_leaving:
             self.hear_noise()
             self.write(frames.reset(number, Http2Code.REFUSED_STREAM))
-        elif problem := not_grpc(fields):
+        elif (block := refusal_block(fields)) is not None:
             self.hear_noise()
-            block = frames.refusal_block(*problem)
             self.write(frames.frame(Frame.HEADERS, frames.END_HEADERS | frames.END_STREAM, number, block))
             self.write(frames.reset(number, Http2Code.NO_ERROR))
         else:
-            stream = self.streams[number] = GrpcStream(self, number, fields)
+            stream = self.streams[number] = GrpcStream(self, number, fields, self._used_at)
             self.keep(stream, sum(map(len, fields.values())) + FIELD_BYTES * len(fields) + CALL_BYTES)
             if self.is_over_share:
                 stream.finish(GrpcCode.RESOURCE_EXHAUSTED, "too many calls are open, or their answers are not read")
@@ -330,12 +304,11 @@ class Http2Connection(asyncio.Protocol):
         size = len(payload)
         self._window_in -= size
         if self._window_in < 0:
-            raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+            raise Http2Error("more DATA than the connection's window", Http2Code.FLOW_CONTROL_ERROR)
         if self._window_in < CONNECTION_WINDOW // 2:
             self.write(frames.window_update(0, CONNECTION_WINDOW - self._window_in))
             self._window_in = CONNECTION_WINDOW
-        self._check_opened(number, "DATA")
-        payload = unpadded(flags, payload)
+        payload = frames.unpadded(flags, payload)
         if not payload and not flags & frames.END_STREAM:
             self.hear_noise()
         stream = self.streams.get(number)
@@ -347,42 +320,46 @@ class Http2Connection(asyncio.Protocol):
         if flags & frames.END_STREAM:
             stream.half_close()
 
-    def _settings(self, flags: int, payload: bytes) -> None:
+    def _reset(self, flags: int, number: int, payload: bytes) -> None:
+        if (stream := self.streams.get(number)) is not None:
+            stream.abandon()
+
+    def _settings(self, flags: int, number: int, payload: bytes) -> None:
         if len(payload) % _PAIR.size or (flags & frames.ACK and payload):
-            raise Http2Error(Http2Code.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
+            raise Http2Error(f"SETTINGS of {len(payload)} bytes", Http2Code.FRAME_SIZE_ERROR)
         self._has_settings = True
         if flags & frames.ACK:
             return
         values = dict(_PAIR.iter_unpack(payload))
-        if (push := values.get(SettingId.ENABLE_PUSH, 0)) > 1:
-            raise frames.broken(f"ENABLE_PUSH is {push}")
-        if not frames.MAX_FRAME <= (size := values.get(SettingId.MAX_FRAME_SIZE, self.max_frame)) < 1 << 24:
-            raise frames.broken(f"MAX_FRAME_SIZE is {size}")
-        if (window := values.get(SettingId.INITIAL_WINDOW_SIZE, self.initial_window)) > frames.MAX_WINDOW:
-            raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {window}")
-        self.max_frame = min(size, 4 * frames.MAX_FRAME)
-        is_larger, self.initial_window = window > self.initial_window, window
+        for name, (least, most, code) in _SETTING_RANGES.items():
+            if not least <= values.get(name, least) <= most:
+                raise Http2Error(f"{name.name} is {values[name]}", code)
         self.write(frames.frame(Frame.SETTINGS, frames.ACK, 0))
-        for stream in list(self.streams.values()) if is_larger else ():
+        self.max_frame = min(values.get(SettingId.MAX_FRAME_SIZE, self.max_frame), 4 * frames.MAX_FRAME)
+        before, self.initial_window = (
+            self.initial_window,
+            values.get(SettingId.INITIAL_WINDOW_SIZE, self.initial_window),
+        )
+        for stream in list(self.streams.values()) if self.initial_window > before else ():
             if stream.unsent:
                 stream.pump()
 
-    def _window_update(self, number: int, size: int) -> None:
+    def _ping(self, flags: int, number: int, payload: bytes) -> None:
+        if not flags & frames.ACK:
+            self.write(frames.frame(Frame.PING, frames.ACK, 0, payload))
+
+    def _window_update(self, flags: int, number: int, payload: bytes) -> None:
+        size = int.from_bytes(payload, "big") & MAX_WINDOW
         if size == 0:
-            raise frames.broken(f"WINDOW_UPDATE of 0 for stream {number}")
+            raise Http2Error(f"WINDOW_UPDATE of 0 for stream {number}")
         if number:
-            self._check_opened(number, "WINDOW_UPDATE")
             if (stream := self.streams.get(number)) is not None:
                 stream.allow(size)
             return
         self.window_out += size
-        if self.window_out > frames.MAX_WINDOW:
-            raise Http2Error(Http2Code.FLOW_CONTROL_ERROR, "the connection's window is too large")
+        if self.window_out > MAX_WINDOW:
+            raise Http2Error("the connection's window is too large", Http2Code.FLOW_CONTROL_ERROR)
         self._pump_blocked()
-
-    def _check_opened(self, number: int, kind: str) -> None:
-        if not 0 < number <= self._last:
-            raise frames.broken(f"{kind} for stream {number}, which is not open")
 
     def _pump_blocked(self) -> None:
         for stream in list(self._blocked.values()):
@@ -393,26 +370,48 @@ class Http2Connection(asyncio.Protocol):
     # -- ends, and what is written
 
     def _close_if_done(self) -> None:
-        if self._is_leaving and not self.streams and self._transport is not None:
+        if self._is_leaving and not self.streams:
             self.flush()
             self._transport.close()
 
-    def _fail(self, code: Http2Code, text: str) -> None:
-        self._out.append(frames.goaway(self._last, code, text))
-        self._close(text)
-
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, last_words: bytes) -> None:
         self.shared.refusals.note("http2", self.peer, "connection of %s is closed: %s", self.peer, reason)
+        self._out.append(last_words)
         self.flush()
-        if self._transport is not None:
-            self._transport.close()
+        self._transport.close()
 
     def flush(self) -> None:
         """Write all frames of this turn."""
-        self._is_flushing = False
-        if self._out and self._transport is not None:
+        data = b"".join(self._out)
+        self._out.clear()
+        if data and not self._transport.is_closing():
             self._used_at = self.clock.monotonic()
-            out, self._out = self._out, []
-            data = b"".join(out)
             self.shared.sent_bytes += len(data)
             self._transport.write(data)
+
+
+class FrameRule(NamedTuple):
+    """What holds for all frames of a type: how they are handled, and where they are allowed."""
+
+    handle: Callable[[Http2Connection, int, int, bytes], None]  # with flags, stream and payload
+    size: int | None = None  # of the payload, if all have the same
+    least: int = 1  # lowest stream; 0 is the connection
+    most: int | None = None  # highest stream; None: the last one that the peer has opened
+    byte_cost: int = 1  # part of a slice that a byte of the payload takes
+    is_noise: bool = True  # the frame carries no call
+
+
+_RULES = {
+    Frame.DATA: FrameRule(Http2Connection._data, is_noise=False),
+    Frame.HEADERS: FrameRule(Http2Connection._headers, most=MAX_WINDOW, byte_cost=HEADER_COST, is_noise=False),
+    Frame.PRIORITY: FrameRule(Http2Connection._ignore, size=5, most=MAX_WINDOW),
+    Frame.RST_STREAM: FrameRule(Http2Connection._reset, size=4),
+    # A setting may change all streams, so the slice ends.
+    Frame.SETTINGS: FrameRule(Http2Connection._settings, least=0, most=0, byte_cost=SLICE_BYTES),
+    Frame.PUSH_PROMISE: FrameRule(Http2Connection._ignore, most=0),  # a client cannot push: no stream is allowed
+    Frame.PING: FrameRule(Http2Connection._ping, size=8, least=0, most=0),
+    Frame.GOAWAY: FrameRule(Http2Connection._ignore, least=0, most=0),
+    Frame.WINDOW_UPDATE: FrameRule(Http2Connection._window_update, size=4, least=0, is_noise=False),
+    Frame.CONTINUATION: FrameRule(Http2Connection._headers, most=MAX_WINDOW, byte_cost=HEADER_COST),
+}
+_UNKNOWN_FRAME = FrameRule(Http2Connection._ignore, least=0, most=MAX_WINDOW)

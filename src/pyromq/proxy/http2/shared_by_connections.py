@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyromq.clock import Clock
 from pyromq.errors import LimitReached
-from pyromq.proxy.http2.frames import MAX_MESSAGE_BYTES
-from pyromq.proxy.http2.grpc_stream import PREFIX, GrpcStream
+from pyromq.proxy.http2.grpc_stream import MAX_MESSAGE_BYTES, PREFIX, GrpcStream
 from pyromq.quota import Quota, fair_share
 from pyromq.remoting.rejection_log import RejectionLog
 
@@ -56,8 +55,8 @@ class SharedByConnections:
     waiting: deque[GrpcStream] = field(default_factory=deque)  # large messages that wait for memory
 
     @property
-    def first_slice(self) -> int:
-        """Return how many received bytes a connection may handle at once if none of its earlier bytes wait."""
+    def slice_bytes(self) -> int:
+        """Return how many received bytes the next connection may handle at once."""
         return MIN_SLICE_BYTES if self.late else SLICE_BYTES
 
     def add_late(self, connection: Http2Connection) -> None:
@@ -74,7 +73,7 @@ class SharedByConnections:
             if budget <= 0:
                 break
             del self.late[connection]
-            size = min(budget, MIN_SLICE_BYTES if self.late else SLICE_BYTES)
+            size = min(budget, self.slice_bytes)
             budget -= size - connection.go_on(size)
         self.is_going_on = bool(self.late)
         if self.late:

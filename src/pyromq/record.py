@@ -128,7 +128,7 @@ class RecordHead(NamedTuple):
     property_text: str
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1024)  # topics in use; names of deleted topics stay until others take their place
 def _topic_field(topic: str) -> bytes:
     encoded = topic.encode()
     if len(encoded) > MAX_TOPIC_SIZE:

@@ -1,5 +1,7 @@
 """Tag expressions: what they want, by hash and by text."""
 
+import tracemalloc
+
 import pytest
 
 from pyromq.errors import IllegalMessage, SubscriptionParseFailed
@@ -101,3 +103,13 @@ def test_tags_that_were_meant_as_several_or_as_a_pattern_are_told(expression):
 def test_a_tag_that_no_subscription_finds_is_refused(tag):
     with pytest.raises(IllegalMessage, match="no subscription finds a tag with"):
         check_tag(tag)
+
+
+def test_hashes_of_many_tags_take_little_memory():
+    tracemalloc.start()
+    try:
+        for number in range(70_000):
+            tag_hash(f"{number:090d}")
+        assert tracemalloc.get_traced_memory()[0] < 1_500_000
+    finally:
+        tracemalloc.stop()

@@ -181,8 +181,8 @@ def tag_hash(tags: str) -> int:
     return _short_tag_hash(tags) if len(tags) <= _SHORT_TAG else java_hash(tags)
 
 
-_SHORT_TAG = 100  # limit of characters in a cached tag: the cache has twenty megabytes at most
-_short_tag_hash = lru_cache(maxsize=65536)(java_hash)
+_SHORT_TAG = 100  # limit of characters in a cached tag: the cache has about a megabyte at most
+_short_tag_hash = lru_cache(maxsize=4096)(java_hash)
 
 
 def parse_tags(expression: str | None) -> TagFilter:

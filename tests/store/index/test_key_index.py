@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from threading import Thread
 
@@ -298,3 +299,13 @@ def test_key_hashes_are_java_s(unique: str, keys: list[str]) -> None:
     text = f"UNIQ_KEY\x01{unique}\x02KEYS\x01{'  '.join(keys)}"
     wanted = [f"topic#{key}" for key in ([unique] if unique else []) + keys]
     assert key_hashes("topic", text) == [abs(java_hash(text)) for text in wanted]
+
+
+def test_hashes_of_many_keys_take_little_memory() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(1 << 16):
+            key_hashes("topic", f"UNIQ_KEY\x017F00000100002A139A55{number // 16:08X}{number:04X}")
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()

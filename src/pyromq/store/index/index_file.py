@@ -82,7 +82,6 @@ _INT_MAX = (1 << 31) - 1
 _MOST_CACHED = 200  # limit of characters of a key part whose hash is cached
 _COUNTER = 4  # a unique id ends with a counter of 4 hex digits; the other digits change once a ms
 _hash_of_start = lru_cache(maxsize=1024)(java_hash)
-_hash_of_end = lru_cache(maxsize=65536)(java_hash)  # holds all 65,536 endings of unique ids
 
 
 def key_of_entry(key_hash: int, log_offset: int) -> bytes:
@@ -290,8 +289,8 @@ def index_hash(value: int) -> int:
 
 
 def joined_hash(start: str, end: str) -> int:
-    """Return `java_hash(start + end)` from cached hashes: h(a + b) = h(a) 31^len(b) + h(b)."""
+    """Return `java_hash(start + end)` from the cached hash of `start`: h(a + b) = h(a) 31^len(b) + h(b)."""
     if not end.isascii() or len(start) > _MOST_CACHED or len(end) > _MOST_CACHED:
         return java_hash(start + end)
-    value: int = (_hash_of_start(start) * 31 ** len(end) + _hash_of_end(end)) & 0xFFFFFFFF
+    value: int = (_hash_of_start(start) * 31 ** len(end) + java_hash(end)) & 0xFFFFFFFF
     return value - 0x100000000 if value & 0x80000000 else value

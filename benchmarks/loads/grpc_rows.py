@@ -473,7 +473,19 @@ def telemetry_flood(stranger: Stranger) -> None:
     flood(stranger, frame(HEADERS, END_HEADERS, 1, block("Telemetry")) + one * stranger.many(5000))
 
 
-@row("settings of 300 kB, 200 clients")
+@row("compressed settings behind settings that are not taken, 200 clients")
+def refused_settings(stranger: Stranger) -> None:
+    opened = frame(HEADERS, END_HEADERS, 1, block("Telemetry"))
+    one = frame(DATA, 0, 1, grpc_message(settings_command(TOPIC)))
+    for _ in range(stranger.many(200)):
+        connection = greeted(stranger, (4, 0))
+        send_all(connection, opened + one)
+        stranger.rest(0.005)
+        send_all(connection, frame(DATA, 0, 1, grpc_message(b"x", compressed=True)))
+    stranger.rest(2.0)
+
+
+@row("settings of 300 kB twice, 200 clients")
 def large_settings(stranger: Stranger) -> None:
     topics = [f"{'t' * 60}-{number}" for number in range(4000)]
     data = grpc_message(settings_command(*topics))
@@ -481,9 +493,12 @@ def large_settings(stranger: Stranger) -> None:
         parts = [frame(DATA, 0, 1, data[at : at + 16_384]) for at in range(0, len(data), 16_384)]
         opened = frame(HEADERS, END_HEADERS, 1, block("Telemetry", client_id=f"stranger@{number}"))
         connection = greeted(stranger)
-        send_all(connection, opened + b"".join(parts[:3]))
-        stranger.rest(0.005)
-        send_all(connection, b"".join(parts[3:]))
+        send_all(connection, opened)
+        for _ in range(2):
+            send_all(connection, b"".join(parts[:3]))
+            stranger.rest(0.005)
+            send_all(connection, b"".join(parts[3:]))
+            stranger.rest(0.005)
     stranger.rest(2.0)
 
 

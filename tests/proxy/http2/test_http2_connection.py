@@ -27,6 +27,19 @@ async def loop():
     """Let frames be written at the end of a turn of the event loop."""
 
 
+def open_stream(peer: Peer) -> tuple[int, list[bytes]]:
+    """Open a call with several messages; return its stream, and the list that its messages are added to."""
+    number, received = peer.call(None, end=False), []
+
+    def take(message):
+        assert len(received) < 100, "messages without end"
+        received.append(message)
+
+    peer.exchange()
+    peer.handler.streams[-1].received = take
+    return number, received
+
+
 async def test_a_call_is_answered():
     peer = Peer()
 
@@ -74,6 +87,44 @@ async def test_a_large_message_gets_its_window_when_there_is_memory():
 
     assert len(peer.answer(number)[0]) == (3 << 20) + 5
     assert peer.ours.shared.large.used == 0
+
+
+@pytest.mark.parametrize("size", [20_000, 1 << 20])  # 20,000 bytes come in two frames, a large message needs memory
+async def test_a_stream_gives_back_the_memory_of_each_message(size):
+    peer = Peer()
+    number, received = open_stream(peer)
+    kept = peer.ours.kept
+
+    for _ in range(30):  # large ones: together more than the limit
+        peer.send(number, grpc_message(bytes(size)))
+        peer.exchange()
+
+    assert list(map(len, received)) == [size] * 30
+    assert peer.ours.kept == kept
+    assert peer.ours.shared.large.used == 0
+
+
+REFUSED = {
+    "compressed": (b"\1\0\0\0\1x", GrpcCode.UNIMPLEMENTED),
+    "too large": (b"\0\xff\0\0\0x", GrpcCode.RESOURCE_EXHAUSTED),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_stream_ends_at_a_refused_message_even_if_its_answers_are_not_taken(name):
+    message, code = REFUSED[name]
+    peer = Peer(initial_window=0)
+    number, received = open_stream(peer)
+    peer.handler.streams[0].send(b"an answer")
+
+    peer.send(number, grpc_message(b"first") + message + grpc_message(b"later"))
+    peer.send(number, grpc_message(b"last"))
+    peer.exchange()
+    peer.client.increment_flow_control_window(1000, number)
+    peer.exchange()
+
+    assert received == [b"first"]
+    assert peer.answer(number)[1]["grpc-status"] == str(int(code))
 
 
 async def test_large_messages_that_find_no_memory_wait_or_are_refused():
@@ -129,6 +180,22 @@ async def test_a_message_that_does_not_arrive_is_given_up():
     peer.exchange()
 
     peer.ours.expire(peer.ours.clock.monotonic() + 31)
+    peer.exchange()
+
+    assert peer.answer(number)[1]["grpc-status"] == str(int(GrpcCode.DEADLINE_EXCEEDED))
+
+
+async def test_the_messages_of_a_stream_have_time_from_their_own_beginning():
+    peer = Peer()
+    number, _ = open_stream(peer)
+    clock = peer.ours.clock
+    await clock.advance(1000)
+
+    peer.send(number, grpc_message(b"hello")[:7])
+    peer.exchange()
+    peer.ours.expire(clock.monotonic() + 29)
+    assert peer.ours.streams
+    peer.ours.expire(clock.monotonic() + 31)
     peer.exchange()
 
     assert peer.answer(number)[1]["grpc-status"] == str(int(GrpcCode.DEADLINE_EXCEEDED))

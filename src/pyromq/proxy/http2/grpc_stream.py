@@ -64,6 +64,7 @@ class GrpcStream:
     window_in: int = STREAM_WINDOW
     unsent: int = 0
     kept_unsent: int = 0  # part of `unsent` in the connection's kept bytes
+    _begun_at: float = 0.0  # when the incomplete message began
     _extra_window: int = 0  # bytes that the client allows, beyond the connection's initial window
     _is_started: bool = False  # response header fields are written
     _outgoing: list[bytes | memoryview] = field(default_factory=list)
@@ -99,6 +100,8 @@ class GrpcStream:
         if self.window_in < 0:
             self.reset(Http2Code.FLOW_CONTROL_ERROR)
             return
+        if self._ending is not None:  # the status waits for the client's window; what follows changes nothing
+            return
         if not self.buffer and len(payload) >= PREFIX.size:
             compressed, length = PREFIX.unpack_from(payload)
             if length + PREFIX.size == len(payload) and not compressed:  # nearly always: one frame is one message
@@ -106,14 +109,24 @@ class GrpcStream:
                 return
         if not self.buffer:
             self.buffer = bytearray()
+            self._begun_at = self.connection.clock.monotonic()
         self.buffer += payload
-        while not self.is_closed and len(self.buffer) >= PREFIX.size and self._is_legal():
+        while self._ending is None and len(self.buffer) >= PREFIX.size and self._is_legal():
             if len(self.buffer) < self.need:
                 return
             message = bytes(self.buffer[PREFIX.size : self.need])
             self.buffer = self.buffer[self.need :]
-            self.need = 0
+            self._begun_at = self.connection.clock.monotonic()
+            self._release()
             self._pass_on(message)
+
+    def _release(self) -> None:
+        """Release the memory of a complete message. A unary call keeps that of a large one until the call ends."""
+        if self.need <= STREAM_WINDOW:
+            self.connection.keep(self, -self.need)
+        elif self.received is not None:
+            self.connection.shared.release(self)
+        self.need = 0
 
     def _is_legal(self) -> bool:
         """Return whether the client may send the message that it has begun.
@@ -131,12 +144,13 @@ class GrpcStream:
             try:
                 if self.need > STREAM_WINDOW:
                     self.connection.shared.reserve(self)
-                elif len(self.buffer) < self.need:
+                else:
                     self.connection.keep(self, self.need)
                     self.open_window(self.need - len(self.buffer))
             except LimitReached as error:
+                self.need = 0
                 self.finish(GrpcCode.RESOURCE_EXHAUSTED, str(error))
-        return not self.is_closed
+        return self.need > 0
 
     def _pass_on(self, message: bytes) -> None:
         if self.received is not None:
@@ -170,8 +184,11 @@ class GrpcStream:
 
     def expire(self, now: float) -> None:
         """Finish the call if its message does not arrive."""
-        is_late = not self.is_half_closed and now - self.opened_at > REQUEST_SECONDS
-        if is_late and (self.buffer or self.received is None):
+        if self.received is None:
+            is_late = now - self.opened_at > REQUEST_SECONDS
+        else:  # the call may be open for days
+            is_late = bool(self.buffer) and now - self._begun_at > REQUEST_SECONDS
+        if is_late and not self.is_half_closed:
             self.finish(GrpcCode.DEADLINE_EXCEEDED, f"the request did not arrive within {REQUEST_SECONDS:g} s")
 
     # -- messages to the client

@@ -15,6 +15,7 @@ from tests.cli.commands.messages.test_dlq_commands import die
 from tests.cli.commands.messages.test_transaction_commands import attempt, leave
 from tests.cli.commands.test_acl_commands import FILE
 from tests.cli.conftest import Served
+from tests.cli.json_fields import check_fields
 from tests.store.making import TOPIC, fill, opened
 from tests.waiting import PATIENCE_SECONDS
 
@@ -106,6 +107,8 @@ class Stage:
             make(path)
 
     def _member(self, path):
+        if path[-1] == "producers":
+            self.served.do(self._connected_producer())
         self.member = self.served.do(member_of(self.served.cluster))
         self.ids["CLIENT_ID"] = self.member.client_id
 
@@ -126,12 +129,12 @@ class Stage:
 
     def _cluster(self, path):
         with Admin(self.served.namesrv) as admin:
-            if path[1:] == ("kv", "delete"):
+            if path[1:] in (("kv", "delete"), ("kv", "list")):
                 for key in ("currency", "limit"):
                     admin.put_kv("shop", key, "1")
 
     def _console(self, path):
-        if path[-1] == "delete" and not Path("console").exists():
+        if path[-1] in ("delete", "list") and not Path("console").exists():
             for name, folder in (("alice", "pyromq-console"), ("bob", "pyromq-console"), ("carol", "console")):
                 Path(folder).mkdir(exist_ok=True)
                 accounts = pytest.importorskip("pyromq.console.security.console_accounts").ConsoleAccounts
@@ -154,7 +157,9 @@ class Stage:
     def _transaction(self, path):
         if path[-1] in ("batch", "batches"):
             with suppress(MQError):  # is decided since an example before
-                self.served.do(attempt(self.served.cluster, "day-2026-01-31", b"1", commit=True))
+                is_decided = path[-1] == "batch"
+                name = "day-2026-01-31" if is_decided else "day-2026-02-01"
+                self.served.do(attempt(self.served.cluster, name, b"1", commit=is_decided))
         else:
             (self.ids["MESSAGE_ID"],) = self.served.do(leave(self.served.cluster, "shop", [Message("orders", b"1")]))
 
@@ -268,12 +273,17 @@ def test_every_command_that_prints_data_prints_it_as_json_too():
 
 
 @named(*(each.path for each in PLAIN if any(option.name == "output" for option in each.params)))
-def test_json_is_all_that_is_printed_on_standard_output(command, cli, stage, tmp_path):
-    line = next((line for line in lines_of(command) if line not in STAYING_LINES and "-f " not in line), None)
-    stage.set_up(command.path)
-    done = run_line(cli, own(line if "-o json" in line else f"{line} -o json", stage, tmp_path))
-    assert done.code == 0, done.err
-    assert_json(done.out)
+def test_json_is_all_that_is_printed_and_no_field_vanishes(command, cli, stage, tmp_path):
+    printed = []
+    for line in lines_of(command):
+        if line in STAYING_LINES or " -f " in line:
+            continue
+        if not printed or command.path[-1] in USING_UP:
+            stage.set_up(command.path)
+        done = run_line(cli, own(line if "-o json" in line else f"{line} -o json", stage, tmp_path))
+        assert done.code == 0, done.err
+        printed.append(done.out)
+    check_fields(command.path, printed)
 
 
 @named(*(each.path for each in LEAVES if each.path[:1] == ("acl",)))
@@ -290,6 +300,8 @@ def test_examples_of_accounts_work(command, cli, monkeypatch, tmp_path):
                 assert cli("acl", "set", "shop-app", "--new-secret", "@secret.txt").code == 0
             done = run_line(cli, own(line, stage, tmp_path))
             assert done.code == 0, (line, done.err)
+            if line.endswith("-o json"):
+                check_fields(command.path, [done.out])
 
 
 @named(*REPLICAS)
@@ -300,6 +312,8 @@ def test_examples_of_replica_sets_work(command, cli, monkeypatch, tmp_path):
             done = run_line(cli, own(line, stage, tmp_path))
             # The examples name the master that a set may have already, and one that has a master.
             assert done.code == 0 or "is the master of" in done.err or "has a master" in done.err, (line, done.err)
+            if line.endswith("-o json"):
+                check_fields(command.path, [done.out])
 
 
 @named(*OFFLINE)
@@ -311,6 +325,8 @@ def test_examples_of_stopped_stores_work(command, cli, monkeypatch, tmp_path):
     for line in lines_of(command):
         done = run_line(cli, line.replace("orders", TOPIC))
         assert done.code == 0, (line, done.err)
+        if line.endswith("-o json"):
+            check_fields(command.path, [done.out])
 
 
 @pytest.mark.slow  # each line is a process, which stays until it is interrupted

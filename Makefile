@@ -82,7 +82,7 @@ spark: $(BUILT)  ## all Spark tests, with an archive's driver killed at every po
 	@$(WITH_JAVA) exec $(PYTEST) --timeout 1200 -m "soak or not soak" tests/spark
 
 crashes: $(BUILT)  ## brokers and replicas killed at every write of random schedules, a log cut at every byte; minutes (CRASH_SEED, CRASH_RUNS)
-	@exec $(PYTEST) --timeout 3600 -rA -m soak tests/crashes tests/recovery tests/broker/replication tests/simulation tests/kills
+	@exec $(PYTEST) --timeout 3600 -rA --show-capture stdout --durations 5 -m soak tests/crashes tests/recovery tests/broker/replication tests/simulation tests/kills
 
 sets: $(BUILT)  ## replica sets through random accidents: N lives (N=1000), or the one of SEED, with real stores for STORES=1; then faults
 	@exec $(VENV)/bin/python -m tests.simulation.sets.run $(if $(STORES),--stores) $(if $(SEED),--seed $(SEED),$(or $(N),1000))

@@ -38,12 +38,14 @@ async def check(folder, seed, *, every):
     print(f"to play this run again: make crashes CRASH_SEED={seed}")
     history, moments = await live(folder / "live", seed, every=every)
     assert len(moments) > 10
-    chance = random.Random(f"again {seed}")
+    chance, outcomes = random.Random(f"again {seed}"), len(moments)
     for number, moment in enumerate(moments):
         killed_again = chance.random() < AGAIN
         later = await outcome(folder / f"{number}", history, moment, every=WRITES if killed_again else None)
+        outcomes += len(later)
         for number_again, moment_again in enumerate(later):
             await outcome(folder / f"{number}-{number_again}", history, moment_again)
+    print(f"{outcomes} brokers started where one was killed")
 
 
 async def outcome(folder, history, moment, *, every=None):

@@ -119,7 +119,8 @@ class Client:
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "HOME": str(home)}
         )
         self._counts = counts
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
@@ -129,6 +130,9 @@ class Client:
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._reader.join()
+        if self._process.stdout:
+            self._process.stdout.close()
 
 
 class Servers:

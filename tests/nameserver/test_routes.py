@@ -362,3 +362,27 @@ def test_a_broker_without_printable_names_is_refused(table, absurd):
     with pytest.raises(BrokerError, match="printable"):
         register(table, BrokerIdentity(cluster, name, 0, address), "t")
     assert table.route("t") is None
+
+
+@pytest.mark.parametrize(
+    ("second", "connection", "is_told"),
+    [
+        (BrokerIdentity("c", "a", 0, "10.0.0.9:10911"), "two", True),
+        (BrokerIdentity("c", "a", 0, "10.0.0.9:10911"), "one", False),  # the broker has another address now
+        (BrokerIdentity("c", "a", 0, "10.0.0.1:10911"), "two", False),  # and another connection
+        (BrokerIdentity("c", "a", 1, "10.0.0.9:10911"), "two", False),  # its slave
+        (BrokerIdentity("c", "z", 0, "10.0.0.9:10911"), "two", False),
+    ],
+)
+def test_two_connected_brokers_of_one_name_are_logged(table, caplog, second, connection, is_told):
+    register(table, MASTER, "t", connection="one")
+    register(table, second, "t", connection=connection)
+    text = "registers from 10.0.0.9:10911, and another broker of this name and id is connected from 10.0.0.1:10911"
+    assert (text in caplog.text) is is_told
+
+
+def test_a_broker_that_moved_is_not_logged(table, caplog):
+    register(table, MASTER, "t", connection="one")
+    table.connection_closed("one")
+    register(table, BrokerIdentity("c", "a", 0, "10.0.0.9:10911"), "t", connection="two")
+    assert not caplog.messages

@@ -130,6 +130,7 @@ class RouteTable:
         while broker.name in self._leaving:
             self.forget_some(broker.name)
             await breathe()
+        self._warn_of_another(broker, connection)
         known = self._live.get(broker.address)
         self._clusters.setdefault(broker.cluster, set()).add(broker.name)
         is_new = self._enter_address(broker) or known is None or known.identity != broker
@@ -200,6 +201,24 @@ class RouteTable:
             raise BrokerError(
                 f"broker {broker.name} at {broker.address} cannot be the master: brokers of this name are a replica set"
                 f" of epoch {known.epoch}, and it is no replica; give it another name, or stop the replicas"
+            )
+
+    def _warn_of_another(self, broker: BrokerIdentity, connection: object) -> None:
+        """Log that another connected broker has the same name and id. Clients then reach the broker that registered
+        last, as in RocketMQ.
+
+        A broker that moved to another address is not logged: its former connection is closed.
+        """
+        known = self._brokers.get(broker.name)
+        address = known.addresses.get(broker.broker_id) if known is not None else None
+        if address in (None, broker.address) or broker.epoch is not None:
+            return
+        live = self._live.get(address)
+        if live is not None and live.connection not in (None, connection):
+            logger.warning(
+                "broker %s (id %d) registers from %s, and another broker of this name and id is connected from %s:"
+                " clients reach only the one that registered last; give one of them another brokerName (--broker-name)",
+                *(broker.name, broker.broker_id, broker.address, address),
             )
 
     def _enter_address(self, broker: BrokerIdentity) -> bool:

@@ -296,6 +296,13 @@ def test_invalid_arguments_are_named(wanted, text):
         Once(given.pop("store"), given.pop("group"), **given)
 
 
+def test_a_function_that_returns_a_client_of_redis_is_refused_with_the_right_call():
+    redis = pytest.importorskip("redis", reason="needs redis: pip install redis")
+    once = Once(redis.Redis, "billing")  # a function that returns a client
+    with pytest.raises(UsageError, match="pass a client of Redis itself instead of a function"), once(message()):
+        pass
+
+
 @pytest.mark.parametrize("key", ["", "k" * 256, None, 17, b"k", "a\0b"])
 def test_invalid_keys_are_named(tmp_path, key):
     once = Once(Lite(tmp_path).connect, "billing", key=lambda message: key)

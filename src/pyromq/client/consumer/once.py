@@ -137,7 +137,10 @@ class _DatabaseMarks:
             driver = type(connection).__module__.partition(".")[0]
             style = getattr(import_module(driver), "paramstyle", None)
             if style not in _PLACEHOLDERS:
-                raise UsageError(f"connections of {driver} are not supported; use those of sqlite3 or psycopg")
+                raise UsageError(
+                    f"connections of {driver} are not supported; use those of sqlite3 or psycopg, or pass a client of "
+                    "Redis itself instead of a function"
+                )
             if getattr(connection, "autocommit", False) is True:
                 raise UsageError(
                     "the database connection has autocommit=True; switch it off, so that work and mark are one"

@@ -157,6 +157,11 @@ def test_other_words_hide_no_command_and_mean_one():
         ("consume t --offset 5", "`--from` is meant"),
         ("consume t -J", "`--output json` is meant"),
         ("send t x --last 3", "there is no option --last here, but in `pyromq consume`; `pyromq send --help` lists"),
+        ("serve --port 9", "there is no option --port here; did you mean `--namesrv-port`, `--broker-port` or `--"),
+        (
+            "serve namesrv --port 9",
+            "there is no option --port here; did you mean `--namesrv-port` or `--metrics-port`?",
+        ),
         ("topic create t -p 16", "there is no option -p here; `--queues` is meant"),
         ("topic create t -q 16", "there is no option -q here; `--queues` is meant"),
         ("message find t k --since 1h", "there is no option --since here; `--begin` is meant"),

@@ -64,6 +64,7 @@ async def saying():
         (HTTP, "answers in HTTP: a web server listens there, no RocketMQ server"),
         (b'<!DOCTYPE HTML>\n<html lang="en">', "answers in HTTP"),
         (b"-ERR unknown command\r\n", "answers '-ERR unknown command': no RocketMQ server listens there"),
+        (b"\0\0\x12\x04\0\0\0\0\0\0\x03\0\0\x03\xe8", r"answers in HTTP/2: a proxy for clients of RocketMQ 5 \(gRPC\)"),
         (b"\x15\x03\x03\x00\x02\x02\x0a", "answers in TLS: what listens there takes no plain connections"),
     ],
 )

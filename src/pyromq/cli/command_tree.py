@@ -220,6 +220,8 @@ def _unknown_option(name: str, command: Command, ctx: click.Context) -> str:
         return f"there is no option {name} here; `{meant}` is meant"
     if alike := get_close_matches(name, own, MAX_SUGGESTIONS, CLOSE):
         return f"there is no option {name} here; did you mean {_choice(alike)}?"
+    if longer := [each for each in own if name.startswith("--") and each.endswith(name[1:])]:  # `--port`
+        return f"there is no option {name} here; did you mean {_choice(longer[:MAX_SUGGESTIONS])}?"
     root = ctx.find_root()
     assert isinstance(root.command, Group)
     if name in _options(root.command, root):

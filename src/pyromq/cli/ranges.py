@@ -1,7 +1,11 @@
-"""Command-line option types for numbers. Help and errors say their range in words: `1 to 65,535`, `0 or more`."""
+"""Command-line option types for numbers and folders.
+
+Help and errors say the range of a number in words: `1 to 65,535`, `0 or more`.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -39,6 +43,18 @@ class Seconds(click.FloatRange):
 
     def _describe_range(self) -> str:  # the text that click shows in help
         return f"{self.min:,} to {self.max:,}"
+
+
+class Folder(click.Path):
+    """Type of a folder that is created if it is missing. An empty name is refused: it would mean the current folder."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not str(value).strip():
+            self.fail("the name of the folder is empty; write . for the current folder", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def count_advice(command: click.Command, number: str) -> str:

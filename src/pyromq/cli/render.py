@@ -16,7 +16,15 @@ from unicodedata import combining, east_asian_width
 
 import click
 
-from pyromq.errors import AlreadyExists, GroupNotFound, HostNotFound, NoNameServer, TlsRefused, TopicNotFound
+from pyromq.errors import (
+    AccessDenied,
+    AlreadyExists,
+    GroupNotFound,
+    HostNotFound,
+    NoNameServer,
+    TlsRefused,
+    TopicNotFound,
+)
 from pyromq.excerpt import escaped
 
 # Control characters that are not ASCII, marks that change the direction of text, and lone surrogates.
@@ -129,10 +137,10 @@ def one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     text = escaped(" ".join(line.strip() for line in text.splitlines()))
-    if isinstance(error, AlreadyExists):
-        return (
-            f"{text}: `pyromq {text.partition(' ')[0]} alter` changes it"  # the error text begins with topic or group
-        )
+    if isinstance(error, AlreadyExists):  # its text begins with topic or group
+        return f"{text.removesuffix('; alter or replace it')}; `pyromq {text.partition(' ')[0]} alter` changes it"
+    if isinstance(error, AccessDenied) and "names no account" in text:
+        return f"{text}; give them by --access-key and --secret-key @FILE"
     reason = error.__cause__ if isinstance(error.__cause__, TlsRefused | HostNotFound) else error
     advice = next((advice for kind, advice in _ADVICE if isinstance(reason, kind)), None)
     return text if advice is None else f"{text}; {advice}"

@@ -48,6 +48,11 @@ def server_tls(properties: Mapping[str, str]) -> ServerTlsConfig | None:
             raise UsageError(
                 f"{MODE}={mode.value} needs a certificate: give it with {CERTIFICATE} and {KEY} (--tls-cert, --tls-key)"
             )
+        if useless := next((name for name in (KEY, AUTHORITY) if name in properties), None):
+            option = "--tls-key" if useless == KEY else "--tls-client-ca"
+            raise UsageError(
+                f"{useless} ({option}) has no effect without a certificate: give one with {CERTIFICATE} (--tls-cert)"
+            )
         return None
     wanted = _choice(properties, CLIENT_CERTIFICATES, ClientCertificates.NONE)
     if wanted is not ClientCertificates.NONE and not _flag(properties, CHECKS_CLIENTS, default=True):

@@ -31,7 +31,7 @@ async def serve(config: ConsoleConfig, tell: Callable[[str, str], None], *, ends
     console = Console(config)
     async with AsyncExitStack() as stack:
         stack.callback(console.audit.close)  # the audit log is closed also if the start fails
-        listener = stack.enter_context(_listen(config))
+        listener = stack.enter_context(_listen(config, "--console-port" if ends_with_input else "--port"))
         if config.metrics is not None:
             tell("metrics", await _tell_metrics(stack, console, config.metrics))
         server = ConsoleServer(console)
@@ -103,7 +103,8 @@ def _settings(console: Console) -> uvicorn.Config:
     )
 
 
-def _listen(config: ConsoleConfig) -> socket.socket:
+def _listen(config: ConsoleConfig, option: str) -> socket.socket:
+    """Return a listening socket. Raises `UsageError`, which names the option of the port."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -114,6 +115,6 @@ def _listen(config: ConsoleConfig) -> socket.socket:
         listener.close()
         raise UsageError(
             f"the console cannot listen on {config.host} port {config.port}: {error.strerror}; choose another with "
-            "--port (0: any free port)"
+            f"{option} (0: any free port)"
         ) from error
     return listener

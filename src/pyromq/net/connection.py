@@ -253,7 +253,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         incomplete = self.session.splitter.incomplete_bytes
-        if incomplete and not self._is_ended_here:
+        if incomplete and self._initiator:
+            self._failure = self._failure or _another_server(self.session.address, self.session.splitter.beginning)
+        if incomplete and not self._is_ended_here and not isinstance(self._failure, AnotherServer):
             self._log(BROKEN_OFF, "connection %s %s ended within a frame, after %d bytes", incomplete)
         if self._shared is None:
             self.writable.set()
@@ -340,8 +342,13 @@ class Connection(asyncio.Protocol):
 def _another_server(address: str, data: bytes) -> AnotherServer | None:
     """Return an error that names the protocol of bytes that begin no frame; None if the protocol is unknown.
 
-    A frame begins with the high byte of its length, which is 0 or 1. Texts and TLS alerts begin with other bytes.
+    A frame begins with the high byte of its length, which is 0 or 1. Texts and TLS alerts begin with other bytes. The
+    settings with which a server of HTTP/2 begins look like a frame whose header has no byte.
     """
+    if data[3:9] == b"\x04\0\0\0\0\0":
+        return AnotherServer(
+            f"{address} answers in HTTP/2: a proxy for clients of RocketMQ 5 (gRPC) may listen there, no name server"
+        )
     line = data[:60].strip().split(b"\n")[0].strip().decode("latin-1")
     if line.startswith(("HTTP/", "<")):  # "<" from servers that assume HTTP 0.9
         return AnotherServer(f"{address} answers in HTTP: a web server listens there, no RocketMQ server")

@@ -120,13 +120,19 @@ def load_files(
         if authority is not None:
             context.load_verify_locations(authority)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"TLS authority {authority} cannot be used: {_reason(error)}") from error
+        reason = "it has no certificate in PEM form" if isinstance(error, ssl.SSLError) else _reason(error)
+        raise UsageError(f"TLS authority {authority} cannot be used: {reason}") from error
     try:
         if certificate is not None:
             context.load_cert_chain(certificate, key, password or _no_password)
     except (OSError, ssl.SSLError, ValueError) as error:
         files = f"{certificate}" + (f" with key {key}" if key else "")
-        raise UsageError(f"TLS certificate {files} cannot be used: {_reason(error, bool(password))}") from error
+        reason = _reason(error, bool(password))
+        if certificate is not None and key is None and isinstance(error, ssl.SSLError):
+            content = Path(certificate).read_bytes()
+            if b"BEGIN CERTIFICATE" in content and b"PRIVATE KEY" not in content:
+                reason = "it has no private key; give the key's file too"
+        raise UsageError(f"TLS certificate {files} cannot be used: {reason}") from error
 
 
 def _no_password() -> str:

@@ -100,6 +100,11 @@ class FrameSplitter:
         """Whether a part of a frame has been received, and the rest is missing."""
         return self.incomplete_bytes > 0 or self._skipped_bytes > 0
 
+    @property
+    def beginning(self) -> bytes:
+        """The first bytes of the incomplete frame, at most 60."""
+        return bytes(self._parts[0][:60]) if self._parts else b""
+
     def split(self, data: bytes) -> list[Frame]:
         """Return the frames that `data` completes, in order. Raises `FrameTooLarge` or `ProtocolError` for invalid
         bytes.

@@ -85,6 +85,15 @@ def test_who_is_no_administrator_is_told_so(guarded, cli, monkeypatch):
     assert "account shop-app is no administrator" in done.err
 
 
+def test_a_request_without_an_account_is_told_the_options(guarded, cli, monkeypatch):
+    monkeypatch.delenv("PYROMQ_ACCESS_KEY")
+    monkeypatch.delenv("PYROMQ_SECRET_KEY")
+    for command in (("topic", "list"), ("send", "orders", "hello"), ("doctor",)):
+        refused = cli(*command)
+        assert refused.code == 1
+        assert "--access-key and --secret-key @FILE" in refused.out + refused.err
+
+
 def test_wrong_usage_is_refused(guarded, cli):
     assert cli("acl", "set", "another", "--topic", "orders=PUP").code == 2
     assert cli("acl", "set", "another", "--topic", "orders").code == 2

@@ -24,7 +24,7 @@ def test_creating_a_group_that_exists_changes_nothing_and_altering_only_what_is_
 
     refused = cli("group", "create", "group-twice")
     assert (refused.code, refused.out) == (1, "")
-    told = "group group-twice exists already, at broker-a; alter or replace it: `pyromq group alter` changes it"
+    told = "group group-twice exists already, at broker-a; `pyromq group alter` changes it"
     assert refused.err == f"error: {told}\n"
     assert (settings().retry_max_times, settings().broadcast_enabled) == (3, False)
 

@@ -157,6 +157,9 @@ def test_a_slave_finds_its_master_by_the_name_servers_of_an_option(serve, tmp_pa
         (["--namesrv-port", "70000"], "70,000 is out of range; write 0 to 65,535"),
         (["--namesrv-port", "7000", "--broker-port", "7000"], "cannot both listen on port 7000"),
         (["--config", "nono.conf"], "'nono.conf' does not exist"),
+        (["--console-port", "7000"], "--console-port is a port of the console: give --console too"),
+        (["--data", ""], "the name of the folder is empty; write . for the current folder"),
+        (["--data", " "], "the name of the folder is empty"),
         (["--broker-name", "x", "broker"], "write --broker-name after `serve broker`"),
         (["broker"], "a broker needs a name server: give one with --namesrv"),
         (["broker", "--etcd", "127.0.0.1:2379"], "'127.0.0.1:2379' is no URL of a member of etcd"),
@@ -300,6 +303,23 @@ def test_a_certificate_that_is_none_ends_the_start(cli, tmp_path):
     )
 
     assert (failed.code, failed.err) == (1, f"error: TLS certificate {rubbish} cannot be used: no PEM file\n")
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--tls-key", "tls.server.keyPath (--tls-key) has no effect without a certificate"),
+        ("--tls-client-ca", "tls.server.trustCertPath (--tls-client-ca) has no effect without a certificate"),
+        ("--tls-cert", "it has no private key; give the key's file too"),
+    ],
+)
+def test_half_of_a_certificate_ends_the_start(cli, files, tmp_path, option, text):
+    """A server that ignored the option would take plain connections only."""
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--grpc-port", "0")
+    failed = cli("serve", "--data", str(tmp_path), *ports, option, files[1][1])
+
+    assert failed.code == 1
+    assert text in failed.err
 
 
 def _metrics(server):

@@ -25,6 +25,8 @@ def test_a_topic_has_the_type_that_it_was_given(cli, served):
     assert json.loads(cli("topic", "show", "topic-typed", "-o", "json").out)["type"] == "fifo"
     altered = cli("topic", "alter", "topic-typed", "--type", "mixed")
     assert altered.lines[1].split() == ["broker-a", "type", "fifo", "mixed"]
+    assert cli("topic", "create", "topic-capital", "--type", "FIFO").code == 0  # as RocketMQ's tools write it
+    assert json.loads(cli("topic", "show", "topic-capital", "-o", "json").out)["type"] == "fifo"
     refused = cli("topic", "create", "topic-odd", "--type", "ordered")
     assert (refused.code, "'ordered' is not one of 'normal', 'fifo'" in refused.err) == (2, True)
 
@@ -36,7 +38,7 @@ def test_creating_a_topic_that_exists_changes_nothing(cli, served):
     assert (refused.code, refused.out) == (1, "")
     assert refused.err == (
         "error: topic topic-twice exists already: broker-a has 16 queues to read and 16 to write, permission rw; "
-        "alter or replace it: `pyromq topic alter` changes it\n"
+        "`pyromq topic alter` changes it\n"
     )
     assert json.loads(cli("topic", "show", "topic-twice", "-o", "json").out)["read_queues"] == 16
 

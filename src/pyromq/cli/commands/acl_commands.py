@@ -15,7 +15,7 @@ from pyromq.cli.prompts import confirm, yes_option
 from pyromq.cli.render import output_option, show_rows
 from pyromq.client.admin.cluster_accounts import RIGHTS, find_account
 
-_RIGHT = click.Choice(RIGHTS)
+_RIGHT = click.Choice(RIGHTS, case_sensitive=False)
 _broker_option = click.option("-b", "--broker", metavar="NAME", help="Only on this broker. [default: all]")
 
 

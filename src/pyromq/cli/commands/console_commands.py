@@ -14,7 +14,7 @@ import click
 
 from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, metrics_options, namesrv_option
-from pyromq.cli.ranges import WholeNumber
+from pyromq.cli.ranges import Folder, WholeNumber
 from pyromq.cli.render import output_option, show_rows
 from pyromq.errors import UsageError
 from pyromq.extras import install_command
@@ -27,7 +27,7 @@ DEFAULT_DATA = Path("pyromq-console")
 
 _DATA = click.option(
     "--data",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Folder(),
     default=DEFAULT_DATA,
     show_default=True,
     help="Folder of accounts, saved searches and audit log, created if missing.",

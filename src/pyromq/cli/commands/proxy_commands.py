@@ -14,7 +14,7 @@ import click
 from pyromq.cli import run_servers, tls_settings
 from pyromq.cli.command_tree import Command
 from pyromq.cli.connection_options import connections, metrics_options, namesrv_option
-from pyromq.cli.ranges import WholeNumber
+from pyromq.cli.ranges import Folder, WholeNumber
 from pyromq.cli.server_properties import metrics_config
 from pyromq.client.cluster.environment import CA, CERT, CHECK_HOST, KEY
 from pyromq.errors import UsageError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 GRPC_PORT = 8081
 _FILE = click.Path(exists=True, dir_okay=False)
-_FOLDER = click.Path(file_okay=False, path_type=Path)
+_FOLDER = Folder()
 
 
 @click.command(cls=Command)
@@ -72,7 +72,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--client-ca", type=_FILE, metavar="FILE", help="Authority of client certificates (PEM).")
 @click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     default="warning",
     show_default=True,
     help="Lowest level logged to standard error.",

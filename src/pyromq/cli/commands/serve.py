@@ -18,7 +18,7 @@ from pyromq.broker.replication.set_record import MAX_REPLICA_NUMBER
 from pyromq.cli import run_servers, tls_settings
 from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import NAMESRV, connection_options, connections, metrics_options
-from pyromq.cli.ranges import WholeNumber
+from pyromq.cli.ranges import Folder, WholeNumber
 from pyromq.cli.server_properties import (
     broker_settings,
     metrics_config,
@@ -85,7 +85,7 @@ _COMMON_OPTIONS = (
     click.option("--host", metavar="IP", help="Address to listen on. [default: --broker-ip, else 127.0.0.1]"),
     click.option(
         "--data",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=Folder(),
         help=f"Data folder, created if missing. [default: {DEFAULT_DATA}]",
     ),
     click.option(
@@ -97,7 +97,7 @@ _COMMON_OPTIONS = (
     metrics_options,
     click.option(
         "--log-level",
-        type=click.Choice(["debug", "info", "warning", "error"]),
+        type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
         default="warning",
         show_default=True,
         help="Lowest level logged to standard error.",
@@ -191,8 +191,9 @@ def serve(
     names = _name_server_config(settings, host=config.host, port=namesrv_port, data=config.data, tls=tls)
     if names.port == config.port != 0:
         raise click.UsageError(f"name server and broker cannot both listen on port {names.port}")
-    if console_metrics_port is not None and not console:
-        raise click.UsageError("--console-metrics-port is a port of the console: give --console too")
+    for option, given in (("--console-port", console_port), ("--console-metrics-port", console_metrics_port)):
+        if given is not None and not console:
+            raise click.UsageError(f"{option} is a port of the console: give --console too")
     if metrics is not None and metrics.port == console_metrics_port != 0:
         raise click.UsageError(f"server and console cannot both use metrics port {metrics.port}")
     proxy_metrics = None

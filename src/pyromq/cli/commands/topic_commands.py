@@ -41,7 +41,7 @@ def topic() -> None:
 @click.option(
     "--type",
     "message_type",
-    type=click.Choice(MESSAGE_TYPES),
+    type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
     help="Messages that clients of RocketMQ 5 may send. [default: no type, which means all]",
 )
 @click.option("--cluster", help="Only on the brokers of this cluster.")
@@ -63,7 +63,9 @@ def create(
 @click.option("--write-queues", type=WholeNumber(0), help="Queues to write to.")
 @click.option("--permission", type=click.Choice(["r", "w", "rw"]))
 @click.option("--order/--no-order", default=None, help="Fixed queues, as in `topic create`.")
-@click.option("--type", "message_type", type=click.Choice(MESSAGE_TYPES), help="Type, as in `topic create`.")
+@click.option(
+    "--type", "message_type", type=click.Choice(MESSAGE_TYPES, case_sensitive=False), help="Type, as in `topic create`."
+)
 @click.option("--cluster", help="Only on the brokers of this cluster.")
 @click.option("-b", "--broker", help="Only on this broker.")
 @yes_option

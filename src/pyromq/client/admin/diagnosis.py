@@ -18,6 +18,7 @@ from pyromq.client.cluster.name_servers import addresses_of
 from pyromq.client.cluster.topic_routes import read_route
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import (
+    AccessDenied,
     AnotherServer,
     ConnectionLost,
     DeadlineExceeded,
@@ -253,6 +254,11 @@ async def _ask_broker(cluster: ClusterClient, name: str, address: str, *, clock:
             "--broker-ip ADDRESS (setting brokerIP1); else look whether it runs and whether a firewall is between"
         )
         return Finding(name, False, f"advertises {address}, which cannot be reached from here: {error}", advice)
+    except AccessDenied as error:
+        advice = (
+            "give an account that the broker has: --access-key and --secret-key @FILE (ConnectionConfig.access_key)"
+        )
+        return Finding(name, False, f"answers at {address}, but: {error}", advice)
     except MQError as error:
         return Finding(name, False, f"answers at {address}, but: {error}", "see the broker's log")
 

@@ -52,7 +52,7 @@ class ServerTlsConfig:
         if self.client_certificates is not ClientCertificates.NONE and self.authority is None:
             raise UsageError(
                 f"client certificates ({self.client_certificates.value}) need the authority that signs them: "
-                "tls.server.trustCertPath (authority)"
+                "give its file with tls.server.trustCertPath (--tls-client-ca, authority)"
             )
         if not 0.01 <= self.handshake_seconds <= 3600:
             raise UsageError(f"handshake_seconds={self.handshake_seconds!r} is out of range: 0.01 to 3600")

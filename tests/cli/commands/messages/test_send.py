@@ -92,7 +92,7 @@ def test_illegal_topic_is_one_line_of_error(cli, served):
     refused = cli("send", "bad topic", "x")
 
     assert refused.code == 1
-    assert refused.err.startswith("error: The specified topic contains illegal characters")
+    assert refused.err.startswith("error: The specified topic[bad topic] contains illegal characters")
     assert len(refused.err.splitlines()) == 1
 
 

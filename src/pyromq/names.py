@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from pyromq.errors import IllegalName
+from pyromq.excerpt import excerpt
 
 MAX_TOPIC_LENGTH = 127  # limit of a topic's name (bytes): a record has the length in one signed byte
 MAX_GROUP_LENGTH = 255
@@ -83,15 +84,19 @@ _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 def check_topic(topic: str) -> None:
-    """Raise `IllegalName` with the text of RocketMQ 4.9.8 if `topic` may not be a topic name."""
+    """Raise `IllegalName` if `topic` may not be a topic name: the text of RocketMQ 4.9.8, with the name in brackets."""
     if not isinstance(topic, str):
         raise IllegalName(f"topic={topic!r:.80} is {type(topic).__name__}; a topic's name is a text")
     if not topic or topic.isspace():
         raise IllegalName("The specified topic is blank.")
     if not _LEGAL.match(topic):
-        raise IllegalName(f"The specified topic contains illegal characters, allowing only {_ALLOWED}")
+        raise IllegalName(
+            f"The specified topic[{excerpt(topic)}] contains illegal characters, allowing only {_ALLOWED}"
+        )
     if len(topic) > MAX_TOPIC_LENGTH:
-        raise IllegalName(f"The specified topic is longer than topic max length {MAX_TOPIC_LENGTH}.")
+        raise IllegalName(
+            f"The specified topic[{excerpt(topic, 40)}] is longer than topic max length {MAX_TOPIC_LENGTH}."
+        )
 
 
 def check_group(group: str) -> None:
@@ -101,9 +106,13 @@ def check_group(group: str) -> None:
     if not group or group.isspace():
         raise IllegalName("the specified group is blank")
     if not _LEGAL.match(group):
-        raise IllegalName(f"the specified group[{group}] contains illegal characters, allowing only {_ALLOWED}")
+        raise IllegalName(
+            f"the specified group[{excerpt(group)}] contains illegal characters, allowing only {_ALLOWED}"
+        )
     if len(group) > MAX_GROUP_LENGTH:
-        raise IllegalName(f"the specified group is longer than group max length {MAX_GROUP_LENGTH}.")
+        raise IllegalName(
+            f"the specified group[{excerpt(group, 40)}] is longer than group max length {MAX_GROUP_LENGTH}."
+        )
 
 
 def check_producer_group(group: str) -> None:

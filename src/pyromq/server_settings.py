@@ -30,7 +30,8 @@ class Change(Enum):
 def parse_number(text: str) -> int:
     """Parse a whole number as Java does. Raises `ValueError` with the allowed form."""
     if not re.fullmatch(r"[+-]?[0-9]+", text):
-        raise ValueError("write a whole number")
+        is_with_unit = re.fullmatch(r"[0-9.]+ *[A-Za-z]+", text)
+        raise ValueError("write a whole number" + (", without a unit" if is_with_unit else ""))
     return int(text)
 
 

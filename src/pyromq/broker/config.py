@@ -222,7 +222,7 @@ class BrokerConfig:
             try:
                 check_topic(value)  # each broker has topics named as itself and its cluster
             except UsageError as error:
-                raise _error(name, f"is {value!r}: {str(error).replace('topic', 'name')}") from error
+                raise _error(name, f"is {value!r}: {str(error).replace('topic', 'name', 1)}") from error
         if len(self.cluster) > MAX_TOPIC_LENGTH - len(REPLY_SUFFIX):
             raise _error("cluster", f"is {self.cluster!r}: longer than 115 characters")
 

@@ -81,7 +81,7 @@ async def test_creating_again_replaces_the_settings(caller, broker):
 @pytest.mark.parametrize(
     ("topic", "text"),
     [
-        ("bad name!", "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
+        ("bad name!", "The specified topic[bad name!] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"),
         ("SCHEDULE_TOPIC_XXXX", "The topic[SCHEDULE_TOPIC_XXXX] is conflict with system topic."),
         ("DefaultCluster", "The topic[DefaultCluster] is conflict with system topic."),
     ],

@@ -86,7 +86,7 @@ def test_a_mistake_is_named_with_what_to_write(given, text):
         ({"starting_offsets": "earliest"}, "did you mean startingOffsets?"),
         ({"namesrvAddr": "a:1", "endpoints": "b:1"}, "options namesrvAddr and endpoints"),
         ({"namesrvAddr": "a"}, "option namesrvAddr is 'a': name server address 'a' is not host:port"),
-        ({"subscribe": "a b"}, "option subscribe is 'a b': The specified topic contains illegal characters"),
+        ({"subscribe": "a b"}, "option subscribe is 'a b': The specified topic[a b] contains illegal characters"),
         ({"subscribe": "orders-*"}, "a pattern is given by option subscribePattern"),
         ({"group": "a b"}, "option group is 'a b': the specified group"),
         ({"columns": ","}, "option columns is ',', which has no name"),

@@ -23,7 +23,10 @@ def test_name_servers_have_two_names():
     ("given", "text"),
     [
         ({"topci": "orders"}, "option 'topci' is unknown; did you mean topic?"),
-        ({"topic": "no spaces"}, "option topic is 'no spaces': The specified topic contains illegal characters"),
+        (
+            {"topic": "no spaces"},
+            "option topic is 'no spaces': The specified topic[no spaces] contains illegal characters",
+        ),
         ({"delivery": "twice"}, "option delivery is 'twice'; write atLeastOnce or idempotent or exactlyOnce"),
         ({"inflight": "0"}, "option inflight is '0'; write a whole number from 1 to 1024"),
         ({"sendBatchBytes": "1g"}, "option sendBatchBytes is '1g'; write bytes from 1024"),

@@ -42,11 +42,11 @@ _WORDINGS = tuple(
         (r"The specified topic is blank\.?", r"the topic's name is empty"),
         (r"the specified group is blank", r"the group's name is empty"),
         (
-            r"The specified (topic|group) is longer than .*? (\d+)\.?",
+            r"[Tt]he specified (topic|group)(?:\[.*?\])? is longer than .*? (\d+)\.?",
             r"the \1's name is too long: the limit is \2 characters",
         ),
         (
-            r"The specified topic contains illegal characters.*",
+            r"The specified topic(?:\[.*?\])? contains illegal characters.*",
             r"the topic's name may have letters, digits, _, -, % and |",
         ),
         (

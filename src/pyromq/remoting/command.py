@@ -106,10 +106,9 @@ class FrameSplitter:
         return bytes(self._parts[0][:60]) if self._parts else b""
 
     def split(self, data: bytes) -> list[Frame]:
-        """Return the frames that `data` completes, in order. Raises `FrameTooLarge` or `ProtocolError` for invalid
-        bytes.
+        """Return the frames that `data` completes, in order.
 
-        After an error the beginning of the next frame is unknown, so the connection must be closed.
+        Raises `FrameTooLarge` or `ProtocolError` for invalid bytes: the connection must then be closed.
         """
         frames: list[Frame] = []
         position = 0
@@ -186,10 +185,8 @@ class FrameSplitter:
 
     def _check_early(self, data: bytes, position: int, end: int) -> None:
         """Raise for an oversized frame as soon as its length is known, before the second word arrives."""
-        if 4 <= end - position < 8:
-            length = int.from_bytes(data[position : position + 4], "big")
-            if length + 4 > self._max:
-                self._refuse(length, 0)
+        if 4 <= end - position < 8 and (length := int.from_bytes(data[position : position + 4])) + 4 > self._max:
+            self._refuse(length, 0)
 
     def _fault(self, length: int, mark: int) -> ProtocolError | None:
         """Return the error for a frame that begins with these two words; None if both are valid."""

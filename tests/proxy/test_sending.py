@@ -151,7 +151,7 @@ BAD = {
     "body at the broker's limit": (message(body=bytes(4 << 20)), proto.MESSAGE_BODY_TOO_LARGE, "the limit is"),
     "no gzip": (message(body_encoding=proto.GZIP), proto.MESSAGE_CORRUPTED, "gzip"),
     "cut gzip": (
-        message(body=gzip.compress(b"x" * 99)[:-4], body_encoding=proto.GZIP), proto.MESSAGE_CORRUPTED, "cut off"
+        message(body=gzip.compress(b"x" * 99)[:-4], body_encoding=proto.GZIP), proto.MESSAGE_CORRUPTED, "incomplete"
     ),
     "bomb": (
         message(body=gzip.compress(bytes(17 << 20)), body_encoding=proto.GZIP), proto.MESSAGE_CORRUPTED, "16 MiB"

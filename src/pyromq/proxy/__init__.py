@@ -1,1 +1,1 @@
-"""The proxy: RocketMQ 5's gRPC protocol in front, the remoting protocol of name servers and brokers behind."""
+"""The proxy: serves RocketMQ 5's clients by gRPC, and is itself a remoting client of name servers and brokers."""

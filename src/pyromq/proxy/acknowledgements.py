@@ -1,7 +1,7 @@
-"""Acknowledgements at brokers. Those of one turn of the event loop become one request for each topic and broker.
+"""Acknowledges messages at brokers, in one request for each topic and broker per turn of the event loop.
 
-A broker answers a request of several acknowledgements with one code. After a refusal each message is acknowledged by
-itself, so that it gets its own error; a repeated acknowledgement is no error.
+A broker answers a batch of acknowledgements with one code. After a refusal each message is acknowledged in a request of
+its own, so that each message has its own error. A repeated acknowledgement is no error.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pyromq.remoting.header import Header
 from pyromq.remoting.headers import BatchAckMessage
 from pyromq.remoting.receipt_handle import ReceiptHandle, batch_acks
 
-MAX_BATCH = 256  # limit of the messages of a request: making it takes less than 1 ms
+MAX_BATCH = 256  # limit of the messages in a request: the request is encoded in less than 1 ms
 _BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL)  # refusals of a broker that has too many requests
 
 Failures = dict[ReceiptHandle, MQError]  # why messages were not acknowledged
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A topic at a broker, and the access by whose account it is asked."""
+class _Destination:
+    """A topic at a broker, and the account whose access sends the requests."""
 
     access: ClusterAccess
     topic: str
@@ -38,7 +38,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """The messages of one call at one broker."""
+    """The messages of one client call at one broker."""
 
     group: str
     handles: Sequence[ReceiptHandle]
@@ -49,8 +49,8 @@ class Acknowledgements:
     """Collects the acknowledgements of a turn of the event loop, and sends them to the brokers."""
 
     def __init__(self) -> None:
-        self._parts: dict[_Place, list[_Part]] = {}
-        self._single_until: dict[str, float] = {}  # brokers that do not know the request of several
+        self._parts: dict[_Destination, list[_Part]] = {}
+        self._no_batches_until: dict[str, float] = {}  # broker name -> end of the time without batches
         self._tasks = Tasks()
 
     async def close(self) -> None:
@@ -69,67 +69,70 @@ class Acknowledgements:
             for at in range(0, len(found), MAX_BATCH):
                 part = _Part(group, found[at : at + MAX_BATCH], loop.create_future())
                 pending.append(part.failures)
-                self._add(_Place(access, topic, broker_name), part)
+                self._add(_Destination(access, topic, broker_name), part)
         failures: Failures = {}
         for each in pending:
             failures |= await each
         return failures
 
-    def _add(self, place: _Place, part: _Part) -> None:
+    def _add(self, destination: _Destination, part: _Part) -> None:
         if not self._parts:
             asyncio.get_running_loop().call_soon(self._send)
-        self._parts.setdefault(place, []).append(part)
+        self._parts.setdefault(destination, []).append(part)
 
     def _send(self) -> None:
         waiting, self._parts = self._parts, {}
-        for place, parts in waiting.items():
+        for destination, parts in waiting.items():
             batch: list[_Part] = []
             for part in parts:
                 if sum(len(each.handles) for each in (*batch, part)) > MAX_BATCH:
-                    self._tasks.start(self._handle(place, batch), name="acknowledge")
+                    self._tasks.start(self._acknowledge_parts(destination, batch), name="acknowledge")
                     batch = []
                 batch.append(part)
-            self._tasks.start(self._handle(place, batch), name="acknowledge")
+            self._tasks.start(self._acknowledge_parts(destination, batch), name="acknowledge")
 
-    async def _handle(self, place: _Place, parts: list[_Part]) -> None:
-        is_done, error = await self._at_once(place, parts)
+    async def _acknowledge_parts(self, destination: _Destination, parts: list[_Part]) -> None:
+        is_done, error = await self._acknowledge_batch(destination, parts)
         for part in parts:
             if is_done:
                 failures = dict.fromkeys(part.handles, error) if error else {}
             else:
-                failures = await _one_by_one(place, part)
+                failures = await _acknowledge_one_by_one(destination, part)
             if not part.failures.done():  # the client may have ended its call
                 part.failures.set_result(failures)
 
-    async def _at_once(self, place: _Place, parts: list[_Part]) -> tuple[bool, MQError | None]:
-        """Acknowledge all in one request. Return whether this settles them all, and then their common error."""
-        if sum(len(part.handles) for part in parts) == 1 or self._is_single(place):
+    async def _acknowledge_batch(self, destination: _Destination, parts: list[_Part]) -> tuple[bool, MQError | None]:
+        """Acknowledge messages in one request.
+
+        Return False if each message needs a request of its own, else True and the common error of all messages.
+        """
+        if sum(len(part.handles) for part in parts) == 1 or self._takes_no_batches(destination):
             return False, None
-        acks = [each for part in parts for each in batch_acks(part.group, place.topic, part.handles)]
-        body = encode_body(BatchAcks(place.broker_name, acks))
+        acks = [each for part in parts for each in batch_acks(part.group, destination.topic, part.handles)]
+        body = encode_body(BatchAcks(destination.broker_name, acks))
         try:
-            response = await _ask(place, -1, BatchAckMessage(), body)
+            response = await _ask(destination, -1, BatchAckMessage(), body)
         except MQError as error:  # the broker cannot be reached
             return True, error
-        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            self._single_until[place.broker_name] = place.access.clock.monotonic() + REFRESH_SECONDS
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # the broker has no batches of acknowledgements
+            self._no_batches_until[destination.broker_name] = destination.access.clock.monotonic() + REFRESH_SECONDS
         if response.code in _BUSY:
             return True, from_response(response.code, response.remark)
         return not response.code, None
 
-    def _is_single(self, place: _Place) -> bool:
-        return place.access.clock.monotonic() < self._single_until.get(place.broker_name, float("-inf"))
+    def _takes_no_batches(self, destination: _Destination) -> bool:
+        return destination.access.clock.monotonic() < self._no_batches_until.get(destination.broker_name, float("-inf"))
 
 
-async def _one_by_one(place: _Place, part: _Part) -> Failures:
-    asks = [asyncio.ensure_future(_failure(place, part.group, each)) async for each in in_turns(part.handles)]
+async def _acknowledge_one_by_one(destination: _Destination, part: _Part) -> Failures:
+    asks = [asyncio.ensure_future(_failure(destination, part.group, each)) async for each in in_turns(part.handles)]
     found = zip(part.handles, await asyncio.gather(*asks), strict=True)
     return {handle: error for handle, error in found if error is not None}
 
 
-async def _failure(place: _Place, group: str, handle: ReceiptHandle) -> MQError | None:
+async def _failure(destination: _Destination, group: str, handle: ReceiptHandle) -> MQError | None:
     try:
-        await acknowledge_one(place.access, group, place.topic, handle)
+        await acknowledge_one(destination.access, group, destination.topic, handle)
     except MQError as error:
         return error
     return None
@@ -143,10 +146,10 @@ async def acknowledge_one(access: ClusterAccess, group: str, topic: str, handle:
 
 async def ask_broker(access: ClusterAccess, topic: str, handle: ReceiptHandle, header: Header) -> Response:
     """Return the response of the broker that has handed out a message. Raises `Unavailable`."""
-    return await _ask(_Place(access, topic, handle.broker_name), handle.queue_id, header)
+    return await _ask(_Destination(access, topic, handle.broker_name), handle.queue_id, header)
 
 
-async def _ask(place: _Place, queue_id: int, header: Header, body: bytes = b"") -> Response:
-    queue = MessageQueue(place.topic, place.broker_name, queue_id)
-    cluster = place.access.cluster
+async def _ask(destination: _Destination, queue_id: int, header: Header, body: bytes = b"") -> Response:
+    queue = MessageQueue(destination.topic, destination.broker_name, queue_id)
+    cluster = destination.access.cluster
     return await cluster.ask_master(queue, header, body, timeout=TIMEOUT_SECONDS, idempotent=True)

@@ -1,7 +1,7 @@
-"""Checks, before a large request is parsed, that nearly all of it is bodies of messages.
+"""Checks that a large request consists nearly only of message bodies, before protobuf parses the request.
 
-Parsed, a request may take forty times its bytes: two bytes are a message without fields. Only bodies stay as they are.
-No network here.
+A parsed request may take forty times its bytes, because a message without fields is encoded in two bytes. A body takes
+the same memory before and after parsing. No network here.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from google.protobuf.message import DecodeError
 from pyromq.proxy.proto.definition_pb2 import Message
 from pyromq.proxy.proto.service_pb2 import SendMessageRequest
 
-MAX_FIELDS = 10_000  # limit of the fields that are looked at: some ms
+MAX_FIELDS = 10_000  # limit of the fields in a request: the check takes some ms
 _MESSAGES = SendMessageRequest.DESCRIPTOR.fields_by_name["messages"].number
 _BODY = Message.DESCRIPTOR.fields_by_name["body"].number
 _BYTES = 2  # wire type of bytes, texts and messages
 _FIXED = {1: 8, 5: 4}  # sizes by wire type
 
 
-def check_bodies(request: bytes, most: int) -> None:
-    """Raise `DecodeError` if a SendMessageRequest has more than `most` bytes beside its bodies, or is damaged."""
-    beside, left = len(request), MAX_FIELDS
-    ends = [len(request)]  # of the request and, inside, of a message
+def check_bodies(request: bytes, max_other_bytes: int) -> None:
+    """Raise `DecodeError` if a SendMessageRequest has more than `max_other_bytes` without bodies, or is damaged."""
+    other_bytes, fields_left = len(request), MAX_FIELDS
+    ends = [len(request)]  # the end of the request, and the end of the message at `at`
     at = 0
     try:
         while at < len(request):
             number, kind, at = _key(request, at)
-            if (left := left - 1) < 0:
+            if (fields_left := fields_left - 1) < 0:
                 raise DecodeError("too many fields")
             if kind == _BYTES:
                 size, at = _varint(request, at)
@@ -34,7 +34,7 @@ def check_bodies(request: bytes, most: int) -> None:
                     ends.append(at + size)
                     continue
                 if len(ends) == 2 and number == _BODY:
-                    beside -= size
+                    other_bytes -= size
                 at += size
             elif kind in _FIXED:
                 at += _FIXED[kind]
@@ -46,8 +46,8 @@ def check_bodies(request: bytes, most: int) -> None:
                 at = ends.pop()
     except IndexError as error:
         raise DecodeError("incomplete") from error
-    if beside > most:
-        raise DecodeError(f"more than {most} bytes beside bodies")
+    if other_bytes > max_other_bytes:
+        raise DecodeError(f"more than {max_other_bytes} bytes that are not bodies")
 
 
 def _key(data: bytes, at: int) -> tuple[int, int, int]:

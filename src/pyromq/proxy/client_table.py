@@ -1,4 +1,4 @@
-"""The clients of RocketMQ 5 that use one account: what each produces or consumes, and its Telemetry stream.
+"""The clients of RocketMQ 5 that use one account, with their topics, subscriptions and Telemetry streams.
 
 No network here.
 """
@@ -17,10 +17,10 @@ from pyromq.proxy.proto.service_pb2 import TelemetryCommand
 from pyromq.quota import Quota
 
 MAX_CLIENTS = 20_000  # limit of the clients of an account
-SETTINGS_BYTES = 8 << 20  # limit of the settings of an account's clients, which take three times their bytes
-LEAST_SETTINGS_BYTES = 4 << 10  # 30 topics: each client may have these
+SETTINGS_BYTES = 8 << 20  # limit of the settings of an account's clients: in memory they take three times as much
+LEAST_SETTINGS_BYTES = 4 << 10  # settings that each client may have beyond the limit: enough for 30 topics
 MAX_TOPICS = 4_096  # limit of a client's topics, or subscriptions
-SILENT_SECONDS = 120.0  # a client without a heartbeat for so long is removed. Source: the genuine proxy
+SILENT_SECONDS = 120.0  # silence after which a client is removed. Source: the genuine proxy
 CONSUMER_TYPES = frozenset({proto.PUSH_CONSUMER, proto.SIMPLE_CONSUMER, proto.PULL_CONSUMER})
 
 
@@ -29,14 +29,14 @@ class GrpcClient:
     """A client. `topics` are those of a producer; `subscriptions` are a consumer's expressions by topic."""
 
     client_id: str
-    heard: float  # monotonic time of the latest settings or heartbeat
+    seen_at: float  # monotonic time of the latest settings or heartbeat
     kind: int = proto.CLIENT_TYPE_UNSPECIFIED
     group: str = ""
     topics: frozenset[str] = frozenset()
     subscriptions: dict[str, proto.FilterExpression] = field(default_factory=dict)
     stream: GrpcStream | None = None  # the newest Telemetry stream
-    # Callbacks of questions that the client was asked on its stream, by nonce.
-    questions: dict[str, Callable[[TelemetryCommand], None]] = field(default_factory=dict)
+    # Callbacks of commands that the client has not answered on its stream, by nonce.
+    pending_commands: dict[str, Callable[[TelemetryCommand], None]] = field(default_factory=dict)
     receives: set[asyncio.Future[None]] = field(default_factory=set)  # completed when the client terminates
 
     @property
@@ -62,18 +62,18 @@ class ClientTable:
     def find(self, client_id: str) -> GrpcClient | None:
         return self._clients.get(client_id)
 
-    def hear(self, client_id: str) -> GrpcClient:
-        """Return the client, added if it is new, and note that it lives. Raises `LimitReached`."""
+    def register(self, client_id: str) -> GrpcClient:
+        """Return the client, added if it is new, and note the time of its call. Raises `LimitReached`."""
         client = self._clients.get(client_id)
         if client is None:
             if len(self._clients) >= MAX_CLIENTS:
                 raise LimitReached("MAX_CLIENTS", MAX_CLIENTS, "the proxy has too many clients: close some")
             client = self._clients[client_id] = GrpcClient(client_id, 0.0)
-        client.heard = self._clock.monotonic()
+        client.seen_at = self._clock.monotonic()
         return client
 
     def keep_settings(self, client: GrpcClient, size: int) -> None:
-        """Note that a client has settings of `size` bytes, instead of earlier ones. Raises `LimitReached`."""
+        """Count `size` bytes for a client's new settings, which replace the previous. Raises `LimitReached`."""
         more = size - self._settings.of(client)
         self._settings.take(client, more, text="the clients' settings are too large: subscribe to fewer topics")
 
@@ -88,7 +88,7 @@ class ClientTable:
     def expired(self) -> list[GrpcClient]:
         """Remove and return the clients that have no Telemetry stream and sent nothing for `SILENT_SECONDS`."""
         limit = self._clock.monotonic() - SILENT_SECONDS
-        gone = [each for each in self._clients.values() if each.heard < limit and each.stream is None]
+        gone = [each for each in self._clients.values() if each.seen_at < limit and each.stream is None]
         for client in gone:
             self.remove(client)
         return gone
@@ -98,7 +98,7 @@ class ClientTable:
         return {topic for client in self._clients.values() for topic in client.topics}
 
     def producer_of(self, topic: str) -> GrpcClient | None:
-        """Return a producer of a topic with a stream, the next one with each call; None if there is none."""
+        """Return a producer of a topic that has a stream, another with each call; None if there is none."""
         found = [each for each in self._clients.values() if topic in each.topics and each.stream is not None]
         self._turn += 1
         return found[self._turn % len(found)] if found else None

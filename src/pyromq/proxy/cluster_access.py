@@ -38,9 +38,10 @@ from pyromq.remoting.json_quirks import decode_body, encode_body
 from pyromq.remoting.signer import Signer
 
 SENDING_GROUP = "PYROMQ_PROXY"  # producer group in the proxy's sends
-NO_TEMPLATE = "NOT_CREATED_BY_SENDING"  # no broker has this topic: a client of RocketMQ 5 creates no topics by sending
+# The proxy's sends create no topics, as no broker has this template topic. Source: RocketMQ 5's proxy.
+NO_TEMPLATE = "NOT_CREATED_BY_SENDING"
 REFRESH_SECONDS = 30.0  # age at which settings of topics and groups are read again, as routes are
-UNKNOWN_GROUP_SECONDS = 1.0  # age at which the groups are read again for a group that was not among them
+UNKNOWN_GROUP_SECONDS = 1.0  # age at which the groups are read again if the requested group was not among them
 MEMBER_SECONDS = 30.0  # interval of the consumers' heartbeats to brokers
 TIMEOUT_SECONDS = 3.0
 
@@ -103,7 +104,7 @@ class ClusterAccess:
             if not self.cluster.running:
                 await self.cluster.start()
                 tasks = self.cluster.tasks
-                tasks.start(every(MEMBER_SECONDS, self._beat_members, self.clock), name="heartbeats of consumers")
+                tasks.start(every(MEMBER_SECONDS, self._announce_members, self.clock), name="heartbeats of consumers")
                 tasks.start(every(MEMBER_SECONDS, self._expire, self.clock), name="forget silent clients")
 
     async def close(self) -> None:
@@ -146,7 +147,7 @@ class ClusterAccess:
             if response.code == 0:
                 kind = decode_body(TopicConfig, response.body).message_type
                 return TopicTypes(_TYPES.get(kind or "", ALL_TYPES))
-            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # 4.9: no types and no timers
+            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # brokers of 4.9 have no types and no timers
                 return TopicTypes(has_timers=False)
         return TopicTypes()
 
@@ -171,7 +172,10 @@ class ClusterAccess:
     # -- registrations of clients
 
     async def announce_producers(self) -> None:
-        """Register the producers' topics at brokers, if there is a new one: brokers ask them about half messages."""
+        """Register the producers' topics at brokers if there is a new topic.
+
+        Brokers send their checks of half messages to registered producers.
+        """
         topics = frozenset(self.clients.produced_topics)
         if topics - self._announced:
             self._announced = topics
@@ -188,25 +192,27 @@ class ClusterAccess:
         """Send a consumer's heartbeat to the brokers of its topics, so that they count it as a member of its group."""
         if client.is_consumer:
             body = encode_body(HeartbeatBody(client.client_id, consumers=[consumer_entry(client)]))
-            await self._tell(client, Heartbeat(), body)
+            await self._send_to_brokers(client, Heartbeat(), body)
 
     async def forget(self, client: GrpcClient) -> None:
         """Remove a client here and at brokers."""
         self.clients.remove(client)
         if client.is_consumer:
-            await self._tell(client, UnregisterClient(client_id=client.client_id, consumer_group=client.group))
+            await self._send_to_brokers(
+                client, UnregisterClient(client_id=client.client_id, consumer_group=client.group)
+            )
 
-    async def _tell(self, client: GrpcClient, header: Header, body: bytes = b"") -> None:
+    async def _send_to_brokers(self, client: GrpcClient, header: Header, body: bytes = b"") -> None:
         addresses: set[str] = set()
         for topic in client.subscriptions:
             with suppress(TopicNotFound, Unavailable):
                 route = await self.cluster.route(topic)
                 addresses.update(filter(None, (route.master(name) for name in route.addresses)))
         for address in addresses:
-            with suppress(MQError):  # the next heartbeat tries again; a broker forgets a member without heartbeats
+            with suppress(MQError):  # the next heartbeat is sent again; a broker forgets a member without heartbeats
                 await self.cluster.ask(address, header, body)
 
-    async def _beat_members(self) -> None:
+    async def _announce_members(self) -> None:
         for client in self.clients:
             await self.announce_member(client)
 
@@ -216,7 +222,7 @@ class ClusterAccess:
 
 
 def consumer_entry(client: GrpcClient) -> ConsumerEntry:
-    """Return a consumer as its heartbeat names it."""
+    """Return the entry of a consumer's heartbeat."""
     return ConsumerEntry(
         client.group,
         consume_type="CONSUME_POP" if client.kind == proto.PUSH_CONSUMER else "CONSUME_ACTIVELY",

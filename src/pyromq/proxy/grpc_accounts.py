@@ -1,4 +1,4 @@
-"""Finds the account of a call: its signature is over the text of `x-mq-date-time`, with the account's secret key.
+"""Finds the account of a call. A client signs the header `x-mq-date-time` with the account's secret key.
 
     authorization: MQv2-HMAC-SHA1 Credential=KEY[/REGION/SERVICE], SignedHeaders=x-mq-date-time, Signature=HEX
 
@@ -26,9 +26,9 @@ _FORM = re.compile(r"MQv2-HMAC-SHA1 +Credential=([^,/]*)[^,]*, *SignedHeaders=([
 
 
 class GrpcAccounts:
-    """The accesses of all accounts, one each. With permissions, brokers must have the same accounts.
+    """The `ClusterAccess` of each account. With permissions, brokers must have the same accounts.
 
-    `open_access` makes the access whose requests are signed by an account, or unsigned for None.
+    `open_access` makes an access that signs its requests with an account's keys; None makes unsigned requests.
     """
 
     def __init__(self, permissions: Permissions | None, open_access: Callable[[Signer | None], ClusterAccess]) -> None:
@@ -66,9 +66,8 @@ class GrpcAccounts:
         date = stream.fields.get(b"x-mq-date-time", b"")
         expected = hmac.digest(account.secret_key.encode(), date, "sha1").hex()
         if not date or not hmac.compare_digest(expected, form[3].lower()):
-            raise _unauthorized(
-                f"the signature is not that of account {account.access_key}: its secret key is another one"
-            )
+            text = f"the signature does not fit account {account.access_key}: give the client the account's secret key"
+            raise _unauthorized(text)
         return account
 
 

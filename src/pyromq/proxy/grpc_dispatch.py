@@ -1,4 +1,4 @@
-"""Passes calls of RocketMQ 5's clients to the methods that answer them, and turns errors into statuses."""
+"""Calls the method that answers a call of a RocketMQ 5 client, and turns errors into statuses."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ SEND = SERVICE + "SendMessage"
 TELEMETRY = SERVICE + "Telemetry"
 FAILURE = "the proxy failed; its log has the reason"
 _FAILED = "call %s of %s failed"
-MAX_ID_LENGTH = 255  # limit of a client id
-HANDLED_AT_ONCE = 8  # parts of a request, for example its messages, that are handled in a turn: less than 1 ms
-MAX_COMMANDS = 16  # limit of a client's telemetry commands in work
-MAX_REQUEST_BYTES = 512 << 10  # limit of requests without bodies: parsed, they may take forty times their bytes
+MAX_ID_LENGTH = 255  # limit of a client id, as brokers have
+HANDLED_AT_ONCE = 8  # messages or entries that are handled in one turn of the event loop: less than 1 ms
+MAX_COMMANDS = 16  # limit of a client's telemetry commands that are handled at the same time
+MAX_REQUEST_BYTES = 512 << 10  # limit of requests without bodies: a parsed request may take forty times its bytes
 
 
 CallCounts = Counter[tuple[str, int]]  # number of answers by path, and status of RocketMQ or gRPC
@@ -60,7 +60,7 @@ class Caller:
         self.stream.reply(answer.SerializeToString())
 
 
-# A method answers by its result or, if this is None, later by the stream.
+# A method returns its answer, or returns None and sends the answer on the stream.
 Answering = Callable[[Caller, Any], "Message | Awaitable[Message | None] | None"]
 A = TypeVar("A", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -77,7 +77,7 @@ def answers_call(name: str) -> Callable[[A], A]:
 
 
 async def in_turns(items: Iterable[T], *, at_once: int = HANDLED_AT_ONCE) -> AsyncIterator[T]:
-    """Yield the items; after every few items the event loop gets a turn, so that other calls need not wait."""
+    """Yield the items, and let the event loop serve other calls after every `at_once` items."""
     for number, item in enumerate(items, 1):
         yield item
         if number % at_once == 0:
@@ -86,7 +86,7 @@ async def in_turns(items: Iterable[T], *, at_once: int = HANDLED_AT_ONCE) -> Asy
 
 @dataclass(frozen=True, slots=True)
 class UnaryMethod:
-    """A method with one request. The field `status` of `response` has the refusals."""
+    """A method with one request and one response. A refusal is in the field `status` of the response."""
 
     request: type[Message]
     response: type[Message]
@@ -94,10 +94,10 @@ class UnaryMethod:
 
 
 class Telemetry(Protocol):
-    """Handles the streams by which clients send their settings, and the proxy sends its requests."""
+    """Handles the Telemetry streams, on which clients send settings and the proxy sends commands."""
 
-    async def hear(self, caller: Caller, command: TelemetryCommand) -> None:
-        """Handle a client's command. A refusal that it raises ends the stream."""
+    async def handle(self, caller: Caller, command: TelemetryCommand) -> None:
+        """Handle a client's command. Raises `MQError`, which ends the stream."""
 
     def ended(self, caller: Caller) -> None:
         """Note that the stream has ended."""
@@ -117,11 +117,11 @@ class GrpcDispatch:
         self._telemetry = telemetry
         self.counts: CallCounts = Counter()
         self._access_of = access_of
-        self._commands: dict[GrpcStream, int] = {}  # number of each stream's telemetry commands in work
+        self._commands: dict[GrpcStream, int] = {}  # number of each stream's telemetry commands that are handled now
         self._tasks = Tasks()
 
     async def close(self) -> None:
-        """Cancel the methods that still work."""
+        """Cancel the calls that are not answered yet."""
         await self._tasks.stop()
 
     def opened(self, stream: GrpcStream) -> None:
@@ -182,31 +182,31 @@ class GrpcDispatch:
             stream.send(TelemetryCommand(status=status_of(error)).SerializeToString())
             self._fail(stream, GrpcCode.INVALID_ARGUMENT, str(error))
             return
-        stream.received = partial(self._hear, caller)
+        stream.received = partial(self._receive_command, caller)
         stream.half_closed = partial(self._end_telemetry, caller)
         stream.ended = partial(self._telemetry.ended, caller)
 
     def _end_telemetry(self, caller: Caller) -> None:
-        """Complete a stream that the client has half-closed; the server ends no other stream, as clients break then."""
+        """Complete a stream that the client has half-closed. Clients fail if the server ends an open stream."""
         caller.stream.finish()
         self._telemetry.ended(caller)
 
-    def _hear(self, caller: Caller, message: bytes) -> None:
+    def _receive_command(self, caller: Caller, message: bytes) -> None:
         try:
             command = TelemetryCommand.FromString(message)
         except DecodeError:
             self._fail(caller.stream, GrpcCode.INVALID_ARGUMENT, "the message is no TelemetryCommand")
             return
-        in_work = self._commands.get(caller.stream, 0)
-        if in_work >= MAX_COMMANDS:
+        handled = self._commands.get(caller.stream, 0)
+        if handled >= MAX_COMMANDS:
             self._fail(caller.stream, GrpcCode.RESOURCE_EXHAUSTED, f"more than {MAX_COMMANDS} commands at once")
             return
-        self._commands[caller.stream] = in_work + 1
-        self._tasks.start(self._take_command(caller, command), name="telemetry")
+        self._commands[caller.stream] = handled + 1
+        self._tasks.start(self._handle_command(caller, command), name="telemetry")
 
-    async def _take_command(self, caller: Caller, command: TelemetryCommand) -> None:
+    async def _handle_command(self, caller: Caller, command: TelemetryCommand) -> None:
         try:
-            await self._telemetry.hear(caller, command)
+            await self._telemetry.handle(caller, command)
         except MQError as error:
             self._fail(caller.stream, GrpcCode.INVALID_ARGUMENT, str(error))
         except Exception:
@@ -245,4 +245,4 @@ def _methods_of(service: object) -> Iterator[tuple[str, UnaryMethod]]:
 def _cancel(task: asyncio.Task[None], answering: Awaitable[Message | None]) -> None:
     task.cancel()
     if inspect.iscoroutine(answering) and inspect.getcoroutinestate(answering) == inspect.CORO_CREATED:
-        answering.close()  # the call has ended before the task began, which will not await the coroutine
+        answering.close()  # the task is cancelled before its start and never awaits the coroutine

@@ -1,4 +1,4 @@
-"""Errors as clients of RocketMQ 5 get them: a status code and a text in the answer."""
+"""Translates errors to the statuses of RocketMQ 5: a code and a text in each answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GrpcRefusal(MQError):
         self.status = code
 
 
-# The first class of which an error is an instance has the error's status. Source: RocketMQ 5.3.3, ResponseBuilder.
+# An error has the status of the first class in this order that matches. Source: RocketMQ 5.3.3, ResponseBuilder.
 _STATUSES: tuple[tuple[type[MQError], proto.Code], ...] = (
     (AccessDenied, proto.FORBIDDEN),
     (NoPermission, proto.FORBIDDEN),

@@ -1,6 +1,7 @@
-"""The messages in a response to a pop: as messages of the client's call, and their receipt handles. No network here.
+"""Encodes the messages in a broker's pop response for the client's call, with their receipt handles.
 
-The compiled `ReceivedWriter` writes most messages. `received_messages` makes the others by protobuf.
+The compiled `ReceivedWriter` encodes most messages. `received_messages` encodes the others by protobuf.
+No network here.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if speedups.is_active:
     from pyromq.speedups.received import ReceivedWriter
 
 _System = proto.SystemProperties
-_LEFT_TO_PYTHON = -1  # the record is unusual
-# For each property that users do not see as theirs: the field of the system properties that shows it, 0 if none does.
+_LEFT_TO_PYTHON = -1  # a record with this property is encoded by protobuf
+# System property -> number of its field in `SystemProperties`; 0: clients do not see the property.
 _MEANINGS = {
     **dict.fromkeys(HIDDEN, 0),
     Property.TAGS: _System.TAG_FIELD_NUMBER,
@@ -51,11 +52,11 @@ _writer = (
 )
 
 
-Bury = Callable[[ReceiptHandle, str], None]  # called with a receipt handle and the message's id
+MakeDeadLetter = Callable[[ReceiptHandle, str], None]  # called with a receipt handle and the message's id
 
 
 class PoppedMessages:
-    """The messages in a broker's response to a pop of a topic. Raises `ProtocolError` if its infos cannot be read."""
+    """The messages in a broker's response to a pop of a topic. Raises `ProtocolError` for unreadable pop infos."""
 
     def __init__(self, response: Response, topic: str, broker_name: str) -> None:
         self._records = response.body
@@ -66,10 +67,10 @@ class PoppedMessages:
     def handles(self) -> list[ReceiptHandle]:
         return [self._infos.handle(each) for each in decode_all(self._records)]
 
-    def encoded(self, max_attempts: int | None, bury: Bury) -> Iterator[bytes]:
-        """Yield the messages as the client's call sends them, with their prefixes, several together.
+    def encoded(self, max_attempts: int | None, make_dead_letter: MakeDeadLetter) -> Iterator[bytes]:
+        """Yield the encoded messages with their gRPC prefixes, several messages in one piece.
 
-        `bury` is called with each message that was handed out `max_attempts` times before; the client does not get it.
+        `make_dead_letter` is called for messages that were handed out `max_attempts` times before. They are left out.
         """
         begins: dict[int, bytes] = {}
         if _writer is not None and not self._infos.has_counts and (max_attempts is None or max_attempts > 0):
@@ -89,4 +90,4 @@ class PoppedMessages:
                 fill_message(answer.message, message, self._topic, handle=handle, attempt=attempts + 1)
                 yield prefixed(answer.SerializeToString())
             else:
-                bury(handle, message.message_id)
+                make_dead_letter(handle, message.message_id)

@@ -1,4 +1,4 @@
-"""The proxy as a server: one port for plain and TLS connections of RocketMQ 5's clients, accounts, and the end."""
+"""The proxy as a server: one port for plain and TLS connections of RocketMQ 5's clients, accounts, and shutdown."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pyromq.net.tls.tls_server import ServerContext, ServerTlsConfig
 from pyromq.permissions.acl_files import AclFolder
 from pyromq.permissions.permissions import LOOK_SECONDS, AclWatch, Permissions
 from pyromq.proxy.cluster_access import ClusterAccess
+from pyromq.proxy.consumer_commands import ConsumerCommands
 from pyromq.proxy.grpc_accounts import GrpcAccounts
 from pyromq.proxy.grpc_dispatch import GrpcDispatch
 from pyromq.proxy.http2.http2_connection import Http2Connection
 from pyromq.proxy.http2.shared_by_connections import SharedByConnections
-from pyromq.proxy.member_questions import MemberQuestions
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proxy_config import ProxyConfig
 from pyromq.proxy.receive_service import ReceiveService
@@ -38,8 +38,8 @@ from pyromq.store.worker import worker
 if TYPE_CHECKING:
     from pyromq.proxy.proxy_metrics import ProxyMetrics
 
-EXPIRE_SECONDS = 5.0
-CLOSE_SECONDS = 3.0  # longest wait for open calls at the end
+EXPIRE_SECONDS = 5.0  # interval of the search for idle connections
+CLOSE_SECONDS = 3.0  # longest wait for open calls when the proxy closes
 
 
 class Proxy:
@@ -71,15 +71,15 @@ class Proxy:
         return join_address(self.config.host, self.port)
 
     def metrics(self) -> ProxyMetrics:
-        """Return what a `MetricsEndpoint` serves of this proxy."""
+        """Return the proxy's metrics for a `MetricsEndpoint`."""
         from pyromq.proxy.proxy_metrics import ProxyMetrics  # imported only where metrics are served
 
         return ProxyMetrics(self.address, self.shared, self._dispatch.counts, self._accounts.clients)
 
     async def start(self) -> None:
-        """Open the port. Raises `UsageError` that names a port in use, or a file that cannot be used.
+        """Open the port. The proxy connects to name servers later, with the first call.
 
-        Name servers need not run yet.
+        Raises `UsageError` that names a port in use, or a file that cannot be used.
         """
         if self._permissions is not None and self.config.acl is not None:
             thread = worker(LocalDisk(), "permissions")
@@ -98,7 +98,7 @@ class Proxy:
         self._tasks.start(every(EXPIRE_SECONDS, self._expire, self._clock), name="close idle connections")
 
     async def close(self) -> None:
-        """Let open calls end, at most for `CLOSE_SECONDS`, leave the brokers, and close all connections."""
+        """Wait for open calls, at most `CLOSE_SECONDS`; unregister the clients, and close all connections."""
         if self._listener is not None:
             stop_listening(self._listener)
             await all_accepted()
@@ -142,7 +142,7 @@ class Proxy:
             self._clock,
             connections=self.config.connections,
             signer=signer,
-            answerers=lambda access: [BrokerRequests(access), MemberQuestions(access)],
+            answerers=lambda access: [BrokerRequests(access), ConsumerCommands(access)],
         )
 
     def _tls_config(self) -> ServerTlsConfig:

@@ -1,9 +1,7 @@
-"""ReceiveMessage and the calls about received messages.
+"""Answers ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
 
-These are AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
-
-A receive is a pop at the broker of the queue. Messages that were popped for a receive that has ended become visible at
-once.
+A receive is a pop at the queue's broker. Messages that are popped after the end of the receive become visible
+immediately.
 """
 
 from __future__ import annotations
@@ -49,22 +47,22 @@ from pyromq.remoting.receipt_handle import ReceiptHandle, check_offset, parse_re
 logger = logger_of(__name__)
 
 MAX_ENTRIES = 1024  # limit of the entries of one acknowledgement
-PARSED_AT_ONCE = 64  # entries that are parsed in a turn: less than 1 ms
+PARSED_AT_ONCE = 64  # entries that are parsed in one turn of the event loop: less than 1 ms
 MAX_POLL_SECONDS = 20.0
-RENEWED_SECONDS = 60.0  # invisible time of messages that are renewed as long as the client lives
+RENEWED_SECONDS = 60.0  # invisible time of messages that the broker renews while the client is connected
 ANSWER_MARGIN = 0.2  # seconds before the client's deadline at which a waiting receive is answered
-DEAD_LETTER_LEVEL = -1  # delay level with which a broker makes a dead letter at once
+DEAD_LETTER_LEVEL = -1  # delay level that makes a message a dead letter
 
 
 @dataclass(frozen=True, slots=True)
 class _Receive:
-    """A checked request to receive."""
+    """A checked ReceiveMessage request."""
 
     group: str
     queue: MessageQueue
     header: PopMessage
     poll_seconds: float
-    max_attempts: int  # deliveries before a dead letter. pyromq's brokers count too, Java's leave this to the proxy
+    max_attempts: int  # deliveries before a dead letter. Java's brokers leave the limit to the proxy
 
 
 class ReceiveService:
@@ -73,7 +71,7 @@ class ReceiveService:
     def __init__(self) -> None:
         self._tasks = Tasks()
         self._acks = Acknowledgements()
-        self._parsing = asyncio.Lock()  # the entries of acknowledgements are parsed one after the other
+        self._parsing = asyncio.Lock()  # held by the one call whose entries are parsed
 
     async def close(self) -> None:
         await self._tasks.stop()
@@ -81,7 +79,7 @@ class ReceiveService:
 
     @answers_call("ReceiveMessage")
     async def receive(self, caller: Caller, request: service.ReceiveMessageRequest) -> None:
-        """Pop messages and send them one by one, as the client takes them."""
+        """Pop messages and send them at the pace of the client."""
         receive = await _checked(caller, request)
         client = await self._client(caller, request)
         popping = asyncio.ensure_future(
@@ -92,16 +90,16 @@ class ReceiveService:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         popping.add_done_callback(lambda _: None if ended.done() else ended.set_result(None))
         client.receives.add(ended)
-        give_back = partial(self._give_back_popped, caller.access, receive)
+        make_visible = partial(self._make_visible_when_popped, caller.access, receive)
         try:
             await ended
         except asyncio.CancelledError:
-            popping.add_done_callback(give_back)
+            popping.add_done_callback(make_visible)
             raise
         finally:
             client.receives.discard(ended)
         if not popping.done():  # the client terminates
-            popping.add_done_callback(give_back)
+            popping.add_done_callback(make_visible)
             _answer_nothing(caller)
             return
         await self._answer(caller, receive, popping.result())
@@ -110,41 +108,36 @@ class ReceiveService:
         if response.code in NOTHING_POPPED:
             _answer_nothing(caller)
             return
-        if response.code == ResponseCode.POLLING_FULL:
-            text = response.remark or "too many receives wait at the broker; receive with fewer clients, or less often"
-            raise GrpcRefusal(proto.TOO_MANY_REQUESTS, text)
-        try:
-            response.check()
-        except CodeNotSupported as error:
-            text = f"broker {receive.queue.broker_name} has no pop; RocketMQ 5 or pyromq has. Consume with a 4.9 client"
-            raise GrpcRefusal(proto.UNSUPPORTED, text) from error
+        _check_popped(response, receive.queue.broker_name)
         popped = _popped(response, receive)
         dead: set[ReceiptHandle] = set()
 
-        def bury(handle: ReceiptHandle, message_id: str) -> None:
+        def make_dead_letter(handle: ReceiptHandle, message_id: str) -> None:
             dead.add(handle)
-            burying = _bury(caller.access, receive.group, receive.queue.topic, handle, message_id)
-            self._tasks.start(burying, name="make a dead letter")
+            making = _make_dead_letter(caller.access, receive.group, receive.queue.topic, handle, message_id)
+            self._tasks.start(making, name="make a dead letter")
 
-        parts = popped.encoded(None if receive.header.order else receive.max_attempts, bury)
+        parts = popped.encoded(None if receive.header.order else receive.max_attempts, make_dead_letter)
         if (first := next(parts, None)) is None:
             _answer_nothing(caller)
             return
         stream = caller.stream
-        if stream.connection.is_over_share:
-            self._give_back(caller.access, receive, [each for each in popped.handles() if each not in dead])
-            raise GrpcRefusal(proto.TOO_MANY_REQUESTS, "earlier messages are not read; receive less at once")
-        stream.connection.keep(stream, len(response.body) * WORK_COPIES)
-        if not await _send_messages(caller, chain([first], parts)):
-            self._give_back(caller.access, receive, [each for each in popped.handles() if each not in dead])
-            return
-        stream.send(_last_answer(caller))
-        stream.finish()
+        is_refused = stream.connection.is_over_share
+        if not is_refused:
+            stream.connection.keep(stream, len(response.body) * WORK_COPIES)
+            if await _send_messages(caller, chain([first], parts)):
+                stream.send(_last_answer(caller))
+                stream.finish()
+                return
+        self._make_visible(caller.access, receive, [each for each in popped.handles() if each not in dead])
+        if is_refused:
+            text = "the client has not read earlier messages; receive fewer messages at once"
+            raise GrpcRefusal(proto.TOO_MANY_REQUESTS, text)
 
     async def _client(self, caller: Caller, request: service.ReceiveMessageRequest) -> GrpcClient:
-        """Return the client. After a restart of the proxy, a receive may be the first call of a client."""
+        """Return the client, registered. After a restart of the proxy, a receive may be the first call of a client."""
         topic = request.message_queue.topic.name
-        client = caller.access.clients.hear(caller.client_id)
+        client = caller.access.clients.register(caller.client_id)
         is_new = not client.group
         if is_new:
             client.kind = proto.PUSH_CONSUMER if request.auto_renew else proto.SIMPLE_CONSUMER
@@ -156,22 +149,24 @@ class ReceiveService:
             await caller.access.announce_member(client)
         return client
 
-    def _give_back_popped(self, access: ClusterAccess, receive: _Receive, popping: asyncio.Future[Response]) -> None:
+    def _make_visible_when_popped(
+        self, access: ClusterAccess, receive: _Receive, popping: asyncio.Future[Response]
+    ) -> None:
         if popping.cancelled() or popping.exception() is not None or popping.result().code != ResponseCode.SUCCESS:
             return
-        self._give_back(access, receive, _popped(popping.result(), receive).handles())
+        self._make_visible(access, receive, _popped(popping.result(), receive).handles())
 
-    def _give_back(self, access: ClusterAccess, receive: _Receive, handles: Sequence[ReceiptHandle]) -> None:
-        """Let messages that reached no client become visible at once."""
+    def _make_visible(self, access: ClusterAccess, receive: _Receive, handles: Sequence[ReceiptHandle]) -> None:
+        """Let the broker deliver messages again that reached no client. Does not wait for the broker."""
 
         async def change() -> None:
             for handle in handles:
                 try:
                     await _change(access, receive.group, receive.queue.topic, handle, 0)
                 except MQError as error:
-                    logger.info("a message of %s stays invisible until its time: %s", receive.queue, error)
+                    logger.info("a message of %s is invisible until its time ends: %s", receive.queue, error)
 
-        self._tasks.start(change(), name="give back messages")
+        self._tasks.start(change(), name="make messages visible")
 
     @answers_call("AckMessage")
     async def ack(self, caller: Caller, request: service.AckMessageRequest) -> service.AckMessageResponse:
@@ -202,7 +197,7 @@ class ReceiveService:
     async def change(
         self, caller: Caller, request: service.ChangeInvisibleDurationRequest
     ) -> service.ChangeInvisibleDurationResponse:
-        """Change the time after which a message becomes visible. Its old handle becomes invalid."""
+        """Change the time after which a message becomes visible. The previous receipt handle becomes invalid."""
         group, topic = _names(request)
         seconds = seconds_of(request.invisible_duration)
         if not 0 <= seconds <= MAX_INVISIBLE_SECONDS:
@@ -221,10 +216,10 @@ class ReceiveService:
         group, topic = _names(request)
         handle = parse_receipt_handle(request.receipt_handle)
         if handle.log_offset < 0:
-            text = f"receipt handle {excerpt(request.receipt_handle, 100)!r} does not say where the message is"
+            text = f"receipt handle {excerpt(request.receipt_handle, 100)!r} has no log offset of the message"
             raise GrpcRefusal(proto.INVALID_RECEIPT_HANDLE, text)
         await caller.access.route(topic)
-        await _bury(caller.access, group, topic, handle, request.message_id)
+        await _make_dead_letter(caller.access, group, topic, handle, request.message_id)
         return service.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 
@@ -271,10 +266,21 @@ async def _checked(caller: Caller, request: service.ReceiveMessageRequest) -> _R
     return _Receive(group, MessageQueue(topic, broker, -1), header, poll, config.retry_max_times + 1)
 
 
-async def _send_messages(caller: Caller, parts: Iterable[bytes]) -> bool:
-    """Send a receive's messages as the client takes them. Return whether the client has taken all.
+def _check_popped(response: Response, broker_name: str) -> None:
+    if response.code == ResponseCode.POLLING_FULL:
+        text = response.remark or "too many receives wait at the broker; receive with fewer clients, or less often"
+        raise GrpcRefusal(proto.TOO_MANY_REQUESTS, text)
+    try:
+        response.check()
+    except CodeNotSupported as error:
+        text = f"broker {broker_name} of RocketMQ 4.9 has no pop: consume by a 4.9 client, or use RocketMQ 5 or pyromq"
+        raise GrpcRefusal(proto.UNSUPPORTED, text) from error
 
-    Clients drop all messages of a call that breaks.
+
+async def _send_messages(caller: Caller, parts: Iterable[bytes]) -> bool:
+    """Send a receive's messages at the pace of the client. Return whether the client has read all.
+
+    Clients drop all messages of a call that fails.
     """
     caller.count(status := ok())
     ready = [prefixed(service.ReceiveMessageResponse(status=status).SerializeToString())]
@@ -292,7 +298,7 @@ async def _send_messages(caller: Caller, parts: Iterable[bytes]) -> bool:
 
 
 async def _has_room(stream: GrpcStream) -> bool:
-    """Wait until the client has taken most of what was sent. Return False if the call has ended meanwhile."""
+    """Wait until the client has read most of the sent bytes. Return False if the call has ended."""
     try:
         return await stream.until_room()
     except asyncio.CancelledError:
@@ -337,7 +343,9 @@ def _parsed(entry: service.AckMessageEntry) -> ReceiptHandle | MQError:
     return handle
 
 
-async def _bury(access: ClusterAccess, group: str, topic: str, handle: ReceiptHandle, message_id: str) -> None:
+async def _make_dead_letter(
+    access: ClusterAccess, group: str, topic: str, handle: ReceiptHandle, message_id: str
+) -> None:
     """Copy a message to the group's dead letters, then acknowledge the message."""
     back = SendMessageBack(
         offset=handle.log_offset,

@@ -1,4 +1,4 @@
-"""Stored messages as clients of RocketMQ 5 receive them. No network here.
+"""Converts stored messages to messages of RocketMQ 5's clients. No network here.
 
 Source: RocketMQ 5.3.3, GrpcConverter.
 """
@@ -17,7 +17,7 @@ from pyromq.proxy.sent_messages import BORN_HOST, TRACE_CONTEXT
 from pyromq.remoting.receipt_handle import ReceiptHandle
 
 _GZIP = b"\x1f\x8b"
-# Properties that applications do not see, though their names are not reserved in 4.9. Source: 5.3.3, MessageConst.
+# Properties that applications do not see: 4.9's reserved names, and others. Source: 5.3.3, MessageConst.
 HIDDEN = RESERVED_PROPERTIES | {
     Property.SHARDING_KEY,
     Property.TRANSACTION_CHECK_TIMES,
@@ -39,7 +39,7 @@ HIDDEN = RESERVED_PROPERTIES | {
 def fill_message(
     found: proto.Message, message: StoredMessage, topic: str, *, handle: ReceiptHandle | None = None, attempt: int = 1
 ) -> None:
-    """Fill an empty message as clients get it. `topic` is the subscribed topic, also for a message of a retry topic."""
+    """Fill an empty message. `topic` is the subscribed topic, also for a message of a retry topic."""
     properties = message.properties
     body, encoding = _body_of(message)
     found.body = body
@@ -70,12 +70,12 @@ def fill_message(
 
 
 def checksum_of(body: bytes) -> str:
-    """Return the MD5 of a body as clients compare it."""
+    """Return the MD5 of a body in upper-case hex, as clients compare it."""
     return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
 
 
 def _set_ms(time: Timestamp | Duration, ms: int) -> None:
-    """Set a time. protobuf's own function raises for times that only a faulty client has stored."""
+    """Set a time. protobuf's own function raises for times out of its range, which faulty clients may have stored."""
     time.seconds, time.nanos = ms // 1000, ms % 1000 * 1_000_000
 
 

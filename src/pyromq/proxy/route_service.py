@@ -1,4 +1,4 @@
-"""QueryRoute and QueryAssignment: the queues of a topic. The endpoints in a response are those of the request."""
+"""Answers QueryRoute and QueryAssignment: the queues of a topic, all at the endpoints of the proxy."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from pyromq.proxy.proto import service_pb2 as service
 from pyromq.proxy.sent_messages import check_topic_name
 
 MAX_ENDPOINTS = 64  # limit of the addresses in a request
-ALL_QUEUES = -1  # queue id of an assignment of all queues of a broker
+ALL_QUEUES = -1  # queue id that stands for all queues of a broker
 
 
 class RouteService:
-    """`advertised` is the address for clients; None: the endpoints of the request, which work behind port mappings."""
+    """Answers QueryRoute and QueryAssignment.
+
+    Responses have the `advertised` endpoints; None: the endpoints of the request, which also work behind port mappings.
+    """
 
     def __init__(self, advertised: proto.Endpoints | None) -> None:
         self._advertised = advertised
@@ -66,15 +69,15 @@ class RouteService:
             raise GrpcRefusal(proto.FORBIDDEN, f"topic {topic!r} has no queue that can be read")
         return service.QueryAssignmentResponse(status=ok(), assignments=assignments)
 
-    def _endpoints(self, asked: proto.Endpoints) -> proto.Endpoints:
-        if not 0 < len(asked.addresses) <= MAX_ENDPOINTS:
-            text = f"endpoints have {len(asked.addresses)} addresses; give 1 to {MAX_ENDPOINTS}"
+    def _endpoints(self, requested: proto.Endpoints) -> proto.Endpoints:
+        if not 0 < len(requested.addresses) <= MAX_ENDPOINTS:
+            text = f"endpoints have {len(requested.addresses)} addresses; give 1 to {MAX_ENDPOINTS}"
             raise GrpcRefusal(proto.ILLEGAL_ACCESS_POINT, text)
-        for address in asked.addresses:
+        for address in requested.addresses:
             if not address.host or not 0 < address.port < 65536:
                 text = f"endpoint {excerpt(address.host, 80)!r}:{address.port} is no address; write HOST:PORT"
                 raise GrpcRefusal(proto.ILLEGAL_ACCESS_POINT, text)
-        return self._advertised or asked
+        return self._advertised or requested
 
 
 def check_group_name(group: str) -> None:

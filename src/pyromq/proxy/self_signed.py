@@ -1,4 +1,7 @@
-"""A self-signed certificate, for a proxy without one: clients of RocketMQ 5 use TLS, and trust every certificate."""
+"""Makes a self-signed certificate for a proxy without certificate.
+
+Clients of RocketMQ 5 use TLS by default, and trust every certificate.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ _LEAST_DAYS_LEFT = 30
 
 
 def self_signed_certificate(folder: Path, now_ms: int) -> Path:
-    """Return the file of a certificate and its key in a folder, made if it is missing or about to expire.
+    """Return the file of a certificate and its key in a folder. Make the file if it is missing or expires soon.
 
     Raises `UsageError` that names a folder that cannot be written.
     """
-    # Imported here: the import takes 40 ms, which a proxy with a certificate of its own saves.
+    # Imported here: the import takes 40 ms, and only a proxy without certificate needs it.
     from cryptography import x509
 
     file = folder / "self-signed.pem"

@@ -1,4 +1,4 @@
-"""SendMessage and RecallMessage: checks messages, passes them to brokers, and answers with an entry for each."""
+"""Answers SendMessage and RecallMessage: checks messages, sends them to brokers, and returns an entry for each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pyromq.record import BatchMember, encode_batch
 from pyromq.remoting.headers import RecallMessage, RecallMessageResponse
 from pyromq.remoting.recall_handle import decode_handle
 
-ANSWER_MARGIN = 0.2  # seconds before the client's deadline at which a send is given up, so that the answer arrives
+ANSWER_MARGIN = 0.2  # seconds between the end of a send and the client's deadline, so that the answer arrives in time
 
 # Statuses of messages that are stored, but less safely than configured. Source: RocketMQ 5.3.3, ResponseBuilder.
 _LESS_SAFE = {
@@ -43,13 +43,13 @@ class SendService:
     """Answers SendMessage and RecallMessage."""
 
     def __init__(self) -> None:
-        self._several = asyncio.Lock()  # requests with several messages are checked one after the other
+        self._checking = asyncio.Lock()  # held by the one request whose messages are checked
 
     @answers_call("SendMessage")
     def send(
         self, caller: Caller, request: service.SendMessageRequest
     ) -> asyncio.Future[service.SendMessageResponse] | None:
-        """Send the messages of a request. A topic that is known already needs no task."""
+        """Send the messages of a request. One message of a topic with a fresh route is sent without a task."""
         topic = topic_of(request.messages)
         types = caller.access.known_types(topic)
         if types is None:
@@ -74,15 +74,15 @@ class SendService:
         messages: Sequence[proto.Message],
         types: TopicTypes,
     ) -> service.SendMessageResponse:
-        """Send messages of one topic. Normal ones are one batch, which is stored whole or not at all."""
+        """Send messages of one topic. Normal messages are one batch, which is stored whole or not at all."""
         now_ms = caller.access.clock.now_ms()
-        async with self._several:
+        async with self._checking:
             checked = [sent_message(each, topic, types, now_ms) async for each in in_turns(messages)]
             if len(checked) > 1 and all(each.kind == proto.NORMAL and not each.sys_flag for each in checked):
                 sends = [asyncio.ensure_future(_send_batch(caller, topic, checked))]
             else:
-                ones = in_turns(checked)
-                sends = [asyncio.ensure_future(_send_alone(caller, topic, each)) async for each in ones]
+                singles = in_turns(checked)
+                sends = [asyncio.ensure_future(_send_alone(caller, topic, each)) async for each in singles]
         return _response([entry for entries in await asyncio.gather(*sends) for entry in entries])
 
     @answers_call("RecallMessage")
@@ -175,7 +175,9 @@ async def _send_batch(caller: Caller, topic: str, messages: Sequence[SentMessage
 def _entry(message: SentMessage, result: SendResult | None, error: BaseException | None) -> service.SendResultEntry:
     if result is None:
         refusal = error if isinstance(error, MQError) else MQError(str(error))
-        return service.SendResultEntry(status=status_of(_as_seen(message, refusal)), message_id=message.message_id)
+        return service.SendResultEntry(
+            status=status_of(_refusal_for_client(message, refusal)), message_id=message.message_id
+        )
     status = ok()
     if result.status is not SendStatus.OK:
         code, text = _LESS_SAFE[result.status]
@@ -193,13 +195,13 @@ def _entry(message: SentMessage, result: SendResult | None, error: BaseException
     )
 
 
-def _as_seen(message: SentMessage, error: MQError) -> MQError:
-    """Return a refusal with the status for an illegal delivery time or a too large body; other errors as they are."""
+def _refusal_for_client(message: SentMessage, error: MQError) -> MQError:
+    """Return an error whose status tells the client of an illegal delivery time or too large body, else `error`."""
     text = str(error)
     if message.kind == proto.DELAY and ("timer" in text.lower() or "deliver" in text.lower()):
         return GrpcRefusal(proto.ILLEGAL_DELIVERY_TIME, text)
     if isinstance(error, MessageRefused) and len(message.body) > MAX_PROPERTY_BYTES:
-        return GrpcRefusal(proto.MESSAGE_BODY_TOO_LARGE, text)  # with its properties it exceeds the broker's limit
+        return GrpcRefusal(proto.MESSAGE_BODY_TOO_LARGE, text)  # body and properties exceed the broker's limit
     return error
 
 

@@ -1,4 +1,4 @@
-"""Checks the messages in requests of RocketMQ 5's producers, and turns them into 4.9's properties, flags and bodies.
+"""Checks messages of RocketMQ 5's producers, and converts them to properties, flags and bodies of 4.9.
 
 Source: RocketMQ 5.3.3, SendMessageActivity. No network here.
 """
@@ -28,32 +28,25 @@ MAX_BODY_BYTES = 4 << 20  # limit of a body. Source: ProxyConfig.maxMessageSize
 MAX_USER_PROPERTIES = 128  # source: ProxyConfig.userPropertyMaxNum
 MAX_PROPERTY_BYTES = 16 << 10  # limit of user properties, tag and keys. Source: ProxyConfig.maxUserPropertySize
 MAX_GROUP_BYTES = 63  # limit of a message group. Source: ProxyConfig.maxMessageGroupSize
-# The delay levels of 4.9's brokers; clients wait as long before each further attempt.
+# The delay levels of 4.9's brokers. Consumers retry after the same delays.
 DELAY_LEVEL_SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 MAX_MESSAGES = 128  # limit of the messages in one request
-# The trace context has a property of its own, which 4.9 does not know.
-TRACE_CONTEXT = "TRACE_CONTEXT"
+TRACE_CONTEXT = "TRACE_CONTEXT"  # a property of RocketMQ 5 only
 BORN_HOST = "__BORNHOST"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NOT_FOR_USERS = RESERVED_PROPERTIES | {Property.SHARDING_KEY, TRACE_CONTEXT, BORN_HOST}
-_TYPES = {
-    proto.NORMAL: proto.NORMAL,
-    proto.FIFO: proto.FIFO,
-    proto.DELAY: proto.DELAY,
-    proto.TRANSACTION: proto.TRANSACTION,
-}
 ALL_TYPES: tuple[proto.MessageType, ...] = (proto.NORMAL, proto.FIFO, proto.DELAY, proto.TRANSACTION)
 
 
 class TopicTypes(NamedTuple):
-    """The message types that a topic takes. Without timers, its brokers (4.9) deliver at delay levels only."""
+    """The message types that a topic accepts. Brokers of 4.9 have no timers and deliver at delay levels only."""
 
     accepted: Sequence[proto.MessageType] = ALL_TYPES
     has_timers: bool = True
 
 
 class SentMessage(NamedTuple):
-    """A checked message as a broker stores it. `property_text` is escaped for JSON."""
+    """A checked message for a broker. `property_text` is escaped for JSON."""
 
     message_id: str
     kind: int  # one of `ALL_TYPES`
@@ -96,7 +89,7 @@ def check_topic_name(topic: str) -> None:
 
 
 def sent_message(message: proto.Message, topic: str, types: TopicTypes, now_ms: int) -> SentMessage:
-    """Check a message and return what is stored. `types` are the topic's. Raises `GrpcRefusal`."""
+    """Check a message of a topic with these types, and convert it. Raises `GrpcRefusal`."""
     system = message.system_properties
     message_id = system.message_id
     if not message_id.strip() or _CONTROL.search(message_id):
@@ -112,9 +105,9 @@ def sent_message(message: proto.Message, topic: str, types: TopicTypes, now_ms: 
     properties = _properties(message)
     properties[Property.UNIQUE_KEY] = message_id
     if system.born_host:
-        properties[BORN_HOST] = _plain("born_host", system.born_host)
+        properties[BORN_HOST] = _checked_text("born_host", system.born_host)
     if system.trace_context:
-        properties[TRACE_CONTEXT] = _plain("trace_context", system.trace_context)
+        properties[TRACE_CONTEXT] = _checked_text("trace_context", system.trace_context)
     group = ""
     if kind == proto.FIFO:
         group = properties[Property.SHARDING_KEY] = _group_of(system.message_group)
@@ -127,7 +120,7 @@ def sent_message(message: proto.Message, topic: str, types: TopicTypes, now_ms: 
     body, sys_flag = _body_of(message)
     if kind == proto.TRANSACTION:
         sys_flag |= SysFlag.HALF
-        # The producers of a topic are one group: each of them may be asked about the half message.
+        # The producers of a topic are one group: a broker may send a check to any of them.
         properties |= {Property.TRANSACTION: "true", Property.PRODUCER_GROUP: topic}
         if seconds := system.orphaned_transaction_recovery_duration.seconds:
             properties[Property.CHECK_IMMUNITY_SECONDS] = str(max(0, seconds))
@@ -135,9 +128,9 @@ def sent_message(message: proto.Message, topic: str, types: TopicTypes, now_ms: 
 
 
 def queue_of_group(group: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """Return the queue of a message group; it stays the same as long as the topic's queues do.
+    """Return the queue of a message group, which changes only with the topic's queues.
 
-    Java's proxy has Guava's consistent hash here, so another proxy may choose another queue.
+    Java's proxy uses Guava's consistent hash, so it may choose another queue.
     """
     return queues[_jump(java_hash(group) & 0xFFFFFFFF, len(queues))]
 
@@ -153,10 +146,9 @@ def _jump(key: int, buckets: int) -> int:
 
 
 def _kind_of(system: proto.SystemProperties) -> proto.MessageType:
-    kind = _TYPES.get(system.message_type)
-    if kind is not None:
-        return kind
-    if system.message_type == proto.MESSAGE_TYPE_UNSPECIFIED:  # the client leaves the type to its fields
+    if system.message_type in ALL_TYPES:
+        return system.message_type
+    if system.message_type == proto.MESSAGE_TYPE_UNSPECIFIED:  # the fields of the message decide
         if system.HasField("message_group"):
             return proto.FIFO
         return proto.DELAY if system.HasField("delivery_timestamp") else proto.NORMAL
@@ -209,7 +201,7 @@ def _check_property(name: str, value: str) -> None:
         raise GrpcRefusal(proto.ILLEGAL_MESSAGE_PROPERTY_KEY, text)
 
 
-def _plain(name: str, value: str) -> str:
+def _checked_text(name: str, value: str) -> str:
     if _CONTROL.search(value) or len(value) > 1024:
         text = f"{name} {excerpt(value, 80)!r} has control characters or more than 1024 characters"
         raise GrpcRefusal(proto.BAD_REQUEST, text)
@@ -236,7 +228,7 @@ def _due_ms(moment: Timestamp, now_ms: int) -> int:
 
 
 def _level_of(delay_ms: int) -> int:
-    """Return the first delay level that is not earlier. Raises `GrpcRefusal` behind the last level."""
+    """Return the first delay level of at least `delay_ms`. Raises `GrpcRefusal` beyond the last level."""
     level = bisect_left(DELAY_LEVEL_SECONDS, delay_ms / 1000) + 1
     if level > len(DELAY_LEVEL_SECONDS):
         text = (
@@ -261,20 +253,18 @@ def _body_of(message: proto.Message) -> tuple[bytes, int]:
 
 
 def gunzip(body: bytes) -> bytes:
-    """Return the body in a gzip or zlib stream. Raises `GrpcRefusal` if it is neither, or too large."""
+    """Decompress a gzip or zlib stream. Raises `GrpcRefusal` for other bytes, or a body above 16 MiB."""
     limit = 4 * MAX_BODY_BYTES
     try:
-        reader = zlib.decompressobj(wbits=47)  # finds out which of both
+        reader = zlib.decompressobj(wbits=47)  # 32 + 15: reads gzip and zlib
         plain = reader.decompress(body, limit)
         if not reader.eof:
-            raise UndecodableBody("it is cut off, or unfolds to more than 16 MiB")
+            raise UndecodableBody("it is incomplete, or has more than 16 MiB decompressed")
     except (zlib.error, UndecodableBody) as error:
-        raise GrpcRefusal(
-            proto.MESSAGE_CORRUPTED, f"the body is no gzip stream as its encoding says: {error}"
-        ) from error
+        text = f"the message has the encoding GZIP, and its body is no gzip stream: {error}"
+        raise GrpcRefusal(proto.MESSAGE_CORRUPTED, text) from error
     return plain
 
 
 def seconds_of(duration: Duration) -> float:
-    """Return a duration in seconds."""
     return float(duration.seconds + duration.nanos / 1e9)

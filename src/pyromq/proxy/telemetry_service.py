@@ -1,4 +1,4 @@
-"""Telemetry, Heartbeat and NotifyClientTermination: registers and removes clients, and completes their settings."""
+"""Answers Telemetry, Heartbeat and NotifyClientTermination: registers clients, completes settings, removes clients."""
 
 from __future__ import annotations
 
@@ -21,18 +21,15 @@ PRODUCER_ATTEMPTS = 3
 class TelemetryService:
     """Answers Telemetry, Heartbeat and NotifyClientTermination."""
 
-    async def hear(self, caller: Caller, command: service.TelemetryCommand) -> None:
-        """Take a client's settings and complete them, or its answer to a question."""
+    async def handle(self, caller: Caller, command: service.TelemetryCommand) -> None:
+        """Store a client's settings and send them back completed, or pass on the client's answer to a command."""
         if not command.HasField("settings"):
-            asked = caller.access.clients.find(caller.client_id)
-            nonce = command.thread_stack_trace.nonce or command.verify_message_result.nonce
-            if asked is not None and (answered := asked.questions.pop(nonce, None)) is not None:
-                answered(command)
+            _answer_command(caller, command)
             return
         settings = command.settings
-        client = caller.access.clients.hear(caller.client_id)
+        client = caller.access.clients.register(caller.client_id)
         caller.access.clients.keep_settings(client, command.ByteSize())
-        client.stream = caller.stream  # of two streams the newer one counts
+        client.stream = caller.stream  # replaces an older stream of the client
         if settings.HasField("publishing"):
             topics = _checked_topics([each.name for each in settings.publishing.topics])
             client.kind, client.topics = proto.PRODUCER, frozenset(topics)
@@ -54,7 +51,7 @@ class TelemetryService:
 
     @answers_call("Heartbeat")
     async def heartbeat(self, caller: Caller, request: service.HeartbeatRequest) -> service.HeartbeatResponse:
-        """Note that the client lives. After a restart of the proxy, a heartbeat may be the first call of a client."""
+        """Register the client again. After a restart of the proxy, a heartbeat may be the first call of a client."""
         client = caller.access.clients.find(caller.client_id)
         if request.client_type == proto.CLIENT_TYPE_UNSPECIFIED and client is None:
             text = "the heartbeat has no client type: it must name a producer or a consumer"
@@ -62,7 +59,7 @@ class TelemetryService:
         if request.group.name:
             check_group_name(request.group.name)
         is_new = client is None
-        client = caller.access.clients.hear(caller.client_id)
+        client = caller.access.clients.register(caller.client_id)
         if is_new:
             client.kind, client.group = request.client_type, request.group.name
         return service.HeartbeatResponse(status=ok())
@@ -71,7 +68,7 @@ class TelemetryService:
     async def terminate(
         self, caller: Caller, request: service.NotifyClientTerminationRequest
     ) -> service.NotifyClientTerminationResponse:
-        """Remove a client; its waiting receives are answered at once."""
+        """Remove a client. Its waiting receives are answered without messages."""
         client = caller.access.clients.find(caller.client_id)
         if client is None:
             text = f"client {excerpt(caller.client_id, 80)!r} is not known: it sent neither settings nor heartbeats"
@@ -97,8 +94,15 @@ class TelemetryService:
             else:
                 await caller.access.start()
                 await caller.access.announce_producers()
-        except Unavailable as error:  # the client has its settings; the next heartbeat of the proxy tries again
+        except Unavailable as error:  # the client has its settings; the proxy's next heartbeat announces it
             caller.stream.send(service.TelemetryCommand(status=status_of(error)).SerializeToString())
+
+
+def _answer_command(caller: Caller, answer: service.TelemetryCommand) -> None:
+    client = caller.access.clients.find(caller.client_id)
+    nonce = answer.thread_stack_trace.nonce or answer.verify_message_result.nonce
+    if client is not None and (answered := client.pending_commands.pop(nonce, None)) is not None:
+        answered(answer)
 
 
 def _checked_topics(topics: list[str]) -> list[str]:

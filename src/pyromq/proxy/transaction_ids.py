@@ -1,8 +1,8 @@
-"""The transaction id of a half message: where the message is, so that a decision needs no table in the proxy.
+"""The transaction id of a half message names the message's place, so proxies need no table of transactions.
 
     BROKER:LOG_OFFSET:QUEUE_OFFSET
 
-Any proxy, at any time, can pass on a decision. Clients treat the text as opaque.
+Every proxy can pass on a decision, also after a restart. Clients do not parse the text.
 """
 
 from __future__ import annotations

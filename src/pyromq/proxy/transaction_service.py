@@ -1,6 +1,6 @@
-"""EndTransaction, and brokers' checks of half messages, which one producer of the topic is asked to decide.
+"""Answers EndTransaction, and passes brokers' checks of half messages to a producer of the topic.
 
-Several proxies may stand before a cluster: each registers its producers' topics as producer groups.
+A cluster may have several proxies. Each proxy registers its producers' topics as producer groups.
 """
 
 from __future__ import annotations
@@ -61,20 +61,23 @@ class TransactionService:
         except AccessDenied:
             raise
         except BrokerError as error:
-            text = f"transaction {request.transaction_id!r} cannot be decided, or was decided before: {error}"
+            text = f"transaction {request.transaction_id!r} is already decided, or cannot be decided: {error}"
             raise GrpcRefusal(proto.INVALID_TRANSACTION_ID, text) from error
         return service.EndTransactionResponse(status=ok())
 
 
 class BrokerRequests:
-    """Passes brokers' checks of half messages to a producer of the topic. Without one, brokers ask again later."""
+    """Passes brokers' checks of half messages to a producer of the topic.
+
+    If no producer is connected, the broker checks again later.
+    """
 
     def __init__(self, access: ClusterAccess) -> None:
         self._access = access
 
     @answers(CheckTransaction)
     def check(self, header: CheckTransaction, call: Call) -> Reply:
-        """Send the half message to a producer; its decision comes as EndTransaction."""
+        """Send the half message to a producer, which answers by EndTransaction."""
         try:
             message = decode(call.body)
         except StoreCorrupt as error:

@@ -1,6 +1,7 @@
-"""Operators' questions about a consumer, which a broker relays: its thread dump, and whether it can consume a message.
+"""Sends administrators' commands, which a broker relays, to a consumer on its Telemetry stream.
 
-The consumer is asked on its Telemetry stream. Source: RocketMQ 5.3.3, ProxyClientRemotingProcessor, ClientActivity.
+The commands request a thread dump, or let the consumer's listener consume one message.
+Source: RocketMQ 5.3.3, ProxyClientRemotingProcessor, ClientActivity.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pyromq.remoting.dispatch import answers
 from pyromq.remoting.headers import ConsumeDirectly, ConsumerRunningState
 from pyromq.remoting.json_quirks import encode_body
 
-MAX_QUESTIONS = 16  # limit of the questions that a client has not answered; the oldest is dropped
+MAX_PENDING_COMMANDS = 16  # limit of a client's unanswered commands; the oldest is dropped
 
 _RESULTS = {
     proto.OK: "CR_SUCCESS",
@@ -34,15 +35,15 @@ _RESULTS = {
 }
 
 
-class MemberQuestions:
-    """See the module. A client that does not answer lets the broker's request time out."""
+class ConsumerCommands:
+    """Answers the requests that a broker relays to a consumer. If the consumer is silent, the request times out."""
 
     def __init__(self, access: ClusterAccess) -> None:
         self._access = access
 
     @answers(ConsumerRunningState)
     def running_state(self, header: ConsumerRunningState, call: Call) -> Reply | Future[Reply]:
-        """Reply with what is known of the consumer and, if it is wanted, with the consumer's thread dump."""
+        """Reply with the consumer's subscriptions and, on request, with its thread dump."""
         client = self._client(header.client_id)
         running = ConsumerRunning(
             properties={"PROP_CONSUME_TYPE": "CONSUME_POP", "PROP_CLIENT_VERSION": "RocketMQ 5, gRPC"},
@@ -61,7 +62,7 @@ class MemberQuestions:
 
     @answers(ConsumeDirectly)
     def consume(self, header: ConsumeDirectly, call: Call) -> Future[Reply]:
-        """Let the consumer's listener take one message, whose record is the body; reply with the result."""
+        """Let the consumer's listener consume the message whose record is the body, and reply with the result."""
         client = self._client(header.client_id or "")
         message = decode(call.body)
         command = service.TelemetryCommand()
@@ -95,8 +96,8 @@ def _ask(
 ) -> Future[Reply]:
     assert client.stream is not None
     replied: Future[Reply] = Future()
-    if len(client.questions) >= MAX_QUESTIONS:
-        client.questions.pop(next(iter(client.questions)))
-    client.questions[nonce] = lambda answer: replied.set_result(reply(answer))
+    if len(client.pending_commands) >= MAX_PENDING_COMMANDS:
+        client.pending_commands.pop(next(iter(client.pending_commands)))
+    client.pending_commands[nonce] = lambda answer: replied.set_result(reply(answer))
     client.stream.send(command.SerializeToString())
     return replied

@@ -6,7 +6,7 @@ import pytest
 from tests.proxy.calls import message, subscription
 
 from pyromq.errors import BrokerError, MQError
-from pyromq.proxy.member_questions import MAX_QUESTIONS
+from pyromq.proxy.consumer_commands import MAX_PENDING_COMMANDS
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
 
@@ -80,13 +80,14 @@ async def test_answers_to_no_question_are_ignored(admin, stream):
 
 async def test_questions_without_answers_are_dropped(admin, proxy, stream):
     asking = [
-        asyncio.ensure_future(admin.members.running("billing", CLIENT, stacks=True)) for _ in range(MAX_QUESTIONS + 5)
+        asyncio.ensure_future(admin.members.running("billing", CLIENT, stacks=True))
+        for _ in range(MAX_PENDING_COMMANDS + 5)
     ]
     for _ in asking:
         await stream.read()
 
     (client,) = proxy._accounts.clients()
-    assert len(client.questions) == MAX_QUESTIONS
+    assert len(client.pending_commands) == MAX_PENDING_COMMANDS
     for each in asking:
         each.cancel()
 

@@ -95,7 +95,9 @@ async def test_a_late_acknowledgement_is_refused_and_a_repeated_one_is_not(order
     await popper.ack(first, first)
     await after(clock, 5)
     refused = await popper.ack(second, code=EXPIRED)
-    assert "offset 1 in queue 0 of topic orders is no longer valid for group g: its time was over" in refused.remark
+    assert (
+        "offset 1 in queue 0 of topic orders is no longer valid for group g: its invisible time ended" in refused.remark
+    )
 
 
 async def test_a_changed_time_makes_a_new_handle(orders, popper, clock):

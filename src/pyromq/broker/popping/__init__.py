@@ -1,1 +1,1 @@
-"""Pop consumption: messages handed out for a time, acknowledged one by one, and redelivered when the time is over."""
+"""Pop consumption: the broker hands out messages for an invisible time, and redelivers unacknowledged messages."""

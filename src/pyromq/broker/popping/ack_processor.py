@@ -22,7 +22,7 @@ from pyromq.remoting.headers import (
 from pyromq.remoting.receipt_handle import ORDERLY_REVIVE_QUEUE, ReceiptHandle, decode_bits, parse_receipt_handle
 from pyromq.slow_work import SlowWork, breathe
 
-_AT_ONCE = 64  # pops acknowledged before other requests are served: an expired handle takes up to 20 us
+_AT_ONCE = 64  # acknowledgements in one turn of the event loop: an expired handle takes up to 20 us
 
 
 class AckProcessor:
@@ -47,7 +47,7 @@ class AckProcessor:
     def acknowledge_batch(self, header: BatchAckMessage, call: Call) -> Reply | SlowWork[Reply]:
         """Acknowledge messages of several pops.
 
-        All valid entries are acknowledged. Then the error of the first other entry is raised.
+        All valid entries are acknowledged. Then the error of the first invalid entry is raised.
         """
         acks = decode_body(BatchAcks, call.body, REQUEST).acks
         if len(acks) > _AT_ONCE:
@@ -62,7 +62,7 @@ class AckProcessor:
         return _outcome(errors)
 
     def _acknowledge(self, ack: BatchAck, call: Call) -> MQError | None:
-        """Acknowledge the messages of one pop; return why some could not be."""
+        """Acknowledge messages of one pop. Return the error if some messages cannot be acknowledged."""
         handle = ReceiptHandle(
             *(ack.start, ack.pop_ms, ack.invisible_ms, ack.revive_queue, ack.retry, "", ack.queue_id, ack.start)
         )
@@ -77,7 +77,7 @@ class AckProcessor:
 
     @answers(ChangeInvisibleTime)
     def change(self, header: ChangeInvisibleTime, call: Call) -> Reply:
-        """Change the time after which a message becomes visible; return the parts of its new receipt handle.
+        """Change the time after which a message becomes visible. The reply has the values of the new receipt handle.
 
         Raises `ReceiptHandleExpired`, `InvalidReceiptHandle`, `PopsInFlight`.
         """

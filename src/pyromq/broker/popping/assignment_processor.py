@@ -1,4 +1,4 @@
-"""Tells push consumers of RocketMQ 5 their queues, and whether they pull or pop them.
+"""Assigns queues to push consumers of RocketMQ 5, which pull or pop by the mode of their group.
 
 Source: RocketMQ 5.3.3, QueryAssignmentProcessor and MessageRequestModeManager.
 """
@@ -40,9 +40,9 @@ _MOST_SHARED = (1 << 31) - 1  # Java's int
 
 
 class AssignmentProcessor:
-    """The mode of each group and topic, PULL unless an administrator has set POP, and the queues that follow from it.
+    """Keeps the mode of each group and topic, and assigns queues by it. The default is PULL.
 
-    A member that pops gets all queues of each broker. A member that pulls gets its part of the queues (strategy AVG).
+    In mode POP each member gets all queues of each broker. In mode PULL each member gets a part (strategy AVG).
     """
 
     def __init__(self, state: SharedState) -> None:
@@ -96,7 +96,7 @@ class AssignmentProcessor:
         return _reply([WireQueue.of(queue) for queue in self._pulled(query, queues)], PULL)
 
     async def _queues(self, topic: str) -> list[MessageQueue]:
-        """Return the topic's readable queues at all brokers; without a name server, at this one."""
+        """Return the topic's readable queues at all brokers; without a name server, at this broker only."""
         route = await completed(self._registering.route(topic))
         if route is not None:
             counts = {each.broker_name: each.read_queues for each in route.queues if each.permission & Permission.READ}

@@ -1,6 +1,6 @@
 """The messages in flight: handed out by pops, neither acknowledged nor visible again. No I/O and no clock here.
 
-One rule makes loss impossible: only the least offset in flight is ever a group's committed offset.
+No message is lost, because a group's committed offset never exceeds the least offset in flight.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Pop(msgspec.Struct, gc=False, eq=False):
     `parent` is the pop that handed out the changed message.
 
     Bit n of `leased` and `unfinished` stands for offset `start` + n. Leased messages are invisible until `due_ms`.
-    The garbage collector does not visit pops: to visit a million blocks the event loop for half a second.
+    The garbage collector skips pops (`gc=False`): a million of them would block the event loop for half a second.
     """
 
     queue: PoppedQueue
@@ -36,7 +36,7 @@ class Pop(msgspec.Struct, gc=False, eq=False):
     pop_ms: int
     due_ms: int
     is_orderly: bool = False
-    client_id: str | None = None  # the member whose heartbeats prolong the time; None: the time is fixed
+    client_id: str | None = None  # the member whose connection prolongs the time; None: the time is fixed
     parent: Pop | None = None
     unfinished: int = 0  # set to `leased` when the pop is made
 
@@ -49,7 +49,7 @@ class Pop(msgspec.Struct, gc=False, eq=False):
 
 
 class PoppedQueue:
-    """One group's state in one queue. `number` names the queue in the journal."""
+    """A group's state in a queue. `number` stands for the queue in the journal's records."""
 
     __slots__ = (
         *(
@@ -77,13 +77,13 @@ class PoppedQueue:
         self.pops: dict[int, Pop] = {}  # unfinished pops by first offset
         self.moved: dict[int, Pop] = {}  # messages whose time was changed, by offset
         self.order: deque[Pop] = deque()  # the pops, in ascending order; some are finished
-        self.earliest_ms = 0  # least pop time of the next pop: its handles must differ from those before a reset
-        self.attempt_id: str | None = None  # the last orderly pop's
+        self.earliest_ms = 0  # least pop time of the next pop: new handles must differ from handles before a reset
+        self.attempt_id: str | None = None  # attempt id of the last orderly pop
         self.tries: dict[int, int] = {}  # offset -> how often an orderly pop handed the message out before
 
     @property
     def committed(self) -> int:
-        """The least offset in flight; without one, the next offset to hand out."""
+        """The least offset in flight, or the next offset to hand out if none is in flight."""
         order = self.order
         while order:
             if unfinished := order[0].unfinished:
@@ -112,7 +112,7 @@ class PoppedQueue:
         return pop if is_held else None
 
     def unfinished_in(self, bits: int, start: int) -> int:
-        """Return which of the messages are not acknowledged yet, whichever handle holds them."""
+        """Return the messages among `bits` that are not acknowledged yet, by any receipt handle."""
         unfinished = bits_from(bits, start, self.next_offset)
         end = start + bits.bit_length()
         first = bisect_right(self.order, start, key=lambda pop: pop.start) - 1
@@ -126,8 +126,8 @@ class PoppedQueue:
 class InFlight:
     """The messages in flight of all groups and queues, and when they are due.
 
-    The quota `pops` limits the unfinished pops of all groups to `most_pops`: one group gets half of what the others
-    leave. The caller checks the quota.
+    The quota `pops` limits the unfinished pops of all groups to `most_pops`. A group may use half of the free pops. The
+    caller checks the quota.
     """
 
     def __init__(self, most_pops: int = sys.maxsize) -> None:
@@ -135,7 +135,7 @@ class InFlight:
         self._queues: dict[tuple[str, str], dict[int, PoppedQueue]] = {}  # group, topic -> queue id -> queue
         self._by_number: dict[int, PoppedQueue] = {}
         self._last_number = 0
-        # Pops by due time. Most pops are due alone, and a dictionary of one pop would take as much memory as the pop.
+        # Pops by due time. A dictionary for one pop would take as much memory as the pop, so one pop has none.
         self._by_due: dict[int, Pop | dict[Pop, None]] = {}
         self._dues: list[int] = []  # heap of the keys of `_by_due`, also of removed keys
         self._due_now: deque[Pop] = deque()  # pops that were due together; some are finished or due later
@@ -159,7 +159,7 @@ class InFlight:
         return self._by_number.get(number)
 
     def add(self, group: str, topic: str, queue_id: int, next_offset: int, *, number: int | None = None) -> PoppedQueue:
-        """Return the state of a queue that the group pops for the first time, from `next_offset` on."""
+        """Add and return the state of a queue that the group pops for the first time, from `next_offset` on."""
         self._last_number = max(self._last_number + 1, number or 0)
         queue = PoppedQueue(group, topic, queue_id, number=number or self._last_number, next_offset=next_offset)
         self._queues.setdefault((group, topic), {})[queue_id] = self._by_number[queue.number] = queue
@@ -175,7 +175,7 @@ class InFlight:
             del self._queues[queue.group, queue.topic]
 
     def reset(self, queue: PoppedQueue, next_offset: int) -> None:
-        """Remove a queue's messages in flight: the next pop begins at `next_offset`. Earlier handles are invalid."""
+        """Remove a queue's messages in flight. The next pop begins at `next_offset`; existing handles expire."""
         for pop in queue.leases():
             self._unschedule(pop)
         for pop in (*queue.order, *queue.moved.values()):
@@ -190,7 +190,7 @@ class InFlight:
         queue.next_offset = next_offset
 
     def hand_out(self, pop: Pop, next_offset: int) -> None:
-        """Record that a pop hands out its messages, and skips all other messages before `next_offset`."""
+        """Add a pop. The messages before `next_offset` that the pop does not have are skipped."""
         queue, count = pop.queue, pop.leased.bit_count()
         queue.pops[pop.start] = pop
         queue.order.append(pop)
@@ -203,7 +203,7 @@ class InFlight:
         self._schedule(pop)
 
     def finish(self, pop: Pop, bits: int) -> None:
-        """Note that messages of a pop need not be delivered again: acknowledged, copied, or deleted."""
+        """End the delivery of messages of a pop, because they are acknowledged, copied, or deleted."""
         bits &= pop.leased
         queue, count = pop.queue, bits.bit_count()
         pop.leased &= ~bits
@@ -222,12 +222,12 @@ class InFlight:
             self._rewind(queue)
 
     def move(self, pop: Pop, offset: int, *, pop_ms: int, due_ms: int) -> Pop:
-        """Change when a message becomes visible; return the pop that holds it from now on, with a later `pop_ms`."""
+        """Change when a message becomes visible. Return the message's new pop, whose `pop_ms` is later."""
         queue = pop.queue
         self._take(pop, 1 << offset - pop.start)
         moved = Pop(
             *(queue, offset, 1),
-            pop_ms=max(pop_ms, pop.pop_ms + 1),  # the old handle must not be equal to the new one
+            pop_ms=max(pop_ms, pop.pop_ms + 1),  # the new handle must differ from the previous one
             due_ms=due_ms,
             is_orderly=pop.is_orderly,
             client_id=pop.client_id,
@@ -249,15 +249,15 @@ class InFlight:
             self._unschedule(pop)
 
     def prolong(self, pop: Pop, due_ms: int) -> None:
-        """Change when a pop is due. Its handles stay valid."""
+        """Change when a pop is due. Its receipt handles are still valid."""
         self._unschedule(pop)
         pop.due_ms = due_ms
         self._schedule(pop)
 
     def release(self, pop: Pop) -> bool:
-        """Make the messages of an orderly pop visible. Return whether the queue can be popped again.
+        """Make the messages of an orderly pop visible. Return True if the queue has no invisible messages left.
 
-        It can once none of its messages is invisible. The next pop then begins at the first unfinished message.
+        Then the queue can be popped again, from the first unfinished message.
         """
         queue = pop.queue
         count = pop.leased.bit_count()
@@ -281,7 +281,7 @@ class InFlight:
         queue.tries = tries
 
     def clear(self) -> None:
-        """Remove everything, because the table is not used any more: queues and pops refer to each other."""
+        """Remove all queues and pops. They refer to each other, so the memory would not be free otherwise."""
         for queue in self._by_number.values():
             self.pops.end(queue.group)
             queue.pops.clear()

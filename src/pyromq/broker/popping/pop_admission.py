@@ -1,4 +1,4 @@
-"""Checks of requests that pop: names, permissions, and the ranges of numbers. The texts say what to do."""
+"""Checks pop requests: names, permissions, and the ranges of numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyromq.remoting.headers.pop_headers import MAX_INVISIBLE_SECONDS, MAX_POPPE
 
 MAX_INVISIBLE_MS = int(MAX_INVISIBLE_SECONDS * 1000)
 ANY_QUEUE = -1
-MAX_ID_LENGTH = 255  # each pop in the journal has the id of its member, each orderly queue that of its last pop
+MAX_ID_LENGTH = 255  # limit of client ids and attempt ids: each pop in memory and in the journal may have one
 
 
 class PopAdmission:
@@ -26,7 +26,7 @@ class PopAdmission:
         self._groups = groups
 
     def check(self, group: str, topic: str, queue_id: int, peer: Peer | None) -> TopicConfig:
-        """Return the topic's settings. Raises the error that refuses the request.
+        """Return the topic's settings. Raises `NoPermission`, `TopicNotFound`, `GroupNotFound` or `BrokerError`.
 
         Source: RocketMQ 5.3.3, PopMessageProcessor and AckMessageProcessor.
         """
@@ -63,8 +63,8 @@ def check_count(count: int) -> None:
 def check_invisible(invisible_ms: int) -> None:
     if not 0 <= invisible_ms <= MAX_INVISIBLE_MS:
         raise BrokerError(
-            f"invisibleTime={invisible_ms}: it must be 0 to {MAX_INVISIBLE_MS} ms (12 hours); change it again while"
-            " the work goes on"
+            f"invisibleTime={invisible_ms}: it must be 0 to {MAX_INVISIBLE_MS} ms (12 hours); change it again if the"
+            " message needs more time"
         )
 
 

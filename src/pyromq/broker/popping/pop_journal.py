@@ -1,20 +1,20 @@
-"""The journal of pops: what is in flight survives a kill of the process.
+"""The journal of pops. With it, the messages in flight survive a kill of the process.
 
-A segment is a file of records, named by its sequence number. Its first records may describe queues that an earlier
-segment has, too; once all queues are described again, the earlier segments are deleted. Nothing is flushed: a power
-loss takes the last records, and messages are redelivered.
+A segment is a file of records, named by its sequence number. A new segment begins with a description of all queues.
+After the description, the previous segments are deleted. The journal is not flushed. A power loss loses the last
+records, and their messages are redelivered.
 
 record       CRC-32 of the rest, begun with the segment's number (4), size of the payload (2), kind (1), payload
-QUEUE        number (4), next offset (8), bytes of the records behind it that say what is in flight (4), then group,
-             topic and queue id, separated by zeros. It is valid only with all of these records
+QUEUE        number (4), next offset (8), bytes of the following records that describe the messages in flight (4),
+             then group, topic and queue id, separated by zeros. It is valid only with all of these records
 POP          number (4), start (8), next offset (8), pop time (8), due time (8), orderly (1), bytes of the bits (2),
              bits, client id
 FINISHED     number (4), start (8), pop time (8), bits: these messages need not be delivered again
 MOVED        number (4), start (8), pop time (8), offset (8), new pop time (8), due time (8)
 RELEASED     number (4), start (8), pop time (8): the messages of an orderly pop are visible again
 TRIES        number (4), offset (8), how often the message was handed out before (4)
-DROPPED      number (4)
-CLOSED       the broker was stopped: an offset that is changed from here on was not changed by this broker
+DROPPED      number (4): the queue of a deleted topic or group
+CLOSED       the broker was stopped: later changes of committed offsets are from other programs
 
 Numbers are big-endian, times are ms since 1970, bits are little-endian and relative to the start.
 """
@@ -35,10 +35,10 @@ from pyromq.store.disk import Disk, make_lasting_folder, read_file, remove_file
 
 logger = logger_of(__name__)
 
-# least size of the records behind the description of the queues, before a new segment begins: a start reads them in
-# half a second. A longer description is followed by as many bytes.
+# Size of the records after a segment's description, at which a new segment begins. A starting broker reads them in half
+# a second. After a longer description, a new segment begins at twice the size of the description.
 SEGMENT_BYTES = 4 << 20
-SLICE_SECONDS = 0.001  # longest time that queues are described again before requests are answered
+SLICE_SECONDS = 0.001  # longest time in which `step` describes queues before requests are answered
 
 _HEAD = struct.Struct(">IHB")
 _QUEUE = struct.Struct(">IQI")
@@ -65,13 +65,13 @@ class PopJournal:
         self._full_at = SEGMENT_BYTES
         self._earlier_bytes = 0  # bytes of the earlier segments
         self._oldest = 1  # sequence number of the oldest segment that may exist
-        self._to_describe: Iterator[PoppedQueue] | None = None  # queues that the present segment does not describe yet
+        self._to_describe: Iterator[PoppedQueue] | None = None  # queues that the current segment does not describe yet
 
     def load(self) -> bool:
-        """Enter the messages in flight into the table. Return False if the last broker of the folder crashed.
+        """Read the messages in flight into the table. Return False if the previous broker was killed or crashed.
 
-        Reading ends at the first damaged record; later messages are redelivered. Raises `StoreNotWritable`
-        if the disk cannot be read.
+        Reading ends at the first damaged record; messages that were popped later are redelivered. Raises
+        `StoreNotWritable` if the disk cannot be read.
         """
         is_closed = True
         try:
@@ -79,7 +79,7 @@ class PopJournal:
             contents = [read_file(self._disk, self._folder / name) or b"" for name in names]
         except OSError as error:
             raise StoreNotWritable(
-                f"{self._folder} cannot be read: {error.strerror}; mend it, or move it away"
+                f"{self._folder} cannot be read: {error.strerror}; repair the disk, or move the folder away"
             ) from error
         for at, name in enumerate(names):
             if int(name) != int(names[0]) + at:
@@ -106,7 +106,10 @@ class PopJournal:
             pass
 
     def discard(self) -> None:
-        """Delete the journal: other messages may get the queues' offsets. Raises `StoreNotWritable`."""
+        """Delete the journal, because the queues' offsets may become those of other messages.
+
+        Raises `StoreNotWritable`.
+        """
         try:
             for name in self._disk.names(self._folder):
                 remove_file(self._disk, self._folder / name)
@@ -114,9 +117,9 @@ class PopJournal:
             raise StoreNotWritable(f"{self._folder} cannot be emptied: {error.strerror}") from error
 
     def step(self) -> float | None:
-        """Begin the next segment if the present one is full, and describe queues in it, for up to 1 ms.
+        """Begin the next segment if the current segment is full, and describe queues in it, for up to 1 ms.
 
-        Return the seconds until the next call; None if that is due with the next record.
+        Return the seconds until the next call; None if a later record decides when it is due.
         """
         if self._to_describe is None:
             if self._position < self._full_at:
@@ -135,11 +138,11 @@ class PopJournal:
         return self._position >= self._full_at or self._to_describe is not None
 
     def expect_new_segment(self) -> None:
-        """Let `step` begin the next segment: the present one lacks a record."""
+        """Let `step` begin the next segment, because the current segment lacks a record."""
         self._full_at = 0
 
     def close(self) -> None:
-        """Note that the broker is stopped, and close the file. Raises `StoreNotWritable`."""
+        """Record that the broker is stopped, and close the file. Raises `StoreNotWritable`."""
         if self._descriptor is None:
             return
         try:
@@ -172,9 +175,9 @@ class PopJournal:
     def note_dropped(self, queue: PoppedQueue) -> None:
         self._write(_record(self._sequence, DROPPED, _DROPPED.pack(queue.number)))
 
-    def _queue_record(self, queue: PoppedQueue, behind: int = 0) -> bytes:
+    def _queue_record(self, queue: PoppedQueue, in_flight_bytes: int = 0) -> bytes:
         name = f"{queue.group}\0{queue.topic}\0{queue.queue_id}".encode()
-        return _record(self._sequence, QUEUE, _QUEUE.pack(queue.number, queue.next_offset, behind) + name)
+        return _record(self._sequence, QUEUE, _QUEUE.pack(queue.number, queue.next_offset, in_flight_bytes) + name)
 
     def _pop_record(self, pop: Pop, next_offset: int) -> bytes:
         bits = _bytes_of(pop.unfinished)
@@ -225,7 +228,7 @@ class PopJournal:
         self._to_describe = iter(self._in_flight)
 
     def _describe(self, end: float) -> bool:
-        """Describe queues until a time; return True once all are, and the earlier segments are deleted."""
+        """Describe queues until `end`. After the last queue, delete the previous segments and return True."""
         assert self._to_describe is not None
         for queue in self._to_describe:
             if self._in_flight.numbered(queue.number) is queue:
@@ -240,7 +243,7 @@ class PopJournal:
                 self._oldest = sequence + 1
             self._earlier_bytes = 0
         except OSError as error:
-            logger.warning("%s keeps a file that is not needed any more: %s", self._folder, error.strerror)
+            logger.warning("%s: an old file of pops cannot be deleted: %s", self._folder, error.strerror)
         return True
 
     def _write(self, records: bytes) -> None:
@@ -260,7 +263,7 @@ class PopJournal:
 
 
 class _Reader:
-    """Reads the records of one segment. `position` is behind the last undamaged record."""
+    """Reads the records of one segment. `position` is the end of the undamaged records."""
 
     def __init__(self, content: bytes, sequence: int) -> None:
         self.position = 0
@@ -271,12 +274,12 @@ class _Reader:
         while (record := self._record_at(self.position)) is not None:
             kind, payload, end = record
             if kind == QUEUE and not self._is_sound(end, end + _QUEUE.unpack_from(payload)[2]):
-                return  # without all records behind it, messages in flight would be passed
+                return  # with an incomplete description, messages in flight would be skipped
             yield kind, payload
             self.position = end
 
     def _record_at(self, position: int) -> tuple[int, bytes, int] | None:
-        """Return kind, payload and end of a record; None if it is not as written."""
+        """Return kind, payload and end of a record; None if the record is damaged or incomplete."""
         content = self._content
         if len(content) - position < _HEAD.size:
             return None
@@ -300,7 +303,7 @@ def _record(sequence: int, kind: int, payload: bytes) -> bytes:
 
 
 def _replay(table: InFlight, kind: int, payload: bytes) -> None:
-    """Enter one record into the table. Records of a queue that no earlier record describes are ignored."""
+    """Apply a record to the table. Records of a queue without a QUEUE record are ignored."""
     if kind == QUEUE:
         number, next_offset, _ = _QUEUE.unpack_from(payload)
         group, topic, queue_id = payload[_QUEUE.size :].decode().split("\0")

@@ -1,4 +1,4 @@
-"""Answers pops and notifications: hands out messages of a topic for a time, at once or when messages arrive.
+"""Answers pops and notifications: hands out messages of a topic now, or when messages arrive.
 
 Source: RocketMQ 5.3.3, PopMessageProcessor, NotificationProcessor, PollingInfoProcessor.
 """
@@ -45,8 +45,8 @@ from pyromq.remoting.receipt_handle import (
 from pyromq.slow_work import NotInMemory, PagesToLoad, SlowWork, breathe, when_loaded
 from pyromq.store.message_store import ReadResult, ReadStatus
 
-_RETRIES_FIRST = 5  # every fifth pop reads the retry topic first, the others last
-_MOST_ROUNDS = 10_000  # limit of groups and topics with a remembered order of queues; above it, all orders are dropped
+_RETRIES_FIRST = 5  # every fifth pop reads the retry topic first, the other pops read it last
+_MOST_ROUNDS = 10_000  # limit of `rounds`, which is cleared at this size
 _FROM_END = 1  # init mode: a new group begins at the end
 MAX_BYTES = 1 << 18  # bytes behind which a pop reads no further queue: a reply must fit a frame of 16 MiB
 # Results of a read without messages, after which the queue may still have messages behind `next_offset`.
@@ -57,7 +57,7 @@ _PASSED = (
 
 
 class PopProcessor:
-    """Hands out messages. Pops that find none, and may wait, are kept by `PopWaiting`."""
+    """Hands out messages. `PopWaiting` keeps the pops that find no message and may wait."""
 
     def __init__(self, state: SharedState, table: PopTable, waiting: PopWaiting, admission: PopAdmission) -> None:
         self._store = state.store
@@ -87,7 +87,7 @@ class PopProcessor:
         return self._answer(header, round_) if round_.records else self._park(header, wanted, call)
 
     def subscription(self, header: PopMessage, peer: Peer | None) -> Filter:
-        """Check the request and return its filter. Called again when a waiting pop is resumed."""
+        """Check the request, and return its filter. It is called again when a waiting pop is resumed."""
         self._admission.check(header.consumer_group, header.topic, header.queue_id, peer)
         check_length(header.expression, self._config.limits.subscription_length)
         return filter_of(
@@ -126,7 +126,7 @@ class PopProcessor:
             return self._nothing(header)
         if round_.records:
             return self._answer(header, round_)
-        # With more messages than one read scans, the consumer's next pop goes on.
+        # One read does not scan all messages of the queue. The consumer's next pop reads the following messages.
         return self._nothing(header) if is_last or round_.has_more else None
 
     def check_rights(self, group: str, topic: str, account: str) -> None:
@@ -150,7 +150,7 @@ class PopProcessor:
         Raises `NotInMemory` or `PopsInFlight`, with nothing handed out.
         """
         table, store = self._table, self._store
-        table.check_room(header.consumer_group)
+        table.check_quota(header.consumer_group)
         queues = self._queues(header)
         if header.order:
             queues = [queue for queue in queues if not self._is_held(queue, header)]
@@ -175,15 +175,15 @@ class PopProcessor:
                 self._take(header, queue, found, round_)
                 self._statistics.count_get(header.consumer_group, queue.topic, found.count, found.size)
             elif found.status in _PASSED:
-                table.pass_to(queue, found.next_offset)
+                table.skip_to(queue, found.next_offset)
                 round_.has_more |= found.next_offset < found.max_offset
             elif queue.next_offset and not found.max_offset:  # the topic was deleted and created again
-                table.pass_to(queue, 0)
+                table.skip_to(queue, 0)
             round_.rest += max(0, found.max_offset - queue.next_offset)
         return round_
 
     def _queues(self, header: PopMessage) -> list[PoppedQueue]:
-        """Return the queues to read, beginning with another one each time."""
+        """Return the queues to read. Each pop begins at the next queue."""
         group, name, retries = header.consumer_group, header.topic, pop_retry_topic(header.consumer_group, header.topic)
         key = group, name
         if len(self.rounds) >= _MOST_ROUNDS:
@@ -212,9 +212,10 @@ class PopProcessor:
         return self._table.open_queue(header.consumer_group, topic, queue_id, first=first)
 
     def _begins_nearby(self, topic: str, queue_id: int) -> bool:
-        """Return whether a queue still has its first message, and that message is recent.
+        """Return whether a queue still has its first message, and this message is recent.
 
-        A new group begins there although it asks for the end: it may have been created after its first message.
+        A new group then begins at the first message, also with `_FROM_END`: the message may be older than the group's
+        first pop, and meant for the group.
         """
         if self._store.min_offset(topic, queue_id) > 0:
             return False
@@ -223,15 +224,15 @@ class PopProcessor:
         return begin is None or not self._store.is_cold(begin)
 
     def _is_held(self, queue: PoppedQueue, header: PopMessage) -> bool:
-        """Return whether an orderly queue waits for the messages of an earlier pop.
+        """Return whether messages of an earlier pop block an orderly queue.
 
-        A request with the attempt id of that pop gets its messages again: the response was lost.
+        A request with the attempt id of the earlier pop gets the messages again, as the response was lost.
         """
         if not queue.in_flight:
             return False
         if header.attempt_id is None or header.attempt_id != queue.attempt_id:
             return True
-        self._table.take_back(queue)
+        self._table.rewind(queue)
         return False
 
     def _take(self, header: PopMessage, queue: PoppedQueue, found: ReadResult, round_: _Round) -> None:
@@ -243,7 +244,7 @@ class PopProcessor:
         else:
             retried = self._retried(header, queue, found, round_.pop_ms)
             if not retried:
-                self._table.pass_to(queue, found.next_offset)
+                self._table.skip_to(queue, found.next_offset)
                 round_.has_more |= found.next_offset < found.max_offset
                 return
             offsets, records, retry = list(retried), [memoryview(each) for each in retried.values()], RETRY
@@ -267,9 +268,9 @@ class PopProcessor:
             round_.tries[place] = {offset: queue.tries.get(offset, 0) for offset in offsets}
 
     def _retried(self, header: PopMessage, queue: PoppedQueue, found: ReadResult, pop_ms: int) -> dict[int, bytes]:
-        """Return records of the retry topic as of the popped topic, by queue offset, each with its receipt handle.
+        """Return messages of the retry topic as records of the popped topic, each with its receipt handle, by offset.
 
-        Groups and topics whose joined names are equal share a retry topic: messages of another topic are left out.
+        Groups and topics whose joined names are equal share a retry topic. Messages of other topics are left out.
         """
         messages = [message for view in found.records for message in decode_all(view)]
         messages = [each for each in messages if each.properties.get(Property.RETRY_TOPIC) in (None, header.topic)]
@@ -293,13 +294,13 @@ class PopProcessor:
     # -- without messages
 
     def _left_ms(self, header: PopMessage | Notification) -> float:
-        """Return for how long a request may still wait: from its birth as it asks, and at most as long as a pull."""
+        """Return how long a request may still wait: the requested time since its birth, at most as long as a pull."""
         left_ms = min(header.poll_ms, header.born_ms + header.poll_ms - self._clock.now_ms())
         return min(left_ms, LONGEST_SECONDS * 1000)
 
     @answers(Notification)
     def notify(self, header: Notification, call: Call) -> Reply | Later:
-        """Answer when there is a message to pop. Several requests may be answered for one message."""
+        """Reply when there is a message to pop. One message may be reported to several requests."""
         self._admission.check(header.consumer_group, header.topic, header.queue_id, call.peer)
         if self._has_message(header):
             return _notice(True)
@@ -336,15 +337,15 @@ class PopProcessor:
 
     @answers(PollingInfo)
     def polling_info(self, header: PollingInfo, call: Call) -> Reply:
-        """Return how many pops of the group wait for messages of the topic, whichever queue is asked for."""
+        """Return how many pops of the group wait for messages of the topic, in any of its queues."""
         self._admission.check(header.consumer_group, header.topic, header.queue_id, call.peer)
         return Reply(PollingInfoResponse(waiting=self._waiting.count(header.consumer_group, header.topic)))
 
 
 class _Round(msgspec.Struct):
-    """The messages that one pop takes from the queues, and the number of messages left there.
+    """The messages that one pop takes from the queues; `rest` is the number of messages left there.
 
-    `has_more`: a queue has messages behind those that the filter refused.
+    With `has_more`, a queue has messages after the messages that the filter refused.
     """
 
     pop_ms: int
@@ -358,7 +359,7 @@ class _Round(msgspec.Struct):
 
 
 def _offsets_of(found: ReadResult, first: int) -> list[int]:
-    """Return the queue offsets of the messages that a read from `first` on found."""
+    """Return the queue offsets of the messages that were found by a read from offset `first` on."""
     if found.next_offset - first == found.count:
         return list(range(first, found.next_offset))
     offsets = []

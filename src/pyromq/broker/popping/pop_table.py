@@ -1,4 +1,4 @@
-"""What groups have popped: the messages in flight, their journal, and the committed offsets that follow from them."""
+"""The state of pop consumption: messages in flight, their journal, and the groups' committed offsets."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from pyromq.store.message_store import MessageStore
 
 logger = logger_of(__name__)
 
-RENEWED_MS = 10_000  # A member's pop is prolonged by this. After the member ended, its messages wait as long.
-LONGEST_RENEWED_MS = 3 * 3_600_000  # limit of the time that a pop is prolonged: a listener may hang
-RECONNECT_MS = 30_000  # time that members have to connect after a start of the broker, before their pops are due
+RENEWED_MS = 10_000  # time by which a connected member's pop is prolonged; so long its messages wait after its end
+LONGEST_RENEWED_MS = 3 * 3_600_000  # limit of all renewals of a pop: a listener may hang
+RECONNECT_MS = 30_000  # time after a start of the broker in which members can connect before their pops are due
 
 
 class PopTable:
-    """Hands out messages and takes acknowledgements. Only a master pops.
+    """Hands out messages and takes acknowledgements, at a master only.
 
-    A pop is in the journal before it is handed out; a journal that cannot be written refuses pops. An acknowledgement
-    is valid without the journal; then a kill of the broker redelivers its message. `alarm` rings when a pop is due.
+    A pop is written to the journal before it is handed out, and refused if the journal cannot be written. An
+    acknowledgement is accepted without the journal; after a kill of the broker its message may be redelivered. `alarm`
+    rings when a pop is due.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class PopTable:
         self._clock = clock
         self._journal = PopJournal(folder, store.disk, clock, self.in_flight)
         self.journal_step = self._journal.step
-        self._is_noted = True  # False once the journal could not be written; logged once
+        self._is_noted = True  # False after a failed write to the journal, which is logged once
 
     @property
     def journal_bytes(self) -> int:
@@ -57,9 +58,9 @@ class PopTable:
     # -- life of the broker
 
     def load(self) -> None:
-        """Read the journal. Offsets behind a queue's end are lowered to the end: a power loss may have cut the log."""
+        """Read the journal. Offsets above a queue's end are lowered to the end: a power loss may have cut the log."""
         if self._journal.load():
-            self._obey_offsets()
+            self._reset_to_committed()
         restarted_ms = self._clock.now_ms() + RECONNECT_MS
         for queue in self.in_flight:
             for pop in queue.leases():
@@ -70,7 +71,7 @@ class PopTable:
         self._ring()
 
     def lower_to_ends(self) -> None:
-        """Lower the state of each queue to the queue's end: new messages must not be taken for finished ones."""
+        """Lower the state of each queue to the queue's end. Otherwise new messages would count as finished."""
         for queue in self.in_flight:
             end = self._store.next_offset(queue.topic, queue.queue_id)
             for pop in list(queue.leases()):
@@ -84,16 +85,16 @@ class PopTable:
         self._journal.discard()
 
     def lead(self) -> None:
-        """Begin without messages in flight, as the new master: groups go on at their committed offsets."""
+        """Begin as the new master, without messages in flight. Groups continue at their committed offsets."""
         self._note(self._journal.begin)
 
     def close(self) -> None:
         self._offsets.watched.clear()
-        self._note(self._journal.close)  # without its last record, the next start finds a killed broker's journal
+        self._note(self._journal.close)  # if this fails, the next start treats the broker as killed
         self.in_flight.clear()
 
-    def _obey_offsets(self) -> None:
-        """Reset the queues whose offset another program has changed since the broker was stopped."""
+    def _reset_to_committed(self) -> None:
+        """Reset the queues whose committed offset another program has changed since the broker was stopped."""
         for queue in self.in_flight:
             offset = self._offsets.find(queue.group, queue.topic, queue.queue_id)
             if offset is None:
@@ -123,13 +124,13 @@ class PopTable:
             self._offsets.watch(group, topic)
         return queue
 
-    def pass_to(self, queue: PoppedQueue, next_offset: int) -> None:
+    def skip_to(self, queue: PoppedQueue, next_offset: int) -> None:
         """Skip messages that the group's filter refuses, or that are deleted. After a crash they are skipped again."""
         queue.next_offset = next_offset
         self._commit(queue)
 
-    def take_back(self, queue: PoppedQueue) -> None:
-        """Make the messages in flight of an orderly queue available: a repeated request must get the same messages."""
+    def rewind(self, queue: PoppedQueue) -> None:
+        """Make the messages in flight of an orderly queue visible, so that a repeated request gets them again."""
         tries = queue.tries
         self.in_flight.reset(queue, queue.committed)
         queue.tries = tries
@@ -140,7 +141,7 @@ class PopTable:
         return self._offsets.find(group, topic, queue_id) or 0
 
     def _offset_changed(self, group: str, topic: str, queue_id: int | None, offset: int) -> None:
-        """Reset a queue whose committed offset another request has set; remove queues of a deleted topic or group."""
+        """Reset a queue whose committed offset a request has set. Remove the queues of a deleted topic or group."""
         if queue_id is None:
             for dropped in list(self.in_flight.queues(group, topic).values()):
                 self.in_flight.drop(dropped)
@@ -160,7 +161,7 @@ class PopTable:
         self._offsets.commit(queue.group, queue.topic, queue.queue_id, queue.committed)
 
     def _note(self, write: Callable[[], None]) -> None:
-        """Write into the journal. A failure is only logged: messages without a record are redelivered after a crash."""
+        """Write to the journal. A failure is only logged: messages without a record are redelivered after a crash."""
         try:
             write()
             self._is_noted = True
@@ -174,8 +175,8 @@ class PopTable:
 
     # -- messages
 
-    def check_room(self, group: str) -> None:
-        """Raise `PopsInFlight` if a group, or all groups together, have as many unfinished pops as they may."""
+    def check_quota(self, group: str) -> None:
+        """Raise `PopsInFlight` if the unfinished pops of a group, or of all groups, have reached their limit."""
         pops = self.in_flight.pops
         try:
             pops.check(group, text="")
@@ -188,7 +189,7 @@ class PopTable:
             ) from error
 
     def hand_out(self, pop: Pop, next_offset: int) -> None:
-        """Hand out the messages of a pop. Raises `StoreNotWritable`: then nothing has changed."""
+        """Hand out the messages of a pop. Raises `StoreNotWritable` without any change."""
         self._journal.note_pop(pop, next_offset)
         self.in_flight.hand_out(pop, next_offset)
         self._commit(pop.queue)
@@ -198,24 +199,24 @@ class PopTable:
             self._ring()
 
     def try_to_hand_out(self, pop: Pop, next_offset: int) -> bool:
-        """Hand out a pop that compiled code has made. Return False if the pop is refused: then nothing has changed."""
+        """Hand out a pop that compiled code has made. Return False, without any change, if the pop is refused."""
         try:
-            self.check_room(pop.queue.group)
+            self.check_quota(pop.queue.group)
             self.hand_out(pop, next_offset)
         except MQError:
-            return False  # the plain path answers with the error
+            return False  # Python code handles the request again, and answers with the error
         return True
 
     def finish(self, pop: Pop, bits: int) -> None:
-        """Note that messages of a pop need not be delivered again."""
+        """End the delivery of messages of a pop."""
         self._note(partial(self._journal.note_finished, pop, bits))
         self.in_flight.finish(pop, bits)
         self._commit(pop.queue)
 
     def acknowledge(self, group: str, topic: str, handle: ReceiptHandle, bits: int) -> int:
-        """Acknowledge messages of one receipt handle; return those whose handle has expired.
+        """Acknowledge messages of one receipt handle. Return the messages whose handle has expired.
 
-        Bits are relative to the handle's start. A message that is acknowledged already is no error.
+        Bits are relative to the handle's start. A repeated acknowledgement is no error.
         """
         queue = self.in_flight.find(group, topic, handle.queue_id)
         if queue is None:
@@ -229,7 +230,7 @@ class PopTable:
         return bits
 
     def change(self, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int) -> Pop:
-        """Let a message become visible in `invisible_ms` from now on; return the pop that holds it.
+        """Let a message become visible in `invisible_ms` from now on. Return the message's new pop.
 
         Raises `ReceiptHandleExpired`, `PopsInFlight`.
         """
@@ -238,7 +239,7 @@ class PopTable:
         if pop is None:
             raise self.expired(group, topic, handle, 1 << handle.offset - handle.start)
         if pop.parent is None:
-            self.check_room(group)
+            self.check_quota(group)
         now_ms = self._clock.now_ms()
         moved = self.in_flight.move(pop, handle.offset, pop_ms=now_ms, due_ms=now_ms + invisible_ms)
         moved.client_id = None
@@ -247,15 +248,17 @@ class PopTable:
         return moved
 
     def release(self, pop: Pop) -> bool:
-        """Make the messages of an orderly pop visible; return whether the queue can be popped again."""
+        """Make the messages of an orderly pop visible. Return whether the queue can be popped again."""
         self._note(partial(self._journal.note_released, pop))
         return self.in_flight.release(pop)
 
     def expired(self, group: str, topic: str, handle: ReceiptHandle, bits: int) -> ReceiptHandleExpired:
-        """Return the error for a handle that holds nothing any more."""
+        """Return the error for a receipt handle that is no longer valid."""
         offsets = offsets_in(bits, handle.start)
         late_ms = self._clock.now_ms() - handle.expires_ms
-        why = f"its time was over {late_ms} ms ago" if late_ms >= 0 else "its time was changed, or the group was reset"
+        why = "its invisible time was changed, or the group was reset"
+        if late_ms >= 0:
+            why = f"its invisible time ended {late_ms} ms ago"
         return ReceiptHandleExpired(
             f"the receipt handle of {'offset' if len(offsets) == 1 else 'offsets'} {', '.join(map(str, offsets[:32]))}"
             f" in queue {handle.queue_id} of topic {topic} is no longer valid for group {group}: {why}"
@@ -268,12 +271,12 @@ class PopTable:
 
 
 def _first_from(committed: int) -> int:
-    """Return where pops begin. A client may commit a negative offset, which the journal cannot hold."""
+    """Return the offset at which pops begin. The journal has no negative offsets, and a client may commit one."""
     return max(0, committed)
 
 
 def check_handle(handle: ReceiptHandle, queue_id: int, offset: int) -> None:
-    """Raise `InvalidReceiptHandle` if a handle belongs to another message, or to none."""
+    """Raise `InvalidReceiptHandle` if a handle belongs to another message, or to no message."""
     if (handle.queue_id, handle.offset) != (queue_id, offset):
         raise InvalidReceiptHandle(
             f"queueId={queue_id}, offset={offset}, but the receipt handle {handle.encode()!r} belongs to offset"

@@ -1,4 +1,4 @@
-"""Waiting pops. A message wakes one pop, which takes all available messages. Then the next one is woken.
+"""Waiting pops. A message resumes one pop of each group, which takes all available messages; then the next resumes.
 
 `LongPolls` keeps the waiting pops, expires them, and drops the pops of closed connections.
 """
@@ -20,7 +20,7 @@ _ANY_QUEUE = -1
 
 
 class PopWaiting:
-    """The waiting pops of all connections, by topic and group, in order of their arrival."""
+    """The waiting pops of all connections, by topic and group, in the order of their arrival."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class PopWaiting:
         self._run_soon = run_soon
         self._keys: dict[str, dict[str, None]] = {}  # topic, or retry topic -> keys of the groups that wait
         self._woken: dict[str, None] = {}  # keys for which there may be messages
-        self._is_going_on = False
+        self._is_scheduled = False  # whether `_answer_woken` will be called
 
     def park(
         self,
@@ -49,20 +49,20 @@ class PopWaiting:
     ) -> Later:
         """Keep a pop for at most `seconds`; return the future of its reply.
 
-        `resume` is called when there may be a message, and returns None to go on waiting; with True, it must return the
-        final reply. Raises `LimitReached` if the connection has too many waiting pulls and pops.
+        `resume(is_last)` is called when there may be a message. It returns the reply, or None to wait again. With True
+        it must return a reply. Raises `LimitReached` if the connection has too many waiting pulls and pops.
         """
         key = _key(group, topic)
         due = self._clock.monotonic() + seconds
 
-        def go_on() -> Reply | None:
+        def answer() -> Reply | None:
             return resume(self._long_polls.is_stopping or self._clock.monotonic() >= due)
 
-        later = self._long_polls.park(LongPoll(key, _ANY_QUEUE, wanted, go_on, Later(), peer), seconds)
+        later = self._long_polls.park(LongPoll(key, _ANY_QUEUE, wanted, answer, Later(), peer), seconds)
         for name in (topic, pop_retry_topic(group, topic)):
             self._keys.setdefault(name, {})[key] = None
             self._long_polls.listeners.setdefault(name, partial(self._arrived, name))
-        if not self._store.is_confirmed:  # a message may be stored and become readable without arriving once more
+        if not self._store.is_confirmed:  # a stored message becomes readable later, without another call of listeners
             self._store.when_confirmed(partial(self._wake, key))
         return later
 
@@ -88,25 +88,25 @@ class PopWaiting:
 
     def _wake(self, key: str) -> None:
         self._woken[key] = None
-        self._go_on_soon()
+        self._answer_soon()
 
-    def _go_on_soon(self) -> None:
-        if not self._is_going_on:
-            self._is_going_on = True
-            self._run_soon(self._go_on)
+    def _answer_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._run_soon(self._answer_woken)
 
-    def _go_on(self) -> None:
-        """Answer pops until one of each woken group finds nothing; after 1 ms, let other requests run."""
-        self._is_going_on = False
+    def _answer_woken(self) -> None:
+        """Answer waiting pops of each woken group until a pop finds nothing. Stop after 1 ms and run again soon."""
+        self._is_scheduled = False
         end = self._clock.monotonic() + SLICE_SECONDS
         while self._woken:
             key = next(iter(self._woken))
             if not self._long_polls.answer_first(key, _ANY_QUEUE):
                 del self._woken[key]
             if self._clock.monotonic() >= end:
-                self._go_on_soon()
+                self._answer_soon()
                 return
 
 
 def _key(group: str, topic: str) -> str:
-    return f"{topic}@{group}"  # no name of a topic has this character, so it is no topic that is pulled
+    return f"{topic}@{group}"  # topic names have no `@`, so the key differs from the topics of waiting pulls

@@ -1,4 +1,4 @@
-"""Makes messages visible again whose invisible time is over: as copies in the pop retry topic, or as dead letters.
+"""Redelivers messages whose invisible time is over: as copies in the pop retry topic, or as dead letters.
 
 Source: RocketMQ 5.3.3, PopReviveService.
 """
@@ -27,9 +27,9 @@ COPY_MS = 30_000  # longest wait until a copy is flushed and replicated; then th
 
 
 class Redelivery:
-    """Redelivers the messages of pops that are due. A message is copied first, then noted as finished.
+    """Redelivers the messages of pops that are due. A message is copied first, then recorded as finished.
 
-    A crash between the two repeats the copy.
+    After a crash between both steps the message is copied again.
     """
 
     def __init__(self, state: SharedState, table: PopTable, waiting: PopWaiting) -> None:
@@ -46,9 +46,10 @@ class Redelivery:
         self._fetching = Fetching(state.cold_reads, table.alarm)
 
     def step(self) -> float | None:
-        """Take pops that are due, for about 1 ms; return the seconds until the next call, None if nothing is in flight.
+        """Handle pops that are due, for about 1 ms. Return the seconds until the next call.
 
-        Raises `StoreNotWritable`; the messages stay in flight, and the step is run again.
+        Return None if no message is in flight, or if records must be loaded first. Raises `StoreNotWritable`; the
+        messages are still in flight, and the step must be called again.
         """
         table = self._table
         end = self._clock.monotonic() + SLICE_SECONDS
@@ -56,7 +57,7 @@ class Redelivery:
             if pop.is_orderly:
                 if table.release(pop):
                     self._waiting.wake(pop.queue.group, pop.queue.topic)
-            elif self._is_worked_on(pop, now_ms):
+            elif self._is_renewed(pop, now_ms):
                 table.in_flight.prolong(pop, now_ms + RENEWED_MS)
             elif self._lacks(pop):
                 return None  # the alarm rings when the records are loaded
@@ -67,11 +68,11 @@ class Redelivery:
         due_ms = table.in_flight.next_due_ms()
         return None if due_ms is None else max(0, due_ms - self._clock.now_ms()) / 1000
 
-    def _is_worked_on(self, pop: Pop, now_ms: int) -> bool:
+    def _is_renewed(self, pop: Pop, now_ms: int) -> bool:
         if pop.client_id is None or now_ms - pop.pop_ms >= LONGEST_RENEWED_MS:
             return False
         group = self._connections.consumers(pop.queue.group)
-        # A member whose connection is younger than the pop may not have got the messages.
+        # If the member has connected again since the pop, the response with the messages may be lost.
         return group is not None and any(
             member.client_id == pop.client_id and member.since_ms <= pop.pop_ms for member in group.members
         )
@@ -83,7 +84,7 @@ class Redelivery:
         return self._fetching.is_under_way or self._fetching.lacks(self._store.reading.to_load(*where))
 
     def _redeliver(self, pop: Pop) -> None:
-        """Store a copy of each message of a pop that is due. The messages are finished once the copies are safe."""
+        """Store copies of a pop's messages, which are finished once the copies are flushed and replicated."""
         bits = pop.leased
         copies = []
         for offset in pop.leased_offsets():
@@ -105,7 +106,7 @@ class Redelivery:
             self._table.finish(pop, bits)
 
     def _message(self, pop: Pop, offset: int) -> StoredMessage | None:
-        """Return a message that is due; None if it is damaged, or retention has deleted it."""
+        """Return a popped message; None if it is damaged, or retention has deleted it."""
         queue = pop.queue
         try:
             message = self._store.message(queue.topic, queue.queue_id, offset)
@@ -152,7 +153,7 @@ class Redelivery:
     def _put(self, copy: StoredMessage) -> None:
         try:
             self._put_message.put(copy)
-        except MessageRefused:  # its properties were so long that those of the copy are too long
+        except MessageRefused:  # the properties exceed the limit with the copy's own: leave those out
             properties = copy.properties
             for name in (Property.FIRST_POP_TIME, Property.ORIGIN_MESSAGE_ID, Property.RETRY_TOPIC):
                 properties.pop(name, None)

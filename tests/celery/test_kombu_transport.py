@@ -18,7 +18,7 @@ from pyromq.celery.rocketmq_channel import MAX_UNLIMITED
 from pyromq.celery.rocketmq_connection import RocketConnection
 from pyromq.celery.task_feed import WAIT_SECONDS
 from pyromq.clock import SystemClock
-from pyromq.errors import IllegalMessage, UsageError
+from pyromq.errors import IllegalMessage, IllegalName, UsageError
 from pyromq.net.connection_config import TlsConfig
 from pyromq.testing import BlockingCluster
 
@@ -130,6 +130,12 @@ def test_an_expired_message_is_dropped(connection):
     assert connection.channel().basic_get("tasks").decode() == "fresh"
 
 
+def test_a_worker_receives_an_expired_task_to_revoke_it(connection):
+    publish(connection, "stale", headers={"expires": "2020-01-01T00:00:00"}, expiration=0.001)
+    time.sleep(0.002)
+    assert connection.channel().basic_get("tasks").decode() == "stale"
+
+
 def test_text_is_stored_as_text(cluster, connection):
     publish(connection, {"name": "Zoë"})
     with SimpleConsumer("looking", cluster.namesrv, config=FIRST) as looking:
@@ -217,6 +223,25 @@ def test_a_reply_waits_for_the_connection_that_reads_it(connect):
     wait_until(lambda: (message := queue(reading.channel()).get(no_ack=True)) and message.decode() == "direct")
 
 
+def test_a_reply_without_acknowledgement_comes_again(connect):
+    queue = Queue("reply-4", auto_delete=True, durable=False)
+    channel = connect().channel()
+    queue(channel).declare()
+    for number in (1, 2):
+        Producer(connect()).publish(number, routing_key="reply-4", delivery_mode=1)
+    receiving = Receiving(connect(), queue)
+    receiving.until(2)
+    receiving.messages[1].ack()
+    receiving.messages[0].requeue()
+    message = queue(channel).get()
+    assert (message.decode(), message.delivery_info["redelivered"]) == (1, True)
+    channel.close()
+    message = queue(connect().channel()).get()
+    assert message.decode() == 1
+    message.ack()
+    assert queue(connect().channel()).get() is None
+
+
 def test_replies_without_a_reader_are_limited(connect, monkeypatch):
     monkeypatch.setattr("pyromq.celery.process_queues.MAX_KEPT", 3)
     connection = connect()
@@ -227,7 +252,7 @@ def test_replies_without_a_reader_are_limited(connect, monkeypatch):
     Producer(connection).publish("last", routing_key="behind", delivery_mode=1)
     queues = connection.transport.process_queues
     wait_until(lambda: queues.take("behind") is not None)
-    assert [json.loads(queues.take("full")["body"]) for _ in range(3)] == [2, 3, 4]
+    assert [json.loads(queues.take("full").raw["body"]) for _ in range(3)] == [2, 3, 4]
     assert queues.take("full") is None
 
 
@@ -296,6 +321,18 @@ def test_a_body_of_another_sender_becomes_a_dead_letter(cluster, connection):
 def test_a_body_that_is_too_large_is_refused_with_advice(connection):
     with pytest.raises(IllegalMessage, match=r"queue 'tasks': .* 4194304 .*; set task_compression='gzip'"):
         publish(connection, "x" * (4 << 20))
+    with pytest.raises(IllegalMessage, match=r"exchange '': .* 4194304 .*; set result_compression='gzip'"):
+        Producer(connection).publish("x" * (4 << 20), routing_key="reply", delivery_mode=1)
+
+
+def test_the_name_of_a_queue_leaves_room_for_the_group_s_retry_topic(connect):
+    longest = "q" * 113
+    publish(connect(), "x", longest)
+    assert Receiving(connect(), Queue(longest)).until(1) == ["x"]
+    with pytest.raises(IllegalName, match="group celery has at most 113 characters; choose a shorter name"):
+        publish(connect(), "x", longest + "q")
+    with pytest.raises(IllegalName, match="group shopkeepers has at most 108 characters"):
+        publish(connect(group="shopkeepers"), "x", longest)
 
 
 def test_messages_are_found_by_the_task_s_id_and_name(cluster, connection):

@@ -25,6 +25,12 @@ logger = logger_of(__name__)
 
 MAX_KEPT = 10_000  # limit of messages in a queue without a consumer: about 10 MB of usual results
 
+
+class OwnMessage(NamedTuple):
+    raw: dict[str, Any]  # kombu's message
+    born_ms: int
+
+
 Arrived = Callable[[], None]  # a consumer's callback: the queue has one message more
 
 
@@ -45,7 +51,7 @@ class _Binding(NamedTuple):
 @dataclass(slots=True)
 class _Queue:
     is_auto_deleted: bool
-    messages: deque[tuple[dict[str, Any], int]] = field(default_factory=deque)  # payload, born ms
+    messages: deque[OwnMessage] = field(default_factory=deque)
     consumers: list[Arrived] = field(default_factory=list)
     is_full: bool = False
 
@@ -98,15 +104,24 @@ class ProcessQueues:
         if is_over:
             self.delete(queue)
 
-    def take(self, queue: str) -> dict[str, Any] | None:
+    def take(self, queue: str) -> OwnMessage | None:
         """Return the next message of a queue that has not expired; None if there is none."""
         with self._lock:
             found = self._queues.get(queue)
             while found is not None and found.messages:
-                raw, born_ms = found.messages.popleft()
-                if not is_expired(raw, born_ms):
-                    return raw
+                message = found.messages.popleft()
+                if not is_expired(message.raw, message.born_ms):
+                    return message
         return None
+
+    def restore(self, queue: str, message: OwnMessage) -> None:
+        """Make a taken message the first of its queue again. Does nothing if the queue was deleted."""
+        with self._lock:
+            if (found := self._queues.get(queue)) is not None:
+                message.raw["properties"]["delivery_info"]["redelivered"] = True
+                found.messages.appendleft(message)
+                for arrived in found.consumers:
+                    arrived()
 
     def delete(self, queue: str) -> None:
         """Delete a queue with its messages. Exchanges without queues are read no more."""
@@ -142,7 +157,7 @@ class ProcessQueues:
             if not queue.is_full:
                 logger.warning("queue %s is not consumed: of its messages the last %d are kept", name, MAX_KEPT)
             queue.is_full = True
-        queue.messages.append((raw, born_ms))
+        queue.messages.append(OwnMessage(raw, born_ms))
         for arrived in queue.consumers:
             arrived()
 

@@ -15,7 +15,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from pyromq.celery.inbox import Inbox
-from pyromq.celery.process_queues import Arrived, ProcessQueues
+from pyromq.celery.process_queues import Arrived, OwnMessage, ProcessQueues
 from pyromq.celery.queue_names import exchange_topic, queue_topic
 from pyromq.celery.rocketmq_connection import RocketConnection
 from pyromq.celery.task_feed import TaskFeed
@@ -66,6 +66,7 @@ class RocketChannel(virtual.Channel):
         self._arrived: dict[str, Arrived] = {}  # by consumed queue of this process
         self._no_ack: set[str] = set()
         self._received: dict[str, StoredMessage] = {}  # by delivery tag
+        self._taken: dict[str, tuple[str, OwnMessage]] = {}  # of queues of this process, by delivery tag
         self._waiting: dict[str, deque[StoredMessage]] = {}  # messages of each queue without a callback yet
         self._is_delivering = False  # while True, the delivered message is in neither `_waiting` nor `qos`
         self._count = 0
@@ -124,21 +125,25 @@ class RocketChannel(virtual.Channel):
         now_ms = time.time() * 1000
         latest_ms = int(now_ms + self.rocketmq.max_delay * 1000)
         stored = Message(
-            queue_topic(queue, priority),
+            self.rocketmq.queue_topic(queue, priority),
             msgspec.json.encode(message),
             tags=_word(message["headers"].get("task")),
             keys=_word(message["headers"].get("id") or message["properties"].get("correlation_id")) or (),
             deliver_at=min(deliver_at, latest_ms) if deliver_at is not None and deliver_at > now_ms else None,
         )
-        try:
-            self.rocketmq.send(stored)
-        except IllegalMessage as error:
-            advice = "set task_compression='gzip', or keep the data elsewhere and send its key"
-            raise IllegalMessage(f"message for queue {queue!r}: {error}; {advice}") from None
+        self._send(stored, f"queue {queue!r}", setting="task_compression")
 
     def _broadcast(self, exchange: str, message: dict[str, Any]) -> None:
         self.rocketmq.create_topic(exchange_topic(exchange), queues=1)
-        self.rocketmq.send(Message(exchange_topic(exchange), msgspec.json.encode(message)))
+        stored = Message(exchange_topic(exchange), msgspec.json.encode(message))
+        self._send(stored, f"exchange {exchange!r}", setting="result_compression")
+
+    def _send(self, message: Message, target: str, *, setting: str) -> None:
+        try:
+            self.rocketmq.send(message)
+        except IllegalMessage as error:
+            advice = f"set {setting}='gzip', or keep the data elsewhere and send its key"
+            raise IllegalMessage(f"message for {target}: {error}; {advice}") from None
 
     def _step(self, queue: str, message: dict[str, Any]) -> int:
         """Return the priority of a message for this queue, rounded to a priority that has its own topic."""
@@ -161,9 +166,9 @@ class RocketChannel(virtual.Channel):
             self._own.declare(queue, is_auto_deleted=auto_delete, rocketmq=self.rocketmq)
             return
         steps = self.rocketmq.priority_steps if arguments.get("x-max-priority") else (0,)
-        self.connection.known_queues[queue] = steps
         for step in steps:
-            self.rocketmq.create_topic(queue_topic(queue, step))
+            self.rocketmq.create_topic(self.rocketmq.queue_topic(queue, step))
+        self.connection.known_queues[queue] = steps
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: Any, queue: str) -> None:
         if queue in self._own:
@@ -171,11 +176,20 @@ class RocketChannel(virtual.Channel):
 
     def _deliver_own(self, queue: str) -> bool:
         """Run the callback for the next message of a queue of this process, if it is consumed here."""
-        if self.closed or queue not in self._active_queues or (raw := self._own.take(queue)) is None:
+        if self.closed or queue not in self._active_queues or (raw := self._take_own(queue)) is None:
             return False
-        raw["properties"]["delivery_tag"] = self._next_delivery_tag()
+        if queue in self._no_ack:
+            self.end_task(raw["properties"]["delivery_tag"])
         self.connection._deliver(raw, queue)
         return True
+
+    def _take_own(self, queue: str) -> dict[str, Any] | None:
+        """Return the next message of a queue of this process, which is restored unless it is acknowledged."""
+        if (message := self._own.take(queue)) is None:
+            return None
+        tag = message.raw["properties"]["delivery_tag"] = self._next_delivery_tag()
+        self._taken[tag] = queue, message
+        return message.raw
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
@@ -262,7 +276,7 @@ class RocketChannel(virtual.Channel):
         if raw is None:
             self._tasks.dead_letter(message, "the body is no message of kombu")
             return None
-        if is_expired(raw, message.born_ms):
+        if is_expired(raw, message.born_ms) and not raw["headers"].get("expires"):  # a worker revokes expired tasks
             self._tasks.ack(message)
             return None
         due_ms = eta_ms(raw)
@@ -279,9 +293,8 @@ class RocketChannel(virtual.Channel):
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         """Return one message without waiting. Raises `Empty`."""
         if queue in self._own:
-            if (own := self._own.take(queue)) is None:
+            if (own := self._take_own(queue)) is None:
                 raise Empty
-            own["properties"]["delivery_tag"] = self._next_delivery_tag()
             return own
         topics = self._topics_of(queue)
         while (message := self._tasks.get(topics)) is not None:
@@ -296,7 +309,8 @@ class RocketChannel(virtual.Channel):
         return message
 
     def end_task(self, delivery_tag: str) -> None:
-        """Acknowledge a message at the broker."""
+        """Acknowledge a message."""
+        self._taken.pop(delivery_tag, None)
         message = self._received.pop(delivery_tag, None)
         if message is None or os.getpid() != self._pid:
             return
@@ -306,7 +320,9 @@ class RocketChannel(virtual.Channel):
             logger.warning("message %s is acknowledged too late and comes again: %s", message.message_id, error)
 
     def reject_task(self, delivery_tag: str, *, requeue: bool) -> None:
-        """Make a message visible again, or with `requeue` False a dead letter."""
+        """Make a message visible again, or with `requeue` False a dead letter. A reply never becomes a dead letter."""
+        if (taken := self._taken.pop(delivery_tag, None)) is not None and requeue:
+            self._own.restore(*taken)
         message = self._received.pop(delivery_tag, None)
         if message is None or os.getpid() != self._pid:
             return
@@ -316,6 +332,8 @@ class RocketChannel(virtual.Channel):
             self._tasks.dead_letter(message, "rejected")
 
     def _restore(self, message: Any) -> None:
+        if (taken := self._taken.pop(message.delivery_tag, None)) is not None:
+            self._own.restore(*taken)
         if (stored := self._received.pop(message.delivery_tag, None)) is not None and os.getpid() == self._pid:
             self._tasks.give_back(stored)
 

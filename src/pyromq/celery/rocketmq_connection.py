@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyromq.celery.broadcast_reader import BroadcastReader
+from pyromq.celery.queue_names import queue_topic
 from pyromq.client.blocking.admin import Admin
 from pyromq.client.blocking.producers import Producer
 from pyromq.client.client_config import ConsumeFrom, ConsumerConfig, ProducerConfig
 from pyromq.client.consumer.pop.async_simple_consumer import AsyncSimpleConsumer
-from pyromq.errors import AlreadyExists, TopicNotFound, UsageError
+from pyromq.errors import AlreadyExists, IllegalName, TopicNotFound, UsageError
 from pyromq.message import Message
+from pyromq.names import MAX_TOPIC_LENGTH, pop_retry_topic
 from pyromq.net.connection_config import ConnectionConfig, TlsConfig
 
 DEFAULT_PORT = 9876
@@ -92,6 +94,17 @@ class RocketConnection:
         self.open()
         assert self._producer is not None, "open() has made it"
         self._producer.send(message)
+
+    def queue_topic(self, queue: str, priority: int) -> str:
+        """Return the topic of a queue's messages of one priority. Raises `IllegalName` if the group cannot pop it."""
+        topic = queue_topic(queue, priority)
+        room = MAX_TOPIC_LENGTH - len(pop_retry_topic(self.full_name(self.group), self.full_name("")))
+        if len(topic) > room:
+            raise IllegalName(
+                f"queue {queue!r} would be topic {topic!r}: a topic of group {self.full_name(self.group)} has at most"
+                f" {room} characters; choose a shorter name"
+            )
+        return topic
 
     def create_topic(self, topic: str, queues: int | None = None) -> None:
         """Create a topic at every broker, unless it exists."""

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """release_check.py [PYTHON...]: everything that must hold before a release, and its files in dist/.
 
-The version is the same everywhere. The archive of sources builds without network, twice to the same bytes. Wheels are
-built and tried for each Python, and a wheel of plain Python for the rest. Their descriptions are valid. A bill of
-materials (CycloneDX) lists what an installation with all extras brings, and every licence is a permissive one.
+The version is the same everywhere, and the names that it promises to keep are recorded. The archive of sources builds
+without network, twice to the same bytes. Wheels are built and tried for each Python, and a wheel of plain Python for
+the rest. Their descriptions are valid. A bill of materials (CycloneDX) lists what an installation with all extras
+brings, and every licence is a permissive one.
 """
 
 import hashlib
@@ -23,6 +24,8 @@ EXTRAS = "cli,console,metrics,failover,grpc,celery,codecs,otel,lake,spark,demo"
 
 def main(pythons):
     version = one_version()
+    call(sys.executable, "-m", "tests.documentation.promised_names", "--check", cwd=ROOT)
+    say("names that this version promises to keep: recorded")
     make_wheels.main(pythons)
     (archive,) = DIST.glob("*.tar.gz")
     builds_alike_without_network(archive)

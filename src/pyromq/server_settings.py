@@ -17,6 +17,9 @@ from typing import Any
 
 from pyromq.errors import UsageError
 from pyromq.excerpt import excerpt
+from pyromq.logs import logger_of
+
+logger = logger_of(__name__)
 
 
 class Change(Enum):
@@ -64,6 +67,7 @@ class Setting:
     write: Callable[[Any], str] = _write
     field: str = ""
     component: str = ""  # field of the server's configuration that has the declaring class; empty: the configuration
+    old_names: tuple[str, ...] = ()  # names in files of the previous minor version; they work, with a warning
 
     @property
     def called(self) -> str:
@@ -101,12 +105,13 @@ def check_ranges(config: Any, whose: str = "") -> None:
 
 
 def settings_by_name(config: type, **components: type) -> dict[str, Setting]:
-    """Return the settings of a server and of its components, by their names in properties files."""
+    """Return the settings of a server and of its components, by their names in properties files, old ones too."""
     return {
-        each.name: replace(each, component=component)
+        name: replace(each, component=component)
         for component, kind in {"": config, **components}.items()
         for each in settings_of(kind).values()
         if each.name
+        for name in (each.name, *each.old_names)
     }
 
 
@@ -119,6 +124,8 @@ def read_settings(settings: Mapping[str, Setting], properties: Mapping[str, str]
     for name, text in properties.items():
         if name in settings:
             each = settings[name]
+            if name != each.name:
+                logger.warning("setting %s is now called %s; the old name ends with the next version", name, each.name)
             try:
                 values.setdefault(each.component, {})[each.field] = each.read(text.strip())
             except ValueError as error:
@@ -129,7 +136,11 @@ def read_settings(settings: Mapping[str, Setting], properties: Mapping[str, str]
 def write_settings(settings: Mapping[str, Setting], components: Mapping[str, object]) -> dict[str, str]:
     """Return the settings of a server's components as properties, by name.
 
-    Settings with value None are left out.
+    Old names and settings with value None are left out.
     """
-    values = {name: (each, getattr(components[each.component], each.field)) for name, each in settings.items()}
+    values = {
+        name: (each, getattr(components[each.component], each.field))
+        for name, each in settings.items()
+        if name == each.name
+    }
     return {name: each.write(value) for name, (each, value) in values.items() if value is not None}

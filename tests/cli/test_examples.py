@@ -36,7 +36,15 @@ STAYING_LINES = {
     "pyromq consume orders -g billing -c 100 -o json",
     "pyromq receive orders -g billing --ack --follow -f '%r %k %v\\n'",
 }
-USING_UP = {"create", "delete", "cancel", "commit", "rollback", "redrive"}  # need what they name anew each time
+USING_UP = {
+    "create",
+    "delete",
+    "cancel",
+    "commit",
+    "rollback",
+    "redrive",
+    "receive",
+}  # need what they name anew each time
 TOPICS = ("orders", "audit", "%DLQ%billing", "%RETRY%billing")
 GROUPS = ("billing", "audit")
 

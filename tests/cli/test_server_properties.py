@@ -1,3 +1,4 @@
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pyromq.cli.server_properties import (
     shared_name_server_settings,
 )
 from pyromq.errors import UsageError
+from pyromq.server_settings import read_settings, setting, settings_by_name, write_settings
 from pyromq.store.store_config import StoreConfig
 
 SOURCE = Path("broker.conf")
@@ -85,3 +87,28 @@ def test_file_that_cannot_be_read_is_named(tmp_path):
 
     with pytest.raises(UsageError, match=r"settings file .*latin cannot be read"):
         read_properties(path)
+
+
+@dataclass(frozen=True)
+class LimitsConfig:
+    members: int = setting(10, "maxMembers", old_names=("memberLimit", "mostMembers"))
+
+
+LIMITS = settings_by_name(LimitsConfig)
+
+
+def test_an_old_name_of_a_setting_works_with_a_warning(caplog):
+    assert read_settings(LIMITS, {"mostMembers": "7"}) == {"": {"members": 7}}
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "mostMembers" in record.getMessage()
+    assert "maxMembers" in record.getMessage()
+
+
+def test_the_name_of_a_setting_works_without_a_warning(caplog):
+    assert read_settings(LIMITS, {"maxMembers": "7"}) == {"": {"members": 7}}
+    assert not caplog.records
+
+
+def test_settings_are_written_by_their_new_names():
+    assert write_settings(LIMITS, {"": LimitsConfig(7)}) == {"maxMembers": "7"}

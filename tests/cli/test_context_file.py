@@ -63,6 +63,11 @@ def test_files_are_kept_by_their_whole_path_and_secrets_where_they_are(cli, tmp_
     assert (refused.code, "contexts hold no secrets" in refused.err) == (2, True)
 
 
+def test_an_empty_name_is_refused(cli):
+    refused = cli("context", "set", "")
+    assert (refused.code, "the name of the context is empty" in refused.err) == (2, True)
+
+
 def test_a_name_that_is_none_is_told_what_there_is(cli):
     cli("context", "set", "here", "-n", "127.0.0.1:1")
     for arguments in (["--context", "her", "topic", "list"], ["context", "use", "her"], ["context", "show", "her"]):

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from pyromq.cli.times import read_duration
+
 UNLIMITED = 1 << 31  # from here on help does not show the upper limit: no user reaches it
 
 
@@ -37,12 +39,25 @@ class WholeNumber(click.IntRange):
 
 
 class Seconds(click.FloatRange):
-    """Type of a time in seconds from `least` to `most`, also fractions."""
+    """Type of a time from `least` to `most` seconds: a number of seconds, or a duration, for example `1.5m`."""
 
     name = "seconds"
 
+    def __init__(self, least: float, most: float) -> None:
+        super().__init__(least, most)
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value) if isinstance(value, int | float) else read_duration(value)
+        except click.BadParameter as error:
+            self.fail(error.message, param, ctx)
+        if not self.least <= seconds <= self.most:
+            self.fail(f"{value} is out of range; write {self._describe_range()} seconds", param, ctx)
+        return seconds
+
     def _describe_range(self) -> str:  # the text that click shows in help
-        return f"{self.min:,} to {self.max:,}"
+        return f"{self.least:,} to {self.most:,}"
 
 
 class Folder(click.Path):

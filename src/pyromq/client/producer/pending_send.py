@@ -294,7 +294,7 @@ def _check_keys(message: Message) -> None:
         if type(key) is not str and not isinstance(key, str):
             raise _wrong("one of keys", key, "keys must be texts")
         if " " in key:
-            raise _wrong("one of keys", key, "a space separates keys: write `_`, or give several keys")
+            raise IllegalMessage(f"key {key!r:.80} has a space, which separates keys: write `_`, or give several keys")
 
 
 def _check_numbers(message: Message, config: ProducerConfig) -> None:

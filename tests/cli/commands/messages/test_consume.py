@@ -321,6 +321,13 @@ def test_tags_that_hardly_match_are_warned_of(cli, served):
     assert shown.err.startswith("warning: 'a b' has the tag 'a b', with ' ' in it")
 
 
+def test_a_single_bar_in_tags_is_warned_of(cli, served):
+    cli("send", "consume-bar", "x", "--tags", "a")
+    shown = cli("consume", "consume-bar", *ALL, "--tags", "a|b")
+    assert (shown.lines, shown.code) == ([], 0)
+    assert "warning: a single | in 'a|b' is part of a tag; two tags are written `a || b`" in shown.err
+
+
 def test_an_expression_over_properties_chooses(cli, served):
     for price in (5, 17, 18):
         cli("send", "consume-priced", str(price), "--property", f"price={price}")

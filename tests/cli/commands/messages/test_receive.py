@@ -26,12 +26,15 @@ def test_count_format_tags_and_groups(cli, served):
     send(cli, "receive-several", "1", "2", "3")
     assert cli("receive", "receive-several", "-g", "three", "-c", "3", "--ack", "-f", "%q:%v;").out == "0:1;0:2;0:3;"
     assert cli("receive", "receive-several", "-g", "other", "-c", "2").lines == ["1", "2"]
-    assert cli("receive", "receive-several", "-g", "tagged", "--tags", "x", "--wait", "0").code == 1
+    assert cli("receive", "receive-several", "-g", "tagged", "--tags", "x", "--wait", "0s").code == 1
 
 
 def test_wrong_words_are_named(cli, served):
     assert "Missing option '-g'" in cli("receive", "receive-none").err
-    assert "0.5" in cli("receive", "receive-none", "-g", "g", "--invisible", "0.5").err
+    for text in ("0.5", "0", "1w"):
+        refused = cli("receive", "receive-none", "-g", "g", "--invisible", text)
+        assert f"{text} is out of range; write 1 to 43,200 seconds" in refused.err
+    assert "'1 min' is not a duration; write 90s, 10m" in cli("receive", "x", "-g", "g", "--wait", "1 min").err
     assert cli("receive", "receive-none", "-g", "g").err.startswith("error: No topic route info")
     assert cli("receive", "receive-none", "-g", "g", "--sql", "a >").code == 2
 

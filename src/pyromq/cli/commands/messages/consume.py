@@ -165,6 +165,10 @@ def consume(topic: str, start: Start, until: int | None, namesrv: str, output: s
 def _warn_of_odd_tags(tags: str) -> None:
     if looks_like_sql(tags):
         return  # the consumer warns
+    if "|" in tags.replace("||", ""):
+        click.echo(
+            f"warning: a single | in '{escaped(tags)}' is part of a tag; two tags are written `a || b`", err=True
+        )
     try:
         check_tag_words(tags)
     except SubscriptionParseFailed as error:

@@ -2,11 +2,15 @@
 
 import asyncio
 
+import grpc
+import hpack
 import pytest
-from tests.proxy.calls import message, subscription
+from tests.proxy.calls import PREFIX, message, subscription
+from tests.proxy.http2.peer import HEADERS, grpc_message, raw_frame
 
 from pyromq.errors import BrokerError, MQError
 from pyromq.proxy.consumer_commands import MAX_PENDING_COMMANDS
+from pyromq.proxy.http2 import frames
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
 
@@ -98,3 +102,36 @@ async def test_a_client_whose_stream_has_ended_cannot_be_asked(admin, stream):
 
     with pytest.raises(BrokerError, match="Telemetry"):
         await admin.members.running("billing", CLIENT)
+
+
+REFUSED = {
+    "settings of neither producer nor consumer": service.TelemetryCommand(settings=proto.Settings()),
+    "too large": service.TelemetryCommand(
+        thread_stack_trace=service.ThreadStackTrace(thread_stack_trace="x" * 600_000)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_client_whose_command_is_refused_has_no_stream(proxy, stream, name):
+    await stream.write(REFUSED[name])
+    with pytest.raises(grpc.aio.AioRpcError):
+        await stream.read()
+
+    (client,) = proxy._accounts.clients()
+    assert client.stream is None
+
+
+async def test_settings_of_a_stream_that_is_reset_at_once_leave_no_stream(proxy, admin):
+    settings = service.TelemetryCommand(settings=subscription("billing", "orders", proto.PUSH_CONSUMER))
+    fields = dict(HEADERS) | {":path": PREFIX + "Telemetry", "x-mq-client-id": CLIENT}
+    _, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    writer.write(frames.PREFACE + raw_frame(4, 0, 0) + raw_frame(1, 4, 1, hpack.Encoder().encode(fields.items())))
+    writer.write(raw_frame(0, 0, 1, grpc_message(settings.SerializeToString())) + raw_frame(3, 0, 1, bytes(4)))
+
+    async with asyncio.timeout(5):
+        while not (clients := list(proxy._accounts.clients())):
+            await asyncio.sleep(0.005)
+    assert clients[0].stream is None
+    writer.close()
+    await writer.wait_closed()

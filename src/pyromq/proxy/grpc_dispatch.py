@@ -195,11 +195,11 @@ class GrpcDispatch:
         try:
             command = TelemetryCommand.FromString(message)
         except DecodeError:
-            self._fail(caller.stream, GrpcCode.INVALID_ARGUMENT, "the message is no TelemetryCommand")
+            self._fail_telemetry(caller, GrpcCode.INVALID_ARGUMENT, "the message is no TelemetryCommand")
             return
         handled = self._commands.get(caller.stream, 0)
         if handled >= MAX_COMMANDS:
-            self._fail(caller.stream, GrpcCode.RESOURCE_EXHAUSTED, f"more than {MAX_COMMANDS} commands at once")
+            self._fail_telemetry(caller, GrpcCode.RESOURCE_EXHAUSTED, f"more than {MAX_COMMANDS} commands at once")
             return
         self._commands[caller.stream] = handled + 1
         self._tasks.start(self._handle_command(caller, command), name="telemetry")
@@ -208,14 +208,18 @@ class GrpcDispatch:
         try:
             await self._telemetry.handle(caller, command)
         except MQError as error:
-            self._fail(caller.stream, GrpcCode.INVALID_ARGUMENT, str(error))
+            self._fail_telemetry(caller, GrpcCode.INVALID_ARGUMENT, str(error))
         except Exception:
             logger.exception(_FAILED, caller.stream.path, caller.stream.peer)
-            self._fail(caller.stream, GrpcCode.INTERNAL, FAILURE)
+            self._fail_telemetry(caller, GrpcCode.INTERNAL, FAILURE)
         finally:
             left = self._commands[caller.stream] = self._commands[caller.stream] - 1
             if not left:
                 del self._commands[caller.stream]
+
+    def _fail_telemetry(self, caller: Caller, code: GrpcCode, text: str) -> None:
+        self._fail(caller.stream, code, text)
+        self._telemetry.ended(caller)
 
     def _reply(self, stream: GrpcStream, answer: Any) -> None:
         self.counts[stream.path, answer.status.code] += 1

@@ -29,7 +29,8 @@ class TelemetryService:
         settings = command.settings
         client = caller.access.clients.register(caller.client_id)
         caller.access.clients.keep_settings(client, command.ByteSize())
-        client.stream = caller.stream  # replaces an older stream of the client
+        if caller.stream.is_open:
+            client.stream = caller.stream  # replaces an older stream of the client
         if settings.HasField("publishing"):
             topics = _checked_topics([each.name for each in settings.publishing.topics])
             client.kind, client.topics = proto.PRODUCER, frozenset(topics)

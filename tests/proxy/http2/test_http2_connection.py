@@ -122,8 +122,10 @@ async def test_a_stream_ends_at_a_refused_message_even_if_its_answers_are_not_ta
     peer.exchange()
     peer.client.increment_flow_control_window(1000, number)
     peer.exchange()
+    peer.ours.connection_lost(None)
 
     assert received == [b"first"]
+    assert peer.handler.ended == [number]
     assert peer.answer(number)[1]["grpc-status"] == str(int(code))
 
 

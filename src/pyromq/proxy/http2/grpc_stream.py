@@ -36,13 +36,13 @@ def prefixed(message: bytes) -> bytes:
     return PREFIX.pack(0, len(message)) + message
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class GrpcStream:
     """A call between its header fields and its status.
 
     `half_closed` is called when the client has sent everything; `message` is then the request of a unary call. For
-    other calls the handler sets `received`, which is called with each message. `ended` is called once if the client or
-    the network ends the call before `finish`.
+    other calls the handler sets `received`, which is called with each message. `ended` is called once if the client,
+    the network or a refused message ends the call before the handler does.
     """
 
     connection: Http2Connection
@@ -70,6 +70,11 @@ class GrpcStream:
     _outgoing: list[bytes | memoryview] = field(default_factory=list)
     _ending: bytes | None = None  # header block of the trailers, after the outgoing messages
     _room: asyncio.Future[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages can be sent: the call has no status yet."""
+        return not self.is_closed and self._ending is None
 
     @property
     def peer(self) -> str:
@@ -136,9 +141,9 @@ class GrpcStream:
             return True
         compressed, length = PREFIX.unpack_from(self.buffer)
         if compressed:
-            self.finish(GrpcCode.UNIMPLEMENTED, "compressed messages are not supported: send identity encoding")
+            self._refuse(GrpcCode.UNIMPLEMENTED, "compressed messages are not supported: send identity encoding")
         elif length > self.max_bytes:
-            self.finish(GrpcCode.RESOURCE_EXHAUSTED, f"a request of {length} bytes; the limit is {self.max_bytes}")
+            self._refuse(GrpcCode.RESOURCE_EXHAUSTED, f"a request of {length} bytes; the limit is {self.max_bytes}")
         else:
             self.need = length + PREFIX.size
             try:
@@ -149,19 +154,19 @@ class GrpcStream:
                     self.open_window(self.need - len(self.buffer))
             except LimitReached as error:
                 self.need = 0
-                self.finish(GrpcCode.RESOURCE_EXHAUSTED, str(error))
+                self._refuse(GrpcCode.RESOURCE_EXHAUSTED, str(error))
         return self.need > 0
 
     def _pass_on(self, message: bytes) -> None:
         if self.received is not None:
             if self.connection.is_over_share:
-                self.finish(GrpcCode.RESOURCE_EXHAUSTED, "the answers are not read")
+                self._refuse(GrpcCode.RESOURCE_EXHAUSTED, "the answers are not read")
                 return
             self.received(message)
             if self.window_in < STREAM_WINDOW // 2:
                 self.open_window(STREAM_WINDOW)
         elif self.message is not None:
-            self.finish(GrpcCode.INVALID_ARGUMENT, "the call has more than one request")
+            self._refuse(GrpcCode.INVALID_ARGUMENT, "the call has more than one request")
         else:
             self.message = message
             self.connection.keep(self, len(message) * WORK_COPIES, in_work=True)
@@ -172,7 +177,7 @@ class GrpcStream:
             return
         self.is_half_closed = True
         if self.buffer:
-            self.finish(GrpcCode.INVALID_ARGUMENT, "the last message is incomplete")
+            self._refuse(GrpcCode.INVALID_ARGUMENT, "the last message is incomplete")
         elif self.half_closed is not None:
             self.half_closed()
 
@@ -189,7 +194,7 @@ class GrpcStream:
         else:  # the call may be open for days
             is_late = bool(self.buffer) and now - self._begun_at > REQUEST_SECONDS
         if is_late and not self.is_half_closed:
-            self.finish(GrpcCode.DEADLINE_EXCEEDED, f"the request did not arrive within {REQUEST_SECONDS:g} s")
+            self._refuse(GrpcCode.DEADLINE_EXCEEDED, f"the request did not arrive within {REQUEST_SECONDS:g} s")
 
     # -- messages to the client
 
@@ -199,7 +204,7 @@ class GrpcStream:
 
     def send_prefixed(self, part: bytes, *, is_last: bool = False) -> None:
         """Send messages that have their prefixes already; after the last ones, the status OK."""
-        if not self.is_closed and self._ending is None:
+        if self.is_open:
             self._outgoing.append(part)
             self.unsent += len(part)
             if is_last:
@@ -212,7 +217,7 @@ class GrpcStream:
 
     def finish(self, code: GrpcCode = GrpcCode.OK, text: str = "") -> None:
         """End the call with a status, behind its messages. Without effect on a call that has ended."""
-        if not self.is_closed and self._ending is None:
+        if self.is_open:
             # Without messages, the response's header fields and its status are one block.
             self._ending = (b"" if self._is_started else RESPONSE_BLOCK) + trailers_block(code, text)
             self.pump()
@@ -280,8 +285,17 @@ class GrpcStream:
     def abandon(self) -> None:
         """End a call that the client or the network has ended."""
         self._close()
-        if self.ended is not None:
-            self.ended()
+        self._call_ended()
+
+    def _refuse(self, code: GrpcCode, text: str) -> None:
+        """Finish a call because of its messages."""
+        self.finish(code, text)
+        self._call_ended()
+
+    def _call_ended(self) -> None:
+        ended, self.ended = self.ended, None
+        if ended is not None:
+            ended()
 
     def _close(self) -> None:
         self.is_closed = True

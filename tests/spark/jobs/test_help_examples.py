@@ -4,6 +4,7 @@ import shlex
 import shutil
 
 import pytest
+from tests.cli.json_fields import check_fields
 from tests.spark.serving import cluster_in_thread
 
 from pyromq import Admin, Message, Producer
@@ -63,3 +64,5 @@ def test_examples_work(line, folder, namesrv, other, monkeypatch, tmp_path, caps
     if words[1] in ENDLESS and "--once" not in words:
         words.append("--once")
     assert run(words) == 0, capsys.readouterr().err
+    if "json" in words:
+        check_fields(words[:2], [capsys.readouterr().out])

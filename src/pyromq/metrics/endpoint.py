@@ -18,6 +18,7 @@ from pyromq.metrics.config import MetricsConfig
 from pyromq.metrics.exposition import CONTENT_TYPE, Exposition, Family, MetricKind, Source
 from pyromq.net.listening import listen_failure
 from pyromq.net.tasks import Tasks
+from pyromq.net.tls.transport import release_transport
 from pyromq.platforms import platform
 from pyromq.slow_work import SlowWork
 from pyromq.store.disk import LOCAL_DISK
@@ -135,6 +136,7 @@ class MetricsEndpoint:
             self._asking.pop(writer, None)
             self._answered.pop(writer, None)
             writer.transport.abort()
+            release_transport(writer.transport)
 
     async def _answer(self, head: bytes) -> _Answer:
         line = head.partition(b"\r\n")[0].split(b" ")

@@ -1,4 +1,4 @@
-"""Lets the work for a message happen once, by marks of done work in a database of the application."""
+"""Runs the work for each message once, with marks of finished work in a database of the application."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pyromq.errors import UsageError
 from pyromq.message import StoredMessage
 
 WEEK_SECONDS = 7 * 24 * 3600
-MOST_KEY = 255  # characters of a key
-CLEANING_SECONDS = 3600.0  # between two deletions of old marks
-CLAIM_SECONDS = 60.0
+MOST_KEY = 255  # limit of a key's characters: size of the column `message_key`
+CLEANING_SECONDS = 3600.0  # interval of deletions of old marks
+CLAIM_SECONDS = 60.0  # default time that work may take with Redis before another process may repeat it
 
 _PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 _TABLE = """\
@@ -34,12 +34,12 @@ _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del
 
 
 class Once:
-    """Lets the work for a message happen once in a consumer group, although messages are delivered at least once.
+    """Runs the work for a message once in a consumer group, although messages are delivered at least once.
 
-    `store` keeps a mark for each done message. It is one of:
+    `store` keeps a mark for each finished message. A store is one of:
 
     - a function that returns a DB-API connection to SQLite or PostgreSQL. Work on this connection and its mark are one
-      transaction, so the work happens exactly once. Each thread has a connection; do not commit on it.
+      transaction, so the work happens exactly once. Each thread has a connection; the application must not commit.
     - a client of Redis, `redis.Redis`. The mark is written after the work. The work is repeated if its process dies
       before the mark is written, or if the work takes longer than `claim_seconds`.
 
@@ -75,11 +75,10 @@ class Once:
             )
 
     def __call__(self, message: StoredMessage) -> AbstractContextManager[Any]:
-        """Return a context in which the work for a message is done. It gives the connection, or the client of Redis;
-        None if the work is done already.
+        """Return a context for the work. Its value is the connection or Redis client, or None for finished work.
 
-        An exception in the context removes the mark, so a redelivered message is worked on again. Raises `UsageError`
-        for an invalid key, `RetryLater` while another process works on this message, and the errors of the store.
+        An exception in the context removes the mark, so the work is repeated after the redelivery. Raises `UsageError`
+        for an invalid key, `RetryLater` while another process works on the message, and the errors of the store.
         """
         key = self._key(message)
         if not isinstance(key, str) or not 1 <= len(key) <= MOST_KEY or "\0" in key:
@@ -90,13 +89,13 @@ class Once:
         return self._marks.work(key)
 
     def close(self) -> None:
-        """Close the database connections of all threads. A client of Redis stays open."""
+        """Close the database connections of all threads. A Redis client is not closed."""
         if isinstance(self._marks, _DatabaseMarks):
             self._marks.close()
 
 
 class _DatabaseMarks:
-    """Marks in the table `pyromq_done` of an SQL database, in the transaction of the work."""
+    """Marks in the table `pyromq_done` of an SQL database, written in the transaction of the work."""
 
     def __init__(self, connect: Callable[[], Any], group: str, window_seconds: float, clock: Clock) -> None:
         self._connect = connect
@@ -143,7 +142,7 @@ class _DatabaseMarks:
                 )
             if getattr(connection, "autocommit", False) is True:
                 raise UsageError(
-                    "the database connection has autocommit=True; switch it off, so that work and mark are one"
+                    "the database connection has autocommit=True; switch it off: work and mark must be one transaction"
                 )
             self._make_table(connection)
             found = self._threads.found = connection, _PLACEHOLDERS[style]
@@ -152,7 +151,7 @@ class _DatabaseMarks:
     def _make_table(self, connection: Any) -> None:
         try:
             self._run(connection, _TABLE)
-        except Exception:  # noqa: BLE001  drivers have their own errors; in PostgreSQL, two connections that create a table at once
+        except Exception:  # noqa: BLE001  in PostgreSQL, one of two connections that create a table fails, with the driver's error
             connection.rollback()
             self._run(connection, _TABLE)
         self._run(connection, _INDEX)
@@ -165,7 +164,7 @@ class _DatabaseMarks:
             connection.commit()
 
     def _roll_back(self, connection: Any) -> None:
-        """Undo the work and its mark; a connection that cannot is closed, and the next work opens another."""
+        """Undo the work and its mark. A failing connection is closed, and the next work opens another connection."""
         try:
             connection.rollback()
         except Exception:  # noqa: BLE001  the first error is raised
@@ -195,7 +194,7 @@ class _RedisMarks:
     def work(self, key: str) -> Iterator[Any]:
         name, claim = f"pyromq:done:{self._group}:{key}", uuid4().hex
         if not self._client.set(name, claim, nx=True, px=self._claim_ms):
-            if self._client.get(name) not in (_DONE, _DONE.decode()):  # a client may decode answers
+            if self._client.get(name) not in (_DONE, _DONE.decode()):  # a client may decode its replies
                 raise RetryLater(f"the work for {key} is in progress in another process", delay_level=3)
             yield None
             return

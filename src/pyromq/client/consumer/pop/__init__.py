@@ -1,1 +1,1 @@
-"""Consumption message by message (pop): a message is invisible to the group while it is worked on."""
+"""Pop consumption: a received message is invisible to the group for a time, and acknowledged by itself."""

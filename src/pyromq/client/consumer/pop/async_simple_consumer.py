@@ -1,6 +1,6 @@
 """The async simple consumer: the application receives messages, and acknowledges each message by itself.
 
-Receiving never waits inside a pop: it pops, and if there is nothing, waits for a notification and pops again. So a
+A pop never waits at the broker. If a pop finds no message, the consumer waits for a notification and pops again. So a
 cancelled receive leaves no message invisible, and one receive can wait for several topics and brokers.
 """
 
@@ -36,9 +36,9 @@ from pyromq.remoting.headers.pop_headers import MAX_INVISIBLE_SECONDS, MAX_POPPE
 
 logger = logger_of(__name__)
 
-# Pause after a notification without a message to pop, for example if other members were faster: it doubles.
+# Pause after a notification without a message to pop, for example if another member was faster. Each pause doubles.
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
-LONGEST_WAIT = 15.0  # limit of one wait at brokers: new brokers of a topic are found after it
+LONGEST_WAIT = 15.0  # limit of one wait for a notification: then the consumer looks for new brokers of its topics
 
 
 @checked
@@ -61,7 +61,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
     `namesrv` is as for `AsyncProducer`. The fields of `ConsumerConfig` up to `orderly` are used, except fields
     about pulls, positions and offsets; `ConsumeFrom.TIME` is refused. Methods raise `Unavailable` if no broker answers
     within `ConsumerConfig.timeout`, a `BrokerError` if a broker refuses, `NotRunning` before start and after close.
-    Damaged messages are logged, counted and not received; in the end they become dead letters.
+    Damaged messages are logged, counted and not returned; after the group's retries they become dead letters.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
         self._clock = clock = clock or SystemClock()
         self._topics: dict[str, tuple[Wanted, Callable[[bytes], Any] | None, int]] = {}
         self._turn = 0
-        self._is_refused = False  # whether the last pop was refused; logged once
+        self._is_refused = False  # whether the last pop was refused; a refusal is logged once
         self.damaged_count = 0  # damaged records received since the start, also repeatedly
         nothing = ConsumerInternals(config, {}, self._entry, dict, dict, lambda offsets: None, lambda: None)
         self._status = ConsumerStatusProcessor(nothing, clock, names)
@@ -103,7 +103,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
         hooks = ConsumeHooks(config.hooks, group, lambda: self._cluster.client_id, clock=clock)
         self._held = HeldMessages(group, self._requests, hooks if config.hooks else None, clock)
         self._filters = [hook for hook in config.hooks if isinstance(hook, FilterMessageHook)]
-        # pops without an answer, and requests that make the messages of cancelled pops visible
+        # pops without a response, and requests that make the messages of cancelled pops visible
         self._popping: set[asyncio.Future[Any]] = set()
 
     @property
@@ -112,10 +112,10 @@ class AsyncSimpleConsumer(AsyncLifespan):
         return self._cluster.client_id
 
     def subscribe(self, topic: str, *, tags: str = "*", sql: str | None = None, type: Any = None) -> None:
-        """Receive the topic's messages with these tags (`*`, `a`, `a || b`), or those that match the expression `sql`.
+        """Receive the topic's messages with these tags (`*`, `a`, `a || b`), or messages that match `sql`.
 
-        Call before or after the start. With a `type`, `message.value` is the body as a value of that type. Messages
-        whose body does not fit become dead letters, with the reason.
+        May be called before or after the start. With a `type`, `message.value` is the body as a value of the type. A
+        message whose body is no such value becomes a dead letter, with the reason.
         """
         topic = self._names.checked_topic(topic)
         read = None if type is None else json_reader(type)
@@ -137,8 +137,8 @@ class AsyncSimpleConsumer(AsyncLifespan):
     async def close(self) -> None:
         """Leave the group and close the connections. Idempotent.
 
-        Received messages with `renew` that are not acknowledged are visible again, and so are those of a receive that
-        is cancelled by closing. Other messages become visible when their invisible time is over.
+        Unacknowledged messages that were received with `renew` become visible now, as do messages of a receive that
+        this call cancels. Other messages become visible when their invisible time ends.
         """
         if not self._cluster.running:
             return
@@ -164,8 +164,8 @@ class AsyncSimpleConsumer(AsyncLifespan):
 
         The default wait is `ConsumerConfig.long_poll_seconds`. Each message is invisible for `invisible_seconds`, 1 s
         to 12 hours. With `renew`, the client prolongs this time until the message is acknowledged, changed or made a
-        dead letter, as long as the program lives. `topics` names some of the subscribed topics: the first one with
-        messages is received. Without it, topics and brokers take turns.
+        dead letter, or the program ends. `topics` names some of the subscribed topics, in the order in which they are
+        tried. Without `topics`, each receive begins at the next topic or broker.
         """
         self._cluster.check_running()
         _check_range("max_count", max_count, 1, 1 << 31)
@@ -182,7 +182,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
             began = self._clock.monotonic()
             arrived = await self._arrival(places, left)
             if arrived or self._clock.monotonic() - began < pause:
-                # Other members were faster, or the broker does not wait: without a pause this would be a busy loop.
+                # Another member was faster, or the broker does not wait. Without a pause this would be a busy loop.
                 if pause > FIRST_PAUSE:
                     await self._clock.sleep(min(pause, max(0.0, deadline - self._clock.monotonic())))
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -190,13 +190,13 @@ class AsyncSimpleConsumer(AsyncLifespan):
     async def ack(self, messages: StoredMessage | Iterable[StoredMessage]) -> None:
         """Acknowledge one received message or several: they are consumed.
 
-        Raises `ReceiptHandleExpired` if a message's invisible time is over and the message was handed out again; of
-        several messages, the others are acknowledged.
+        Raises `ReceiptHandleExpired` if a message's invisible time is over and the message was redelivered. Then all
+        other messages of the call are acknowledged.
         """
-        done = _several(messages)
-        await asyncio.gather(*map(self._held.end, done))
-        await self._requests.ack(done)
-        for message in done:
+        acked = _received(messages)
+        await asyncio.gather(*map(self._held.end, acked))
+        await self._requests.ack(acked)
+        for message in acked:
             self._held.report(message, ConsumeStatus.CONSUMED)
 
     async def change_invisible_duration(self, message: StoredMessage, seconds: float) -> None:
@@ -204,7 +204,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
 
         The message gets a new receipt handle. Raises `ReceiptHandleExpired` as `ack` does.
         """
-        _several(message)
+        _received(message)
         _check_range("seconds", seconds, 0.0, MAX_INVISIBLE_SECONDS)
         await self._held.end(message)
         message.receipt_handle = await self._requests.change(message, int(seconds * 1000))
@@ -213,14 +213,17 @@ class AsyncSimpleConsumer(AsyncLifespan):
 
     async def dead_letter(self, message: StoredMessage, reason: str = "") -> None:
         """Make a received message a dead letter of the group now, and acknowledge it."""
-        _several(message)
+        _received(message)
         await self._held.end(message)
         await self._send_back.give_back(message, message.queue, TO_DEAD_LETTERS, reason)
         await self._requests.ack([message])
         self._held.report(message, ConsumeStatus.DEAD_LETTERED)
 
     async def _places(self, topics: Sequence[str] | None) -> list[PopPlace]:
-        """Return the places to pop from, in the order in which they are tried. Raises `TopicNotFound` for none."""
+        """Return the places to pop from, in the order in which they are tried.
+
+        Raises `UsageError` without a subscription, and `TopicNotFound` or `Unavailable` without a place.
+        """
         chosen = list(self._topics) if topics is None else [self._known(topic) for topic in topics]
         if not chosen:
             raise UsageError(f"consumer of group {self.group} has no topics: subscribe to one first")
@@ -247,7 +250,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
     async def _first_of(
         self, places: list[PopPlace], count: int, invisible_ms: int, *, renew: bool
     ) -> list[StoredMessage]:
-        """Return messages of the first place that has some. Brokers out of reach are skipped if another one answers."""
+        """Return messages of the first place that has messages. Raises `Unavailable` if no broker answers."""
         failure: Unavailable | None = None
         failed = 0
         for place in places:
@@ -265,7 +268,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
             if popped.damaged:
                 self.damaged_count += popped.damaged
                 logger.error("group %s: %d damaged messages in %s", self.group, popped.damaged, place.topic)
-            if messages := await self._sifted(place.topic, popped.messages):
+            if messages := await self._accepted(place.topic, popped.messages):
                 self._held.add(messages, invisible_ms=invisible_ms, renew=renew)
                 self._status.rates.tally(place.topic).pull(len(messages), 0.0)
                 return messages
@@ -274,7 +277,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
         return []
 
     async def _pop(self, place: PopPlace, count: int, invisible_ms: int) -> Popped:
-        """Pop. If this is cancelled, the messages become visible again as soon as the broker has answered."""
+        """Pop. After a cancellation, the messages become visible again as soon as the broker has answered."""
         wanted = self._topics[place.topic][0] if place.topic in self._topics else wanted_by("*", None)
         init_mode = FIRST if self.config.consume_from is ConsumeFrom.FIRST else END
         work = self._requests.pop(place, count, wanted, invisible_ms=invisible_ms, init_mode=init_mode)
@@ -284,23 +287,26 @@ class AsyncSimpleConsumer(AsyncLifespan):
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(self._abandoned)
+            task.add_done_callback(self._make_visible)
             raise
 
-    def _abandoned(self, task: asyncio.Task[Popped]) -> None:
-        if not task.cancelled() and task.exception() is None and self._cluster.running:
-            for message in task.result().messages:
-                returned = asyncio.ensure_future(self._requests.change(message, 0))
-                self._popping.add(returned)
-                returned.add_done_callback(self._popping.discard)
+    def _make_visible(self, popped: asyncio.Task[Popped]) -> None:
+        if not popped.cancelled() and popped.exception() is None and self._cluster.running:
+            for message in popped.result().messages:
+                change = asyncio.ensure_future(self._requests.change(message, 0))
+                self._popping.add(change)
+                change.add_done_callback(self._popping.discard)
 
-    async def _sifted(self, topic: str, messages: list[StoredMessage]) -> list[StoredMessage]:
-        """Return the wanted messages. Others are acknowledged; messages that cannot be read become dead letters."""
+    async def _accepted(self, topic: str, messages: list[StoredMessage]) -> list[StoredMessage]:
+        """Return the messages for the application.
+
+        Messages that the subscription or a filter refuses are acknowledged. Unreadable messages become dead letters.
+        """
         if topic not in self._topics:
             return messages
         wanted, read, _ = self._topics[topic]
         left = messages
-        if wanted.accepts_code is not None:  # the broker compares only hashes of tags, so other tags may match
+        if wanted.accepts_code is not None:  # the broker compares hashes of tags, and other tags may have the same hash
             left = [message for message in left if wanted.accepts_tag(message.tags)]
         if self._filters and left:
             left = filtered(self._filters, self.group, left)
@@ -315,7 +321,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
         return [message for message in left if id(message) not in refused]
 
     def _unfit(self, message: StoredMessage, read: Callable[[bytes], Any] | None) -> str:
-        """Decode the body if its topic has a type. Return why that is not possible, "" if it is."""
+        """Decode the body if its topic has a type. Return the reason if the body cannot be decoded, else ""."""
         message.max_body_bytes = self.config.max_body_bytes
         try:
             if read is not None:
@@ -327,7 +333,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
         return ""
 
     async def _arrival(self, places: list[PopPlace], wait_seconds: float) -> bool:
-        """Wait until a place has a message. Return False if none has within the time."""
+        """Wait until a place has a message. Return False after `wait_seconds`, or `LONGEST_WAIT`."""
         seconds = min(wait_seconds, LONGEST_WAIT)
         waits = [asyncio.ensure_future(self._requests.arrival(place, seconds)) for place in places]
         try:
@@ -361,8 +367,8 @@ class AsyncSimpleConsumer(AsyncLifespan):
         )
 
 
-def _several(messages: StoredMessage | Iterable[StoredMessage]) -> list[StoredMessage]:
-    """Return one message or several as a list. Raises `UsageError` if this consumer has not received one of them."""
+def _received(messages: StoredMessage | Iterable[StoredMessage]) -> list[StoredMessage]:
+    """Return one message or several as a list. Raises `UsageError` for a message without a receipt handle."""
     found = [messages] if isinstance(messages, StoredMessage) else list(messages)
     for message in found:
         if not isinstance(message, StoredMessage) or message.receipt_handle is None:

@@ -1,4 +1,4 @@
-"""The messages that an application has received and not acknowledged: renewal of their invisible times, and hooks."""
+"""The received messages that are not acknowledged yet: renews their invisible times, and calls their hooks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pyromq.message import StoredMessage
 
 logger = logger_of(__name__)
 
-LOOK_SECONDS = 0.2  # interval of checks for renewals that are due: an invisible time is at least a second
+LOOK_SECONDS = 0.2  # interval of the checks for due renewals; the least invisible time is 1 s
 
 
 @dataclass(slots=True)
 class _Held:
-    """A message, the call of its hooks, and when its invisible time ends. `renew_ms` is 0 without renewal."""
+    """A message, the call of its hooks, and the end of its invisible time (monotonic). `renew_ms`: 0 for no renewal."""
 
     message: StoredMessage
     delivery: MessageDelivery | None
@@ -31,7 +31,7 @@ class _Held:
 
 
 class HeldMessages:
-    """Received messages that are not ended yet, by object. Only messages with hooks or with renewal are held."""
+    """The received messages without an outcome, by object id. Only messages with hooks or renewal are held."""
 
     def __init__(self, group: str, requests: PopRequests, hooks: ConsumeHooks | None, clock: Clock) -> None:
         self._group = group
@@ -41,7 +41,7 @@ class HeldMessages:
         self._held: dict[int, _Held] = {}
 
     def add(self, messages: Iterable[StoredMessage], *, invisible_ms: int, renew: bool) -> None:
-        """Call the hooks for received messages, and remember the messages if necessary."""
+        """Call the hooks for received messages, and hold the messages that need renewal or hooks."""
         if self._hooks is None and not renew:
             return
         ends_at = self._clock.monotonic() + invisible_ms / 1000
@@ -50,7 +50,7 @@ class HeldMessages:
             self._held[id(message)] = _Held(message, delivery, invisible_ms if renew else 0, ends_at)
 
     async def end(self, message: StoredMessage) -> None:
-        """Stop the renewal of a message. Returns after a running renewal, which changes the receipt handle."""
+        """Stop the renewal of a message. Wait for a running renewal, because it changes the receipt handle."""
         if (held := self._held.get(id(message))) is not None:
             held.renew_ms = 0
             if held.renewing is not None:
@@ -80,15 +80,15 @@ class HeldMessages:
                 self.report(held.message, ConsumeStatus.RETRIED)
 
     async def _renew(self, held: _Held) -> None:
-        asked_at = self._clock.monotonic()
+        began_at = self._clock.monotonic()
         try:
             held.message.receipt_handle = await self._requests.change(held.message, held.renew_ms)
-            held.ends_at = asked_at + held.renew_ms / 1000
+            held.ends_at = began_at + held.renew_ms / 1000
             held.is_failing = False
         except BrokerError as error:
             logger.warning("group %s: %s is not renewed: %s", self._group, held.message.message_id, error)
             held.renew_ms = 0
-        except MQError as error:  # tried again while the invisible time lasts
+        except MQError as error:  # `look` tries again until the invisible time ends
             if not held.is_failing:
                 logger.info("group %s: %s is not renewed now: %s", self._group, held.message.message_id, error)
             held.is_failing = True

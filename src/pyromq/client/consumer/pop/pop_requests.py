@@ -1,6 +1,6 @@
-"""The requests of pop consumption to one broker: pop, wait for a message, acknowledge, change the invisible time.
+"""Sends the requests of pop consumption: pop, wait for a message, acknowledge, change the invisible time.
 
-This module keeps no state. Source: RocketMQ 5.3.3, MQClientAPIImpl.popMessageAsync, ackMessageAsync.
+The module keeps no state. Source: RocketMQ 5.3.3, MQClientAPIImpl.popMessageAsync, ackMessageAsync.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pyromq.remoting.headers import (
 from pyromq.remoting.headers.pop_headers import MAX_POPPED, NOTHING_POPPED
 from pyromq.remoting.receipt_handle import PopInfos, ReceiptHandle, batch_acks, parse_receipt_handle
 
-FIRST, END = 0, 1  # where a group without committed offsets begins. Source: ConsumeInitMode
+FIRST, END = 0, 1  # the start of a group without committed offsets. Source: ConsumeInitMode
 ANY_QUEUE = -1
 
 _FULL = ResponseCode.POLLING_FULL
@@ -48,9 +48,9 @@ class PopPlace:
 
 @dataclass(frozen=True, slots=True)
 class Popped:
-    """Messages that a pop has handed out, each with its receipt handle, and the number of damaged records.
+    """The messages of a pop, each with its receipt handle, and the number of damaged records.
 
-    `refusal` is the broker's text if it hands out nothing because the group has too many pops in flight, or waiting.
+    `refusal` is the broker's text if it hands out no message because the group has too many unfinished or waiting pops.
     """
 
     messages: list[StoredMessage]
@@ -68,7 +68,7 @@ class PopRequests:
         self._timeout = timeout
 
     async def pop(self, place: PopPlace, count: int, wanted: Wanted, *, invisible_ms: int, init_mode: int) -> Popped:
-        """Take at most `count` messages, without waiting. They are invisible to the group for `invisible_ms`."""
+        """Pop at most `count` messages, without waiting. They are invisible to the group for `invisible_ms`."""
         header = PopMessage(
             consumer_group=self._group,
             topic=self._cluster.names.wrap(place.topic),
@@ -102,9 +102,9 @@ class PopRequests:
         return not response.code and response.header(NotificationResponse).has_message
 
     async def ack(self, messages: Iterable[StoredMessage]) -> None:
-        """Acknowledge messages. Raises an error after all have been tried, for example `ReceiptHandleExpired`.
+        """Acknowledge messages. Raises the first error, for example `ReceiptHandleExpired`, after all requests.
 
-        Of several messages, brokers of RocketMQ skip those that were handed out again, without an error.
+        In a batch of several messages, RocketMQ's brokers skip redelivered messages without an error.
         """
         by_place: dict[PopPlace, list[ReceiptHandle]] = {}
         for message in messages:
@@ -140,7 +140,7 @@ class PopRequests:
         response = await self._cluster.ask_master(place.queue, header, body, timeout=timeout, idempotent=True)
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise CodeNotSupported(
-                f"broker {place.broker_name} cannot hand out single messages (pop); pyromq and RocketMQ 5 can:"
+                f"broker {place.broker_name} has no pop consumption; brokers of pyromq and RocketMQ 5 have:"
                 " use Consumer or PullConsumer here"
             )
         return response
@@ -151,14 +151,14 @@ class PopRequests:
         for message in messages:
             message.receipt_handle = infos.handle(message).encode()
             message.reconsume_times = infos.attempts(message)
-            message.topic = place.topic  # also for a message from the retry topic
+            message.topic = place.topic  # messages of the retry topic have the subscribed topic, too
         return Popped(messages, damaged)
 
 
 def sound_records(raw: bytes, broker_name: str) -> tuple[list[StoredMessage], int]:
-    """Return the undamaged messages in the body of a pop, and the number of damaged ones.
+    """Return the undamaged messages in the body of a pop response, and the number of damaged messages.
 
-    Records behind an unreadable one are left out: the broker hands them out again.
+    Records after an unreadable record are left out, and the broker redelivers them.
     """
     try:
         return decode_all(raw, check_crc=True, broker_name=broker_name), 0

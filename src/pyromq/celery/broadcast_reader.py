@@ -1,6 +1,6 @@
-"""Reads the messages of an exchange for queues that belong to this process: remote control, events, replies.
+"""Reads the messages of an exchange for the queues of this process: remote control, events, replies.
 
-Each process reads the exchange's topic by itself, from the time of the first binding, without a group's offsets.
+Each process reads all messages of the exchange's topic since its first binding. No group has offsets in the topic.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ POLL_SECONDS = 1.0
 
 
 class BroadcastReader:
-    """The reader of one exchange's topic, which exists. `deliver(message)` is called in the reader's thread."""
+    """Reads the existing topic of one exchange. `deliver(message)` is called in the reader's thread."""
 
     def __init__(
         self, topic: str, namesrv: str, config: ConsumerConfig, deliver: Callable[[StoredMessage], None]
     ) -> None:
         self._deliver = deliver
         self._started_ms = int(time.time() * 1000)
-        self._added: set[MessageQueue] = set()  # queues of brokers that came later, or came back
+        self._added: set[MessageQueue] = set()  # queues of brokers that were registered after the start of this reader
         self._consumer = PullConsumer(TOOLS_GROUP, namesrv, config=config)
         self._consumer.start()
         try:
@@ -49,7 +49,7 @@ class BroadcastReader:
             self._thread.join()
 
     def _add(self, queues: list[MessageQueue]) -> None:
-        """Called in a thread when the topic's queues change. Queues of brokers that are away keep their positions."""
+        """Assign new queues of the topic. Queues of unregistered brokers are still assigned, at their positions."""
         assigned = self._consumer.assignment
         added = set(queues) - set(assigned)
         try:

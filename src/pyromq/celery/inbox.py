@@ -1,4 +1,4 @@
-"""Received messages on their way from the threads that receive them to the thread that runs kombu's callbacks."""
+"""Passes received messages from the receiving threads to the thread that runs kombu's callbacks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ Delivery = Callable[[], bool]  # runs the callback for a message; False if no ca
 
 
 class Inbox:
-    """Deliveries in order of arrival. `fileno` is readable while there may be one, for an event loop."""
+    """Deliveries in the order of their arrival. `fileno` is readable while there may be a delivery, for event loops."""
 
     def __init__(self) -> None:
         self._deliveries: deque[Delivery] = deque()
         self._arrived = threading.Condition()
-        self._readable: socket.socket | None = None  # made for an event loop; Windows can wait for no pipe
+        self._readable: socket.socket | None = (
+            None  # only for an event loop; not a pipe, as Windows cannot wait for pipes
+        )
         self._writable: socket.socket | None = None
 
     def fileno(self) -> int:
@@ -38,11 +40,11 @@ class Inbox:
 
     def _notify(self) -> None:
         if self._writable is not None and self._deliveries:
-            with suppress(BlockingIOError):  # full: it is readable anyway
+            with suppress(BlockingIOError):  # the socket is full, so it is readable
                 self._writable.send(b"\0")
 
     def take(self, timeout: float | None = 0.0) -> Delivery | None:
-        """Return the next delivery; None if there is none within `timeout` seconds (None: without limit)."""
+        """Return the next delivery; None if there is none within `timeout` seconds. None: no limit."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._deliveries, timeout)
             return self._deliveries.popleft() if self._deliveries else None

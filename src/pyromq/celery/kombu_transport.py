@@ -1,8 +1,8 @@
 """The transport of kombu on RocketMQ, for `broker_url="rocketmq://HOST:PORT"`.
 
-A durable queue is a topic (one more for each priority), which one group pops: a task is invisible while a worker has
-it. A queue that is exclusive, auto-deleted or expires belongs to one process, which reads its exchange's topic by
-itself. Bindings are known to the connection that declares them, as in all virtual transports of kombu.
+A durable queue is a topic, and another topic for each priority. All workers pop it as one group, and a task is
+invisible while a worker runs it. A queue that is exclusive, auto-deleted or expires belongs to one process, which reads
+the topic of the queue's exchange. A binding is valid in the connection that declares it, as in all virtual transports.
 """
 
 from __future__ import annotations

@@ -19,16 +19,16 @@ logger = logger_of(__name__)
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 15.0  # longest wait of one receive: new brokers are found after it
-GET_SECONDS = 0.02  # wait of `get`: a message that was given back is visible after about a millisecond
+WAIT_SECONDS = 15.0  # longest wait of one receive: then new brokers are found
+GET_SECONDS = 0.02  # wait of `get`: a message is visible about a millisecond after `give_back`
 PAUSE_SECONDS = 1.0  # pause after a failed receive
 
 
 class TaskFeed:
     """The received queues of one channel. `room()` is the number of messages that the channel may still receive.
 
-    `deliver(queue, message)` and `room()` are called in the feed's thread, which runs the consumer's event loop; other
-    methods block their thread. Unacknowledged messages stay invisible as long as the feed is open. Raises
+    `deliver(queue, message)` and `room()` are called in the feed's thread, which runs the consumer's event loop.
+    Methods block the calling thread. Unacknowledged messages are invisible while the feed is open. Raises
     `NoNameServer` if no name server can be reached.
     """
 
@@ -70,7 +70,7 @@ class TaskFeed:
         self._run(self._change(queue, []))
 
     def wake(self) -> None:
-        """Look for room again: a message was acknowledged, or the prefetch count was changed."""
+        """Call `room()` again, because a message was acknowledged or the prefetch count was changed."""
         self._loop.call_soon_threadsafe(self._changed.set)
 
     def get(self, topics: list[str]) -> StoredMessage | None:
@@ -79,7 +79,7 @@ class TaskFeed:
         return found[0] if found else None
 
     def ack(self, message: StoredMessage) -> None:
-        """Acknowledge a message. Raises `ReceiptHandleExpired` if it was handed out again."""
+        """Acknowledge a message. Raises `ReceiptHandleExpired` if the message was redelivered."""
         self._run(self._consumer.ack(message))
 
     def dead_letter(self, message: StoredMessage, reason: str) -> None:
@@ -91,10 +91,10 @@ class TaskFeed:
         try:
             self._run(self._consumer.change_invisible_duration(message, 0))
         except MQError as error:
-            logger.info("message %s comes again later: %s", message.message_id, error)
+            logger.info("message %s is redelivered later: %s", message.message_id, error)
 
     def close(self) -> None:
-        """Stop receiving. Messages that were not acknowledged become visible. Does nothing in a forked child."""
+        """Stop receiving. Unacknowledged messages become visible. Does nothing in a forked child."""
         atexit.unregister(self.close)
         if not self._thread.is_alive():
             return
@@ -113,7 +113,7 @@ class TaskFeed:
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result()
         except concurrent.futures.CancelledError:
-            raise NotRunning("the connection was closed meanwhile; open a new one") from None
+            raise NotRunning("the connection was closed during the call; open a new connection") from None
 
     def _begin(self) -> None:
         self._feeding = self._loop.create_task(self._feed())
@@ -181,11 +181,11 @@ class TaskFeed:
         if queue in self._topics:
             self._deliver(queue, message)
             return
-        with suppress(MQError):  # the message becomes visible after its time
+        with suppress(MQError):  # then the message becomes visible when its invisible time ends
             await self._consumer.change_invisible_duration(message, 0)
 
     def _in_order(self) -> list[str]:
-        """Return the topics of all queues: the highest priority first, queues of one priority by turns."""
+        """Return the topics of all queues, the highest priority first. In each call the next queue is the first."""
         queues = list(self._topics.values())
         if not queues:
             return []

@@ -1,4 +1,4 @@
-"""The payload of kombu's messages: what the transport reads in it."""
+"""Reads the payload of kombu's messages: ETA and expiration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyromq.message import StoredMessage
 
 
 def payload(message: StoredMessage) -> dict[str, Any] | None:
-    """Return the kombu message in a body; None for a body of another sender."""
+    """Return the kombu message in a body; None for a body that kombu has not made."""
     try:
         raw = message.json(dict)
         if isinstance(raw["properties"]["delivery_info"], dict) and isinstance(raw["headers"], dict):
@@ -34,7 +34,7 @@ def eta_ms(message: dict[str, Any]) -> int | None:
 
 
 def is_expired(message: dict[str, Any], born_ms: int) -> bool:
-    """Return whether a message's `expiration`, ms as text, is over."""
+    """Return whether a message has expired. `expiration` is a text of milliseconds since the message's birth."""
     try:
         return int(message["properties"]["expiration"]) + born_ms <= time.time() * 1000
     except (KeyError, TypeError, ValueError):

@@ -56,10 +56,10 @@ class Fetching:
         return self._loading is not None and not self._loading.done()
 
     @property
-    def is_in_vain(self) -> bool:
-        """Whether repeated loads did not keep the pages in memory.
+    def gave_up(self) -> bool:
+        """Whether the pages were evicted again after each of `MAX_ROUNDS` loads.
 
-        The task must then read the pages itself, and block.
+        The task must then read the pages itself, which blocks the event loop.
         """
         return self._rounds >= MAX_ROUNDS
 
@@ -68,13 +68,13 @@ class Fetching:
 
         Return False without pages, or after too many loads.
         """
-        if not pages or self.is_in_vain:
-            self.went_on()
+        if not pages or self.gave_up:
+            self.reset()
             return False
         self._rounds += 1
         self._loading = self._cold_reads.fetch(pages, self._alarm)
         return True
 
-    def went_on(self) -> None:
+    def reset(self) -> None:
         """Reset the count of loads. The task calls this when it has read its pages and continues."""
         self._rounds = 0

@@ -85,7 +85,7 @@ def fast_sends(state: SharedState) -> list[FastHandler]:
             version=lambda: topics.version if role.is_master else None,
             busy=topics.unsaved,
             parked=long_polls.parked,
-            arrived=long_polls.came,
+            arrived=long_polls.arrived_at,
             now_ms=state.clock.now_ms,
             store=state.store,
             writer_for=lambda: _reply_writer(state),

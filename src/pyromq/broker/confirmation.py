@@ -1,4 +1,4 @@
-"""Decides when a reply may confirm a request: once the commit log is confirmed up to the request's records.
+"""Holds each reply until the commit log is confirmed up to the request's records.
 
 With SYNC_FLUSH the log is confirmed up to the end of the last flush. With replication the log is confirmed up to the
 offset that the required replicas have. The replies of all processors wait here; replies to compiled sends wait in
@@ -179,7 +179,7 @@ class Confirmation:
     def when_kept(self, saved: Future[None]) -> Future[None]:
         """Return a future that completes when a changed table is on disk here and at all required replicas.
 
-        `saved` completes when the table is on disk here. Errors of either are the future's error.
+        `saved` completes when the table is on disk here. The first error is the future's error.
         """
         if self._rule is None or (when_stored := self._rule.when_stored) is None:
             return saved
@@ -256,9 +256,9 @@ class Confirmation:
     def when_safe(self, reply: Reply) -> Reply | Future[Reply]:
         """Return the reply itself, or a future that completes with the reply when the present commit log is confirmed.
 
-        If the log is not confirmed in time, the code is FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT; the request has been
-        carried out nevertheless. If the rule has no replica now, the reply does not wait for one: clients would repeat
-        the request for as long as no replica is there.
+        If the log is not confirmed in time, the code is FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT, although the request
+        was carried out. If the rule has no replica now, the reply does not wait for a replica. Otherwise clients would
+        repeat the request until a replica is connected.
         """
         if not self.is_needed:
             return reply
@@ -433,6 +433,6 @@ class PendingReplies:
         return self._clock.monotonic() - self._begun[0][0] if self._begun else 0.0
 
     def _drop_done(self) -> None:
-        """Drop completed futures from the front. Completed futures behind a pending one still count."""
+        """Drop completed futures from the front. Completed futures after a pending future still count."""
         while self._begun and self._begun[0][1].done():
             self._begun.popleft()

@@ -1,11 +1,12 @@
 """The modules of a broker, each made of the tables in `SharedState`.
 
-A module is one feature as the broker sees it: what is called, and when. A broker is a list of modules. Modules are
-entered in order and left in reverse order. A module knows neither its place in the list nor the other modules.
+A module is one feature: its processors, its background tasks, and the functions that the broker calls when it starts
+and stops. A broker is a list of modules, started in order and stopped in reverse order. A module has no reference to
+other modules.
 
-    load      in order: the store is open               stop      reverse: the port is open for the last time
+    load      in order: the store is open               stop      reverse: requests still arrive
     mend      in order: the port is open                close     reverse: no request arrives, no step runs
-    start     in order: requests arrive, no step ran    persist   reverse: the store is closed, all of it on disk
+    start     in order: requests arrive, no step ran    persist   reverse: the store is closed and flushed
 
 A follower calls neither `mend` nor `start` of a module that is for masters only, and runs none of its steps. When the
 follower becomes the master, it calls `lead` of all modules, then `mend` and `start` of these, and runs their steps.
@@ -76,8 +77,8 @@ Save = Callable[[], None]
 class Step:
     """A background task that runs in slices of a few milliseconds.
 
-    `act` runs one slice and returns the seconds until its next call. None means the next call is when the alarm rings;
-    never, without an alarm.
+    `act` runs one slice and returns the seconds until its next call. After None, `act` is called when the alarm rings,
+    or never without an alarm.
     """
 
     act: Callable[[], float | None]
@@ -108,9 +109,9 @@ async def _nothing_to_wait_for() -> None:
 class BrokerModule:
     """One feature of a broker. Each field may be left out.
 
-    If `load` raises an error, the broker does not start. `unsaved` returns a function that saves, in any thread, what
-    may be saved now, and None if nothing is new. `persist` saves the rest. If a save or `close` raises
-    `StoreNotWritable`, the other modules are saved nevertheless.
+    If `load` raises an error, the broker does not start. `unsaved` returns a function that saves unsaved state in any
+    thread, or None without unsaved state. `persist` saves all remaining state. If a save or `close` raises
+    `StoreNotWritable`, the other modules are still saved.
     """
 
     answerers: Sequence[object] = ()  # objects whose methods marked by `@answers` answer requests
@@ -188,7 +189,7 @@ def built_in(state: SharedState) -> BrokerModule:
             state.topics.persist()
             state.groups.persist()
         except StoreNotWritable as error:  # a full disk must not prevent reading of stored messages
-            logger.warning("%s; nothing is lost; the next change is refused unless the disk takes writes again", error)
+            logger.warning("%s; no data is lost; changes are refused until the disk can be written again", error)
 
     return BrokerModule(load=write)
 
@@ -283,7 +284,7 @@ def consuming(state: SharedState) -> BrokerModule:
         fast_path=fast_pulls(state, pulling),
         steps=[
             periodic(EXPIRE_PULLS_SECONDS, long_polls.expire),
-            Step(queue_locks.tell_refused, queue_locks.alarm),
+            Step(queue_locks.notify_refused, queue_locks.alarm),
             periodic(EXPIRE_LOCKS_SECONDS, queue_locks.expire),
         ],
         stop=stop,

@@ -1,6 +1,6 @@
-"""The only way into the commit log: every message is appended and counted here.
+"""Appends all messages of a broker to the commit log, and counts them.
 
-This module knows no requests or replies. After an append, a message has its offsets and its size.
+This module has no requests or replies. After an append, a message has its offsets and its size.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PutMessage:
         """
         try:
             self._store.append_batch(messages)
-        except MessageRefused:  # all together too large for one write, or one too large for a record; nothing is stored
+        except MessageRefused:  # the messages exceed one write, or a message exceeds a record; no message is stored
             return self._put_singly(messages)
         except StoreError as error:
             self._statistics.count_put_failed(len(messages))
@@ -97,7 +97,7 @@ class PutMessage:
         """Append `count` members of a batch, from number `first` on, without decoding them.
 
         Return None, with nothing stored, for unusual members: `put_batch` must append these. `spare_bytes` more bytes
-        fit behind the members into the same segment. Raises `MessageRefused`, `StoreNotWritable`.
+        fit after the members into the same segment. Raises `MessageRefused`, `StoreNotWritable`.
         """
         try:
             stored = self._store.batch_appends.append(
@@ -126,8 +126,8 @@ class PutMessage:
 def is_half(properties: Mapping[str, str], topic: str = "") -> bool:
     """Return whether a message for `topic` is a half message, by its transaction property.
 
-    In retry and dead-letter topics the property means nothing: clients before 4.6.1 leave it on copies of committed
-    messages that they send back.
+    In retry and dead-letter topics the property has no effect. Clients before 4.6.1 do not remove it from copies of
+    committed messages that they send back.
     """
     return properties.get(Property.TRANSACTION, "").lower() == "true" and not topic.startswith(_SENT_ON)
 

@@ -46,7 +46,7 @@ from pyromq.store.table_file import RunSoon, at_once
 
 
 class SharedState:
-    """The tables of one broker. Making them reads only the settings from disk; the other tables load later."""
+    """The tables of one broker. The constructor reads only the settings from disk; modules load the other tables."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class SharedState:
         self.run_soon = run_soon
         self.pops = PopTable(store, self.offsets, config.data / "pops", clock=clock, most_pops=limits.pops_in_flight)
         self.waiting_pops = PopWaiting(self.long_polls, store, clock, run_soon)
-        store.listen(self.long_polls.arrived, self.long_polls.came_together)
+        store.listen(self.long_polls.arrived, self.long_polls.arrived_together)
         self.statistics = statistics = Statistics(config.cluster, clock)
         self.queue_locks = QueueLocks(clock, most=limits.queue_locks)
         self.cold_reads = cold_reads = ColdReads(store.disk, clock)

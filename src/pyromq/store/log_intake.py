@@ -36,11 +36,11 @@ _MOST_LOST = 1 << 20
 class LogIntake:
     """Appends the bytes of a master's log to one store. Only the store's thread may use this object.
 
-    `came_together(topic, queue id, arrivals)` is called when compiled code has added several messages to one queue.
+    `arrived_together(topic, queue id, arrivals)` is called when compiled code has added several messages to one queue.
     """
 
     def __init__(self, log: CommitLog, queues: QueueTable, dispatcher: QueueDispatcher) -> None:
-        self.came_together: BatchListener | None = None
+        self.arrived_together: BatchListener | None = None
         self._log = log
         self._queues = queues
         self._dispatcher = dispatcher
@@ -73,9 +73,11 @@ class LogIntake:
         if self._ordinary is not None and log.memory is not None:
             before = self._ordinary.take(log, log.written_end, log.base + log.files.segment_bytes)
             for queue, start in before.items():
-                if self.came_together is not None and start < queue.max_offset:
+                if self.arrived_together is not None and start < queue.max_offset:
                     assert isinstance(queue, ConsumeQueue)
-                    self.came_together(queue.topic, queue.queue_id, partial(_arrivals, queue, start, queue.max_offset))
+                    self.arrived_together(
+                        queue.topic, queue.queue_id, partial(_arrivals, queue, start, queue.max_offset)
+                    )
         return True
 
     def _enter_next(self) -> bool:

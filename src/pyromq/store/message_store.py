@@ -252,14 +252,14 @@ class MessageStore:
 
     # -- writing
 
-    def listen(self, arrived: Callable[[StoredMessage, int], None], came_together: BatchListener) -> None:
+    def listen(self, arrived: Callable[[StoredMessage, int], None], arrived_together: BatchListener) -> None:
         """Register two listeners. `arrived(message, tags_code)` is called after each append of a message.
 
-        `came_together(topic, queue id, arrivals)` is called after each compiled append of a batch or of a master's
+        `arrived_together(topic, queue id, arrivals)` is called after each compiled append of a batch or of a master's
         bytes. Compiled sends call neither listener.
         """
         self._dispatcher.on_append = arrived
-        self.batch_appends.on_append = self._intake.came_together = came_together
+        self.batch_appends.on_append = self._intake.arrived_together = arrived_together
 
     def follow(self, topic: str, apply: Callable[[StoredMessage], None]) -> None:
         """Call `apply` with each record appended to an internal topic, before the append returns.

@@ -80,9 +80,9 @@ async def test_a_refused_member_is_told_once_when_the_queue_is_given_back(locks,
     locks.lock("g", "me", [FIRST, SECOND], asker=mine)
     locks.lock("g", "you", [FIRST, SECOND], asker=yours)
     locks.unlock("g", "me", [FIRST])
-    assert locks.tell_refused() == pytest.approx(60, abs=0.1)  # when the second one may be free
+    assert locks.notify_refused() == pytest.approx(60, abs=0.1)  # when the second one may be free
     assert (told(yours), told(mine)) == (1, 0)
-    locks.tell_refused()
+    locks.notify_refused()
     assert told(yours) == 0
 
 
@@ -92,7 +92,7 @@ async def test_a_refused_member_is_told_when_the_lock_of_a_dead_one_has_ended(lo
     locks.lock("g", "you", [FIRST], asker=yours)
     mine.close("killed")
     await clock.advance(locks.alarm.seconds_left)
-    assert locks.tell_refused() is None
+    assert locks.notify_refused() is None
     assert told(yours) == 1
 
 

@@ -339,7 +339,7 @@ async def test_names_and_expressions_too_long_to_be_kept_are_refused(caller, bro
 
 async def test_a_large_group_is_told_of_many_changes_at_once(config, clock, caller_to, monkeypatch):
     monkeypatch.setattr(connections, "MANY_MEMBERS", 3)
-    monkeypatch.setattr(connections, "TELLING_SLICE", 2)
+    monkeypatch.setattr(connections, "NOTIFY_SLICE", 2)
     async with Broker(config, clock) as broker:
         callers = [await caller_to(broker) for _ in range(8)]
         for number, caller in enumerate(callers):

@@ -279,7 +279,7 @@ def _producer(member: GroupMember) -> ProducerClient:
         remote_address=f"/{member.session.address}",  # as Java prints a socket address
         language=member.language,
         version=member.version,
-        last_update_ms=member.heard_ms,
+        last_update_ms=member.last_heartbeat_ms,
     )
 
 

@@ -77,7 +77,7 @@ class TopicProcessor:
 
         def known_to_name_servers(_: Future[None]) -> None:
             complete_when_saved(saved, Reply(), answered)
-            self._connections.tell_consumers(topic.name)
+            self._connections.notify_consumers(topic.name)
 
         self._announce(topic).add_done_callback(known_to_name_servers)
         return answered
@@ -121,7 +121,7 @@ class TopicProcessor:
             # The replicas know of the deletion before a queue is deleted. Otherwise the topic may come back.
             await self._note_deletion(name)
             if known is not None:
-                self._connections.begin_again(name, self._queues(known))
+                self._connections.reset_offsets(name, self._queues(known))
             noted = self._store.delete_topic(name)
             self._statistics.forget_topic(name)
             await completed(noted)

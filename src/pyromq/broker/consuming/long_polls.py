@@ -30,7 +30,7 @@ class LongPoll(msgspec.Struct, gc=False, eq=False):
     """A waiting pull of the connection `peer`.
 
     `wanted` is the pull's filter; `resume` reads the queue again and returns the final reply. A pop's `resume` returns
-    None if the pop goes on waiting.
+    None if the pop must wait again.
     """
 
     topic: str
@@ -43,7 +43,7 @@ class LongPoll(msgspec.Struct, gc=False, eq=False):
 
     @property
     def weight(self) -> int:
-        """The number of pulls as which this pull counts against the limit: a large filter takes memory too."""
+        """The weight of this pull against the limit, at least 1. It grows with the memory of the filter."""
         return 1 + self.wanted.weight
 
 
@@ -53,18 +53,18 @@ class _QueuePolls:
     Most pulls have the same filter, which is called once per message.
     """
 
-    __slots__ = ("asked", "by_code", "polls")
+    __slots__ = ("by_code", "others", "polls")
 
     def __init__(self) -> None:
         self.polls: dict[Filter, dict[LongPoll, None]] = {}
         self.by_code: dict[int, dict[Filter, None]] = {}  # tags code -> filters that accept it
-        self.asked: dict[Filter, None] = {}  # filters that must be called for every message
+        self.others: dict[Filter, None] = {}  # filters that must be called for every message
 
     def add(self, poll: LongPoll) -> None:
         polls = self.polls.get(poll.wanted)
         if polls is None:
             polls = self.polls[poll.wanted] = {}
-            for filters in self._places(poll.wanted):
+            for filters in self._tables_of(poll.wanted):
                 filters[poll.wanted] = None
         polls[poll] = None
 
@@ -79,7 +79,7 @@ class _QueuePolls:
         polls = self.polls.pop(wanted, None)
         if polls is None:
             return ()
-        for filters in self._places(wanted):
+        for filters in self._tables_of(wanted):
             filters.pop(wanted, None)
         for code in wanted.codes or ():
             if self.by_code.get(code) == {}:
@@ -87,14 +87,14 @@ class _QueuePolls:
         return polls
 
     def that_accept(self, tags_code: int) -> list[Filter]:
-        """Return the filters that accept this tags code, or that cannot decide by the code alone."""
-        found = [each for each in self.asked if (accepts := each.accepts_code) is None or accepts(tags_code)]
+        """Return the filters that accept this tags code, or that need the record to decide."""
+        found = [each for each in self.others if (accepts := each.accepts_code) is None or accepts(tags_code)]
         return [*found, *self.by_code.get(tags_code, ())]
 
-    def _places(self, wanted: Filter) -> Iterator[dict[Filter, None]]:
+    def _tables_of(self, wanted: Filter) -> Iterator[dict[Filter, None]]:
         codes = wanted.codes
         if not codes or len(codes) > _MOST_CODES:
-            yield self.asked
+            yield self.others
         else:
             for code in codes:
                 yield self.by_code.setdefault(code, {})
@@ -123,12 +123,12 @@ class LongPolls:
         self._record_at = record_at
         self._quota: Quota[Peer] = Quota("maxWaitingPulls", most)  # counts the weights of pulls
         self.parked: dict[tuple[str, int], _QueuePolls] = {}  # topic, queue id -> pulls that wait there
-        self.listeners: dict[str, Callable[[], None]] = {}  # topic -> called for each message while anything is parked
+        self.listeners: dict[str, Callable[[], None]] = {}  # topic -> called for each stored message
         self._due: dict[int, dict[LongPoll, None]] = {}  # tick -> pulls that expire in the tick, in order of arrival
         self._of_peer: dict[Peer, set[LongPoll]] = {}  # the unanswered pulls of each connection
         self._ready: deque[deque[LongPoll]] = deque()  # pulls to be answered, if their connection is still open
-        self._gone: deque[set[LongPoll]] = deque()  # pulls of closed connections, still to be removed from the tables
-        self._is_going_on = False
+        self._closed: deque[set[LongPoll]] = deque()  # pulls of closed connections, still to be removed from the tables
+        self._is_scheduled = False
         self.is_stopping = False
 
     def __len__(self) -> int:
@@ -142,7 +142,7 @@ class LongPolls:
         if self.is_stopping:  # consumers pull again when `answer_all` has answered them
             poll.future.set_result(_outcome(poll))
             return poll.future
-        polls = self._watched(poll.peer)
+        polls = self._polls_of(poll.peer)
         text = f"[OVERLOAD]{len(polls)} pulls of this connection wait, all that one connection may have; send fewer"
         self._quota.take(poll.peer, poll.weight, text=text)
         poll.due = math.ceil((self._clock.monotonic() + min(seconds, LONGEST_SECONDS)) / _TICK_SECONDS)
@@ -158,18 +158,18 @@ class LongPolls:
     def arrived(self, message: StoredMessage, tags_code: int) -> None:
         """Mark as ready the pulls that accept a message just appended. Called for every message."""
         if self.parked:
-            self.came(message.topic, message.queue_id, message.log_offset, tags_code)
+            self.arrived_at(message.topic, message.queue_id, message.log_offset, tags_code)
 
-    def came_together(self, topic: str, queue_id: int, arrivals: Callable[[], Iterable[tuple[int, int]]]) -> None:
+    def arrived_together(self, topic: str, queue_id: int, arrivals: Callable[[], Iterable[tuple[int, int]]]) -> None:
         """Mark pulls as ready for messages appended to one queue.
 
         `arrivals` yields log offset and tags code of each message.
         """
         if (topic, queue_id) in self.parked or topic in self.listeners:
             for log_offset, tags_code in arrivals():
-                self.came(topic, queue_id, log_offset, tags_code)
+                self.arrived_at(topic, queue_id, log_offset, tags_code)
 
-    def came(self, topic: str, queue_id: int, log_offset: int, tags_code: int) -> None:
+    def arrived_at(self, topic: str, queue_id: int, log_offset: int, tags_code: int) -> None:
         """Mark pulls as ready, as `arrived` does, without a message object.
 
         Compiled sends call this if any pull is `parked`.
@@ -187,29 +187,30 @@ class LongPolls:
             self.parked.pop(key, None)
 
     def park_behind(self, entries: Sequence[QueueEntry], poll: LongPoll, seconds: float) -> Later:
-        """Keep a pull, as `park` does, and let the first entries that are stored but not confirmed arrive for it.
+        """Keep a pull, as `park` does. It is answered when one of `entries`, which it accepts, is confirmed.
 
-        `entries` are at most `MOST_UNCONFIRMED`. Of so many the pull need not accept one: it is answered after them.
+        The entries are stored and not confirmed, at most `MOST_UNCONFIRMED`. With so many entries, the pull is answered
+        when they are confirmed, also without an accepted message.
         """
         later = self.park(poll, seconds)
         if len(entries) >= MOST_UNCONFIRMED:
             self._when_confirmed(partial(self._make_ready, (poll,)))
         else:
             for entry in entries:
-                self.came(poll.topic, poll.queue_id, entry.log_offset, entry.tags_code)
+                self.arrived_at(poll.topic, poll.queue_id, entry.log_offset, entry.tags_code)
         return later
 
     def answer_first(self, topic: str, queue_id: int) -> bool:
-        """Answer the pull or pop that waits longest at a queue.
+        """Answer the pull or pop that has waited longest at a queue.
 
-        Return False if there is none, or it goes on waiting.
+        Return False if no pull or pop waits, or if it must wait again.
         """
         waiting = self.parked.get((topic, queue_id))
         if waiting is None:
             return False
         poll = next(iter(next(iter(waiting.polls.values()))))
         if poll not in self._of_peer.get(poll.peer, ()):
-            self._leave(poll)
+            self._remove(poll)
             return True
         return self._answer(poll)
 
@@ -224,28 +225,28 @@ class LongPolls:
         for tick in [tick for tick in self._due if tick <= now]:
             self._make_ready(self._due.pop(tick))
 
-    def go_on(self) -> None:
-        """Answer ready pulls, then remove those of closed connections.
+    def answer_ready(self) -> None:
+        """Answer ready pulls, then remove the pulls of closed connections.
 
-        After `SLICE_SECONDS`, the next iteration continues.
+        After `SLICE_SECONDS`, the next iteration of the event loop continues.
         """
-        self._is_going_on = False
+        self._is_scheduled = False
         end = self._clock.monotonic() + SLICE_SECONDS
         while self._ready:
             polls = self._ready[0]
             while polls:  # each pull is freed when answered: freeing 100,000 together would take 50 ms
                 self._answer(polls.popleft())
                 if self._clock.monotonic() >= end:
-                    self._go_on_soon()
+                    self._answer_soon()
                     return
             self._ready.popleft()
-        while self._gone:
-            while self._gone[0]:
-                self._leave(self._gone[0].pop())
+        while self._closed:
+            while self._closed[0]:
+                self._remove(self._closed[0].pop())
                 if self._clock.monotonic() >= end:
-                    self._go_on_soon()
+                    self._answer_soon()
                     return
-            self._gone.popleft()
+            self._closed.popleft()
 
     def answer_all(self) -> None:
         """Answer all pulls immediately, and every later pull without waiting: the broker stops."""
@@ -257,7 +258,7 @@ class LongPolls:
         record = self._record_at(log_offset)
         return record is not None and accepts(record)
 
-    def _watched(self, peer: Peer) -> set[LongPoll]:
+    def _polls_of(self, peer: Peer) -> set[LongPoll]:
         """Return the set of a connection's waiting pulls, which is dropped when the connection closes."""
         polls = self._of_peer.get(peer)
         if polls is None:
@@ -267,34 +268,34 @@ class LongPolls:
 
     def _make_ready(self, polls: Iterable[LongPoll]) -> None:
         self._ready.append(deque(polls))
-        self._go_on_soon()
+        self._answer_soon()
 
-    def _go_on_soon(self) -> None:
-        if not self._is_going_on:
-            self._is_going_on = True
-            self._run_soon(self.go_on)
+    def _answer_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._run_soon(self.answer_ready)
 
     def _answer(self, poll: LongPoll) -> bool:
-        """Answer a pull whose connection is still open. Return False if it goes on waiting."""
+        """Answer a pull whose connection is still open. Return False if the pull or pop must wait again."""
         polls = self._of_peer.get(poll.peer, set())
-        if poll not in polls:  # its connection was closed meanwhile
+        if poll not in polls:  # its connection is closed
             return True
         outcome = _outcome(poll)
         if outcome is None:
             return False
         polls.remove(poll)
         self._quota.give(poll.peer, poll.weight)
-        self._leave(poll)
+        self._remove(poll)
         poll.future.set_result(outcome)
         return True
 
     def _forget_peer(self, session: Peer) -> None:
         self._quota.end(session)
-        self._gone.append(self._of_peer.pop(session))
-        self._go_on_soon()
+        self._closed.append(self._of_peer.pop(session))
+        self._answer_soon()
 
-    def _leave(self, poll: LongPoll) -> None:
-        """Remove a pull from the tables by tick and by queue, if it is still in them."""
+    def _remove(self, poll: LongPoll) -> None:
+        """Remove a pull from the tables by tick and by queue. Idempotent."""
         due = self._due.get(poll.due, {})
         due.pop(poll, None)
         if not due:

@@ -2,10 +2,10 @@
 
 A lock ends when the client that holds the lock (the holder) releases it, or does not renew it for 60 s. A lock may be
 tied to the holder's connection. If that connection closes, the holder has half a second to lock again over another
-connection, and starts no listener meanwhile. So the queues of a killed holder move within a second, and a holder that
-reconnects keeps its queues. Locks that are not tied, such as those of Java clients, outlast their connection.
+connection, and calls no listener until then. So the queues of a killed holder move within a second, and a holder that
+reconnects keeps its queues. Locks that are not tied, for example locks of Java clients, outlast their connection.
 
-Clients that were refused a queue are notified when the queue is free: Java clients ask again only every 20 s.
+Refused clients are notified when the queue is free, because Java clients request locks only every 20 s.
 Source: RocketMQ 4.9.8, RebalanceLockManager, except tied locks.
 """
 
@@ -29,11 +29,11 @@ from pyromq.remoting.dispatch import Peer, answers
 from pyromq.remoting.headers import ConsumerIdsChanged, LockQueues, UnlockQueues
 from pyromq.slow_work import breathe
 
-AT_ONCE = 100  # queues locked or unlocked between two pauses, in which other connections are served
+AT_ONCE = 100  # queues that are locked or unlocked before other connections are served
 
 LOCK_SECONDS = 60.0  # life of a lock that is not renewed: rocketmq.broker.rebalance.lockMaxLiveTime
-GRACE_SECONDS = 0.5  # time for a holder to reconnect before its tied locks end: connecting takes far less
-_JUST_AFTER = 0.001  # added to the wait for a lock's end: at that very moment the lock still holds
+GRACE_SECONDS = 0.5  # time in which a holder can reconnect before its tied locks end: connecting takes far less
+_JUST_AFTER = 0.001  # added to the wait for a lock's end, at which the lock is still valid
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Lock:
 class QueueLocks:
     """The locks of orderly consumers, by group and queue.
 
-    `tell_refused` returns the seconds until its next call; `alarm` rings if the call must come earlier.
+    `notify_refused` returns the seconds until its next call; `alarm` rings if the call must come earlier.
     """
 
     def __init__(self, clock: Clock, *, most: int = DEFAULT_LIMITS.queue_locks) -> None:
@@ -71,7 +71,7 @@ class QueueLocks:
         asker: Peer | None = None,
         tied: bool = False,
     ) -> list[MessageQueue]:
-        """Lock those `queues` that are free, expired or the client's own; return these queues in the order asked.
+        """Lock the queues that are free, or whose lock has expired or is the client's. Return them in the given order.
 
         The connection `asker` is notified when the other queues are free. `tied` locks end soon after this connection.
         Raises `LimitReached` if the group exceeds its part of the limit.
@@ -101,7 +101,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Release the client's own locks among `queues`; locks of other clients stay."""
+        """Release the client's locks of these queues. Locks of other clients are not changed."""
         locks = self._locks.get(group, {})
         for queue in queues:
             lock = locks.get(queue)
@@ -114,23 +114,23 @@ class QueueLocks:
             self._locks.pop(group, None)
         self._note(group)
 
-    def tell_refused(self) -> float | None:
-        """Notify the clients that were refused a queue which is free now.
+    def notify_refused(self) -> float | None:
+        """Notify the refused clients of queues that are free now.
 
         Return the seconds until the next queue may be free; None if no client waits.
         """
         now = self._clock.monotonic()
-        told: set[tuple[str, Peer]] = set()
+        notified: set[tuple[str, Peer]] = set()
         waits = []
         for (group, queue), askers in list(self._refused.items()):
             lock = self._locks.get(group, {}).get(queue)
             if lock is not None and now <= lock.ends:
                 waits.append(lock.ends - now)
             else:
-                told.update((group, asker) for asker in askers)
+                notified.update((group, asker) for asker in askers)
                 del self._refused[group, queue]
                 self._count_refused -= len(askers)
-        for group, asker in told:
+        for group, asker in notified:
             asker.notify(ConsumerIdsChanged(consumer_group=group))
         return min(waits) + _JUST_AFTER if waits else None
 
@@ -169,10 +169,10 @@ class QueueLocks:
         return msgspec.json.encode(_CopiedLocks(locks, since is None))
 
     def adopt(self, data: bytes) -> None:
-        """Enter changed locks of a master, with the time that is left of each.
+        """Take over changed locks of a master, each with its remaining time.
 
-        So after a takeover another client gets a lock only once that time is over. The locks are tied to no connection:
-        a holder connects again. Raises `msgspec.DecodeError`.
+        So after a takeover other clients get a lock only when its remaining time is over. The locks are tied to no
+        connection, since holders have to reconnect. Raises `msgspec.DecodeError`.
         """
         copied = msgspec.json.decode(data, type=_CopiedLocks)
         now = self._clock.monotonic()
@@ -197,13 +197,13 @@ class QueueLocks:
         groups = self._groups_of.get(connection)
         if groups is None:
             groups = self._groups_of[connection] = set()
-            connection.on_close += (self._free,)
+            connection.on_close += (self._end_tied,)
         groups.add(group)
 
-    def _free(self, connection: Peer) -> None:
+    def _end_tied(self, connection: Peer) -> None:
         """Let the locks tied to a closed connection end after `GRACE_SECONDS`.
 
-        Locks renewed over another connection stay.
+        Locks that were renewed over another connection do not end.
         """
         ends = self._clock.monotonic() + GRACE_SECONDS
         for group in self._groups_of.pop(connection, ()):
@@ -239,18 +239,18 @@ class QueueLockProcessor:
 
     @answers(LockQueues)
     async def lock(self, header: LockQueues, call: Call) -> Reply:
-        asked = decode_body(QueueLock, call.body, REQUEST)
-        tied = asked.tied_to_connection
+        request = decode_body(QueueLock, call.body, REQUEST)
+        tied = request.tied_to_connection
         granted: list[MessageQueue] = []
         left: set[MessageQueue] = set()
-        for part in _parts(asked):
+        for part in _parts(request):
             if call.peer.closed:
                 return Reply()
-            locked = self._queue_locks.lock(asked.group, asked.client_id, part, asker=call.peer, tied=tied)
+            locked = self._queue_locks.lock(request.group, request.client_id, part, asker=call.peer, tied=tied)
             granted += locked
             left |= set(part) - set(locked)
             await breathe()
-        refused = self._refused(asked.group, left) if tied and left else None
+        refused = self._refused(request.group, left) if tied and left else None
         return await in_pieces(LockedQueues(queues=[WireQueue.of(q) for q in granted], refused=refused))
 
     def _refused(self, group: str, queues: set[MessageQueue]) -> list[LockHolder]:
@@ -262,13 +262,13 @@ class QueueLockProcessor:
 
     @answers(UnlockQueues)
     async def unlock(self, header: UnlockQueues, call: Call) -> Reply:
-        asked = decode_body(QueueLock, call.body, REQUEST)
-        for part in _parts(asked):
-            self._queue_locks.unlock(asked.group, asked.client_id, part)
+        request = decode_body(QueueLock, call.body, REQUEST)
+        for part in _parts(request):
+            self._queue_locks.unlock(request.group, request.client_id, part)
             await breathe()
         return Reply()
 
 
-def _parts(asked: QueueLock) -> Iterator[list[MessageQueue]]:
-    for begin in range(0, len(asked.queues), AT_ONCE):
-        yield [wire.queue for wire in asked.queues[begin : begin + AT_ONCE]]
+def _parts(request: QueueLock) -> Iterator[list[MessageQueue]]:
+    for begin in range(0, len(request.queues), AT_ONCE):
+        yield [wire.queue for wire in request.queues[begin : begin + AT_ONCE]]

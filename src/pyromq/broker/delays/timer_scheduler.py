@@ -246,8 +246,8 @@ class TimerScheduler:
             return False
 
     def _write_piece(self) -> bool:
-        done = self.index.write(wait=self._to_write.is_in_vain)
-        self._to_write.went_on()
+        done = self.index.write(wait=self._to_write.gave_up)
+        self._to_write.reset()
         return done
 
     def _work_off(self, now_ms: int) -> bool:
@@ -293,11 +293,11 @@ class TimerScheduler:
         found = [
             # A due time outside the bucket's hour means a damaged entry.
             (due_ms if due_ms // HOUR_MS == bucket.hour else self.index.due_of_damaged(bucket, number), number)
-            for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES, wait=self._to_deliver.is_in_vain)
+            for due_ms, number in bucket.due_times(bucket.listed, READ_ENTRIES, wait=self._to_deliver.gave_up)
         ]
         for due_ms, number in found:  # added only after all were read: after a failure, all are read again
             self._times.add(due_ms, number)
-        self._to_deliver.went_on()
+        self._to_deliver.reset()
         bucket.listed = min(bucket.listed + READ_ENTRIES, bucket.count)
         return bucket.listed == bucket.count
 
@@ -313,7 +313,7 @@ class TimerScheduler:
                 self._take(batch, until_ms)
             finally:
                 if batch.taken > len(batch.lacking):
-                    self._to_deliver.went_on()
+                    self._to_deliver.reset()
                 self._append(batch.deliveries)
         finally:
             for time in (*(each.time for each in batch.deliveries), *batch.lacking):
@@ -327,7 +327,7 @@ class TimerScheduler:
 
         After a failure no later message is read.
         """
-        wait = self._to_deliver.is_in_vain
+        wait = self._to_deliver.gave_up
         while not batch.is_full:
             time = self._times.first()
             if time is None or time.due_ms > until_ms:

@@ -26,7 +26,7 @@ from pyromq.remoting.headers import ConsumerIdsChanged, ResetClientOffset
 SILENCE_SECONDS = 120.0  # time without heartbeat after which a client is removed; clients send one every 30 s
 MANY_MEMBERS = 100  # limit of a group's members that are notified immediately; larger groups in slices, by `step`
 LEAVING_SLICE = 50  # limit of groups that a closed connection leaves in one step
-TELLING_SLICE = 50  # limit of members notified in one step, which takes about 200 us
+NOTIFY_SLICE = 50  # limit of members notified in one step, which takes about 200 us
 LARGE_GROUP_SECONDS = 0.2  # shortest time between notifications of a large group: many changes cause one
 _UNIT = 64  # characters of a subscription that count as one more subscription against the limit
 
@@ -39,8 +39,8 @@ class GroupMember:
     session: Peer
     language: str
     version: int
-    heard: float  # time of the last heartbeat (monotonic seconds)
-    heard_ms: int  # time of the last heartbeat (ms since 1970)
+    last_heartbeat: float  # time of the last heartbeat (monotonic seconds)
+    last_heartbeat_ms: int  # time of the last heartbeat (ms since 1970)
     account: str | None = None  # access key of the client's account; None if permissions are off
     since_ms: int = 0  # time of the first heartbeat of this client over this connection (ms since 1970)
 
@@ -108,8 +108,8 @@ class Connections:
         self._client_at: dict[str, str] = {}  # address -> client id
         # Closed sessions, with the groups that still contain them.
         self._leaving: deque[tuple[Peer, set[str]]] = deque()
-        self._untold: dict[str, deque[Peer] | None] = {}  # large group -> members left to notify; None: all
-        self._told_at: dict[str, float] = {}  # large group -> time of its last notification (monotonic seconds)
+        self._to_notify: dict[str, deque[Peer] | None] = {}  # large group -> members left to notify; None: all
+        self._notified_at: dict[str, float] = {}  # large group -> time of its last notification (monotonic seconds)
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Peer, GroupMember]] = {}
         # Groups of each session, so that the end of a connection visits only these groups.
@@ -123,9 +123,7 @@ class Connections:
         return self._consumers.get(group)
 
     def facts(self, group: str, topic: str) -> list[tuple[dict[str, Any], str, object]]:
-        """Return the table entries on which a group's subscription to a topic depends, each as table, key and present
-        value.
-        """
+        """Return the table entries that decide a group's subscription to a topic, each as table, key and value."""
         consumers = self._consumers[group]
         return [
             (self._consumers, group, consumers),
@@ -147,8 +145,9 @@ class Connections:
         return {group.name for group in self._consumers.values() if topic in group.subscriptions}
 
     def subscribes(self, group: str, topic: str) -> bool:
-        """Return whether a group's stored offsets in a topic count: False if the group's members do not subscribe to
-        the topic. Members that pop a topic do not name its retry topic.
+        """Return whether a group's offsets in a topic count. They do not if no member subscribes to the topic.
+
+        Members that pop a topic do not name its retry topic.
         """
         consumers = self._consumers.get(group)
         if consumers is None or not consumers.subscriptions or topic in consumers.subscriptions:
@@ -177,13 +176,13 @@ class Connections:
         `notify` is the setting of the group that allows notifications. Raises `LimitReached` if the connection exceeds
         its share of `maxMembers`.
         """
-        self._weigh(member.session, ("consumer", entry.group, member.client_id), _weight(entry))
+        self._set_weight(member.session, ("consumer", entry.group, member.client_id), _weight(entry))
         group = self._consumers.get(entry.group)
         if group is None:
             group = self._consumers[entry.group] = ConsumerGroup(entry.group)
         clients = group.by_session.setdefault(member.session, {})
         known = clients.get(member.client_id)
-        member.since_ms = member.heard_ms if known is None else known.since_ms
+        member.since_ms = member.last_heartbeat_ms if known is None else known.since_ms
         clients[member.client_id] = member
         group.consume_type = entry.consume_type
         group.message_model = entry.message_model
@@ -192,14 +191,14 @@ class Connections:
         changed = group.subscribe(entry.subscriptions)
         self._watch(member.session, entry.group, member.client_id)
         if (known is None or changed) and notify:
-            self._tell_members(group)
+            self._notify_members(group)
 
     def register_producer(self, group: str, member: GroupMember) -> None:
         """Register a producer's heartbeat.
 
         Raises `LimitReached` if the connection exceeds its share of `maxMembers`.
         """
-        self._weigh(member.session, ("producer", group), 1)
+        self._set_weight(member.session, ("producer", group), 1)
         known = self._producers.get(group, {}).get(member.session)
         if known is not None and known.client_id != member.client_id:
             self._forget_client(group, known)
@@ -216,26 +215,26 @@ class Connections:
             return
         for each in leaving:
             del clients[each], consumers.wanted_by[session, each]
-            self._weigh(session, ("consumer", group, each), 0)
+            self._set_weight(session, ("consumer", group, each), 0)
         if not clients:
             del consumers.by_session[session]
             self._unwatch(session, group)
         if not consumers.by_session:
             del self._consumers[group]
         elif notify:
-            self._tell_members(consumers)
+            self._notify_members(consumers)
 
     def unregister_producer(self, group: str, session: Peer) -> None:
         """Remove a producer from the group."""
         members = self._producers.get(group, {})
         if (member := members.pop(session, None)) is not None:
-            self._weigh(session, ("producer", group), 0)
+            self._set_weight(session, ("producer", group), 0)
             self._forget_client(group, member)
             self._unwatch(session, group)
         if not members:
             self._producers.pop(group, None)
 
-    def _weigh(self, session: Peer, entry: tuple[str, ...], weight: int) -> None:
+    def _set_weight(self, session: Peer, entry: tuple[str, ...], weight: int) -> None:
         """Set the weight of a connection's entry; a weight of 0 removes the entry.
 
         Raises `LimitReached` beyond the connection's share of `maxMembers`.
@@ -256,12 +255,12 @@ class Connections:
         else:
             weights.pop(entry, None)
 
-    def tell_consumers(self, topic: str) -> None:
+    def notify_consumers(self, topic: str) -> None:
         """Notify the members of all groups that subscribe to the topic, so that they rebalance the topic's queues."""
         for group in self.groups_of_topic(topic):
-            self._tell_members(self._consumers[group])
+            self._notify_members(self._consumers[group])
 
-    def begin_again(self, topic: str, queues: list[MessageQueue]) -> None:
+    def reset_offsets(self, topic: str, queues: list[MessageQueue]) -> None:
         """Let all members of any group that subscribe to the topic reset their offsets in these queues to 0."""
         groups = self.groups_of_topic(topic)
         if not groups:
@@ -272,17 +271,17 @@ class Connections:
             order = ResetClientOffset(topic=topic, group=group, timestamp=0, force=True)
             for member in self._consumers[group].members:
                 if member.version >= STATUS_VERSION:
-                    told = listed if member.language == Language.CPP.name else begin
-                    member.session.notify(order, told)
+                    body = listed if member.language == Language.CPP.name else begin
+                    member.session.notify(order, body)
 
     def expire(self) -> None:
         """Remove the clients that have sent no heartbeat for 120 s."""
         oldest = self._clock.monotonic() - SILENCE_SECONDS
         for name, group in list(self._consumers.items()):
-            for member in [each for each in group.members if each.heard < oldest]:
+            for member in [each for each in group.members if each.last_heartbeat < oldest]:
                 self.unregister_consumer(name, member.session, member.client_id, notify=True)
         for name, members in list(self._producers.items()):
-            for member in [each for each in members.values() if each.heard < oldest]:
+            for member in [each for each in members.values() if each.last_heartbeat < oldest]:
                 self.unregister_producer(name, member.session)
 
     def _watch(self, session: Peer, group: str, client_id: str) -> None:
@@ -326,49 +325,45 @@ class Connections:
         self.unregister_producer(group, session)
 
     def step(self) -> float | None:
-        """Continue removals and notifications; return the seconds until the next call, None if there is
-        nothing left.
-        """
+        """Continue removals and notifications. Return the seconds until the next call; None if no work is left."""
         if not self._leaving:
-            return self._tell_large_groups()
+            return self._notify_large_groups()
         session, self._groups_of[session] = self._leaving.popleft()
         self._forget(session)
         return 0
 
-    def _tell_members(self, group: ConsumerGroup) -> None:
+    def _notify_members(self, group: ConsumerGroup) -> None:
         if not self._config.notify_members:
             return
         if len(group.by_session) > MANY_MEMBERS:
-            self._untold[group.name] = None
-            told_at = self._told_at.get(group.name, float("-inf"))
-            self.alarm.ring_within(max(0.0, told_at + LARGE_GROUP_SECONDS - self._clock.monotonic()))
+            self._to_notify[group.name] = None
+            notified_at = self._notified_at.get(group.name, float("-inf"))
+            self.alarm.ring_within(max(0.0, notified_at + LARGE_GROUP_SECONDS - self._clock.monotonic()))
             return
         for session in list(group.by_session):
             session.notify(ConsumerIdsChanged(consumer_group=group.name))
 
-    def _tell_large_groups(self) -> float | None:
-        """Notify some members of a large group; return the seconds until the next call, None if there
-        is nothing left.
-        """
+    def _notify_large_groups(self) -> float | None:
+        """Notify some members of a large group. Return the seconds until the next call; None if no work is left."""
         now = self._clock.monotonic()
         waits = []
-        for name in list(self._untold):
-            left = self._untold[name]
+        for name in list(self._to_notify):
+            left = self._to_notify[name]
             if left is None:
-                wait = self._told_at.get(name, float("-inf")) + LARGE_GROUP_SECONDS - now
+                wait = self._notified_at.get(name, float("-inf")) + LARGE_GROUP_SECONDS - now
                 if wait > 0:
                     waits.append(wait)
                     continue
                 group = self._consumers.get(name)
-                left = self._untold[name] = deque(group.by_session if group is not None else ())
-                self._told_at[name] = now
-            for _ in range(min(TELLING_SLICE, len(left))):
+                left = self._to_notify[name] = deque(group.by_session if group is not None else ())
+                self._notified_at[name] = now
+            for _ in range(min(NOTIFY_SLICE, len(left))):
                 left.popleft().notify(ConsumerIdsChanged(consumer_group=name))
             if not left:
-                del self._untold[name]
+                del self._to_notify[name]
             return 0
-        if not self._untold:
-            self._told_at = {name: at for name, at in self._told_at.items() if now - at < LARGE_GROUP_SECONDS}
+        if not self._to_notify:
+            self._notified_at = {name: at for name, at in self._notified_at.items() if now - at < LARGE_GROUP_SECONDS}
         return min(waits, default=None)
 
 
@@ -382,11 +377,10 @@ def _weight(entry: ConsumerEntry) -> int:
 
 
 def wanted(entry: ConsumerEntry) -> dict[str, str]:
-    """Return the expressions of a heartbeat, with sorted tags: topic -> expression. All members of a group must have
-    the same.
+    """Return the expressions of a heartbeat, with sorted tags: topic -> expression.
 
-    Empty for consumers that choose their queues themselves: their subscriptions have no version, as in Java. Source:
-    RocketMQ 4.9.8, DefaultMQPullConsumerImpl.subscriptions.
+    All members of a group must have equal expressions. The result is empty for consumers that choose their queues
+    themselves. Their subscriptions have no version. Source: RocketMQ 4.9.8, DefaultMQPullConsumerImpl.subscriptions.
     """
     if not any(subscription.version for subscription in entry.subscriptions):
         return {}

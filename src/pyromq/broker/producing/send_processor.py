@@ -1,6 +1,6 @@
-"""Answers sends: each message is stored.
+"""Answers sends: stores each message.
 
-The reply leaves immediately or, with SYNC_FLUSH, when the message is confirmed.
+The reply is sent immediately or, with SYNC_FLUSH or replicas, when the message is confirmed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _StoredBatch = tuple[str, int, str]
 
 
 class SendProcessor:
-    """Stores the messages of producers, single ones and batches."""
+    """Stores single messages and batches of producers."""
 
     def __init__(self, state: SharedState) -> None:
         self._put_message = state.put_message
@@ -130,8 +130,9 @@ class SendProcessor:
 
     @answers(SendBatchMessage)
     def send_batch(self, header: SendMessage, call: Call) -> Reply | Future[Reply]:
-        """Store all messages of a batch in one append, with consecutive queue offsets; the reply names the ids of all
-        members.
+        """Store all messages of a batch in one append, with consecutive queue offsets.
+
+        The reply has the ids of all messages.
         """
         try:
             shape = self._shape(header, call)
@@ -155,8 +156,9 @@ class SendProcessor:
     def _after_last_retry(
         self, header: SendMessage, call: Call, *, topic: TopicConfig, queue_id: int
     ) -> tuple[TopicConfig, int]:
-        """Return topic and queue id for a message sent to a retry topic: the dead-letter topic after
-        too many attempts.
+        """Return topic and queue id for a message that was sent to a retry topic.
+
+        After too many attempts this is the dead-letter topic.
         """
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self._groups.find(name, call.peer)
@@ -169,8 +171,8 @@ class SendProcessor:
     def _stored_properties(self, text: str) -> tuple[str, bool]:
         """Return the property text to store, and whether the sender waits for confirmation.
 
-        As upstream, WAIT is removed and CLUSTER added. The text is cut, not parsed. Pairs that upstream's parser would
-        drop (broken or doubled) stay in the text, and every reader of the text drops them.
+        As upstream, WAIT is removed and CLUSTER added. The text is cut, not parsed. Broken or doubled pairs, which
+        upstream's parser would drop, are stored; readers of the text drop them.
         """
         wait = True
         if _WAIT in text:

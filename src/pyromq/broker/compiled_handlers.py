@@ -1,13 +1,14 @@
-"""Makes the compiled handlers of sends, pulls, pops and their rights, from the tables that the plain path uses.
+"""Makes the compiled handlers of sends, pulls and pops, from the same tables and checks as the plain path.
 
-This is the only place where a broker chooses between compiled and plain handlers. Without compiled parts the broker has
-no compiled handlers.
+The plain path is the Python code of the processors. Compiled handlers leave unusual requests to it. Without compiled
+parts the broker has no compiled handlers.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from ipaddress import IPv4Address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyromq import speedups
 from pyromq.broker.permissions.rules import is_trace
@@ -56,32 +57,14 @@ def fast_sends(state: SharedState) -> list[FastHandler]:
     """Return the compiled handlers of plain sends; [] without compiled parts."""
     if not speedups.is_active:
         return []
-    topics, statistics, long_polls, role = state.topics, state.statistics, state.long_polls, state.role
+    topics, long_polls, role = state.topics, state.long_polls, state.role
     assert state.confirmation.parked is not None  # as compiled parts are active
-
-    def plan_for(name: str) -> SendPlan | None:
-        """Return the plan for sends to a topic; None if every send to the topic needs the plain path."""
-        topic = topics.find(name) if role.is_master else None
-        if topic is None or topic.order or name.startswith(RETRY_PREFIX) or name in NOT_FOR_CLIENTS:
-            return None
-        queues, counter = state.store.queues_of(name), statistics.puts_of(name)
-        if queues is None or counter is None:  # nothing is stored in this topic yet
-            queues = counter = None
-        more_flags = 0 if topic.filter_type == SINGLE_TAG else SysFlag.MULTI_TAGS
-        queue_count = max(topic.write_queues, topic.read_queues)
-        return SendPlan(
-            *(name, queues, queue_count),
-            more_flags=more_flags,
-            counter=counter,
-            takes_times=not name.startswith(DEAD_LETTER_PREFIX),
-        )
-
     timed = _timed_sends(state)
     return [
         Sends(
             HeaderReader(int(request.code), header_layout(request)),
             state.store.log_tail,
-            plan_for=plan_for,
+            plan_for=partial(_send_plan, state),
             version=lambda: topics.version if role.is_master else None,
             busy=topics.unsaved,
             parked=long_polls.parked,
@@ -97,6 +80,24 @@ def fast_sends(state: SharedState) -> list[FastHandler]:
         )
         for request in (SendMessage, SendMessageV2)
     ]
+
+
+def _send_plan(state: SharedState, name: str) -> SendPlan | None:
+    """Return the plan for sends to a topic; None if every send to the topic needs the plain path."""
+    topic = state.topics.find(name) if state.role.is_master else None
+    if topic is None or topic.order or name.startswith(RETRY_PREFIX) or name in NOT_FOR_CLIENTS:
+        return None
+    queues, counter = state.store.queues_of(name), state.statistics.puts_of(name)
+    if queues is None or counter is None:  # no message is stored in this topic yet
+        queues = counter = None
+    more_flags = 0 if topic.filter_type == SINGLE_TAG else SysFlag.MULTI_TAGS
+    queue_count = max(topic.write_queues, topic.read_queues)
+    return SendPlan(
+        *(name, queues, queue_count),
+        more_flags=more_flags,
+        counter=counter,
+        takes_times=not name.startswith(DEAD_LETTER_PREFIX),
+    )
 
 
 def _timed_sends(state: SharedState) -> TimedSends:
@@ -138,56 +139,52 @@ def fast_pulls(state: SharedState, pulling: PullProcessor) -> list[FastHandler]:
     """Return the compiled handlers of pulls that find messages; [] without compiled parts."""
     if not speedups.is_active:
         return []
-    topics, groups, connections, statistics = state.topics, state.groups, state.connections, state.statistics
-    config, role = state.config, state.role
-    names = [field.attribute for field in wire_layout(PullMessage)]
-
-    def plan_for(values: list[Any]) -> PullPlan | None:
-        header = PullMessage(**dict(zip(names, values, strict=True)))
-        if header.sys_flag & PullFlag.COMMIT_OFFSET and not role.is_master:
-            return None
-        try:
-            pulling.check(header)
-            wanted = pulling.subscription(header)
-        except MQError:
-            return None  # the plain path refuses the pull
-        queue = state.store.queue_tail(header.topic, header.queue_id)
-        counter = statistics.gets_of(header.topic, header.consumer_group)
-        if queue is None or counter is None or not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
-            return None
-        group = groups.find(header.consumer_group)
-        if group is None or (config.slave_read and group.broker_id != MASTER):
-            return None
-        facts = []
-        if not header.sys_flag & PullFlag.SUBSCRIPTION:
-            if not group.broadcast_enabled:
-                return None
-            facts = connections.facts(header.consumer_group, header.topic)
-        return PullPlan(
-            header.consumer_group,
-            header.topic,
-            header.queue_id,
-            queue,
-            codes=wanted.codes or None,
-            counter=counter,
-            facts=facts,
-        )
-
+    topics, groups, config, role = state.topics, state.groups, state.config, state.role
     variables = ("next_offset", "min_offset", "max_offset")
     template = ReplyTemplate(PullMessageResponse, variables, remark=ReadStatus.FOUND.name, suggested_broker_id=MASTER)
     return [
         Pulls(
             HeaderReader(int(request.code), header_layout(request)),
             _reads(state),
-            plan_for=plan_for,
+            plan_for=partial(_pull_plan, state, pulling),
             version=lambda: (topics.version, groups.version, config.permission, config.slave_read, role.is_master),
             commit=state.offsets.commit,
-            total=statistics.get_total,
+            total=state.statistics.get_total,
             writer=ReplyWriter(template.line, template.binary()),
             guard=fast_acl_of(state, request),
         )
         for request in (PullMessage, LitePullMessage)
     ]
+
+
+def _pull_plan(state: SharedState, pulling: PullProcessor, values: list[Any]) -> PullPlan | None:
+    """Return the plan for pulls with these values of header fields; None if the plain path must answer them."""
+    header = _header_of(PullMessage, values)
+    if header.sys_flag & PullFlag.COMMIT_OFFSET and not state.role.is_master:
+        return None
+    try:
+        pulling.check(header)
+        wanted = pulling.subscription(header)
+    except MQError:
+        return None  # the plain path refuses the pull
+    queue = state.store.queue_tail(header.topic, header.queue_id)
+    counter = state.statistics.gets_of(header.topic, header.consumer_group)
+    if queue is None or counter is None or not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
+        return None
+    group = state.groups.find(header.consumer_group)
+    if group is None or (state.config.slave_read and group.broker_id != MASTER):
+        return None
+    facts = []
+    if not header.sys_flag & PullFlag.SUBSCRIPTION:
+        if not group.broadcast_enabled:
+            return None
+        facts = state.connections.facts(header.consumer_group, header.topic)
+    return PullPlan(
+        *(header.consumer_group, header.topic, header.queue_id, queue),
+        codes=wanted.codes or None,
+        counter=counter,
+        facts=facts,
+    )
 
 
 def _reads(state: SharedState) -> Reads:
@@ -204,40 +201,7 @@ def fast_pops(state: SharedState, popping: PopProcessor) -> list[FastHandler]:
     """Return the compiled handler of pops that find messages in one queue; [] without compiled parts."""
     if not speedups.is_active:
         return []
-    topics, groups, statistics, config, role = state.topics, state.groups, state.statistics, state.config, state.role
-    store, table = state.store, state.pops
-    names = [field.attribute for field in wire_layout(PopMessage)]
-
-    def plan_for(values: list[Any]) -> PopPlan | None:
-        header = PopMessage(**dict(zip(names, values, strict=True)))
-        group, name, retries = header.consumer_group, header.topic, pop_retry_topic(header.consumer_group, header.topic)
-        topic = topics.find(name) if role.is_master else None
-        if topic is None or not topic.read_queues:
-            return None
-        try:
-            wanted = popping.subscription(header, None)
-        except MQError:
-            return None  # the plain path refuses the pop
-        if not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
-            return None
-        popped, queues = table.in_flight.queues(group, name), store.queues_of(name)
-        retried, retry_queues = table.in_flight.queues(group, retries), store.queues_of(retries)
-        if not popped.keys() >= set(range(topic.read_queues)):
-            return None  # the plain path makes the state of each queue
-        if topics.find(retries) is not None and (not retried or retry_queues is None):
-            return None  # as above; a plan sees a queue that is made later only if it holds the topic's queues
-        counter = statistics.gets_of(name, group)
-        if counter is None or queues is None:
-            return None
-        return PopPlan(
-            *(popped, queues, retried, retry_queues or {}),
-            count=topic.read_queues,
-            rounds=popping.rounds,
-            key=(group, name),
-            codes=wanted.codes or None,
-            counter=counter,
-        )
-
+    topics, groups, config, role = state.topics, state.groups, state.config, state.role
     variables = ("pop_ms", "invisible_ms", "revive_queue", "rest", "start_offset_info", "message_offset_info")
     formats = {"start_offset_info": "%b", "message_offset_info": "%b"}
     template = ReplyTemplate(PopMessageResponse, variables, formats=formats, remark=ReadStatus.FOUND.name)
@@ -245,19 +209,61 @@ def fast_pops(state: SharedState, popping: PopProcessor) -> list[FastHandler]:
         Pops(
             HeaderReader(int(PopMessage.code), header_layout(PopMessage)),
             _reads(state),
-            plan_for=plan_for,
+            plan_for=partial(_pop_plan, state, popping),
             version=lambda: (topics.version, groups.version, config.permission, role.is_master),
             now_ms=state.clock.now_ms,
             pop_of=Pop,
-            hand_out=table.try_to_hand_out,
+            hand_out=state.pops.try_to_hand_out,
             most_in_flight=lambda: config.limits.in_flight,
-            total=statistics.get_total,
+            total=state.statistics.get_total,
             writer=ReplyWriter(template.line, template.binary()),
             most_ms=MAX_INVISIBLE_MS,
             most_bytes=MAX_BYTES,
             guard=fast_acl_of(state, PopMessage),
         )
     ]
+
+
+def _pop_plan(state: SharedState, popping: PopProcessor, values: list[Any]) -> PopPlan | None:
+    """Return the plan for pops with these values of header fields; None if the plain path must answer them."""
+    header = _header_of(PopMessage, values)
+    group, name, retries = header.consumer_group, header.topic, pop_retry_topic(header.consumer_group, header.topic)
+    topic = state.topics.find(name) if state.role.is_master else None
+    if topic is None or not topic.read_queues:
+        return None
+    try:
+        wanted = popping.subscription(header, None)
+    except MQError:
+        return None  # the plain path refuses the pop
+    if not isinstance(wanted, TagFilter) or len(wanted.codes) > MOST_TAGS:
+        return None
+    in_flight, store = state.pops.in_flight, state.store
+    popped, queues = in_flight.queues(group, name), store.queues_of(name)
+    retried, retry_queues = in_flight.queues(group, retries), store.queues_of(retries)
+    if not popped.keys() >= set(range(topic.read_queues)):
+        return None  # the plain path makes the state of each queue
+    if state.topics.find(retries) is not None and (not retried or retry_queues is None):
+        return None  # as above; a plan sees a queue that is made later only if it holds the topic's queues
+    counter = state.statistics.gets_of(name, group)
+    if counter is None or queues is None:
+        return None
+    return PopPlan(
+        *(popped, queues, retried, retry_queues or {}),
+        count=topic.read_queues,
+        rounds=popping.rounds,
+        key=(group, name),
+        codes=wanted.codes or None,
+        counter=counter,
+    )
+
+
+H = TypeVar("H", bound=Header)
+
+
+def _header_of(kind: type[H], values: list[Any]) -> H:
+    """Return a header from the values of its fields, in the order of their declaration."""
+    names = [field.attribute for field in wire_layout(kind)]
+    return kind(**dict(zip(names, values, strict=True)))
 
 
 def fast_acl_of(state: SharedState, request: type[Header]) -> FastAcl | None:

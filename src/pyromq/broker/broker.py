@@ -230,7 +230,7 @@ class Broker:
     async def promote(self, epoch: int = 0) -> None:
         """Make this running follower the master of its name; return once it stores messages.
 
-        Connections, waiting pulls and the tables of members stay. Name servers are told at once, and again until they
+        Connections, waiting pulls and the tables of members are kept. The broker registers at name servers until they
         show this broker as the master. `epoch` is the number of the new master in a replica set. Raises
         `UsageError` if the broker is the master already, and `StoreCorrupt` or `StoreNotWritable`.
         """

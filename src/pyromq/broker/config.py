@@ -128,7 +128,7 @@ class BrokerConfig:
     compressed_register: bool = setting(False, "compressedRegister", change=_NEXT)
     # Time between two saves of consumer offsets: a crash loses at most the offsets of this time.
     offsets_interval_ms: int = setting(5_000, "flushConsumerOffsetInterval", range=(100, 3_600_000), change=_NEXT)
-    # Limit of a message's body (bytes): frames have 16 MiB at most. Producers have a limit of their own.
+    # Limit of a message's body (bytes): frames have 16 MiB at most. Producers have another limit.
     max_message_bytes: int = setting(4 << 20, "maxMessageSize", range=(1 << 10, 15 << 20), change=_NEXT)
     # Whether a pull that finds no message waits for one, as long as the consumer asks.
     long_polling: bool = setting(True, "longPollingEnable", change=_LIVE)
@@ -203,7 +203,7 @@ class BrokerConfig:
             return
         if not self.broker_id:
             raise _error(
-                "broker_id", f"is 0, the id of masters; with {slave}, write 1 or more, another one for each slave"
+                "broker_id", f"is 0, the id of masters; with {slave}, write 1 or more, a different id for each slave"
             )
         if self.ha_master is None and not self.namesrv:
             raise _error("namesrv", f"is empty; with {slave}, name servers tell where the master is: name them")

@@ -99,8 +99,9 @@ class InternalQueues:
                 self._offsets.commit(self._group, topic, queue_id, offset)
 
     def log_needed_from(self, topic: str) -> int:
-        """Return the log offset of the first record of queue 0 behind the saved progress; the log's end if there is
-        none.
+        """Return the log offset of the first record of queue 0 after the saved progress.
+
+        Without such a record this is the log's end.
         """
         first = max(self.saved.get((topic, 0), 0), self._store.min_offset(topic, 0))
         entries = self._store.entries(topic, 0, first, 1)

@@ -1,6 +1,6 @@
 """Deletes expired messages: runs retention in slices, and answers administrators' requests to run retention now.
 
-Messages that wait to be delivered or decided stay in the log, even if the disk is full.
+Messages that wait for delivery or for a decision are kept in the log, even if the disk is full.
 
 A delayed message that is due after its topic was deleted gets a queue again, as in Java's broker. A master deletes such
 queues when retention has deleted their messages; Java's broker only on the administrator's request 316.

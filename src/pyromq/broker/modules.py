@@ -133,8 +133,9 @@ class BrokerModule:
 
 
 def consumer_offsets(state: SharedState) -> BrokerModule:
-    """Return the module that saves consumer offsets: before the store closes, even if closing fails, and after all
-    other modules.
+    """Return the module that saves consumer offsets.
+
+    They are saved before the store closes, even if closing fails, and again after all other modules.
     """
     offsets = state.offsets
 

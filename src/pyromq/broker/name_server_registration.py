@@ -113,8 +113,9 @@ class NameServerRegistration:
 
     @property
     def versions(self) -> dict[str, DataVersion | None]:
-        """The version of the broker's topics at each name server; None for a name server that does not
-        know the broker.
+        """The version of the broker's topics at each name server.
+
+        None for a name server that does not know the broker.
         """
         return {name_server.address: name_server.version for name_server in self._name_servers}
 
@@ -151,7 +152,7 @@ class NameServerRegistration:
             await asyncio.wait(first, timeout=FIRST_SECONDS)
 
     def _identity(self) -> tuple[int, int, str]:
-        """Return what a registration says about this broker's role: id, epoch, and address of the HA stream."""
+        """Return the fields of a registration for this broker's role: id, epoch, and address of the HA stream."""
         role = self._role
         return role.broker_id, role.epoch, (role.ha_address or "") if role.is_master else ""
 
@@ -222,8 +223,9 @@ class NameServerRegistration:
         return found
 
     def announce_one_way(self, topic: TopicConfig, change: ChangeCause) -> None:
-        """Register an auto-created topic at the known name servers, without waiting for replies; ignore
-        other changes.
+        """Register an auto-created topic at the known name servers, without waiting for replies.
+
+        Other changes are ignored.
         """
         if change is ChangeCause.AUTOMATIC:
             body = self._encode([topic])
@@ -252,10 +254,10 @@ class NameServerRegistration:
             await self._look_up(address_server)
 
     async def _look_up(self, address_server: AddressServer) -> list[asyncio.Future[None]]:
-        """Look up the name servers: register at new ones, unregister at removed ones. Return futures of first tries at
-        new ones.
+        """Look up the name servers: register at new ones, and unregister at removed ones.
 
-        After a failed look-up nothing changes. Source: BrokerController.initialize, fetchNamesrvAddrByAddressServer.
+        Return futures of the first registrations at new name servers. After a failed look-up nothing changes. Source:
+        BrokerController.initialize, fetchNamesrvAddrByAddressServer.
         """
         try:
             wanted = [*self._fixed, *await address_server.look_up()]
@@ -354,7 +356,7 @@ class NameServerRegistration:
             if address is not None:
                 self._role.follow(address, self._config.ha_master or ha_address)
                 return
-        # No name server knows a master, perhaps because they have just started: the last known master stays.
+        # No name server knows a master, perhaps because they have just started. The last known master is kept.
 
     async def _register(self, name_server: _NameServer, channel: Channel) -> None:
         version = self._topics.version

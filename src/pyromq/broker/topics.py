@@ -150,7 +150,7 @@ class Topics:
         return saved
 
     def _check_room(self, name: str) -> None:
-        """Raise `LimitReached` if there are too many topics. Retry and dead-letter topics have a limit of their own."""
+        """Raise `LimitReached` if there are too many topics. Retry and dead-letter topics have a separate limit."""
         limits = self._config.limits
         count, setting, most = len(self._table) - len(self._of_groups), "maxTopics", limits.topics
         if _is_of_group(name):
@@ -242,8 +242,9 @@ class Topics:
         return bool(pattern.permission & Permission.INHERIT)
 
     def queue_for(self, name: str, queue_id: int) -> int:
-        """Return the queue id for a message delivered after a delay: another queue if the topic has lost the message's
-        queue.
+        """Return the queue id for a message that is delivered after a delay.
+
+        This is another queue if the topic no longer has the message's queue.
         """
         topic = self._table.get(name)
         if topic is None or queue_id < topic.read_queues:
@@ -253,10 +254,10 @@ class Topics:
     def for_group_retry(
         self, name: str, queue_count: int, *, sys_flag: int = 0, sender: Peer | None = None
     ) -> TopicConfig:
-        """Return the settings of a group's retry or dead-letter topic; create the topic with `queue_count` queues if
-        missing.
+        """Return the settings of a group's retry or dead-letter topic.
 
-        With a `sender`, a new topic counts against the sender's share. Raises `LimitReached`, `TopicNotFound`.
+        A missing topic is created with `queue_count` queues. With a `sender`, a new topic counts against the sender's
+        share. Raises `LimitReached`, `TopicNotFound`.
         """
         if (topic := self._table.get(name)) is not None:
             return topic

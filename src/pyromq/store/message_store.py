@@ -375,8 +375,9 @@ class MessageStore:
 
     @property
     def confirmed_end(self) -> int:
-        """Log offset before which records may be read, delivered and saved as progress. Without `bound_reads`, it is
-        the log's end. After `bound_reads`, it is at most the offset passed to `confirm`."""
+        """Log offset before which records may be read, delivered and saved as progress: the log's end.
+
+        After `bound_reads`, it is at most the offset passed to `confirm`."""
         return min(self._log.end, self._log.readable_to)
 
     @property

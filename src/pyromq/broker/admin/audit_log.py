@@ -203,8 +203,9 @@ def _without_secrets(header: Header) -> dict[str, str]:
 
 
 def _named(request: RemotingRequest) -> dict[str, str]:
-    """Return the names of changed objects that only the request's body contains; {} if there are none or the body is
-    unreadable.
+    """Return the names of changed objects that only the request's body contains.
+
+    The result is {} if the body names no objects, or is unreadable.
     """
     try:
         if request.code == SaveGroup.code:

@@ -155,8 +155,9 @@ class ConsumeStatsProcessor:
         return ConsumeStats(consume_tps=self._statistics.group_rate(topic.name, group), queues=queues)
 
     async def _spans(self, group: str, topic: TopicConfig) -> list[QueueTimeSpan]:
-        """Return for each write queue the store times of its first, last consumed and last message, and the group's
-        delay (ms).
+        """Return store times and the group's delay (ms) for each write queue.
+
+        The store times are those of the queue's first, last consumed and last message.
         """
         return [await self._span(group, topic, queue_id) for queue_id in range(topic.write_queues)]
 

@@ -91,8 +91,9 @@ class GroupProcessor:
 
     @answers(CloneGroupOffset)
     async def clone_offsets(self, header: CloneGroupOffset, call: Call) -> Reply:
-        """Copy a group's offsets to another group: in one topic, or in all topics except the source group's retry
-        topic.
+        """Copy a group's offsets to another group.
+
+        The request names one topic, or all topics except the source group's retry topic.
         """
         topics = {header.topic} if header.topic else self._offsets.topics_of(header.source_group)
         for topic in topics - {retry_topic(header.source_group)}:

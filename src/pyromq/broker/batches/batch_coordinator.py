@@ -81,15 +81,18 @@ class BatchCoordinator:
     # -- following the log: records change the tables
 
     def load(self) -> None:
-        """Apply runs, decisions and notes from the stored progress on, to find the messages that are
-        not visible yet.
+        """Apply runs, decisions and notes from the stored progress on.
+
+        So the messages are found that are not visible yet.
         """
         self._queues.follow(self.apply, self._read)
         self._queues.saved = self._not_needed()
 
     def mend(self) -> None:
-        """Find the messages that are visible though their note is missing: a crash lost it, or a follower became the
-        master before the note came. Must be called once, before `step`.
+        """Find the messages that are visible although their note is missing.
+
+        A crash may have lost the note, or a follower became the master before the note arrived. Must be called once,
+        before `step`.
         """
         self._publications.skip_visible(self._last_note)
 
@@ -121,8 +124,9 @@ class BatchCoordinator:
             self._runs.drop(note.transaction, note.tokens)
 
     def _read(self, entry: QueueEntry, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
-        """Return a record of the ledger, or of a run without its body, since bodies are large; None if there is no
-        record.
+        """Return a record of the ledger or of a run; None if there is no record.
+
+        The record of a run has no body, because bodies are large.
         """
         if topic != HALF_RUN_TOPIC:
             return self._store.message_of(entry, topic, queue_id, queue_offset)
@@ -193,8 +197,7 @@ class BatchCoordinator:
 
     @readable()
     def step(self) -> float:
-        """Publish a slice of decided messages, and roll back timed-out attempts; return the seconds until the next
-        call.
+        """Publish a slice of decided messages, and roll back timed-out attempts. Return the seconds to the next call.
 
         Raises `StoreNotWritable`, and `StoreError` if a file cannot be read; the next call resumes at the same message.
         """
@@ -218,11 +221,10 @@ class BatchCoordinator:
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the oldest run that the saved progress leaves unsettled: retention must keep the log from
-        there.
+        """Log offset of the oldest run that the saved progress leaves unsettled.
 
-        The decision on the run and its notes come later in the log. Decisions whose messages are visible do not count:
-        retention may delete them.
+        Retention must keep the log from there. The decision on the run and its notes come later in the log. Decisions
+        whose messages are visible do not count: retention may delete them.
         """
         return self._queues.log_needed_from(HALF_RUN_TOPIC)
 

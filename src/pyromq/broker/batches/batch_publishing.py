@@ -42,8 +42,9 @@ TRANSACTION_BITS = SysFlag.ROLLBACK
 
 @dataclass(slots=True)
 class _Publication:
-    """A decision in progress: its runs that are not wholly visible, and the number (`done`) of visible messages of the
-    first run.
+    """A decision in progress, with its runs that are not wholly visible.
+
+    `done` is the number of visible messages of the first run.
     """
 
     decision: CommitDecision
@@ -70,8 +71,9 @@ class _OpenRun:
         return iter(()) if self.shape is None else self.shape.messages(members)
 
     def next_slice(self, first: int, most_bytes: int) -> tuple[int, list[StoredMessage]]:
-        """Return the number of messages in the next slice, and the messages themselves if they must be decoded; []
-        otherwise. The slice ends once it has `most_bytes`.
+        """Return the number of messages in the next slice, and the messages themselves if they must be decoded.
+
+        Without decoding the messages are []. The slice ends once it has `most_bytes`.
         """
         if self.members is not None:
             return self.members.next_slice(first, SLICE, most_bytes), []
@@ -222,8 +224,9 @@ class BatchPublishing:
         )
 
     def _append_members(self, publication: _Publication, run: _OpenRun, count: int, note: StoredMessage) -> bool:
-        """Append a slice and its note without decoding the messages; return False, with nothing appended, if that is
-        impossible.
+        """Append a slice and its note without decoding the messages.
+
+        Return False, with nothing appended, if that is impossible.
         """
         if run.members is None or run.shape is None or not count:
             return False

@@ -100,8 +100,9 @@ class CommitDecisions:
         return decision
 
     def note(self, note: LedgerNote) -> StoredMessage:
-        """Return the record of a note (progress of a transaction), to be appended after the records that the note
-        describes.
+        """Return the record of a note, which is the progress of a transaction.
+
+        The note must be appended after the records that it describes.
         """
         return self._record(NOTES, note)
 

@@ -47,8 +47,9 @@ class HalfBatch(NamedTuple):
 
 @dataclass(slots=True)
 class _Attempt:
-    """The runs of one attempt, by their number, and the holder (account or connection) whose quota they
-    count against.
+    """The runs of one attempt, by their number.
+
+    `holder` is the account or connection whose quota they count against.
     """
 
     runs: dict[int, HalfBatch] = field(default_factory=dict)
@@ -57,8 +58,9 @@ class _Attempt:
 
 @dataclass(slots=True)
 class Undecided:
-    """The attempts at one batch transaction by token, the account that began it (`owner`), and the topics of all its
-    runs.
+    """The attempts at one batch transaction, by token, and the topics of all its runs.
+
+    `owner` is the account that began the transaction.
     """
 
     touched: float  # time of the last run (monotonic seconds)
@@ -142,8 +144,9 @@ class HalfBatches:
                 )
 
     def settle(self, transaction: str, winners: Iterable[str]) -> list[HalfBatch]:
-        """Remove all attempts at a transaction; return the winning attempts' runs with messages, in
-        order of arrival.
+        """Remove all attempts at a transaction.
+
+        Return the winning attempts' runs with messages, in order of arrival.
         """
         undecided = self._open.pop(transaction, None)
         if undecided is None:
@@ -220,8 +223,9 @@ def run_of(queue_offset: int, log_offset: int, properties: dict[str, str]) -> Ha
 
 
 def batch_needs(undecided: Undecided) -> list[Need]:
-    """Return the rights that an account needs to decide on a batch transaction of another account: PUB
-    on its topics.
+    """Return the rights that an account needs to decide on another account's batch transaction.
+
+    These are PUB on all topics of the transaction.
     """
     return [(topic, PUB) for topic in sorted(undecided.topics)]
 

@@ -79,7 +79,7 @@ class ConsumerOffsets:
     def _encoded(self, own: dict[str, dict[int, int]]) -> bytes:
         """Return the file's content as JSON.
 
-        Runs in a thread of its own: each read of a shared dict is one atomic step.
+        Runs in another thread: each read of a shared dict is one atomic step.
         """
         keys = iter(list(self._table))
         parts = []
@@ -210,7 +210,8 @@ class ConsumerOffsets:
     def adopt(self, data: bytes, end_of: Callable[[str, int], int]) -> None:
         """Enter changed offsets of a master. An offset behind the queue's end, `end_of(topic, queue id)`, is lowered.
 
-        The progress of internal groups stays: it comes from the log here. Raises `msgspec.DecodeError`.
+        The progress of internal groups is kept, because this replica derives it from the log. Raises
+        `msgspec.DecodeError`.
         """
         changes = msgspec.json.decode(data, type=_ChangedOffsets)
         stale = [key for key in self._table if key not in changes.offsets and not _is_internal(key)]

@@ -103,7 +103,7 @@ class DelayLevels:
         self._turn = 0  # index of the level to check next; levels take turns, so that a full one blocks no other
         self._saved = DelayOffsetTable()
         self._flushed = FlushedProgress[DelayOffsetTable](store)
-        self._search: DeliverySearch | None = None  # None unless this broker follows another one's log
+        self._search: DeliverySearch | None = None  # None unless this broker follows its master's log
 
     def load(self) -> None:
         """Read the offsets of the levels from disk, and find in the log the messages delivered since the last save.
@@ -124,7 +124,7 @@ class DelayLevels:
     # -- at a follower: the master delivers
 
     def load_to_follow(self) -> None:
-        """Read the offsets as `load` does, at a broker that follows the log of another one, the master.
+        """Read the offsets as `load` does, at a broker that follows its master's log.
 
         `keep_up` then finds in the log what the master has delivered, until `lead` is called.
         """
@@ -197,10 +197,9 @@ class DelayLevels:
         return {level.queue_id + 1: level.offset for level in self._levels if level.offset}
 
     def divert(self, message: StoredMessage, properties: Mapping[str, str]) -> bool:
-        """Turn a message with a delay level into a message of the schedule topic, before the append. Return False for
-        others.
+        """Turn a message with a delay level into a message of the schedule topic, before the append.
 
-        Raises `MessageRefused` if the delay level is no number.
+        Return False for other messages. Raises `MessageRefused` if the delay level is no number.
         """
         level = _asked_level(properties)
         if level <= 0 or message.sys_flag & SysFlag.ROLLBACK in (SysFlag.HALF, SysFlag.ROLLBACK):
@@ -244,10 +243,10 @@ class DelayLevels:
         return min(waits, default=None)
 
     def _lacks(self, level: _Level, count: int) -> bool:
-        """Return whether the next `count` messages are not resident. If so, a thread loads them, and the
-        alarm rings afterwards.
+        """Return whether the next `count` messages are not resident.
 
-        With a `count` of 1 only the queue entry is needed, which holds the due time.
+        If so, a thread loads them, and the alarm rings afterwards. With a `count` of 1 only the queue entry is needed,
+        which holds the due time.
         """
         if level.fetching.is_under_way:
             return True
@@ -302,7 +301,7 @@ class DelayLevels:
     def _put(self, level: _Level, messages: list[StoredMessage], offsets: list[int]) -> None:
         """Append messages to their queues; refused ones are skipped.
 
-        If `StoreNotWritable` is raised, the level stays at that message.
+        If `StoreNotWritable` is raised, the next call delivers the same message.
         """
         for offset, error in zip(offsets, self._put_message.put_each(messages), strict=True):
             level.offset = offset
@@ -359,8 +358,9 @@ class DelayLevels:
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the oldest message that the saved progress leaves undelivered: retention must keep the log from
-        there.
+        """Log offset of the oldest message that the saved progress leaves undelivered.
+
+        Retention must keep the log from there.
         """
         needed = self._store.confirmed_end
         for level in self._levels:

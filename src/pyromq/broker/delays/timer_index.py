@@ -123,8 +123,9 @@ class TimerIndex:
     """
 
     def __init__(self, store: MessageStore, folder: Path, *, copies: bool = True) -> None:
-        """Make the index. Without `copies` records stay in the log only, so retention must keep them there: a new
-        replica of a set gets only the log.
+        """Make the index. Without `copies` the records are only in the log, and retention must keep them there.
+
+        A new replica of a set receives only the log.
         """
         self.near = -1
         self.unread: set[int] = set()
@@ -181,8 +182,9 @@ class TimerIndex:
         store.follow(TIMER_TOPIC, self.apply)
 
     def load_to_follow(self) -> None:
-        """Load the checkpoint of a broker that follows the log of another one, the master. `follow` then also marks the
-        messages that the log shows delivered, until `lead` is called.
+        """Load the checkpoint of a broker that follows its master's log.
+
+        Until `lead` is called, `follow` also marks the messages that the log shows delivered.
         """
         self.load()
         self._checked_to = max(self._files.saved.log_end, self._store.min_log_offset)
@@ -309,8 +311,9 @@ class TimerIndex:
         return effort
 
     def _check(self) -> bool:
-        """Mark some messages as delivered that the log shows delivered since the checkpoint; return True if none is
-        left.
+        """Mark some of the messages that the log shows delivered since the checkpoint.
+
+        Return True if no message is left to mark.
         """
         for found in self._unchecked or ():
             if found is None:
@@ -327,10 +330,10 @@ class TimerIndex:
     def waiting(
         self, topic: str, due_ms: int, unique_key: bytes
     ) -> Generator[tuple[TimerBucket, int] | None, None, None]:
-        """Yield bucket and number of each scheduled message with this due time and key: several if the send was
-        retried.
+        """Yield bucket and number of each scheduled message with this due time and key.
 
-        Yields None between slices, so that the caller can let other connections be served.
+        There are several messages if the send was retried. Yields None between slices, so that the caller can let other
+        connections be served.
         """
         bucket = self.buckets.get(due_ms // HOUR_MS)
         if bucket is None:
@@ -371,8 +374,9 @@ class TimerIndex:
         return (bucket, self._message(bucket, number, entry, wait=wait)) if is_meant else None
 
     def due_of_damaged(self, bucket: TimerBucket, number: int) -> int:
-        """Return the due time (ms) of a message with a damaged entry: from its record, or else the end of the bucket's
-        hour.
+        """Return the due time (ms) of a message with a damaged entry.
+
+        It comes from the message's record, or else is the end of the bucket's hour.
         """
         try:
             due = self.message(bucket, number).properties.get(Property.TIMER_OUT_MS, "")
@@ -496,8 +500,9 @@ class TimerIndex:
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the first record that the broker needs after a restart: retention must keep the
-        log from there.
+        """Log offset of the first record that the broker needs after a restart.
+
+        Retention must keep the log from there.
         """
         saved = self._files.saved
         is_unsaved = self._has_news or saved is not self._latest or self._unchecked is not None

@@ -136,8 +136,9 @@ class TimerListProcessor:
         return _page(found, None)
 
     async def _places(self, bucket: TimerBucket, topic: str, after: tuple[int, int], *, most: int) -> Places:
-        """Return due times and numbers of the topic's first `most` messages after the place `after`, in order of
-        delivery.
+        """Return due times and numbers of the topic's messages after the place `after`, in order of delivery.
+
+        At most `most` messages are returned.
         """
         first: Places = []
         for places in bucket.waiting_of(crc32(topic.encode()), after[0]):
@@ -148,8 +149,9 @@ class TimerListProcessor:
         return first
 
     async def _looked_up(self, bucket: TimerBucket, number: int, topic: str) -> ListedTimer | None:
-        """Return the list entry of a message; None if the message is of another topic, damaged,
-        delivered or cancelled.
+        """Return the list entry of a message.
+
+        Return None if the message is of another topic, damaged, delivered or cancelled.
         """
         for _ in range(MAX_ROUNDS):
             try:

@@ -184,8 +184,9 @@ def _encoded(table: GroupConfigTable) -> bytes:
 
 
 def max_tries(group: GroupConfig, header: SendMessage | SendMessageBack, call: Call) -> int:
-    """Return the number of attempts after which a message becomes a dead letter: the consumer's value, or else the
-    group's setting.
+    """Return the number of attempts after which a message becomes a dead letter.
+
+    This is the consumer's value, or else the group's setting.
     """
     if call.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
         return header.max_reconsume_times

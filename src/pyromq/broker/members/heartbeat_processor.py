@@ -86,10 +86,9 @@ class HeartbeatProcessor:
         return None
 
     def _refusal(self, members: ConsumerGroup, entry: ConsumerEntry, member: GroupMember) -> str | None:
-        """Return why a new member is refused: the setting is on, and its subscriptions differ from those of all
-        members.
+        """Return the reason to refuse a new member; None to accept it.
 
-        None otherwise.
+        With the setting on, a member is refused if its subscriptions differ from those of all members.
         """
         if not self._config.refuse_different_subscriptions or is_system_group(entry.group):
             return None

@@ -1,7 +1,7 @@
 """Answers administrators' requests to list and change accounts and white lists.
 
 As upstream, a changed account is written to the file that holds the account, a new account to the default file. The
-other content of a file stays, except comments. The reply leaves when the change is on disk and in force.
+other content of a file is kept, except comments. The reply is sent when the change is on disk and in force.
 Source: RocketMQ 4.9.8, AdminBrokerProcessor, PlainPermissionManager. Unlike upstream, replies contain no secret keys.
 """
 

@@ -39,8 +39,9 @@ class ReplyMessageProcessor:
 
     @answers(SendReplyMessage)
     def reply(self, header: SendReplyMessage, call: Call) -> Future[Reply]:
-        """Respond with code 0 when the requester has the reply and the stored copy is confirmed; with code 1 if the
-        push fails.
+        """Respond with code 0 when the requester has the reply and the stored copy is confirmed.
+
+        If the push to the requester fails, the code is 1.
         """
         topic = self._admission.topic_for(header, call)
         message = self._message(header, call, topic)

@@ -78,7 +78,7 @@ class Election:
         return self._out_of_sync(now, record)
 
     def shift(self, seconds: float) -> None:
-        """Move all times by the length of a pause of this process, in which it heard no other replica."""
+        """Move all times by the length of a pause of this process, in which it received no frames."""
         self._started_at += seconds
         self._named = (self._named[0], self._named[1] + seconds)
         self._gone_since = None

@@ -114,7 +114,7 @@ class RecordView:
         return swap
 
     def swap_failed(self, number: int) -> None:
-        """Read the record again at once, because the swap had a conflict or got no answer. The swap stays open."""
+        """Read the record again now, because the swap had a conflict or got no answer. The swap is still open."""
         if self._answered(number) is not None:
             self._must_read = True
             self._read_sent = float("-inf")

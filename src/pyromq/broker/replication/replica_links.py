@@ -408,7 +408,7 @@ class ReplicaLinks:
         connection.written_at = self.now()
         if connection.link is None:
             self._unknown.add(connection)
-        elif self.log is None:  # dialled for a `Replica` that has ended meanwhile; the next one dials again
+        elif self.log is None:  # dialled for a `Replica` that has ended; the next `Replica` dials again
             connection.close()
         else:
             self._connections[connection.link] = connection

@@ -109,7 +109,7 @@ class SetLease:
                 self._warn(self._now(), error)
 
     async def release(self) -> None:
-        """End the lease, so that other replicas see at once that this one has stopped."""
+        """End the lease, so that other replicas notice immediately that this replica has stopped."""
         if self._lease is not None:
             try:
                 await self._registry.release(self._lease.id)
@@ -129,5 +129,5 @@ class SetLease:
             failed = f"has not answered for {now - (self.sent or now):.0f} s"
             if not isinstance(error, RegistryUnavailable):
                 failed = "refuses requests"
-            text = "the registry %s; no replica can join, leave or become master meanwhile: %s"
+            text = "the registry %s; without the registry no replica can join, leave or become master: %s"
             logger.warning(text, failed, error)

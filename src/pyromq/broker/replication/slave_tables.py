@@ -166,8 +166,9 @@ class SlaveTables:
 
 
 def copying_tables(state: SharedState) -> BrokerModule:
-    """Return the module by which a slave copies its master's tables; an empty module for a replica of a set, where
-    tables follow the log.
+    """Return the module by which a slave copies its master's tables.
+
+    A replica of a set gets an empty module, because its tables follow the log.
     """
     if state.config.failover.etcd:
         return BrokerModule()

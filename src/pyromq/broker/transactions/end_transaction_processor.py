@@ -114,8 +114,9 @@ class EndTransactionProcessor:
         return record
 
     def _check_repeated(self, header: EndTransaction, record: StoredMessage) -> None:
-        """Raise `BrokerError` unless the request repeats the first decision on the half message: only
-        the first counts.
+        """Raise `BrokerError` unless the request repeats the first decision on the half message.
+
+        Only the first decision counts.
         """
         if self._decisions.find(_key(record)) != header.decision:
             raise BrokerError(
@@ -161,7 +162,7 @@ class EndTransactionProcessor:
 
     @answers(ListHalfMessages)
     async def list(self, header: ListHalfMessages, call: Call) -> Reply:
-        """Return a page of undecided half messages, oldest first. A message checked meanwhile appears again at the end.
+        """Return a page of undecided half messages, oldest first. A check moves its message to the end of the list.
 
         Messages for topics on which the caller's account has no right are omitted.
         """
@@ -208,7 +209,8 @@ def _entry(half: Half, record: StoredMessage) -> HalfMessageEntry:
 
 
 def _key(record: StoredMessage) -> HalfIdentity | int:
-    """Return the key under which a decision is remembered: the same for all copies of a half message
-    with a unique key.
+    """Return the key under which a decision is remembered.
+
+    All copies of a half message with a unique key have the same key.
     """
     return identity_of(record) or record.log_offset

@@ -167,8 +167,9 @@ class HalfMessages:
         return list(self._open)
 
     def at(self, queue_offset: int) -> Half | None:
-        """Return the undecided half message at a queue offset; None if it is decided or was replaced by
-        a later copy.
+        """Return the undecided half message at a queue offset.
+
+        Return None if the half message is decided, or was replaced by a later copy.
         """
         return self._open.get(queue_offset)
 
@@ -258,8 +259,9 @@ class HalfMessages:
 
     @property
     def log_needed_from(self) -> int:
-        """Log offset of the oldest half message that the saved progress leaves undecided: retention keeps the log from
-        there.
+        """Log offset of the oldest half message that the saved progress leaves undecided.
+
+        Retention must keep the log from there.
         """
         return self._queues.log_needed_from(HALF_TOPIC)
 

@@ -1,4 +1,4 @@
-"""Checks undecided half messages with their producers, and gives up messages that stay undecided.
+"""Checks undecided half messages with their producers, and gives up messages without a decision after all checks.
 
 A round, once a minute, covers the half messages that are undecided at its start. A message is checked when its age
 exceeds its immunity time. The check goes to a member of the message's producer group that may send to its topic and has
@@ -105,8 +105,9 @@ class TransactionChecks:
         return True
 
     def _lose(self, half: Half, why: str) -> None:
-        """Settle a half message whose record is unreadable, as a restart would: otherwise retention would keep the log
-        forever.
+        """Settle a half message whose record is unreadable, as a restart would.
+
+        Otherwise retention would keep the log forever.
         """
         self._half_messages.settle(half)
         logger.error("the half message at log offset %d, of group %s, is lost: %s", half.log_offset, half.group, why)
@@ -124,10 +125,10 @@ class TransactionChecks:
         return self._move if self._half_messages.holds_back(half) else None
 
     def _member(self, group: str, topic: str | None = None) -> GroupMember | None:
-        """Return a member of a producer group that may send to `topic`, if given; None if there is none. Members take
-        turns.
+        """Return a member of a producer group that may send to `topic`, if given; None if there is no such member.
 
-        A member that accepts pushes now comes before a member that is still reading its last checks.
+        Each call returns another member. A member that accepts pushes now comes before a member that is still reading
+        its last checks.
         """
         members = self._members.get(group)
         if members is None:

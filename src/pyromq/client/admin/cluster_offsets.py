@@ -93,8 +93,7 @@ class ClusterOffsets:
         await self._offsets.commit(group, queue, offset)
 
     async def clone_offsets(self, source: str, destination: str, topic: str) -> dict[MessageQueue, int]:
-        """Store the offsets of group `source` in a topic for group `destination` as well. Return these offsets by
-        queue.
+        """Store the offsets of group `source` in a topic for group `destination`, too. Return them by queue.
 
         Connected members of `destination` are not notified. Source: RocketMQ 4.9.8, CloneGroupOffsetCommand.
         """

@@ -171,10 +171,10 @@ class ClusterTopics:
         cluster: str | None = None,
         broker: str | None = None,
     ) -> None:
-        """Change the given settings of a topic at every master that has it. Raises `TopicNotFound`, and `UsageError` if
-        a broker does not store the message type.
+        """Change the given settings of a topic at every master that has it.
 
-        Messages in queues that can no longer be read stay stored, invisible, until these queues can be read again.
+        Raises `TopicNotFound`, and `UsageError` if a broker does not store the message type. Messages in queues that
+        can no longer be read are kept, invisible, until these queues can be read again.
         """
         change = TopicChange(read_queues, write_queues, permission, order, message_type)
         masters = await self._brokers.masters(cluster=cluster, broker=broker)

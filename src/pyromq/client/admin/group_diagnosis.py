@@ -25,8 +25,9 @@ ADVICE = "let all members of the group run the same code, or give members with a
 async def group_findings(
     cluster: ClusterClient, topic: str, addresses: Sequence[str], *, timeout: float
 ) -> list[Finding]:
-    """Return a finding for each group of a topic whose members differ, by group name. `addresses` are the masters to
-    ask; errors of masters and members are left out.
+    """Return a finding for each group of a topic whose members differ, by group name.
+
+    `addresses` are the masters that are requested. Errors of masters and members are left out.
     """
     groups = {
         group

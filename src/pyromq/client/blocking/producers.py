@@ -205,8 +205,9 @@ class Stream(Blocking[BatchStream]):
     abandon = blocking(BatchStream.abandon)
 
     def send_run(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
-        """Begin to send an encoded batch of `messages` messages. Blocks only while `in_flight` batches are
-        unacknowledged.
+        """Begin to send an encoded batch of `messages` messages.
+
+        Blocks only while `in_flight` batches are unacknowledged.
         """
         self._runner.run(self._async.put, queue, body, messages, header=header)
 

@@ -282,11 +282,11 @@ class PullResult:
         return self._damaged
 
     def holding(self, words: tuple[bytes, ...], *, ignore_case: bool = False) -> list[StoredMessage]:
-        """Return the wanted messages, perhaps without those whose records contain none of these words. `ignore_case`
-        does not distinguish ASCII letters by their case; the words must then be in lower case.
+        """Return the wanted messages, perhaps without messages whose records contain none of these words.
 
-        Without `verify`, records that contain none of the words are not decoded. Messages with compressed bodies are
-        always included. May be called once, in any thread.
+        With `ignore_case`, ASCII letters match in either case; the words must then be in lower case. Without `verify`,
+        records that contain none of the words are not decoded. Messages with compressed bodies are always included. May
+        be called once, in any thread.
         """
         if self._messages is None and not self._request.verify and words:
             try:

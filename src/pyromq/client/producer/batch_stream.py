@@ -66,10 +66,10 @@ class BatchStream:
         self._messages = 0
 
     async def put(self, queue: MessageQueue, body: bytes, messages: int, *, header: Header | None = None) -> None:
-        """Begin to send a run (an encoded batch) of `messages` messages. Wait while `in_flight` runs are
-        unacknowledged.
+        """Begin to send a run (an encoded batch) of `messages` messages.
 
-        `header` replaces the header that the stream makes. Raises the error of an earlier run.
+        Waits while `in_flight` runs are unacknowledged. `header` replaces the header that the stream makes. Raises the
+        error of an earlier run.
         """
         self._cluster.check_running()
         await self._room.acquire()
@@ -85,8 +85,9 @@ class BatchStream:
         task.add_done_callback(self._running.discard)
 
     async def finish(self) -> dict[MessageQueue, Acknowledged]:
-        """Wait until every batch is acknowledged. Return the acknowledged messages by queue, or raise the first
-        failure.
+        """Wait until every batch is acknowledged.
+
+        Return the acknowledged messages by queue. Raises the first failure.
         """
         while self._running:
             await asyncio.wait(self._running)

@@ -300,10 +300,10 @@ class ConsumeQueue(QueueTail):
         return low
 
     def end_before(self, log_offset: int) -> int:
-        """Return the queue offset after the last entry whose record ends at or before `log_offset`; at least the
-        minimum.
+        """Return the queue offset after the last entry whose record ends at or before `log_offset`.
 
-        The search begins at the queue's end, and takes longer the more entries lie behind the result.
+        The result is at least the minimum. The search begins at the queue's end, and takes longer the more entries
+        follow the result.
         """
         low = high = self.max_offset
         step = 1

@@ -38,8 +38,9 @@ class Master(NamedTuple):
 
 
 class MasterConnection(asyncio.BufferedProtocol):
-    """One connection to a master. `ended` is set when the connection has ended; `error` is the reason, None if the
-    master closed it.
+    """One connection to a master.
+
+    `ended` is set when the connection has ended. `error` is the reason; None if the master closed the connection.
     """
 
     def __init__(self, store: MessageStore, clock: Clock) -> None:

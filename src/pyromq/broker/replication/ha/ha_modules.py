@@ -17,11 +17,11 @@ def _ignored(end: int) -> None:
 
 
 def sending_log(state: SharedState) -> BrokerModule:
-    """Return the module that sends the log to slaves while the broker is the master; an empty module for a broker
-    without slaves.
+    """Return the module that sends the log to slaves while the broker is the master.
 
-    With SYNC_MASTER, replies to sends wait until one slave has the messages. The slaves of a replica set get only
-    confirmed messages, because slaves of RocketMQ 4.9 cannot cut their logs. No reply waits for these slaves.
+    A broker without slaves gets an empty module. With SYNC_MASTER, replies to sends wait until one slave has the
+    messages. The slaves of a replica set get only confirmed messages, because slaves of RocketMQ 4.9 cannot cut their
+    logs. No reply waits for these slaves.
     """
     config = state.config
     if not config.serves_slaves:

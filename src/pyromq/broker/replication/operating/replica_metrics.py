@@ -60,7 +60,7 @@ FAMILIES = (
 
 
 class ReplicaMetrics:
-    """A source of metrics that stays in use when a replica's process restarts its broker."""
+    """A source of metrics that remains the same object when a replica restarts its broker."""
 
     def __init__(self, server: ReplicaServer, now: Callable[[], float]) -> None:
         self._server = server

@@ -221,11 +221,10 @@ async def _of_group(
     message_id: str,
     timeout: float,
 ) -> list[LifeEvent]:
-    """Return a message's events in a group: sent back, redriven, dead letter, and whether its offset has passed the
-    message.
+    """Return a message's events in a group: sent back, redriven, dead letter, and whether its offset is committed.
 
-    `stored` are the copies of the message in its topic and in internal topics. The offset is not looked at if the
-    latest copy is a dead letter or waits for its next attempt.
+    `stored` are the copies of the message in its topic and in internal topics. The offset is not compared if the latest
+    copy is a dead letter or waits for its next attempt.
     """
     retried = await _copies_in(cluster, retry_topic(group), message_id, timeout)
     retried += await _copies_in(cluster, pop_retry_topic(group, topic), message_id, timeout)

@@ -74,11 +74,11 @@ class ListenerPool(Generic[W]):
 
 
 class ListenerThreads(Generic[W]):
-    """Runs pieces of work in at most `count` threads, started when needed. `finished(piece)` is called on the event
-    loop.
+    """Runs pieces of work in at most `count` threads, which are started when needed.
 
-    A thread for each message would cost more than most listeners, so threads take pieces from one backlog. New pieces
-    wake one thread, and more threads if work is left after a millisecond. Results return to the event loop in groups.
+    `finished(piece)` is called on the event loop. A thread for each message would cost more than most listeners, so
+    threads take pieces from one backlog. New pieces wake one thread, and more threads if work is left after a
+    millisecond. Results return to the event loop in groups.
     """
 
     def __init__(self, count: int, finished: Callable[[W], None], *, name: str) -> None:

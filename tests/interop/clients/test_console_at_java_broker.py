@@ -31,7 +31,7 @@ async def test_delay_levels_of_a_genuine_broker_are_shown(genuine: GenuineServer
 
     async with browsing(ConsoleConfig(genuine.namesrv, tmp_path)) as browser:
         page = await browser.get("/delayed")
-        assert "Level 18" in page and "does not count messages that wait" in page
+        assert "(level 18)" in page and "does not count messages that wait" in page
         assert f"late-{topic}" in await browser.get("/delayed-levels/18")
 
 

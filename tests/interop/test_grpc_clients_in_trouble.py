@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 from tests.interop.peers.accounts import ACCOUNTS, connections
-from tests.interop.peers.grpc_clients import GrpcClient, OurProxy
+from tests.interop.peers.grpc_clients import GrpcClient, OurProxy, refusal_of
 from tests.interop.peers.servers import OurServers
 from tests.interop.test_grpc_clients import genuine5, program  # noqa: F401  fixtures
 from tests.processes import Program
@@ -117,17 +117,10 @@ def test_an_account_may_do_what_it_has_rights_for(program, guarded, topic):  # n
     (sent,) = run_as("writer-1", "send", topic, "normal")
     (found,) = run_as("reader-1", "receive", topic, f"readers-{topic}", "*", 1)
     assert found["messageId"] == sent["messageId"]
-    assert "account reader-1 needs PUB on topic" in refusal(run_as, "reader-1", "send", topic, "normal")
-    assert "account writer-1 needs SUB on" in refusal(run_as, "writer-1", "receive", topic, "billing", "*", 1)
+    assert "account reader-1 needs PUB on topic" in refusal_of(run_as, "reader-1", "send", topic, "normal")
+    assert "account writer-1 needs SUB on" in refusal_of(run_as, "writer-1", "receive", topic, "billing", "*", 1)
     hidden = f"failed to fetch topic:{topic}"  # all that Python's client shows of a refused route
-    assert re.search(f"signature|{hidden}", refusal(run_as, "writer-1", "send", topic, "normal", secret="wrong-secret"))
-    assert re.search(f"unknown|{hidden}", refusal(run_as, "nobody-1", "send", topic, "normal"))
-
-
-def refusal(run_as, *arguments, **secret) -> str:
-    """Return what the client says of a refusal: in its answer, or where it does not start."""
-    try:
-        (answer,) = run_as(*arguments, **secret)
-    except RuntimeError as error:
-        return str(error)
-    return answer["error"]
+    assert re.search(
+        f"signature|{hidden}", refusal_of(run_as, "writer-1", "send", topic, "normal", secret="wrong-secret")
+    )
+    assert re.search(f"unknown|{hidden}", refusal_of(run_as, "nobody-1", "send", topic, "normal"))

@@ -61,6 +61,15 @@ class GrpcClient:
         return {**os.environ, "HOME": str(self.home), "user.home": str(self.home), **self.environment}
 
 
+def refusal_of(run: Callable[..., list[dict[str, Any]]], *arguments: str | int, **options: str | None) -> str:
+    """Return what the client says of a refusal: in its answer, or where it does not start."""
+    try:
+        (answer,) = run(*arguments, **options)
+    except RuntimeError as error:
+        return str(error)
+    return str(answer["error"])
+
+
 def java(home: Path) -> list[str]:
     """Return the command line of Java's client, which uses TLS. Raises `JavaMissing`."""
     build()

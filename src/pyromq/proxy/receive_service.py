@@ -28,12 +28,14 @@ from pyromq.proxy.http2.grpc_stream import WORK_COPIES, GrpcStream, prefixed
 from pyromq.proxy.popped_messages import PoppedMessages
 from pyromq.proxy.proto import definition_pb2 as proto
 from pyromq.proxy.proto import service_pb2 as service
+from pyromq.proxy.renewals import RENEWED_SECONDS, Renewals
 from pyromq.proxy.route_service import check_group_name
 from pyromq.proxy.sent_messages import check_topic_name, seconds_of
 from pyromq.remoting.command import Response
 from pyromq.remoting.headers import (
     ChangeInvisibleTimeResponse,
     PopMessage,
+    PopMessageResponse,
     SendMessageBack,
 )
 from pyromq.remoting.headers.pop_headers import (
@@ -49,7 +51,6 @@ logger = logger_of(__name__)
 MAX_ENTRIES = 1024  # limit of the entries of one acknowledgement
 PARSED_AT_ONCE = 64  # entries that are parsed in one turn of the event loop: less than 1 ms
 MAX_POLL_SECONDS = 20.0
-RENEWED_SECONDS = 60.0  # invisible time of messages that the broker renews while the client is connected
 ANSWER_MARGIN = 0.2  # seconds before the client's deadline at which a waiting receive is answered
 DEAD_LETTER_LEVEL = -1  # delay level that makes a message a dead letter
 
@@ -62,6 +63,7 @@ class _Receive:
     queue: MessageQueue
     header: PopMessage
     poll_seconds: float
+    auto_renew: bool
     max_attempts: int  # deliveries before a dead letter. Java's brokers leave the limit to the proxy
 
 
@@ -71,9 +73,11 @@ class ReceiveService:
     def __init__(self) -> None:
         self._tasks = Tasks()
         self._acks = Acknowledgements()
+        self._renewals = Renewals(_change)
         self._parsing = asyncio.Lock()  # held by the one call whose entries are parsed
 
     async def close(self) -> None:
+        await self._renewals.close()
         await self._tasks.stop()
         await self._acks.close()
 
@@ -102,9 +106,9 @@ class ReceiveService:
             popping.add_done_callback(make_visible)
             _answer_nothing(caller)
             return
-        await self._answer(caller, receive, popping.result())
+        await self._answer(caller, client, receive, popping.result())
 
-    async def _answer(self, caller: Caller, receive: _Receive, response: Response) -> None:
+    async def _answer(self, caller: Caller, client: GrpcClient, receive: _Receive, response: Response) -> None:
         if response.code in NOTHING_POPPED:
             _answer_nothing(caller)
             return
@@ -122,13 +126,19 @@ class ReceiveService:
             _answer_nothing(caller)
             return
         stream = caller.stream
+        names = receive.group, receive.queue.topic
         is_refused = stream.connection.is_over_share
         if not is_refused:
             stream.connection.keep(stream, len(response.body) * WORK_COPIES)
+            if receive.auto_renew and not response.header(PopMessageResponse).is_renewed:
+                # Added before the client can acknowledge the first message.
+                self._renewals.add(caller.access, client, *names, popped.handles())
             if await _send_messages(caller, chain([first], parts)):
+                self._renewals.forget(caller, *names, dead)
                 stream.send(_last_answer(caller))
                 stream.finish()
                 return
+            self._renewals.forget(caller, *names, popped.handles())
         self._make_visible(caller.access, receive, [each for each in popped.handles() if each not in dead])
         if is_refused:
             text = "the client has not read earlier messages; receive fewer messages at once"
@@ -179,7 +189,10 @@ class ReceiveService:
         async with self._parsing:
             handles = [_parsed(each) async for each in in_turns(request.entries, at_once=PARSED_AT_ONCE)]
         valid = [each for each in handles if isinstance(each, ReceiptHandle)]
-        failures = await self._acks.acknowledge(caller.access, group, topic, valid)
+        newest = await self._renewals.newest(caller, group, topic, valid)
+        found = await self._acks.acknowledge(caller.access, group, topic, newest)
+        failures = {first: found[last] for first, last in zip(valid, newest, strict=True) if last in found}
+        self._renewals.forget(caller, group, topic, [each for each in valid if each not in failures])
         answer = service.AckMessageResponse()
         for entry, each in zip(request.entries, handles, strict=True):
             error = failures.get(each) if isinstance(each, ReceiptHandle) else each
@@ -205,7 +218,9 @@ class ReceiveService:
             raise GrpcRefusal(proto.ILLEGAL_INVISIBLE_TIME, text)
         handle = parse_receipt_handle(request.receipt_handle)
         await caller.access.route(topic)
-        changed = await _change(caller.access, group, topic, handle, int(seconds * 1000))
+        (newest,) = await self._renewals.newest(caller, group, topic, [handle])
+        changed = await _change(caller.access, group, topic, newest, int(seconds * 1000))
+        self._renewals.forget(caller, group, topic, [handle])
         return service.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=changed.encode())
 
     @answers_call("ForwardMessageToDeadLetterQueue")
@@ -219,7 +234,9 @@ class ReceiveService:
             text = f"receipt handle {excerpt(request.receipt_handle, 100)!r} has no log offset of the message"
             raise GrpcRefusal(proto.INVALID_RECEIPT_HANDLE, text)
         await caller.access.route(topic)
-        await _make_dead_letter(caller.access, group, topic, handle, request.message_id)
+        (newest,) = await self._renewals.newest(caller, group, topic, [handle])
+        await _make_dead_letter(caller.access, group, topic, newest, request.message_id)
+        self._renewals.forget(caller, group, topic, [handle])
         return service.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 
@@ -263,7 +280,8 @@ async def _checked(caller: Caller, request: service.ReceiveMessageRequest) -> _R
         broker_name=broker,
         renewed_for=caller.client_id if request.auto_renew else None,
     )
-    return _Receive(group, MessageQueue(topic, broker, -1), header, poll, config.retry_max_times + 1)
+    attempts = config.retry_max_times + 1
+    return _Receive(group, MessageQueue(topic, broker, -1), header, poll, request.auto_renew, attempts)
 
 
 def _check_popped(response: Response, broker_name: str) -> None:

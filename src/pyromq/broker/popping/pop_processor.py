@@ -288,6 +288,7 @@ class PopProcessor:
             start_offset_info=join_starts(round_.starts),
             message_offset_info=join_offsets(round_.offsets),
             order_count_info=join_counts(round_.tries) if header.order else None,
+            is_renewed=True if header.renewed_for is not None else None,
         )
         return Reply(response, round_.records, remark="FOUND")
 

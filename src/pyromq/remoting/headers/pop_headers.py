@@ -29,6 +29,7 @@ class PopMessageResponse(Header):
     start_offset_info: str | None = None
     message_offset_info: str | None = field(name="msgOffsetInfo", default=None)
     order_count_info: str | None = None
+    is_renewed: bool | None = field(name="renewed", default=None)  # only in pyromq: the answer to `renewed_for`
 
 
 class PopMessage(Header):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pyromq.clock import Clock
+from pyromq.errors import UsageError
 from pyromq.logs import logger_of
 from pyromq.net.connection import Connection, FairScheduler, Shared
 from pyromq.net.connection_config import PLAIN, ConnectionConfig
@@ -206,8 +207,15 @@ class Server:
 
 
 def _most_descriptors() -> int:
-    """Return the limit of connections that leaves enough file descriptors for files."""
+    """Return the limit of connections that leaves enough file descriptors for files. Raises `UsageError` if there are
+    too few for both.
+    """
     limit = platform.descriptor_limit()
+    if limit < 2 * _OTHER_DESCRIPTORS:
+        raise UsageError(
+            f"this process may open {limit} files; a server needs at least {2 * _OTHER_DESCRIPTORS}: raise the limit, "
+            "for example by `ulimit -n 4096`"
+        )
     return limit - max(_OTHER_DESCRIPTORS, limit // 8)
 
 

@@ -305,6 +305,18 @@ def test_a_certificate_that_is_none_ends_the_start(cli, tmp_path):
     assert (failed.code, failed.err) == (1, f"error: TLS certificate {rubbish} cannot be used: no PEM file\n")
 
 
+def test_too_few_open_files_are_refused_with_the_number(tmp_path):
+    """A server without room for connections would close each one."""
+    serve = f"exec {sys.executable} -m pyromq serve --namesrv-port 0 --broker-port 0 --grpc-port 0 --data {tmp_path}"
+    refused = subprocess.run(
+        ["/bin/sh", "-c", f"ulimit -n 100; {serve}"],
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
+    )  # fmt: skip
+
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: this process may open 100 files; a server needs at least 128: raise")
+
+
 @pytest.mark.parametrize(
     ("option", "text"),
     [

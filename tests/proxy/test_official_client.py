@@ -65,13 +65,14 @@ async def topic(cluster):
     await (await cluster.admin()).create_topic("orders")
 
 
-async def test_the_example_of_the_page_sends(proxy, cluster, topic, tmp_path):
-    (example,) = blocks("how-to/rocketmq-5-clients.md")
+async def test_the_examples_of_the_page_send_and_receive(proxy, cluster, topic, tmp_path):
+    sending, receiving = blocks("how-to/rocketmq-5-clients.md")
 
-    out = await run(proxy, example, tmp_path)
+    out = await run(proxy, sending, tmp_path)
 
     assert "message_id:" in out
     assert [each.body for each in stored(cluster)] == [b"hello"]
+    assert await run(proxy, receiving, tmp_path) == "b'hello'\n"
 
 
 async def test_messages_of_all_types_arrive(proxy, cluster, topic, tmp_path):

@@ -86,6 +86,8 @@ NOT_MEASURED = {
     *("putMessageDistributeTime", "putMessageEntireTimeMax", "queryThreadPoolQueueCapacity"),
     *("queryThreadPoolQueueHeadWaitTimeMills", "remainTransientStoreBufferNumbs", "startAcceptSendRequestTimeStamp"),
 }
+# A line for each folder, and for each delay level that other tests have used.
+OF_ONE_BROKER = ("commitLogDiskRatio_", "scheduleMessageOffset_")
 
 Answers = dict[str, tuple[list[str], list[str]]]  # by question: of the genuine servers, of ours
 
@@ -163,7 +165,7 @@ def test_topics_are_listed_with_their_groups(answers: Answers, places: tuple[Pla
 
 def test_figures_of_a_broker_have_the_genuine_names(answers: Answers) -> None:
     theirs, mine = (
-        {line.partition(":")[0].strip() for line in lines if not line.startswith("commitLogDiskRatio_")}
+        {line.partition(":")[0].strip() for line in lines if not line.startswith(OF_ONE_BROKER)}
         for lines in answers["brokerStatus -b {broker}"]
     )
 

@@ -140,6 +140,8 @@ class Stage:
             if path[1:] in (("kv", "delete"), ("kv", "list")):
                 for key in ("currency", "limit"):
                     admin.put_kv("shop", key, "1")
+            if path[-1] == "lag":
+                admin.reset_offset("billing", "orders", 0)
 
     def _console(self, path):
         if path[-1] in ("delete", "list") and not Path("console").exists():

@@ -211,6 +211,17 @@ def test_a_reply_reaches_the_queue_of_the_process_that_asks(connect):
     assert other.messages == []
 
 
+def test_a_persistent_reply_reaches_the_queue_of_the_process_that_asks(cluster, connect):
+    asking = Receiving(connect(), Queue("reply-5", auto_delete=True), no_ack=True)
+    worker = connect(namesrv=cluster.namesrv.replace("127.0.0.1", "localhost"))  # shares no queues, as another process
+    Producer(worker).publish("42", routing_key="reply-5", delivery_mode=2, correlation_id="1234")
+    assert asking.until(1) == ["42"]
+    assert "reply-5" not in cluster.admin().topics()
+    publish(connect(), "first", "durable")
+    Producer(connect()).publish("second", routing_key="durable", correlation_id="1234")
+    assert Receiving(connect(), Queue("durable")).until(2) == ["first", "second"]
+
+
 def test_a_reply_waits_for_the_connection_that_reads_it(connect):
     queue = Queue("reply-3", auto_delete=True, durable=False)
     queue(connect().channel()).declare()

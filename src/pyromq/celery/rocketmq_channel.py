@@ -84,14 +84,16 @@ class RocketChannel(virtual.Channel):
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
         """Store a message in each durable queue that it is routed to, or send it to the queues of single processes.
 
-        A message that no declared queue takes goes to the queues of single processes if it is transient, or if there
-        are some at an exchange that this connection has not declared. Otherwise raises `UsageError`, since it would be
-        lost; the default exchange takes it, as it names the queue.
+        A message that no declared queue takes goes to the queues of single processes if it is transient or a reply, or
+        if there are some at an exchange that this connection has not declared. Otherwise raises `UsageError`, since it
+        would be lost; the default exchange takes it, as it names the queue.
         """
         self._inplace_augment_message(message, exchange, routing_key)
         routed = self._routed(exchange, routing_key)
         durable = [queue for queue in routed if queue not in self._own]
-        is_transient = message["properties"].get("delivery_mode") == TRANSIENT
+        is_transient = message["properties"].get("delivery_mode") == TRANSIENT or (
+            not routed and not exchange and self._is_reply(message, routing_key)
+        )
         if not exchange and not routed and not is_transient:
             durable = [routing_key]
         for queue in durable:
@@ -104,6 +106,11 @@ class RocketChannel(virtual.Channel):
                 f"no queue is bound to exchange {exchange!r} with routing key {routing_key!r} on this connection:"
                 " declare the queue before publishing"
             )
+
+    def _is_reply(self, message: dict[str, Any], routing_key: str) -> bool:
+        """Return whether a message is no task but answers one, and its queue is not durable."""
+        is_answer = message["properties"].get("correlation_id") and not message["headers"].get("task")
+        return bool(is_answer) and not self._has_queue(routing_key)
 
     def _kind(self, exchange: str) -> str:
         """Return the type of an exchange. An undeclared one that other processes read is a fanout exchange."""

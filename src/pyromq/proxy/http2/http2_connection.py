@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pyromq.message import join_address
-from pyromq.net.tls.transport import limit_reads
+from pyromq.net.tls.transport import limit_reads, release_transport
 from pyromq.proxy.http2 import frames
 from pyromq.proxy.http2.frames import FRAME, FRAME_SIZE, MAX_WINDOW, Frame, Http2Code, Http2Error, SettingId
 from pyromq.proxy.http2.grpc_status import GrpcCode, refusal_block
@@ -116,6 +116,7 @@ class Http2Connection(asyncio.Protocol):
         self.shared.late.pop(self, None)
         for stream in list(self.streams.values()):
             stream.abandon()
+        release_transport(self._transport)
 
     def pause_writing(self) -> None:
         self.is_choked = True

@@ -448,7 +448,7 @@ class DamagedMessagePolicy:
         fate = "skipped"
         if self._config.damaged is Damaged.DEAD_LETTER and damaged.message is not None and self._send_back is not None:
             damaged.message.properties[Property.DAMAGED] = damaged.what
-            await self._send_back.bury(damaged.message, str(damaged))
+            await self._send_back.make_dead_letter(damaged.message, str(damaged))
             fate = "now a dead letter"
         self.count += 1
         logger.error("group %s: damaged message in %s; it is %s", self._group, damaged, fate)
@@ -460,16 +460,16 @@ class DamagedMessagePolicy:
             return messages
         refused = set()
         for message, error in await asyncio.to_thread(_unpack, compressed):
-            await self._bury(message, error)
+            await self._make_dead_letter(message, error)
             refused.add(message.queue_offset)
         return [message for message in messages if message.queue_offset not in refused] if refused else messages
 
-    async def _bury(self, message: StoredMessage, error: UndecodableBody) -> None:
+    async def _make_dead_letter(self, message: StoredMessage, error: UndecodableBody) -> None:
         """Make a message a dead letter. Skip it if brokers refuse that, so that later messages are consumed."""
         fate = "skipped"
         if self._send_back is not None:
             try:
-                await self._send_back.bury(message, excerpt(error))
+                await self._send_back.make_dead_letter(message, excerpt(error))
                 fate = "now a dead letter"
             except BrokerError as refusal:
                 if refusal.retriable:

@@ -82,7 +82,7 @@ class AssignedQueue:
         self.position = self.finished = self.fetch_offset = offset
         self._forget_fetched()
 
-    def begin_anew(self, *, forgotten: bool) -> None:
+    def reset_to_start(self, *, forgotten: bool) -> None:
         """Continue at 0 after the topic was deleted: a new topic of the same name starts there.
 
         `forgotten` is True if brokers keep the offsets: they have deleted the committed offset with the topic. An

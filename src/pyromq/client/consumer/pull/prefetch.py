@@ -94,7 +94,7 @@ class Prefetch:
 
     def _is_gone(self, assigned: AssignedQueue) -> bool:
         """Restart a queue at 0, as its topic is missing. Return whether the topic is missing for `GONE_SECONDS`."""
-        assigned.begin_anew(forgotten=self._config.offset_store is None)
+        assigned.reset_to_start(forgotten=self._config.offset_store is None)
         now = self._clock.monotonic()
         if assigned.gone_since is None:
             assigned.gone_since = now

@@ -32,11 +32,11 @@ QueueListener = Callable[[list[MessageQueue]], object]
 
 
 class _Watched:
-    """A watched topic: its listener, the queues passed to the listener last (`told`), and whether a call is running."""
+    """A watched topic: its listener, the queues of the listener's last call (`notified`), and whether a call runs."""
 
-    def __init__(self, listener: QueueListener, told: tuple[MessageQueue, ...]) -> None:
+    def __init__(self, listener: QueueListener, notified: tuple[MessageQueue, ...]) -> None:
         self.listener = listener
-        self.told = told
+        self.notified = notified
         self.busy = False
 
 
@@ -65,14 +65,14 @@ class QueueWatch:
 
     def _look(self, topic: str) -> None:
         watched = self._watched.get(topic)
-        if watched is not None and not watched.busy and self._queues(topic) != watched.told:
+        if watched is not None and not watched.busy and self._queues(topic) != watched.notified:
             watched.busy = True
             self._cluster.tasks.start(self._tell(topic, watched), name=f"queues of {topic}")
 
     async def _tell(self, topic: str, watched: _Watched) -> None:
         """Call the listener, one call at a time, until it was called with the present queues."""
-        while self._watched.get(topic) is watched and (queues := self._queues(topic)) != watched.told:
-            watched.told = queues
+        while self._watched.get(topic) is watched and (queues := self._queues(topic)) != watched.notified:
+            watched.notified = queues
             try:
                 result = watched.listener(list(queues))
                 if inspect.isawaitable(result):
@@ -123,7 +123,7 @@ class SubscribedQueues:
         self._subscriptions = Subscriptions[QueueListener | None](
             group, cluster, clock, retries=False, absent=None, joined=self._joined
         )
-        self._told: dict[str, list[MessageQueue]] = {}  # queues of each topic at the latest call of its listener
+        self._notified: dict[str, list[MessageQueue]] = {}  # queues of each topic at the latest call of its listener
         self._running = False
         self._rebalance = Rebalance(
             assigned,
@@ -147,7 +147,7 @@ class SubscribedQueues:
         if listener is not None:
             check_takes(listener, "queues", what="a listener for queues")
         self.used = True
-        self._told[topic] = []
+        self._notified[topic] = []
         self._subscriptions.add(topic, wanted, listener)
         for assigned in self._assigned.values():
             if assigned.queue.topic == topic and assigned.wanted is not wanted and not assigned.leaving:
@@ -243,8 +243,8 @@ class SubscribedQueues:
         self._changed()
         for topic in self._subscriptions.topics:
             queues = sorted(queue for queue in self._assigned if queue.topic == topic)
-            if queues != self._told[topic]:
-                self._told[topic] = queues
+            if queues != self._notified[topic]:
+                self._notified[topic] = queues
                 await self._tell(topic, self._subscriptions.listener(topic), queues)
         for assigned in self._assigned.values():
             self._fetching.begin_once(assigned)

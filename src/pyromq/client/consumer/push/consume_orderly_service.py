@@ -209,7 +209,7 @@ class ConsumeOrderlyService:
         left = []
         for message in request.messages:
             if self._is_last(message, verdict):
-                if not await self._bury(message, verdict.reason):
+                if not await self._make_dead_letter(message, verdict.reason):
                     left.append(message)
             else:
                 message.reconsume_times += 1
@@ -226,15 +226,15 @@ class ConsumeOrderlyService:
         return verdict.delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._max_retries
 
     async def _pause(self, seconds: float | None) -> None:
-        asked = self._config.suspend_seconds if seconds is None else seconds
-        await self._clock.sleep(min(max(asked, SHORTEST_SUSPENSION), LONGEST_SUSPENSION))
+        suspension = self._config.suspend_seconds if seconds is None else seconds
+        await self._clock.sleep(min(max(suspension, SHORTEST_SUSPENSION), LONGEST_SUSPENSION))
 
-    async def _bury(self, message: StoredMessage, reason: str) -> bool:
+    async def _make_dead_letter(self, message: StoredMessage, reason: str) -> bool:
         """Make a message a dead letter. Return False if no broker accepts it now."""
         if self._send_back is None:
             return True
         try:
-            await self._send_back.bury(message, reason)
+            await self._send_back.make_dead_letter(message, reason)
         except MQError as error:
             logger.warning(
                 "group %s: message %s of %s cannot be made a dead letter, retried in place: %s",

@@ -177,7 +177,7 @@ class ProcessQueue:
         self.consumed_ms = 0  # time (ms since 1970) of the latest finished request, for administrators
         # State of pulling.
         self.broker_id = 0  # broker to pull from, suggested by the latest pull response
-        self.troubled = False  # True while pulling fails; the first failure is logged
+        self.is_failing = False  # True while pulling fails; the first failure is logged
         self.full = False  # True while pulling waits, because a limit of messages in flight is reached
         self.pulled_at = now()  # monotonic seconds of the latest pull
         self.pulled_ms = 0  # time (ms since 1970) of the latest pull, for administrators

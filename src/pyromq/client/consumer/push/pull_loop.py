@@ -38,7 +38,7 @@ FLOW_CONTROL_SECONDS = 0.02  # pause after a broker reported overload. Source: P
 class PullLoops:
     """The pull loops of one consumer with the queues in `assigned`. `wanted(topic)` returns a topic's filter.
 
-    `begin_anew(queue)` is called when the queue's topic was deleted: a new topic of the same name starts at offset 0.
+    `reset_to_start(queue)` is called for a queue of a deleted topic, since a new topic of this name starts at offset 0.
     `stops(error)` is called for a damaged message that stops the consumer, after all messages before it are consumed.
     """
 
@@ -52,7 +52,7 @@ class PullLoops:
         assigned: Mapping[MessageQueue, ProcessQueue],
         wanted: Callable[[str], Wanted],
         deliver: Callable[[ProcessQueue, list[StoredMessage], int], None],
-        begin_anew: Callable[[MessageQueue], None],
+        reset_to_start: Callable[[MessageQueue], None],
         damage: DamagedMessagePolicy,
         stops: Callable[[MessageDamaged], None],
         rates: ConsumptionRates,
@@ -65,7 +65,7 @@ class PullLoops:
         self._assigned = assigned
         self._wanted = wanted
         self._deliver = deliver
-        self._begin_anew = begin_anew
+        self._reset_to_start = reset_to_start
         self._damage = damage
         self._stops = stops
         self._rates = rates
@@ -106,15 +106,10 @@ class PullLoops:
                 result = await self._pull(assigned, wanted, limit)
                 messages, next_offset, failure = await self._damage.sift(result)
             except MQError as error:
-                if isinstance(error, TopicNotFound) and assigned.next_offset:
-                    # A pyromq broker has requested this reset already; other brokers do not.
-                    self._begin_anew(assigned.queue)
-                else:
-                    self._warn_once(assigned, error)
-                await self._pause(error)
+                await self._after_refusal(assigned, error)
                 continue
-            if assigned.troubled:
-                assigned.troubled = False
+            if assigned.is_failing:
+                assigned.is_failing = False
                 logger.info("group %s: pulling %s works again", self._group, assigned.queue)
             if result.status is not PullStatus.OFFSET_MOVED:
                 assigned.broker_id = result.suggested_broker_id
@@ -126,16 +121,29 @@ class PullLoops:
                 if messages and self._config.pull_interval_seconds:
                     await self._clock.sleep(self._config.pull_interval_seconds)
                 if failure is not None:
-                    await self._wait_until_consumed(assigned)
-                    self._stops(failure)
-                    self._warn_once(assigned, failure)
-                    await self._pause(failure)
+                    await self._stop_at(assigned, failure)
             elif assigned.broker_id != MASTER:
-                assigned.broker_id = MASTER  # a replica may be behind: the master decides
+                assigned.broker_id = MASTER  # the replica may lack the latest messages: the master decides
             elif at_master and self._cluster.has_master(assigned.queue):
                 await self._correct(assigned, result)
             else:
                 await self._clock.sleep(self._config.retry_seconds)
+
+    async def _after_refusal(self, assigned: ProcessQueue, error: MQError) -> None:
+        """Wait before the next pull. The queue of a deleted topic is reset, since a new topic starts at offset 0."""
+        if isinstance(error, TopicNotFound) and assigned.next_offset:
+            # A pyromq broker has requested this reset already; other brokers do not.
+            self._reset_to_start(assigned.queue)
+        else:
+            self._warn_once(assigned, error)
+        await self._pause(error)
+
+    async def _stop_at(self, assigned: ProcessQueue, damage: MessageDamaged) -> None:
+        """Report a damaged message once all earlier messages are consumed, and wait before the next pull."""
+        await self._wait_until_consumed(assigned)
+        self._stops(damage)
+        self._warn_once(assigned, damage)
+        await self._pause(damage)
 
     def _renamed(self, assigned: ProcessQueue, messages: list[StoredMessage]) -> list[StoredMessage]:
         """Give redelivered messages their original topic. Return the messages. Source: resetRetryAndNamespace."""
@@ -208,6 +216,6 @@ class PullLoops:
             assigned.next_offset = offset
 
     def _warn_once(self, assigned: ProcessQueue, error: MQError) -> None:
-        if not assigned.troubled:
-            assigned.troubled = True
+        if not assigned.is_failing:
+            assigned.is_failing = True
             logger.warning("group %s: pulling %s fails, retrying: %s", self._group, assigned.queue, error)

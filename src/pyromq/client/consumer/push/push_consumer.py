@@ -162,7 +162,7 @@ class AsyncConsumer(AsyncLifespan):
             assigned=self._assigned,
             wanted=self._subscriptions.wanted,
             deliver=self._service.deliver,
-            begin_anew=lambda queue: self._reset({queue: 0}),
+            reset_to_start=lambda queue: self._reset({queue: 0}),
             damage=self._damage,
             stops=self._end,
             rates=self._status.rates,

@@ -55,12 +55,12 @@ class SendBack:
                 error,
             )
             if delay_level == TO_DEAD_LETTERS or message.reconsume_times >= self._most_retries:
-                await self.bury(message, reason)
+                await self.make_dead_letter(message, reason)
             else:
                 level = delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
                 await self._send_copy(message, message.reconsume_times + 1, level, reason)
 
-    async def bury(self, message: StoredMessage, reason: str) -> None:
+    async def make_dead_letter(self, message: StoredMessage, reason: str) -> None:
         """Make a message a dead letter by sending a copy. Raises `MQError` if no broker accepts it."""
         await self._send_copy(message, max(message.reconsume_times, 1), TO_DEAD_LETTERS, reason)
 

@@ -41,7 +41,7 @@ from pyromq.store.store_config import FlushMode, StoreConfig
 from pyromq.testing.fake_clock import FakeClock, settle
 
 PORT = 10911
-FIRST_CLIENT_PORT = 20_000
+FIRST_CLIENT_PORT = 14_000  # below those of other tests (tests/processes.py), which may listen at every address
 FENCE = 0x70000000  # opaques of our own questions begin here
 WAIT_SECONDS = 30.0
 STILL_SECONDS = 5.0  # for answers that may never come: a changed frame may ask for anything

@@ -157,6 +157,9 @@ class Stage:
     def _message(self, path):
         if path[-1] in ("at", "find"):
             self._fill_queues("orders", "%DLQ%billing")
+        if path[-1] == "tracks":
+            with Admin(self.served.namesrv) as admin:
+                admin.reset_offset("billing", "orders", 0)
 
     def _offset(self, path):
         self._fill_queues("orders")

@@ -14,11 +14,12 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 import pyromq.celery
 from pyromq import ConsumeFrom, ConsumerConfig, Message, SimpleConsumer
+from pyromq.celery.process_queues import ProcessQueues
 from pyromq.celery.rocketmq_channel import MAX_UNLIMITED
 from pyromq.celery.rocketmq_connection import RocketConnection
 from pyromq.celery.task_feed import WAIT_SECONDS
 from pyromq.clock import SystemClock
-from pyromq.errors import IllegalMessage, IllegalName, UsageError
+from pyromq.errors import IllegalMessage, IllegalName, NoNameServer, UsageError
 from pyromq.net.connection_config import TlsConfig
 from pyromq.testing import BlockingCluster
 
@@ -251,6 +252,13 @@ def test_a_reply_without_acknowledgement_comes_again(connect):
     assert message.decode() == 1
     message.ack()
     assert queue(connect().channel()).get() is None
+
+
+def test_queues_close_after_a_binding_that_failed():
+    queues = ProcessQueues()
+    with pytest.raises(NoNameServer):
+        queues.declare("reply", is_auto_deleted=True, rocketmq=RocketConnection(Connection("rocketmq://127.0.0.1:1")))
+    queues.close()
 
 
 def test_replies_without_a_reader_are_limited(connect, monkeypatch):

@@ -80,10 +80,10 @@ class ProcessQueues:
     ) -> None:
         """Let a queue take the messages of an exchange that are sent from now on."""
         with self._lock:
-            self._bindings.setdefault(exchange, set()).add(_Binding(queue, kind, routing_key, pattern))
             if exchange not in self._readers:
                 deliver = partial(self._arrived, exchange)
                 self._readers[exchange] = rocketmq.broadcast_reader(exchange_topic(exchange), deliver)
+            self._bindings.setdefault(exchange, set()).add(_Binding(queue, kind, routing_key, pattern))
 
     def consume(self, queue: str, arrived: Arrived) -> None:
         """Call `arrived` for each message of a queue, in any thread; the message is fetched with `take`."""

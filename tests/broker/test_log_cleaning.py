@@ -196,4 +196,4 @@ async def test_a_broker_starts_where_it_cannot_save_its_tables(config, clock, ca
     (config.data / "config" / "topics.json.tmp").mkdir()  # as on a full disk: writing fails
     async with Broker(config, clock) as broker:
         assert broker.store.max_offset("orders", 0) == 1
-        assert "topics.json" in caplog.text and "nothing is lost" in caplog.text
+        assert "topics.json" in caplog.text and "no data is lost" in caplog.text

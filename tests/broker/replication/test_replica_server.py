@@ -122,7 +122,7 @@ async def test_a_registry_that_refuses_is_logged_once_and_without_a_traceback(
     await asyncio.sleep(1.7)  # three renewals
     assert server.registry_seconds(platform.boot_seconds()) > 1
     monkeypatch.undo()
-    assert caplog.text.count("the registry refuses requests; no replica can join") == 1
+    assert caplog.text.count("the registry refuses requests; without the registry no replica can join") == 1
     assert "answers again" not in caplog.text
     assert "Traceback" not in caplog.text
 

@@ -2,11 +2,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pyromq.speedups.codec import HeaderReader, ReplyWriter
-from pyromq.speedups.fast_path import FastGuard, FastHandler
-from pyromq.speedups.reads import Reads
+from pyromq.speedups.fast_path import FastGuard
+from pyromq.speedups.reads import ReadHandler, ReadPlan, Reads
 from pyromq.speedups.records import Counter, QueueTail
 
-class PopPlan:
+class PopPlan(ReadPlan):
     def __init__(
         self,
         popped: Mapping[int, Any],
@@ -21,7 +21,7 @@ class PopPlan:
         counter: Counter,
     ) -> None: ...
 
-class Pops(FastHandler):
+class Pops(ReadHandler):
     def __init__(
         self,
         reader: HeaderReader,

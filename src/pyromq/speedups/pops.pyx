@@ -9,18 +9,17 @@ from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t
 
-from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter, Text, write_number
+from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, Text, write_number
 from pyromq.speedups.constants cimport *
-from pyromq.speedups.fast_path cimport Channel, FastGuard, FastHandler, Passed, plan_key
-from pyromq.speedups.reads cimport Reads, TagCodes
+from pyromq.speedups.fast_path cimport Channel
+from pyromq.speedups.reads cimport ReadHandler, ReadPlan, Reads
 from pyromq.speedups.records cimport Counter, QueueTail
 
 cdef enum:
-    MOST_PLANS = 10_000
     MOST_NUMBER = 21  # characters of a number and a separator
 
 
-cdef class PopPlan:
+cdef class PopPlan(ReadPlan):
     """How the pops of a group from a topic are answered, as Python code has decided.
 
     `popped` and `queues` are the group's state of each queue (a `PoppedQueue`) and the topic's queues, by queue id;
@@ -30,12 +29,11 @@ cdef class PopPlan:
     cdef dict popped, queues, retries, retry_queues, rounds
     cdef object key
     cdef int count
-    cdef TagCodes codes
-    cdef Counter counter
 
     def __init__(
         self, dict popped, dict queues, dict retries, dict retry_queues, *, int count, dict rounds, key, codes, Counter counter
     ):
+        super().__init__(codes, counter)
         self.popped = popped
         self.queues = queues
         self.retries = retries
@@ -43,60 +41,35 @@ cdef class PopPlan:
         self.count = count
         self.rounds = rounds
         self.key = key
-        self.codes = TagCodes(codes)
-        self.counter = counter
+
+    cdef bint holds(self) except -1:
+        return len(self.popped) >= self.count  # else the group or the topic was deleted
 
 
-cdef class Pops(FastHandler):
+cdef class Pops(ReadHandler):
     """Answers the pops of one request code.
 
-    `plan_for(values)` returns a plan for the field values of a header, or None if the plain path must answer. All plans
-    are dropped when `version()` returns another value. `most_in_flight()` limits the messages of one group and queue in
-    flight. `pop_of(popped, start, bits, pop time, due time)` returns a pop, and `hand_out(pop, next offset)` notes it, or
-    returns False if the plain path must refuse it.
+    `most_in_flight()` limits the messages of one group and queue in flight. `pop_of(popped, start, bits, pop time, due
+    time)` returns a pop, and `hand_out(pop, next offset)` notes it, or returns False if the plain path must refuse it.
     """
 
-    cdef HeaderReader _reader
-    cdef Reads _reads
-    cdef ReplyWriter _writer
-    cdef object _plan_for, _version, _now_ms, _pop_of, _hand_out, _most_in_flight, _seen
-    cdef dict _plans
-    cdef Counter _total
+    cdef object _now_ms, _pop_of, _hand_out, _most_in_flight
     cdef int64_t _most, _most_ms, _most_bytes
-    cdef Header _header
-    cdef FastGuard _guard  # None if permissions are off
-    cdef Passed _passed
 
     def __init__(
-        self, HeaderReader reader, Reads reads, *, plan_for, version, now_ms, pop_of, hand_out, most_in_flight, Counter total,
-        ReplyWriter writer, most_ms, most_bytes, FastGuard guard=None
+        self, HeaderReader reader, Reads reads, *, now_ms, pop_of, hand_out, most_in_flight, most_ms, most_bytes, **shared
     ):
-        self.code = reader.code
-        self._reader = reader
-        self._reads = reads
-        self._plan_for = plan_for
-        self._version = version
+        super().__init__(reader, reads, **shared)
         self._now_ms = now_ms
         self._pop_of = pop_of
         self._hand_out = hand_out
         self._most_in_flight = most_in_flight
-        self._total = total
-        self._writer = writer
         self._most_ms = most_ms
         self._most_bytes = most_bytes
-        self._guard = guard
-        self._plans = {}
-        self._seen = None
 
     cdef bint begin(self) except -1:
-        version = self._version()
-        if version != self._seen:
-            self._seen = version
-            self._plans.clear()
         self._most = self._most_in_flight()
-        if self._guard is not None:
-            self._guard.begin()
-        return True
+        return ReadHandler.begin(self)
 
     cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:
         cdef Header* header = &self._header
@@ -111,7 +84,7 @@ cdef class Pops(FastHandler):
             return False
         if self._guard is not None and not self._guard.passes(frame, header, channel.address, &self._passed):
             return False
-        plan = self._plan(header)
+        plan = self._plan()
         if plan is None or self._has_retries(plan, &earliest_ms):
             return False
         found = PyDict_GetItem(plan.rounds, plan.key)
@@ -149,10 +122,6 @@ cdef class Pops(FastHandler):
         if chosen is None:
             return False
         return self._answer(plan, chosen, chosen_id, chosen_offset + reads.scanned, rest - reads.scanned, earliest_ms, number, output)
-
-    cdef bint end_turn(self) except -1:
-        self._reads.release()
-        return True
 
     cdef bint _is_plain(self, const Header* header) noexcept:
         """Return whether a pop is neither orderly nor renewed, and its numbers are valid."""
@@ -215,33 +184,13 @@ cdef class Pops(FastHandler):
         p = self._writer.write(output, values, header, reads.total)
         output.end += reads.total
         reads.copy(p)
-        for counter in (plan.counter, self._total):
-            (<Counter> counter).times += 1
-            (<Counter> counter).count += reads.taken
-            (<Counter> counter).size += reads.total
+        self.count_read(plan)
         self.has_stirred = True  # an alarm may ring earlier
         return True
 
-    cdef PopPlan _plan(self, Header* header):
-        """Return the plan for pops with the fields of this header; None if the plain path must answer."""
-        cdef PyObject* found
-        cdef PopPlan plan
+    cdef PopPlan _plan(self):
         cdef int[4] numbers = [POP_CONSUMER_GROUP, POP_TOPIC, POP_EXPRESSION_TYPE, POP_EXPRESSION]
-        key = plan_key(header, numbers, 4)
-        if key is None:
-            return None
-        found = PyDict_GetItem(self._plans, key)
-        if found != NULL:
-            plan = <PopPlan> <object> found
-            if len(plan.popped) >= plan.count:  # else the group or the topic was deleted
-                return plan
-            del self._plans[key]
-        plan = self._plan_for(self._reader.found(header))
-        if plan is not None:
-            if len(self._plans) >= MOST_PLANS:
-                self._plans.clear()
-            self._plans[key] = plan
-        return plan
+        return self.plan_of(numbers, 4)
 
 
 cdef inline char* _write_place(char* p, int64_t queue_id) noexcept:

@@ -2,11 +2,11 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from pyromq.speedups.codec import HeaderReader, ReplyWriter
-from pyromq.speedups.fast_path import FastGuard, FastHandler
-from pyromq.speedups.reads import Reads
+from pyromq.speedups.fast_path import FastGuard
+from pyromq.speedups.reads import ReadHandler, ReadPlan, Reads
 from pyromq.speedups.records import Counter, QueueTail
 
-class PullPlan:
+class PullPlan(ReadPlan):
     def __init__(
         self,
         group: str,
@@ -19,7 +19,7 @@ class PullPlan:
         facts: list[tuple[dict[str, Any], str, object]],
     ) -> None: ...
 
-class Pulls(FastHandler):
+class Pulls(ReadHandler):
     def __init__(
         self,
         reader: HeaderReader,

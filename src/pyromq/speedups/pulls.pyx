@@ -9,36 +9,29 @@ from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t
 
-from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output, ReplyWriter
+from pyromq.speedups.codec cimport Frame, Header, HeaderReader, Output
 from pyromq.speedups.constants cimport *
-from pyromq.speedups.fast_path cimport Channel, FastGuard, FastHandler, Passed, plan_key
-from pyromq.speedups.reads cimport Reads, TagCodes
+from pyromq.speedups.fast_path cimport Channel
+from pyromq.speedups.reads cimport ReadHandler, ReadPlan, Reads
 from pyromq.speedups.records cimport Counter, QueueTail
 
-cdef enum:
-    MOST_PLANS = 10_000
 
-
-cdef class PullPlan:
+cdef class PullPlan(ReadPlan):
     """How the pulls of a consumer group from one queue are answered, as Python code has decided.
 
-    `codes` are the tags codes that the subscription accepts; None accepts all. `facts` are triples of table, key and
-    value: the plan is valid while each table has the identical value at its key.
+    `facts` are triples of table, key and value: the plan is valid while each table has the identical value at its key.
     """
 
     cdef object group, topic, queue_id
     cdef QueueTail queue
-    cdef TagCodes codes
-    cdef Counter counter
     cdef list facts
 
     def __init__(self, group, topic, queue_id, QueueTail queue, *, codes, Counter counter, list facts):
+        super().__init__(codes, counter)
         self.group = group
         self.topic = topic
         self.queue_id = queue_id
         self.queue = queue
-        self.codes = TagCodes(codes)
-        self.counter = counter
         self.facts = facts
 
     cdef bint holds(self) except -1:
@@ -50,48 +43,14 @@ cdef class PullPlan:
         return True
 
 
-cdef class Pulls(FastHandler):
-    """Answers the pulls of one request code.
+cdef class Pulls(ReadHandler):
+    """Answers the pulls of one request code. `commit(group, topic, queue id, offset)` saves a consumer offset."""
 
-    `plan_for(values)` returns a plan for the field values of a header, or None if the plain path must answer. All plans
-    are dropped when `version()` returns another value. `commit(group, topic, queue id, offset)` saves a consumer
-    offset.
-    """
+    cdef object _commit
 
-    cdef HeaderReader _reader
-    cdef Reads _reads
-    cdef ReplyWriter _writer
-    cdef object _plan_for, _version, _commit, _seen
-    cdef dict _plans
-    cdef Counter _total
-    cdef Header _header
-    cdef FastGuard _guard  # None if permissions are off
-    cdef Passed _passed
-
-    def __init__(
-        self, HeaderReader reader, Reads reads, *, plan_for, version, commit, Counter total, ReplyWriter writer,
-        FastGuard guard=None
-    ):
-        self.code = reader.code
-        self._reader = reader
-        self._reads = reads
-        self._plan_for = plan_for
-        self._version = version
+    def __init__(self, HeaderReader reader, Reads reads, *, commit, **shared):
+        super().__init__(reader, reads, **shared)
         self._commit = commit
-        self._total = total
-        self._writer = writer
-        self._guard = guard
-        self._plans = {}
-        self._seen = None
-
-    cdef bint begin(self) except -1:
-        version = self._version()
-        if version != self._seen:
-            self._seen = version
-            self._plans.clear()
-        if self._guard is not None:
-            self._guard.begin()
-        return True
 
     cdef bint answer(self, const Frame* frame, Channel channel, Output output) except -1:
         cdef Header* header = &self._header
@@ -104,7 +63,7 @@ cdef class Pulls(FastHandler):
             return False
         if self._guard is not None and not self._guard.passes(frame, header, channel.address, &self._passed):
             return False
-        plan = self._plan(header)
+        plan = self._plan()
         if plan is None:
             return False
         offset = header.fields[PULL_QUEUE_OFFSET].number
@@ -122,38 +81,12 @@ cdef class Pulls(FastHandler):
         target = self._writer.write(output, values, header, reads.total)
         output.end += reads.total
         reads.copy(target)
-        plan.counter.times += 1
-        plan.counter.count += reads.taken
-        plan.counter.size += reads.total
-        self._total.times += 1
-        self._total.count += reads.taken
-        self._total.size += reads.total
+        self.count_read(plan)
         return True
 
-    cdef bint end_turn(self) except -1:
-        self._reads.release()
-        return True
-
-    cdef PullPlan _plan(self, Header* header):
-        """Return the plan for pulls with the fields of this header; None if the plain path must answer."""
-        cdef PyObject* found
-        cdef PullPlan plan
+    cdef PullPlan _plan(self):
         cdef int[7] numbers = [
             PULL_CONSUMER_GROUP, PULL_TOPIC, PULL_QUEUE_ID, PULL_SYS_FLAG, PULL_SUBSCRIPTION_VERSION, PULL_SUBSCRIPTION,
             PULL_EXPRESSION_TYPE,
         ]
-        key = plan_key(header, numbers, 7)
-        if key is None:
-            return None
-        found = PyDict_GetItem(self._plans, key)
-        if found != NULL:
-            plan = <PullPlan> <object> found
-            if plan.holds():
-                return plan
-            del self._plans[key]
-        plan = self._plan_for(self._reader.found(header))
-        if plan is not None:
-            if len(self._plans) >= MOST_PLANS:
-                self._plans.clear()
-            self._plans[key] = plan
-        return plan
+        return self.plan_of(numbers, 7)

@@ -1,6 +1,8 @@
 from libc.stdint cimport int64_t
 
-from pyromq.speedups.records cimport LogTail, QueueTail
+from pyromq.speedups.codec cimport Header, HeaderReader, ReplyWriter
+from pyromq.speedups.fast_path cimport FastGuard, FastHandler, Passed
+from pyromq.speedups.records cimport Counter, LogTail, QueueTail
 
 cdef enum:
     MOST_CODES = 16
@@ -32,3 +34,21 @@ cdef class Reads:
     cdef int offsets(self, int64_t* found) noexcept
     cdef int release(self) except -1
     cdef bint _has_older(self, int64_t offset) except -1
+
+cdef class ReadPlan:
+    cdef TagCodes codes
+    cdef Counter counter
+    cdef bint holds(self) except -1
+
+cdef class ReadHandler(FastHandler):
+    cdef HeaderReader _reader
+    cdef Reads _reads
+    cdef ReplyWriter _writer
+    cdef object _plan_for, _version, _seen
+    cdef dict _plans
+    cdef Counter _total
+    cdef Header _header
+    cdef FastGuard _guard  # None if permissions are off
+    cdef Passed _passed
+    cdef ReadPlan plan_of(self, const int* numbers, int count)
+    cdef int count_read(self, ReadPlan plan) except -1

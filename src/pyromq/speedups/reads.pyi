@@ -1,5 +1,6 @@
 from collections.abc import Callable, Collection
 
+from pyromq.speedups.fast_path import FastHandler
 from pyromq.speedups.records import LogTail
 
 MOST_TAGS: int
@@ -22,3 +23,6 @@ class Reads:
         recent_bytes: int,
         warm_bytes: int,
     ) -> None: ...
+
+class ReadPlan: ...
+class ReadHandler(FastHandler): ...

@@ -7,12 +7,19 @@ plain path reads.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.dict cimport PyDict_GetItem
+from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
+from pyromq.speedups.codec cimport HeaderReader, ReplyWriter
 from pyromq.speedups.constants cimport *
+from pyromq.speedups.fast_path cimport FastGuard, FastHandler, plan_key
 from pyromq.speedups.kernels cimport get_u32, get_u64
-from pyromq.speedups.records cimport LogTail, QueueTail, is_own_record
+from pyromq.speedups.records cimport Counter, LogTail, QueueTail, is_own_record
+
+cdef enum:
+    MOST_PLANS = 10_000
 
 MOST_TAGS = MOST_CODES  # limit of tags of a subscription that a `TagCodes` can hold
 
@@ -185,6 +192,87 @@ cdef class Reads:
         self._older_end = self._older_base + view.len
         PyBuffer_Release(&view)
         return True
+
+
+cdef class ReadPlan:
+    """How requests of a group that read a topic are answered, as Python code has decided.
+
+    `codes` are the tags codes that the subscription accepts; None accepts all.
+    """
+
+    def __init__(self, codes, Counter counter):
+        self.codes = TagCodes(codes)
+        self.counter = counter
+
+    cdef bint holds(self) except -1:
+        """Return False if the plan must be made again."""
+        return True
+
+
+cdef class ReadHandler(FastHandler):
+    """Answers the reading requests of one request code, by plans.
+
+    `plan_for(values)` returns a plan for the field values of a header, or None if the plain path must answer. All plans
+    are dropped when `version()` returns another value.
+    """
+
+    def __init__(
+        self, HeaderReader reader, Reads reads, *, plan_for, version, Counter total, ReplyWriter writer, FastGuard guard=None
+    ):
+        self.code = reader.code
+        self._reader = reader
+        self._reads = reads
+        self._plan_for = plan_for
+        self._version = version
+        self._total = total
+        self._writer = writer
+        self._guard = guard
+        self._plans = {}
+        self._seen = None
+
+    cdef bint begin(self) except -1:
+        version = self._version()
+        if version != self._seen:
+            self._seen = version
+            self._plans.clear()
+        if self._guard is not None:
+            self._guard.begin()
+        return True
+
+    cdef bint end_turn(self) except -1:
+        self._reads.release()
+        return True
+
+    cdef ReadPlan plan_of(self, const int* numbers, int count):
+        """Return the plan for requests with these fields of the header; None if the plain path must answer."""
+        cdef PyObject* found
+        cdef ReadPlan plan
+        key = plan_key(&self._header, numbers, count)
+        if key is None:
+            return None
+        found = PyDict_GetItem(self._plans, key)
+        if found != NULL:
+            plan = <ReadPlan> <object> found
+            if plan.holds():
+                return plan
+            del self._plans[key]
+        plan = self._plan_for(self._reader.found(&self._header))
+        if plan is not None:
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan
+
+    cdef int count_read(self, ReadPlan plan) except -1:
+        """Count the messages of the last scan as read by the plan's group, and in all."""
+        cdef Reads reads = self._reads
+        plan.counter.times += 1
+        plan.counter.count += reads.taken
+        plan.counter.size += reads.total
+        self._total.times += 1
+        self._total.count += reads.taken
+        self._total.size += reads.total
+        return 0
 
 
 cdef int64_t _end_before(QueueTail queue, int64_t log_offset) except -1:

@@ -1,14 +1,12 @@
 """The port for metrics: what it answers, and what strangers cannot make it do."""
 
 import asyncio
-import gc
 import logging
-import socket
 from contextlib import AsyncExitStack
 
 import pytest
+from tests.net.gone_connections import nothing_is_left
 from tests.platforms.marks import only_linux
-from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.errors import UsageError
 from pyromq.metrics import endpoint as endpoints
@@ -184,24 +182,5 @@ def test_settings_are_checked(settings):
 
 @pytest.mark.parametrize("sent", [b"GET /metrics HTTP/1.1\r\n\r\n", b"nothing known\r\n\r\n", b"GET /met", b""])
 async def test_a_connection_that_is_gone_leaves_nothing_for_the_collector(serving, sent):
-    def scrape():  # in a thread: an asyncio client would leave transports of its own
-        with socket.create_connection(("127.0.0.1", endpoint.port), timeout=PATIENCE_SECONDS) as connection:
-            connection.sendall(sent)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(1 << 16):
-                pass
-
-    def transports():
-        return sum(isinstance(each, asyncio.Transport) for each in gc.get_objects())
-
     endpoint = await serving(Source())
-    await asyncio.to_thread(scrape)
-    gc.collect()
-    before = transports()
-    gc.disable()
-    try:
-        for _ in range(3):
-            await asyncio.to_thread(scrape)
-        await until(lambda: transports() == before)
-    finally:
-        gc.enable()
+    await nothing_is_left(("127.0.0.1", endpoint.port), sent)

@@ -1,13 +1,11 @@
 """gRPC clients that come and go leave nothing in a proxy that lives long."""
 
-import asyncio
 import gc
-import socket
 
 import pytest
 from tests.endurance.containers import grown, sizes
+from tests.net.gone_connections import nothing_is_left
 from tests.proxy.calls import Calls, message, publishing, subscription
-from tests.waiting import PATIENCE_SECONDS, until
 
 from pyromq.client.cluster.cluster_client import ClusterClient
 from pyromq.client.cluster.deleted_topics import REFRESHES
@@ -59,24 +57,4 @@ async def test_nothing_is_left_of_clients_that_came_and_went(proxy, cluster):
 @pytest.mark.parametrize("sent", [b"", frames.PREFACE, b"GET / HTTP/1.1\r\n\r\n"])
 async def test_a_connection_that_is_gone_leaves_nothing_for_the_collector(proxy, sent):
     host, port = proxy.address.rsplit(":", 1)
-
-    def connect():  # in a thread: an asyncio client would leave transports of its own
-        with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as connection:
-            connection.sendall(sent)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(1 << 16):
-                pass
-
-    def transports():
-        return sum(isinstance(each, asyncio.Transport) for each in gc.get_objects())
-
-    await asyncio.to_thread(connect)
-    gc.collect()
-    before = transports()
-    gc.disable()
-    try:
-        for _ in range(3):
-            await asyncio.to_thread(connect)
-        await until(lambda: transports() <= before)
-    finally:
-        gc.enable()
+    await nothing_is_left((host, int(port)), sent)

@@ -48,7 +48,7 @@ class _Renewed:
 
 @dataclass(slots=True, eq=False)
 class _Holder:
-    """A client's messages, those that end first first."""
+    """A client's messages, in the order in which their invisible times end."""
 
     access: ClusterAccess
     client: GrpcClient
@@ -59,7 +59,7 @@ class _Holder:
         return self.access.clients.find(self.client.client_id) is not self.client
 
     def due(self, now: float) -> list[tuple[_Key, _Renewed]]:
-        """Return the messages that need a change: those that end soon, or all of a client that is gone."""
+        """Return the messages whose invisible time ends soon. If the client is gone, return all its messages."""
         if self.is_gone:
             return list(self.messages.items())
         return list(takewhile(lambda each: each[1].ends <= now + AHEAD_SECONDS, self.messages.items()))
@@ -90,7 +90,7 @@ class Renewals:
     def add(
         self, access: ClusterAccess, client: GrpcClient, group: str, topic: str, handles: Iterable[ReceiptHandle]
     ) -> None:
-        """Renew messages that a client has received. Messages above the limit come again after their time."""
+        """Renew messages that a client has received. Messages above the limit are redelivered when their time ends."""
         if not self._runs:
             self._runs = True
             self._tasks.start(every(TURN_SECONDS, self._turn, access.clock), name="renew invisible times")
@@ -107,7 +107,7 @@ class Renewals:
     async def newest(
         self, caller: Caller, group: str, topic: str, handles: Iterable[ReceiptHandle]
     ) -> list[ReceiptHandle]:
-        """Return the newest receipt handles for those that a client knows, and renew their messages no more.
+        """Return the newest receipt handle for each handle that a client knows. Renewals of these messages end.
 
         The handles stay known until `forget`, or until the messages become visible: the client may repeat its call.
         """

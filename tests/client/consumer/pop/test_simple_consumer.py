@@ -9,6 +9,7 @@ from tests.waiting import until
 
 from pyromq import (
     AsyncSimpleConsumer,
+    BrokerError,
     ConsumeFrom,
     ConsumerConfig,
     ConsumeStatus,
@@ -20,6 +21,7 @@ from pyromq import (
     UsageError,
 )
 from pyromq.remoting.bodies import GroupConfig
+from pyromq.testing import BlockingCluster
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
 
@@ -312,8 +314,70 @@ async def test_a_refusal_for_too_many_pops_in_flight_is_logged_once(cluster, pro
     [message] = await consumer.receive(1, wait_seconds=30)
     assert await consumer.receive(wait_seconds=0.3) == []
     assert [each.message.partition(":")[0] for each in caplog.records if "simple" in each.name] == [
-        "group workers receives nothing from broker broker-a"
+        "group workers receives nothing of topic orders from broker broker-a"
     ]
     assert "group workers has 1 unfinished pops, of 1 of all groups: acknowledge messages" in caplog.text
     await consumer.ack(message)
     assert len(await consumer.receive(1, wait_seconds=30)) == 1
+
+
+LONG = "l" * 120  # a topic that groups cannot pop: the name of their retry topic would be too long
+
+
+def warnings_of(caplog):
+    return [each.getMessage() for each in caplog.records if "simple" in each.name and each.levelname == "WARNING"]
+
+
+async def test_a_refused_topic_does_not_keep_back_messages_of_other_topics(cluster, producer, consumer, caplog):
+    await (await cluster.admin()).create_topic(LONG, 1)
+    for topic in (LONG, "absent", "returns"):
+        consumer.subscribe(topic)
+    await send(producer, b"1", b"2")
+    await send(producer, b"3", topic="returns")
+    assert sorted([each.body for each in await received(consumer, 3)]) == [b"1", b"2", b"3"]
+    assert await consumer.receive(wait_seconds=0.05) == []
+    waiting = asyncio.ensure_future(consumer.receive(wait_seconds=30))
+    await asyncio.sleep(0)
+    await send(producer, b"4", topic="returns")
+    assert [each.body for each in await waiting] == [b"4"]
+    absent, refused = sorted(warnings_of(caplog))
+    assert absent.startswith("group workers receives nothing of topic absent")
+    assert f"topic {LONG} from broker broker-a: group workers cannot pop topic" in refused
+
+
+async def test_a_receive_of_only_refused_topics_raises_the_refusal(cluster, consumer):
+    await (await cluster.admin()).create_topic(LONG, 1)
+    consumer.subscribe(LONG)
+    with pytest.raises(BrokerError, match="cannot pop topic"):
+        await consumer.receive(topics=[LONG])
+    consumer.subscribe("absent")
+    with pytest.raises(TopicNotFound, match="absent"):
+        await consumer.receive(topics=["absent"])
+    with pytest.raises(BrokerError):
+        await consumer.receive(topics=["absent", LONG])
+
+
+async def test_a_topic_is_received_again_after_its_refusal(cluster, producer, consumer, caplog):
+    consumer.subscribe("returns")
+    await send(producer, b"1", topic="returns")
+    admin = await cluster.admin()
+    assert await consumer.receive(wait_seconds=0, topics=["orders"]) == []  # the consumer has both routes
+    await admin.alter_topic("returns", permission="w")
+    waiting = asyncio.ensure_future(received(consumer, 1))
+    await until(lambda: warnings_of(caplog))
+    await admin.alter_topic("returns", permission="rw")
+    await cluster.clock.advance(60)
+    assert [each.body for each in await waiting] == [b"1"]
+
+
+def test_a_blocking_consumer_receives_beside_a_refused_topic():
+    with BlockingCluster() as cluster:
+        cluster.admin().create_topic(LONG, 1)
+        cluster.admin().create_topic("orders", 1)
+        consumer = cluster.simple_consumer("workers", config=FIRST)
+        consumer.subscribe(LONG)
+        consumer.subscribe("orders")
+        cluster.producer().send(Message("orders", b"1"))
+        for _ in range(2):
+            [message] = consumer.receive(wait_seconds=30)
+            consumer.change_invisible_duration(message, 0)

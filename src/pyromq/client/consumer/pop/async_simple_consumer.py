@@ -23,7 +23,7 @@ from pyromq.client.consumer.push.listener import TO_DEAD_LETTERS
 from pyromq.client.consumer.push.send_back import SendBack
 from pyromq.client.consumer.subscriptions import subscription
 from pyromq.clock import Clock, SystemClock
-from pyromq.errors import IllegalMessage, TopicNotFound, Unavailable, UsageError
+from pyromq.errors import BrokerError, IllegalMessage, MQError, TopicNotFound, Unavailable, UsageError
 from pyromq.filter.filter import Wanted, wanted_by
 from pyromq.filter.subscription_differences import POP
 from pyromq.json_body import json_reader
@@ -61,7 +61,8 @@ class AsyncSimpleConsumer(AsyncLifespan):
     `namesrv` is as for `AsyncProducer`. The fields of `ConsumerConfig` up to `orderly` are used, except fields
     about pulls, positions and offsets; `ConsumeFrom.TIME` is refused. Methods raise `Unavailable` if no broker answers
     within `ConsumerConfig.timeout`, a `BrokerError` if a broker refuses, `NotRunning` before start and after close.
-    Damaged messages are logged, counted and not returned; after the group's retries they become dead letters.
+    A topic or broker that is refused is logged once; the messages of other topics and brokers are received. Damaged
+    messages are logged, counted and not returned; after the group's retries they become dead letters.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
         self._clock = clock = clock or SystemClock()
         self._topics: dict[str, tuple[Wanted, Callable[[bytes], Any] | None, int]] = {}
         self._turn = 0
-        self._is_refused = False  # whether the last pop was refused; a refusal is logged once
+        self._refusals: dict[str, str] = {}  # latest refusal by topic and broker; a refusal is logged once
         self.damaged_count = 0  # damaged records received since the start, also repeatedly
         nothing = ConsumerInternals(config, {}, self._entry, dict, dict, lambda offsets: None, lambda: None)
         self._status = ConsumerStatusProcessor(nothing, clock, names)
@@ -165,7 +166,8 @@ class AsyncSimpleConsumer(AsyncLifespan):
         The default wait is `ConsumerConfig.long_poll_seconds`. Each message is invisible for `invisible_seconds`, 1 s
         to 12 hours. With `renew`, the client prolongs this time until the message is acknowledged, changed or made a
         dead letter, or the program ends. `topics` names some of the subscribed topics, in the order in which they are
-        tried. Without `topics`, each receive begins at the next topic or broker.
+        tried. Without `topics`, each receive begins at the next topic or broker. Raises the error of a topic or broker
+        if none of them accepts pops.
         """
         self._cluster.check_running()
         _check_range("max_count", max_count, 1, 1 << 31)
@@ -222,24 +224,34 @@ class AsyncSimpleConsumer(AsyncLifespan):
     async def _places(self, topics: Sequence[str] | None) -> list[PopPlace]:
         """Return the places to pop from, in the order in which they are tried.
 
-        Raises `UsageError` without a subscription, and `TopicNotFound` or `Unavailable` without a place.
+        Raises `UsageError` without a subscription, and the error of a topic if no topic has a place.
         """
         chosen = list(self._topics) if topics is None else [self._known(topic) for topic in topics]
         if not chosen:
             raise UsageError(f"consumer of group {self.group} has no topics: subscribe to one first")
-        places, missing = [], None
+        places: list[PopPlace] = []
+        failure: MQError | None = None
         for topic in chosen:
             try:
-                route = await self._cluster.route(topic)
-            except TopicNotFound as error:
-                missing = error
+                found = await self._readable(topic)
+            except (TopicNotFound, Unavailable) as error:
+                self._note(f"of topic {topic}", str(error))
+                failure = error
             else:
-                places += [PopPlace(topic, name) for name in dict.fromkeys(each.broker_name for each in route.readable)]
-        if not places:
-            raise missing or Unavailable(f"no broker lets clients read {', '.join(chosen)} now")
+                self._note(f"of topic {topic}", None)
+                places += found
+        if failure is not None and not places:
+            raise failure
         self._turn += 1
         turn = self._turn % len(places)
         return places[turn:] + places[:turn] if topics is None else places
+
+    async def _readable(self, topic: str) -> list[PopPlace]:
+        route = await self._cluster.route(topic)
+        names = dict.fromkeys(each.broker_name for each in route.readable)
+        if not names:
+            raise Unavailable(f"no broker lets clients read {topic} now")
+        return [PopPlace(topic, name) for name in names]
 
     def _known(self, topic: str) -> str:
         topic = self._names.unwrap(topic)
@@ -250,21 +262,21 @@ class AsyncSimpleConsumer(AsyncLifespan):
     async def _first_of(
         self, places: list[PopPlace], count: int, invisible_ms: int, *, renew: bool
     ) -> list[StoredMessage]:
-        """Return messages of the first place that has messages. Raises `Unavailable` if no broker answers."""
-        failure: Unavailable | None = None
-        failed = 0
+        """Return messages of the first place that has messages. Raises the error of a place if every place fails."""
+        failures: list[MQError] = []
         for place in places:
+            where = f"of topic {place.topic} from broker {place.broker_name}"
             try:
                 popped = await self._pop(place, count, invisible_ms)
             except Unavailable as error:
                 self._cluster.leave_out(place.broker_name, error)
-                failure, failed = error, failed + 1
+                failures.append(error)
                 continue
-            if popped.refusal is not None and not self._is_refused:
-                logger.warning(
-                    "group %s receives nothing from broker %s: %s", self.group, place.broker_name, popped.refusal
-                )
-            self._is_refused = popped.refusal is not None
+            except BrokerError as error:
+                self._note(where, str(error))
+                failures.append(error)
+                continue
+            self._note(where, popped.refusal)
             if popped.damaged:
                 self.damaged_count += popped.damaged
                 logger.error("group %s: %d damaged messages in %s", self.group, popped.damaged, place.topic)
@@ -272,9 +284,17 @@ class AsyncSimpleConsumer(AsyncLifespan):
                 self._held.add(messages, invisible_ms=invisible_ms, renew=renew)
                 self._status.rates.tally(place.topic).pull(len(messages), 0.0)
                 return messages
-        if failure is not None and failed == len(places):
-            raise failure
+        if failures and len(failures) == len(places):
+            raise failures[0]
         return []
+
+    def _note(self, where: str, refusal: str | None) -> None:
+        """Log a refusal, unless the latest refusal of the topic and broker has the same text. None means accepted."""
+        if refusal is None:
+            self._refusals.pop(where, None)
+        elif self._refusals.get(where) != refusal:
+            self._refusals[where] = refusal
+            logger.warning("group %s receives nothing %s: %s", self.group, where, refusal)
 
     async def _pop(self, place: PopPlace, count: int, invisible_ms: int) -> Popped:
         """Pop. After a cancellation, the messages become visible again as soon as the broker has answered."""
@@ -342,7 +362,7 @@ class AsyncSimpleConsumer(AsyncLifespan):
                     try:
                         if await ended:
                             return True
-                    except Unavailable as error:
+                    except (Unavailable, BrokerError) as error:  # a refusal is logged when the place is popped
                         logger.debug("group %s: %s", self.group, error)
         except TimeoutError:
             pass

@@ -1,10 +1,35 @@
-"""Optional packages: the command that installs the packages of an extra, for example `console`."""
+"""Optional packages: whether they are installed, and the command that installs an extra, for example `console`."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+
+@contextmanager
+def packages_of(extra: str, needed_by: str) -> Iterator[None]:
+    """Name the install command in the `ModuleNotFoundError` of imports inside this context."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "pyromq").partition(".")[0]
+        if package == "pyromq":
+            raise
+        command = install_command(extra)
+        text = f"{needed_by} needs package {package}, which is not installed; to install it: {command}"
+        raise ModuleNotFoundError(text, name=missing.name) from missing
+
+
+def is_installed(*modules: str) -> bool:
+    """Return whether all these modules can be imported, without importing them."""
+    try:
+        return all(find_spec(name) is not None for name in modules)
+    except ModuleNotFoundError:  # the package of a module is missing
+        return False
 
 
 def install_command(extra: str) -> str:

@@ -4,10 +4,12 @@ Importing it registers `rocketmq://`, and `rocketmqs://` for TLS. Raises `UsageE
 threads and sockets: the clients wait in real threads.
 """
 
-from kombu.transport import TRANSPORT_ALIASES
-from kombu.utils.compat import detect_environment
-
 from pyromq.errors import UsageError
+from pyromq.extras import packages_of
+
+with packages_of("celery", "pyromq.celery"):
+    from kombu.transport import TRANSPORT_ALIASES
+    from kombu.utils.compat import detect_environment
 
 if (environment := detect_environment()) != "default":
     raise UsageError(

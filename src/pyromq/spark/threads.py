@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+from pyromq.extras import packages_of
+
+with packages_of("spark", "pyromq.spark.threads"):
+    from pyspark.sql import SparkSession
 
 
 def use_session(spark: SparkSession) -> None:

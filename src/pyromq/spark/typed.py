@@ -15,20 +15,24 @@ from dataclasses import MISSING
 from typing import Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_type
-from pyspark.sql.types import StringType, StructField, StructType
 
 from pyromq.client.admin.messages.dead_letters import ORIGIN_TOPIC
 from pyromq.errors import UsageError
+from pyromq.extras import packages_of
 from pyromq.json_body import parts_of
 from pyromq.message import Property
 from pyromq.names import check_group, dead_letter_topic
 from pyromq.spark.columns import UNDECODABLE
-from pyromq.spark.value_columns import arrow_type, values_of
+
+with packages_of("spark", "pyromq.spark.typed"):
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from pyromq.spark.value_columns import arrow_type, values_of
 
 VALUE, UNFIT = "value", "unfit"
 

@@ -50,13 +50,6 @@ def test_a_privileged_port_is_refused_with_a_range(refused, tmp_path):
     assert "choose one above 1023" in refused("--port", 81, "--data", tmp_path)
 
 
-def test_a_missing_package_names_the_install_command(refused, monkeypatch):
-    monkeypatch.setattr("pyromq.cli.commands.proxy_commands.find_spec", lambda name: None)
-
-    assert "pip install" in (told := refused())
-    assert "hpack" in told
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

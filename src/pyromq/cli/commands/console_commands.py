@@ -6,7 +6,6 @@ import asyncio
 import logging
 import sys
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -17,7 +16,7 @@ from pyromq.cli.connection_options import connections, metrics_options, namesrv_
 from pyromq.cli.ranges import Folder, WholeNumber
 from pyromq.cli.render import output_option, show_rows
 from pyromq.errors import UsageError
-from pyromq.extras import install_command
+from pyromq.extras import install_command, is_installed
 
 if TYPE_CHECKING:
     from pyromq.console.security.console_accounts import ConsoleAccounts
@@ -167,7 +166,7 @@ def _metrics(port: int | None, host: str | None) -> MetricsConfig | None:
 
 def check_installed() -> None:
     """Raise `UsageError` with the install command if a package of the console is missing."""
-    if any(find_spec(name) is None for name in ("starlette", "uvicorn", "jinja2", "argon2", "python_multipart")):
+    if not is_installed("starlette", "uvicorn", "jinja2", "argon2", "python_multipart"):
         raise UsageError(f"the console needs more packages; to install them: {install_command('console')}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from pyromq.cli.ranges import Folder, WholeNumber
 from pyromq.cli.server_properties import metrics_config
 from pyromq.client.cluster.environment import CA, CERT, CHECK_HOST, KEY
 from pyromq.errors import UsageError
-from pyromq.extras import install_command
+from pyromq.extras import install_command, is_installed
 from pyromq.net.tls.tls_server import ClientCertificates, ServerTlsConfig, TlsMode
 
 if TYPE_CHECKING:
@@ -133,13 +132,13 @@ def _config(
     )
 
 
-def is_installed() -> bool:
-    return all(find_spec(name) is not None for name in ("hpack", "google.protobuf", "cryptography"))
+def is_proxy_installed() -> bool:
+    return is_installed("hpack", "google.protobuf", "cryptography")
 
 
 def check_installed() -> None:
     """Raise `UsageError` with the install command if a package of the proxy is missing."""
-    if not is_installed():
+    if not is_proxy_installed():
         raise UsageError(f"the proxy needs more packages; to install them: {install_command('grpc')}")
 
 

@@ -272,7 +272,7 @@ def _proxy_beside(
         return None
     from pyromq.cli.commands import proxy_commands
 
-    if port is None and not proxy_commands.is_installed():
+    if port is None and not proxy_commands.is_proxy_installed():
         return None
     proxy_commands.check_installed()
     acl = config.permissions_folder if config.permissions else None

@@ -9,11 +9,6 @@ from __future__ import annotations
 from contextvars import Token
 from typing import Any
 
-from opentelemetry import context as contexts
-from opentelemetry import propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
-
 from pyromq.client.client_hooks import (
     ConsumeOutcome,
     ConsumeStatus,
@@ -22,7 +17,14 @@ from pyromq.client.client_hooks import (
     SendKind,
     SendOutcome,
 )
+from pyromq.extras import packages_of
 from pyromq.message import Message, StoredMessage
+
+with packages_of("otel", "OpenTelemetryHook"):
+    from opentelemetry import context as contexts
+    from opentelemetry import propagate, trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 _SYSTEM = {"messaging.system": "rocketmq"}
 _LATER = (ConsumeStatus.RETRIED, ConsumeStatus.DEAD_LETTERED, ConsumeStatus.DROPPED)

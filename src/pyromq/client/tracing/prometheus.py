@@ -5,9 +5,11 @@ Names and units of the two histograms are those of RocketMQ 5's clients.
 
 from __future__ import annotations
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-
 from pyromq.client.client_hooks import ConsumeOutcome, ConsumeStatus, MessageDelivery, MessageSend, SendOutcome
+from pyromq.extras import packages_of
+
+with packages_of("metrics", "PrometheusHook"):
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 # Histogram buckets in ms: those of RocketMQ 5, and finer ones below, because a send can take less than a millisecond.
 _SEND_BUCKETS = (0.5, 1, 2, 5, 10, 20, 50, 200, 500, 1_000)

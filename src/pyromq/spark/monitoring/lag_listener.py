@@ -11,22 +11,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
-
 from pyromq.client.blocking.consumers import QueueReader
 from pyromq.clock import Clock, SystemClock
 from pyromq.errors import MQError
+from pyromq.extras import packages_of
 from pyromq.logs import logger_of
 from pyromq.message import MessageQueue
 from pyromq.spark.options import BY_ENVIRONMENT, ConnectionOptions
 from pyromq.spark.read.stream_offset import StreamOffset, reported_offset
 from pyromq.spark.worker_clients import queue_reader
+
+with packages_of("spark", "LagListener"):
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryListener,
+    )
 
 WRITE_SECONDS = 5.0  # shortest time between two writes of a lag file: each write requests store times from brokers
 

@@ -101,6 +101,7 @@ PLACES: dict[str, set[str]] = {
     "pyspark": {"spark"},
     "click": {"cli"},
     "kombu": {"celery"},
+    "celery": {"celery"},
     "rich": {"cli"},
     "httpx": {"broker.replication.etcd"},
     "starlette": {"console"},

@@ -87,3 +87,22 @@ def test_results_chains_delays_and_remote_control(app, start_worker):
     assert add.apply_async((1, 1), countdown=0.3).get(timeout=PATIENCE_SECONDS) == 2
     [reply] = app.control.ping(timeout=PATIENCE_SECONDS, limit=1)
     assert list(reply.values()) == [{"ok": "pong"}]
+
+
+def test_a_queue_that_cannot_be_declared_is_refused_and_the_worker_lives(app, start_worker):
+    start_worker()
+    add = app.tasks["tests.celery.worker_app.add"]
+
+    def ask(queue, **more):
+        [reply] = app.control.add_consumer(queue, reply=True, timeout=PATIENCE_SECONDS, limit=1, **more)
+        return next(iter(reply.values()))
+
+    assert "a topic of group celery has at most 113 characters" in ask("q" * 120)["error"]
+    assert "is a text that is not empty" in ask("")["error"]
+    assert "is a text that is not empty" in ask(5)["error"]
+    told = ask("photos", exchange="pictures", exchange_type="nonsense")["error"]
+    assert told == "queue 'photos' is not added: exchange type 'nonsense' is unknown; use direct, fanout, topic"
+    assert add.delay(2, 3).get(timeout=PATIENCE_SECONDS) == 5
+    assert ask("photos") == {"ok": "add consumer photos"}
+    assert ask("photos") == {"ok": "add consumer photos"}
+    assert add.apply_async((1, 2), queue="photos").get(timeout=PATIENCE_SECONDS) == 3

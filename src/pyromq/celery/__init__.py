@@ -4,6 +4,8 @@ Importing it registers `rocketmq://`, and `rocketmqs://` for TLS. Raises `UsageE
 threads and sockets: the clients wait in real threads.
 """
 
+from typing import Any
+
 from pyromq.errors import UsageError
 from pyromq.extras import packages_of
 
@@ -18,3 +20,13 @@ if (environment := detect_environment()) != "default":
     )
 for scheme in ("rocketmq", "rocketmqs"):
     TRANSPORT_ALIASES.setdefault(scheme, "pyromq.celery.kombu_transport:Transport")
+
+try:
+    from celery.signals import worker_init
+except ImportError:  # kombu is used without Celery
+    pass
+else:
+
+    @worker_init.connect
+    def _replace_add_consumer(**signal: Any) -> None:
+        from pyromq.celery import add_consumer_command  # noqa: F401  registers the command

@@ -2,7 +2,12 @@
 
 import re
 
+import click
 import pytest
+
+from pyromq.cli.command_tree import Group
+from pyromq.cli.main import pyromq
+from pyromq.cli.ranges import ANY_TEXT
 
 COMMANDS = """
 send ? x | send bad x --tags ? | send bad x --property ? | send bad x --delay ? | send bad x --deliver-at ?
@@ -58,6 +63,60 @@ def test_no_argument_ends_in_more_than_one_line(cli, served, word):
 def test_empty_names_and_numbers_without_end_are_wrong_usage(cli, served, arguments):
     refused = cli(*arguments)
     assert (refused.code, refused.out) == (2, "")
+
+
+def leaves(command, context, path=()):
+    """The commands below a group, each with its words and context."""
+    if not isinstance(command, Group):
+        yield path, command, context
+    else:
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            yield from leaves(below, click.Context(below, parent=context, info_name=name), (*path, name))
+
+
+def typed(param, value):
+    return [value] if isinstance(param, click.Argument) else [f"{max(param.opts, key=len)}={value}"]
+
+
+def fitting(param):
+    return (
+        param.type.choices[0]
+        if isinstance(param.type, click.Choice)
+        else "end"
+        if isinstance(param.type, click.types.FuncParamType)
+        else "1"
+    )
+
+
+def test_an_empty_text_is_refused_by_every_command_that_names_no_reason_for_it(cli):
+    allowed = set()
+    for path, command, context in leaves(pyromq, click.Context(pyromq)):
+        params = [each for each in command.get_params(context) if each.expose_value and path != ("help",)]
+        texts = [each for each in params if each.type is click.STRING]
+        allowed |= {(*path, each.name) for each in params if each.type is ANY_TEXT}
+        for text in texts:
+            rest = [
+                part for each in params if each.required and each is not text for part in typed(each, fitting(each))
+            ]
+            for blank in ("", " "):
+                refused = cli(*path, *typed(text, blank), *rest)
+                assert (refused.code, refused.out) == (2, ""), (path, text.name)
+                name = text.make_metavar(context) if isinstance(text, click.Argument) else max(text.opts, key=len)
+                assert name.strip("[]") in refused.err, (path, refused.err)
+    assert {(path[0], path[-1]) for path in allowed} == {
+        *(("send", "body"), ("send", "namespace"), ("consume", "namespace"), ("receive", "namespace")),
+        *(("cluster", "value"), ("acl", "addresses")),
+    }
+
+
+def test_names_that_do_not_exist_are_not_passed_over(cli, served):
+    assert cli("topic", "order", "bad-absent").code == 1
+    assert cli("topic", "order", "bad-absent", "--set", "broker-a:4").code == 1
+    assert cli("cluster", "kv", "delete", "bad", "absent\x1b[0m").out == "bad absent\\x1b[0m had no value\n"
+    cli("group", "create", "bad-group")
+    told = cli("group", "progress", "bad-group", "--topic", "bad-absent").err
+    assert told == "group bad-group has consumed nothing of topic bad-absent\n"
 
 
 def test_a_group_that_is_watched_and_does_not_exist_is_wrong(cli, served):

@@ -64,8 +64,9 @@ def test_files_are_kept_by_their_whole_path_and_secrets_where_they_are(cli, tmp_
 
 
 def test_an_empty_name_is_refused(cli):
+    assert "'a\\x1b[31m' of a context has characters that cannot be printed" in cli("context", "set", "a\x1b[31m").err
     refused = cli("context", "set", "")
-    assert (refused.code, "the name of the context is empty" in refused.err) == (2, True)
+    assert (refused.code, "'NAME': it is empty" in refused.err) == (2, True)
 
 
 def test_a_name_that_is_none_is_told_what_there_is(cli):

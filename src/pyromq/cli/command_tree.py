@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain
 
 import click
+from click.core import ParameterSource
 
 from pyromq.cli.aliases import LINES, MQADMIN, NOUNS, OPTIONS, VERBS
 from pyromq.cli.ranges import count_advice
@@ -59,13 +60,17 @@ class Command(click.Command):
         parts = (match.groups() if (match := _VALUE.fullmatch(each)) else (each,) for each in args[:end])
         args = [*chain.from_iterable(parts), *args[end:]]
         try:
-            return super().parse_args(ctx, [*args])  # click empties the list
+            rest = super().parse_args(ctx, [*args])  # click empties the list
         except click.NoSuchOption as error:
             name = error.option_name  # of `-50` it is `-5`
             if number := next((each for each in args if re.fullmatch(rf"{name}\d*", each) and name[1].isdigit()), None):
                 advice = count_advice(self, number[1:])
                 raise click.UsageError(f"there is no option {number}{advice}", ctx) from error
             raise click.UsageError(_unknown_option(name, self, ctx), ctx) from error
+        for param in self.get_params(ctx):
+            if param.type is click.STRING and param.name is not None:
+                _check_not_blank(param, ctx.params.get(param.name), ctx)
+        return rest
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from pyromq.cli.examples import examples_of  # only help needs the examples
@@ -153,6 +158,15 @@ def commands_below(ctx: click.Context, group: Group) -> Iterator[Command]:
             yield command
         if isinstance(command, Group):
             yield from commands_below(ctx, command)
+
+
+def _check_not_blank(param: click.Parameter, value: object, ctx: click.Context) -> None:
+    """Refuse an empty text: it often comes from a variable of the shell that is not set."""
+    texts = value if isinstance(value, tuple) else (value,)
+    typed = ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+    if typed and any(isinstance(text, str) and not text.strip() for text in texts):
+        advice = "" if param.required else ", or leave it out"
+        raise click.BadParameter(f"it is empty; give a value{advice}", ctx, param)
 
 
 def _unbroken(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from pyromq.cli.ranges import WholeNumber, count_advice
+from pyromq.cli.ranges import ANY_TEXT, WholeNumber, count_advice
 
 if TYPE_CHECKING:
     from pyromq.net.connection_config import ConnectionConfig
@@ -66,6 +66,7 @@ def namespace_option(command: F) -> F:
         "--namespace",
         envvar="PYROMQ_NAMESPACE",
         show_envvar=True,
+        type=ANY_TEXT,  # empty: none, whatever the environment says
         metavar="NAME",
         help="Namespace of topics and groups: brokers see NAME%TOPIC and NAME%GROUP.",
     )

@@ -1,4 +1,4 @@
-"""Command-line option types for numbers and folders.
+"""Command-line option types for numbers, folders, and text that may be empty.
 
 Help and errors say the range of a number in words: `1 to 65,535`, `0 or more`.
 """
@@ -58,6 +58,13 @@ class Seconds(click.FloatRange):
 
     def _describe_range(self) -> str:  # the text that click shows in help
         return f"{self.least:,} to {self.most:,}"
+
+
+class AnyText(click.types.StringParamType):
+    """Type of a text that may be empty. `Command` refuses empty values of all other texts."""
+
+
+ANY_TEXT = AnyText()
 
 
 class Folder(click.Path):

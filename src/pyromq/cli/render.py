@@ -57,7 +57,7 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: str, *, empty: str = "n
     if output == "json":
         click.echo(as_json(rows, indent=2))
     elif not rows:
-        click.echo(empty, err=True)
+        click.echo(escaped(empty), err=True)
     else:
         _show_table(rows)
 

@@ -12,6 +12,7 @@ from pyromq.cli.cluster_names import TOPIC_NAME
 from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option, secret_in
 from pyromq.cli.prompts import confirm, yes_option
+from pyromq.cli.ranges import ANY_TEXT
 from pyromq.cli.render import output_option, show_rows
 from pyromq.client.admin.cluster_accounts import RIGHTS, find_account
 
@@ -81,7 +82,9 @@ def list_accounts(broker: str | None, namesrv: str, output: str) -> None:
 @click.option("-g", "--group", "groups", multiple=True, metavar="NAME=RIGHT", help="SUB or DENY; empty: the default.")
 @click.option("--other-topics", type=_RIGHT, help="Default right on topics.")
 @click.option("--other-groups", type=_RIGHT, help="Default right on groups.")
-@click.option("--from", "addresses", metavar="PATTERN", help="Addresses that need neither signature nor rights.")
+@click.option(
+    "--from", "addresses", type=ANY_TEXT, metavar="PATTERN", help="Addresses that need neither signature nor rights."
+)
 @_broker_option
 @namesrv_option
 def set_account(account: str, new_secret: str | None, broker: str | None, namesrv: str, **options: Any) -> None:

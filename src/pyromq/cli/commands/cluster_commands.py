@@ -11,7 +11,7 @@ from pyromq import Admin
 from pyromq.cli.command_tree import Group
 from pyromq.cli.commands.replica_commands import failover, replicas
 from pyromq.cli.connection_options import connections, namesrv_option
-from pyromq.cli.ranges import WholeNumber
+from pyromq.cli.ranges import ANY_TEXT, WholeNumber
 from pyromq.cli.render import output_option, show_record, show_rows
 from pyromq.client.admin.servers import RoundTrip
 from pyromq.clock import local_time
@@ -23,12 +23,6 @@ from pyromq.plural import counted
 partial_results = logger_of(PARTIAL_RESULTS)
 
 T = TypeVar("T")
-
-
-def _not_empty(ctx: click.Context, argument: click.Parameter, text: str) -> str:
-    if not text.strip():
-        raise click.BadParameter("it is empty")
-    return text
 
 
 @click.group(cls=Group)
@@ -358,7 +352,7 @@ def kv() -> None:
 
 
 @kv.command("list")
-@click.argument("namespace", callback=_not_empty)
+@click.argument("namespace")
 @namesrv_option
 @output_option
 def list_values(namespace: str, namesrv: str, output: str) -> None:
@@ -370,23 +364,24 @@ def list_values(namespace: str, namesrv: str, output: str) -> None:
 
 
 @kv.command()
-@click.argument("namespace", callback=_not_empty)
-@click.argument("key", callback=_not_empty)
-@click.argument("value")
+@click.argument("namespace")
+@click.argument("key")
+@click.argument("value", type=ANY_TEXT)
 @namesrv_option
 def put(namespace: str, key: str, value: str, namesrv: str) -> None:
     """Store VALUE as KEY of NAMESPACE on every name server."""
     with Admin(namesrv, connections=connections()) as admin:
         admin.put_kv(namespace, key, value)
-    click.echo(f"{namespace} {key} is stored")
+    click.echo(escaped(f"{namespace} {key} is stored"))
 
 
 @kv.command()
-@click.argument("namespace", callback=_not_empty)
-@click.argument("key", callback=_not_empty)
+@click.argument("namespace")
+@click.argument("key")
 @namesrv_option
 def delete(namespace: str, key: str, namesrv: str) -> None:
     """Delete KEY of NAMESPACE on every name server."""
     with Admin(namesrv, connections=connections()) as admin:
+        known = admin.kv(namespace, key)
         admin.delete_kv(namespace, key)
-    click.echo(f"{namespace} {key} is deleted")
+    click.echo(escaped(f"{namespace} {key} {'had no value' if known is None else 'is deleted'}"))

@@ -71,8 +71,8 @@ def set_context(name: str, namesrv: str | None, **variables: Any) -> None:
 
     Files are saved as absolute paths, a secret as the path of its file.
     """
-    if not name.strip():
-        raise click.UsageError("the name of the context is empty")
+    if not name.isprintable():
+        raise click.UsageError(f"name {name!r} of a context has characters that cannot be printed")
     found = {variable: value for variable, value in variables.items() if value}
     if any(variable.startswith("PYROMQ_TLS") for variable in found):
         found["PYROMQ_TLS"] = True

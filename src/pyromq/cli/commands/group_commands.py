@@ -12,7 +12,7 @@ import click
 from msgspec import UNSET
 
 from pyromq import Admin
-from pyromq.cli.cluster_names import GROUP_NAME
+from pyromq.cli.cluster_names import GROUP_NAME, TOPIC_NAME
 from pyromq.cli.command_tree import Group
 from pyromq.cli.connection_options import connections, namesrv_option
 from pyromq.cli.progress_line import ProgressLine
@@ -309,7 +309,7 @@ def _queue_rows(progress: list[QueueProgress], locks: list[LockedQueue]) -> list
 
 @group.command()
 @click.argument("name", type=GROUP_NAME)
-@click.option("-t", "--topic", help="Show only this topic.")
+@click.option("-t", "--topic", type=TOPIC_NAME, help="Show only this topic.")
 @namesrv_option
 @output_option
 def progress(name: str, topic: str | None, namesrv: str, output: str) -> None:
@@ -330,4 +330,4 @@ def progress(name: str, topic: str | None, namesrv: str, output: str) -> None:
         }
         for each in found
     ]
-    show_rows(rows, output, empty=f"group {name} has consumed nothing")
+    show_rows(rows, output, empty=f"group {name} has consumed nothing{f' of topic {topic}' if topic else ''}")

@@ -22,6 +22,7 @@ from pyromq.cli.command_tree import Command, Group
 from pyromq.cli.connection_options import connection_options, export_to_environment, namesrv_option
 from pyromq.cli.progress_line import ProgressLine
 from pyromq.cli.prompts import confirm, yes_option
+from pyromq.cli.ranges import Folder
 from pyromq.cli.render import one_line, output_option, show_rows
 from pyromq.errors import MQError, UsageError
 from pyromq.extras import install_command
@@ -235,7 +236,7 @@ def describe(checkpoint: Path, namesrv: str, reset: str | None, yes: bool, outpu
 
 
 @spark.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=Folder())
 @click.option("-t", "--topic", required=True, metavar="TOPIC", help="Source topic of the pipeline.")
 @namesrv_option
 def init(folder: Path, topic: str, namesrv: str) -> None:

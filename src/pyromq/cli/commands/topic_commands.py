@@ -261,8 +261,11 @@ def order(name: str, value: str | None, deletes: bool, namesrv: str, output: str
         if deletes:
             admin.delete_kv(ORDER_NAMESPACE, name)
         elif value is not None:
+            admin.topic_route(name)  # raises `TopicNotFound`
             admin.put_kv(ORDER_NAMESPACE, name, value)
         kept = admin.kv(ORDER_NAMESPACE, name)
+        if kept is None and not deletes:
+            admin.topic_route(name)
     show_record({"topic": name, "fixed_queues": kept}, output)
 
 

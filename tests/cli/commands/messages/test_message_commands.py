@@ -67,7 +67,7 @@ def test_an_id_that_is_nowhere_is_said_to_be(cli, served):
     assert failed.err == f"error: no message of any topic has id '{unknown}'\n"
     assert cli("message", "show", "message-nowhere", unknown).code == 1
     assert "message-nowhere" in cli("message", "show", "message-nowhare", unknown).err
-    assert cli("message", "show", "").code == 1
+    assert cli("message", "show", "").code == 2
     assert cli("message", "show", "a", "b", "c").code == 2
     assert cli("message", "find", "message-nowhere", "--id", unknown).code == 1
     assert cli("message", "find", "message-nowhere").code == 2

@@ -22,7 +22,7 @@ from pyromq.cli.cluster_names import TOPIC_NAME
 from pyromq.cli.command_tree import Command
 from pyromq.cli.connection_options import connections, namespace_option, namesrv_option
 from pyromq.cli.progress_line import ProgressLine
-from pyromq.cli.ranges import WholeNumber
+from pyromq.cli.ranges import ANY_TEXT, WholeNumber
 from pyromq.cli.render import as_json, output_option
 from pyromq.cli.times import read_duration, read_moment
 from pyromq.errors import UnfitBody
@@ -51,7 +51,7 @@ def _checked_tag(ctx: click.Context, option: click.Parameter, tag: str | None) -
 
 @click.command(cls=Command)
 @click.argument("topic", type=TOPIC_NAME)
-@click.argument("body", required=False)
+@click.argument("body", required=False, type=ANY_TEXT)
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),

@@ -80,13 +80,9 @@ def typed(param, value):
 
 
 def fitting(param):
-    return (
-        param.type.choices[0]
-        if isinstance(param.type, click.Choice)
-        else "end"
-        if isinstance(param.type, click.types.FuncParamType)
-        else "1"
-    )
+    if isinstance(param.type, click.Choice):
+        return param.type.choices[0]
+    return {click.types.FuncParamType: "end", click.Path: "."}.get(type(param.type), "1")
 
 
 def test_an_empty_text_is_refused_by_every_command_that_names_no_reason_for_it(cli):

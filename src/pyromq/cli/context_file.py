@@ -67,10 +67,10 @@ class ContextFile:
 
 
 def variables_in_use(named: str | None, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables of context `named`. Without a name, return those of the current context that the environment
-    does not set.
+    """Return the variables of the context `named`; without a name, those of the current context.
 
-    Raises `UsageError` for an unknown name, and `click.BadParameter` if the file of the secret cannot be read.
+    Variables of the current context that the environment sets are left out. Raises `UsageError` for an unknown name,
+    and `click.BadParameter` if the file of the secret cannot be read.
     """
     contexts = ContextFile.load()
     if named is not None:

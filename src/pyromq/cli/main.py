@@ -156,8 +156,9 @@ class _LeftOut(logging.Handler):
 
 
 def _open_missing_streams() -> None:
-    """Open /dev/null for each closed standard stream (`>&-`). Python has None for such a stream, and a socket would get
-    its descriptor.
+    """Open /dev/null for each closed standard stream (`>&-`).
+
+    Python has None for such a stream, and a socket would get its descriptor.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:

@@ -93,10 +93,10 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def broker_settings(properties: Mapping[str, str], *, data: Path, source: Path) -> dict[str, Any]:
-    """Return the fields of `BrokerConfig` that a broker's properties file sets. `data` is the folder if the file names
-    none.
+    """Return the fields of `BrokerConfig` that a broker's properties file sets.
 
-    Raises `UsageError` with file and setting if a setting is unknown, refused or has an invalid value.
+    `data` is the data folder if the file names none. Raises `UsageError` with file and setting if a setting is unknown,
+    refused or has an invalid value.
     """
     _check(properties, {*BROKER, *NAME_SERVER, *SERVER_NAMES, *CLIENT_NAMES}, source)
     try:
@@ -118,19 +118,19 @@ def name_server_settings(properties: Mapping[str, str], *, source: Path) -> dict
 
 
 def shared_name_server_settings(properties: Mapping[str, str], *, source: Path) -> dict[str, Any]:
-    """Return a name server's settings from a broker's properties file, for both in one process: all but the listen
-    address.
+    """Return the settings of a name server in the broker's process, from the broker's properties file.
+
+    All but the listen address are shared.
     """
     shared = {name for name, each in NAME_SERVER.items() if each.component or name not in BROKER}
     return name_server_settings({name: properties[name] for name in shared & properties.keys()}, source=source)
 
 
 def metrics_config(properties: Mapping[str, str], *, port: int | None, host: str | None) -> MetricsConfig | None:
-    """Return the settings of the port for metrics, None without such a port. The options `port` and `host` override the
-    file.
+    """Return the settings of the port for metrics, None without such a port.
 
-    Raises `UsageError` with the property and its value for an invalid number, `click.UsageError` for a host without
-    port.
+    The options `port` and `host` override the file. Raises `UsageError` with the property and its value for an invalid
+    number, `click.UsageError` for a host without port.
     """
     if port is None and "metricsPort" not in properties:
         if host is not None:

@@ -18,8 +18,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading starts: an offset, equal in every queue, or a time (ms since 1970). Without both, reading starts at
-    the end.
+    """The place where reading starts: an offset, equal in every queue, or a time (ms since 1970).
+
+    Without both, reading starts at the end.
     """
 
     offset: int | None = None

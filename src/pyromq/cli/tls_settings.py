@@ -90,8 +90,9 @@ def name_server_tls(properties: Mapping[str, str], own: ServerTlsConfig | None) 
 
 
 def same_process_tls(own: ServerTlsConfig) -> TlsConfig | None:
-    """Return the TLS settings for connections to the name server in this process, whose certificate is trusted; None
-    without TLS.
+    """Return the TLS settings for connections to the name server in this process; None without TLS.
+
+    The certificate of that name server is trusted.
     """
     if own.mode is not TlsMode.ENFORCING:
         return None

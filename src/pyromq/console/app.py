@@ -52,9 +52,7 @@ FAULT = "This page cannot be shown because of an error in the console; see its l
 
 
 def make_app(console: Console) -> Starlette:
-    """Return the ASGI application, which opens the console when the application starts and closes the console at the
-    end.
-    """
+    """Return the ASGI application; its start opens the console, its end closes the console."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -81,8 +79,9 @@ def make_app(console: Console) -> Starlette:
 
 
 class RequestMetrics:
-    """ASGI middleware that records the status of each request and the time until its response starts. `pages` has route
-    paths by endpoint.
+    """ASGI middleware that records the status of each request and the time until its response starts.
+
+    `pages` has route paths by endpoint.
     """
 
     def __init__(self, app: ASGIApp, console: Console, pages: Mapping[object, str]) -> None:
@@ -122,8 +121,9 @@ class RequestMetrics:
 
 
 class RequestGuard:
-    """ASGI middleware that refuses requests for other hosts and forms of other sites. Adds security headers and the
-    session cookie, and sets the viewer's time zone.
+    """ASGI middleware that refuses requests for other hosts and forms of other sites.
+
+    Adds security headers and the session cookie, and sets the viewer's time zone.
     """
 
     def __init__(self, app: ASGIApp, console: Console) -> None:
@@ -193,8 +193,9 @@ def _templates() -> jinja2.Environment:
 
 
 def _assets() -> dict[str, str]:
-    """Return the address of each static file by name. An address has a hash of the file's content, so browsers may
-    cache the file for ever.
+    """Return the address of each static file by name.
+
+    An address has a hash of the file's content, so browsers may cache the file for ever.
     """
     return {
         path.name: f"/static/{path.name}?{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"

@@ -52,8 +52,9 @@ class BrowserConnections:
         await self._tasks.stop()
 
     def take(self, accepted: socket) -> None:
-        """Serve an accepted socket. At the limit, close the connection that has waited longest for its browser; if none
-        waits, close the new one.
+        """Serve an accepted socket.
+
+        At the limit, close the connection that has waited longest for its browser; if none waits, close the new one.
         """
         if len(self._open) >= self._most:
             oldest = next(iter(self._waiting), None)
@@ -115,8 +116,9 @@ class BrowserConnections:
 
 
 class HttpConnection(H11Protocol):
-    """A browser's connection that uvicorn serves. The connection reports to `BrowserConnections` when it waits for its
-    browser.
+    """A browser's connection that uvicorn serves.
+
+    The connection reports to `BrowserConnections` when it waits for its browser.
     """
 
     owner: BrowserConnections
@@ -168,7 +170,8 @@ class HttpConnection(H11Protocol):
 
 
 def _most_connections() -> int:
-    """Return the limit of browsers' connections: half of the process's file descriptors stay free for files and
-    brokers.
+    """Return the limit of browsers' connections: half of the process's file descriptors.
+
+    The other half stays free for files and brokers.
     """
     return min(MAX_CONNECTIONS, platform.descriptor_limit() // 2)

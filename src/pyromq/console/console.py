@@ -72,8 +72,9 @@ class Console:
         return self.config.namesrv or "127.0.0.1:9876"
 
     def clients_of(self, account: ConsoleAccount | None) -> ClusterClients:
-        """Return clients with the broker keys of a console account, or with the console's own keys if the account has
-        none.
+        """Return clients with the broker keys of a console account.
+
+        If the account has none, the clients use the console's own keys.
         """
         keys: Keys = None
         if account is not None and account.access_key and account.secret_key:

@@ -189,8 +189,9 @@ def _with_progress(job: Callable[[Callable[[int], None]], Summary]) -> Summary:
 
 
 def _cause(error: Exception) -> Exception:
-    """Return the error that Spark wrapped in a traceback. The last line of the traceback has the class and text of our
-    error.
+    """Return the error that Spark wrapped in a traceback.
+
+    The last line of the traceback has the class and text of an error of pyromq.
     """
     if type(error).__module__.split(".")[0] not in ("pyspark", "py4j"):
         return error

@@ -34,8 +34,10 @@ FORGOTTEN_MS = 86_400_000  # the longest range of charts: figures of a broker th
 
 
 class ClusterClients:
-    """The clients of one broker account. Each method that returns a client raises `NoNameServer` if no name server has
-    answered yet. Later, the brokers seen before stand in for silent name servers.
+    """The clients of one broker account.
+
+    Each method that returns a client raises `NoNameServer` if no name server has answered yet. Later, the brokers seen
+    before stand in for silent name servers.
     """
 
     def __init__(self, config: ConsoleConfig, connections: ConnectionConfig, clock: Clock) -> None:
@@ -115,8 +117,9 @@ class ClusterClients:
         return await asyncio.shield(self._taking)
 
     async def snapshot_with(self, name: str, among: Callable[[ClusterSnapshot], Container[str]]) -> ClusterSnapshot:
-        """Return a snapshot whose `among` contains the name. If the current snapshot lacks the name, return a new one,
-        with or without the name.
+        """Return a snapshot whose `among` contains the name.
+
+        If the current snapshot lacks the name, return a new one, with or without the name.
         """
         snapshot = await self.snapshot()
         return snapshot if name in among(snapshot) else await self.snapshot(fresh=True)

@@ -188,8 +188,9 @@ class _Samples:
 async def keep_sampling(
     history: ClusterHistory, clients: ClusterClients, clock: Clock, *, sample_seconds: float
 ) -> None:
-    """Add a snapshot to the history every `sample_seconds`, until cancelled. A sample is skipped if the cluster does
-    not respond.
+    """Add a snapshot to the history every `sample_seconds`, until cancelled.
+
+    A sample is skipped if the cluster does not respond.
     """
     told = False
     while True:

@@ -1,7 +1,7 @@
-"""The state of a cluster at one moment: its brokers with their figures, and the sums of topics and groups over all
-brokers.
+"""The state of a cluster at one moment: its brokers with their figures, its topics and its groups.
 
-Taking a snapshot costs two requests to each broker, whatever the number of topics and groups.
+The figures of topics and groups are sums over all brokers. Taking a snapshot costs two requests to each broker,
+whatever the number of topics and groups.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ class TopicView:
 
 @dataclass(slots=True)
 class ConsumedTopic:
-    """The progress of a group in a topic: messages consumed, messages left, the delay in ms, and how many of the
-    messages left are in flight (popped).
+    """The progress of a group in a topic: numbers of messages, and the delay in ms.
+
+    `lag` counts the messages left, `in_flight` those of them that are in flight (popped).
     """
 
     consumed: int = 0
@@ -160,8 +161,9 @@ class ClusterSnapshot:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether sums are too low, because a silent broker has never given its figures. A refusal is no gap: the sums
-        are of what the console may see.
+        """Whether sums are too low, because a silent broker has never given its figures.
+
+        A refusal is no gap: the sums are of what the console may see.
         """
         return any(each.figures is None and not each.refused for each in self.silent)
 
@@ -171,10 +173,10 @@ class ClusterSnapshot:
 
 
 async def take(admin: AsyncAdmin, at_ms: int, known: Mapping[str, BrokerView]) -> ClusterSnapshot:
-    """Ask all brokers at the same time; return a snapshot. A broker that does not respond is in the snapshot with its
-    error, and with its figures in the snapshot before (`known`).
+    """Ask all brokers at the same time; return a snapshot.
 
-    Raises `NoNameServer`, or the error with which a name server refuses the request.
+    A broker that does not respond is in the snapshot with its error, and with its figures in the snapshot before
+    (`known`). Raises `NoNameServer`, or the error with which a name server refuses the request.
     """
     began = time.monotonic()
     table = await admin.cluster()
@@ -301,8 +303,9 @@ def _join(snapshot: ClusterSnapshot) -> None:
 
 
 class RuntimeFigures:
-    """The figures of a broker; None for absent ones. `runtime` is the broker's runtime report, by default that of the
-    broker's master.
+    """The figures of a broker; None for absent ones.
+
+    `runtime` is the broker's runtime report, by default that of the broker's master.
     """
 
     def __init__(self, broker: BrokerView, runtime: Mapping[str, str] | None = None) -> None:

@@ -31,8 +31,9 @@ MOST_OUTCOMES = 10_000  # limit of outcomes that one redrive keeps in memory; al
 
 @dataclass(frozen=True, slots=True)
 class RedriveOutcome:
-    """What happened to one dead letter in a redrive. `place` is the queue and offset of the dead letter, `copy` that of
-    its copy.
+    """The outcome of a redrive for one dead letter.
+
+    `place` is the queue and offset of the dead letter, `copy` that of its copy.
     """
 
     message_id: str
@@ -136,8 +137,9 @@ class Redrives:
         return {each.place: each.copy for each in outcomes if each.copy is not None}
 
     def topics(self, group: str) -> set[str]:
-        """Return the topics that got copies of a group's dead letters, besides the original ones: the audit log names
-        them, also after a restart.
+        """Return the topics, other than the original ones, that got copies of a group's dead letters.
+
+        The audit log names the topics, also after a restart.
         """
         asked = (each.details for each in self._audit.recent() if each.what == "redrive")
         return {each["to_topic"] for each in asked if each.get("group") == group and each.get("to") == "topic"}

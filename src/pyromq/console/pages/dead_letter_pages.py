@@ -157,8 +157,10 @@ class LetterRow(MessageRow):
 
 @dataclass(slots=True)
 class ReasonCount:
-    """A pattern of reasons with its latest reason, when it was given, and the numbers of dead letters: those `left` to
-    redrive, and those that were `redriven`.
+    """The dead letters whose reasons have one pattern.
+
+    `latest` is the newest reason, `last_ms` its time. `left` counts the dead letters to redrive, `redriven` those that
+    were redriven.
     """
 
     pattern: str

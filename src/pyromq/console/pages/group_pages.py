@@ -102,8 +102,9 @@ async def reset_form(context: RequestContext) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """The consumer offset of a queue before and after a reset; None if the group has none. `least` is the offset of the
-    first stored message, `end` that of the next message.
+    """The consumer offset of a queue before and after a reset; before is None if the group has no offset.
+
+    `least` is the offset of the first stored message, `end` that of the next message.
     """
 
     queue: MessageQueue
@@ -198,8 +199,9 @@ async def planned(clients: ClusterClients, group: str, topic: str, to: str, at: 
 
 
 async def reset(context: RequestContext) -> Response:
-    """Reset the offsets of a group. If members are online, the broker notifies them, which is possible only by time;
-    else the offsets are stored.
+    """Reset the offsets of a group.
+
+    If members are online, the broker notifies them, which is possible only by time; else the offsets are stored.
     """
     name, form = context.path["name"], context.form
     topic, to = form.get("topic", ""), form.get("to", "")

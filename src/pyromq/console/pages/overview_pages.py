@@ -52,8 +52,9 @@ async def overview(context: RequestContext) -> Response:
 
 
 async def doctor(context: RequestContext) -> Response:
-    """Run `pyromq doctor` and show its findings. The doctor has a page to itself, since the doctor waits for brokers
-    that do not respond.
+    """Run `pyromq doctor` and show its findings.
+
+    The doctor has its own page, because it waits for brokers that do not respond.
     """
     topic = context.query.get("topic") or None
     config = context.console.config

@@ -1,5 +1,6 @@
-"""The page that sends a message: a new message, or a copy of a stored one, which may be edited or sent to another
-topic.
+"""The page that sends a new message, or a copy of a stored message.
+
+The copy may be edited, and sent to another topic.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ NO_PROPERTY = RESERVED_PROPERTIES  # properties that the form does not take: pro
 
 
 async def form(context: RequestContext) -> Response:
-    """Show a form for a message. If the address names a stored message (`topic`, `broker`, `queue`, `offset`), the form
-    has its content.
+    """Show a form for a message.
+
+    If the address names a stored message (`topic`, `broker`, `queue`, `offset`), the form has its content.
     """
     query = context.query
     if not query.get("broker"):

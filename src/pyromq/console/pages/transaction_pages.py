@@ -104,8 +104,9 @@ async def _find(context: RequestContext, client: AsyncHalfMessages) -> HalfMessa
 
 @dataclass(frozen=True, slots=True)
 class UndecidedBatchView:
-    """An undecided batch transaction over all brokers: its attempts, the messages of each at each broker, and the
-    ledger (the broker that decides).
+    """An undecided batch transaction over all brokers.
+
+    Each attempt has its number of messages at each broker. `ledger` is the broker that decides the transaction.
     """
 
     transaction: str
@@ -129,8 +130,9 @@ async def batch(context: RequestContext) -> Response:
 
 
 async def decide_batch(context: RequestContext) -> Response:
-    """Commit the selected attempts of a transaction, or roll back all. Do nothing if messages arrived since the page
-    was shown.
+    """Commit the selected attempts of a transaction, or roll back all attempts.
+
+    Nothing is decided if messages arrived since the page was shown.
     """
     name, decision = context.form.get("name", ""), context.form.get("decision", "")
     if decision not in ("commit", "rollback"):
@@ -184,8 +186,9 @@ async def _commit(batches: AsyncBatchTransactions, found: UndecidedBatchView, wi
 
 
 async def _roll_back(batches: AsyncBatchTransactions, found: UndecidedBatchView) -> str:
-    """Roll back a batch transaction. Messages that the ledger of another broker has decided stay until the decision
-    arrives.
+    """Roll back a batch transaction.
+
+    Messages of a transaction that another broker's ledger has decided stay until the decision arrives.
     """
     if await batches.lookup(found.transaction) is not None:
         raise BatchDecided(

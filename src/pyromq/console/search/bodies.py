@@ -27,10 +27,9 @@ _REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 class BodyExcerpt:
-    """The beginning of a body on one line, for the row of a list. Only the beginning of a compressed body is
-    decompressed.
+    """The beginning of a body on one line, for the row of a list.
 
-    `error` is the reason why a compressed body cannot be read.
+    Only the beginning of a compressed body is decompressed. `error` is the reason why a compressed body cannot be read.
     """
 
     def __init__(self, message: StoredMessage) -> None:
@@ -55,8 +54,9 @@ def _start_of(message: StoredMessage) -> bytes:
 
 
 class BodyView:
-    """A whole body, prepared for a page. `kind` is json, text or binary; `error` is the reason why a compressed body
-    cannot be read.
+    """A whole body, prepared for a page.
+
+    `kind` is json, text or binary; `error` is the reason why a compressed body cannot be read.
 
     Decompressing and parsing a large body takes a tenth of a second, so create this view in a thread.
     """

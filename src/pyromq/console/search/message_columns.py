@@ -26,8 +26,10 @@ MOST_FIELD_NAME = 100  # limit of characters in their names
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """The columns of a list of messages: `names` are some of `COLUMNS`, `fields` are properties of messages, and
-    `body_name` for the field `name` of JSON bodies.
+    """The columns of a list of messages.
+
+    `names` are some of `COLUMNS`. A field is a property of the messages, or `body_NAME` for the field NAME of JSON
+    bodies.
     """
 
     names: tuple[str, ...] = DEFAULT

@@ -38,8 +38,9 @@ class Match(Protocol):
 
     @property
     def words(self) -> tuple[bytes, ...]:
-        """Byte strings of which every matching record contains one, unless its body is compressed; (): no such strings
-        are known.
+        """Byte strings of which every matching record contains one, unless its body is compressed.
+
+        Empty if no such strings are known.
         """
 
     @property
@@ -81,10 +82,10 @@ class Projection(Generic[T]):
 
 @dataclass(slots=True)
 class ScanResult(Generic[T]):
-    """The matches of a search, newest first. `read` is the number of messages read. `before` continues the search, ""
-    at the end.
+    """The matches of a search, newest first.
 
-    `why` is the reason of an early end: `enough` matches, or `time`.
+    `read` is the number of messages read. `before` continues the search; it is empty at the end. `why` is the reason of
+    an early end: `enough` matches, or `time`.
     """
 
     kept: list[T] = field(default_factory=list)
@@ -96,8 +97,9 @@ class ScanResult(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class _QueueCursor:
-    """The position of a search in a queue. Messages from `at` on were read, and messages from `planned` on are being
-    pulled.
+    """The position of a search in a queue, which is read backwards.
+
+    Messages from `at` on were read, and messages from `planned` on are being pulled.
     """
 
     number: int
@@ -240,8 +242,9 @@ class QueueScan(Generic[T]):
         return window
 
     def _add_hits(self, window: _Window[T], result: PullResult, offsets: range) -> None:
-        """Add the matches of a pull to its window, as far as the page has room. The pull is newer than the window's
-        earlier pulls.
+        """Add the matches of a pull to its window, as far as the page has room.
+
+        The pull is newer than the window's earlier pulls.
         """
         hits: list[_Hit[T]] = []
         left = MOST_PAGE_BYTES

@@ -37,8 +37,9 @@ def client_address(connection: HTTPConnection, proxies: Sequence[str]) -> str:
 
 
 def counted_address(address: str) -> str:
-    """Return the address under which failed sign-ins are counted: an IPv4 address, or the /64 network of an IPv6
-    address.
+    """Return the address under which failed sign-ins are counted.
+
+    It is an IPv4 address, or the /64 network of an IPv6 address.
     """
     parsed = _parsed(address)
     if isinstance(parsed, IPv6Address):

@@ -42,8 +42,9 @@ class Role(IntEnum):
 
 
 class ConsoleAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """An account that may sign in to the console. With broker keys, the console signs its requests to brokers with
-    these keys.
+    """An account that may sign in to the console.
+
+    With broker keys, the console signs the account's requests to brokers with these keys.
     """
 
     name: str

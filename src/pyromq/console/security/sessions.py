@@ -42,8 +42,9 @@ class RefusedForm:
 
 
 class KeptForms:
-    """Forms that were sent after their session had ended, by the key in the browser's cookie, until the visitor signs
-    in. None of them is carried out.
+    """Forms that were sent after their session had ended, kept until the visitor signs in.
+
+    The browser's cookie has the key of a form. No kept form is carried out.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -122,8 +123,9 @@ class _Failures:
 
 
 class SignInFailures:
-    """Counts failed sign-ins. After five failures of a name from one address, each further try must wait, twice as long
-    each time.
+    """Counts failed sign-ins, and delays further ones.
+
+    After five failures of a name from one address, each further sign-in must wait, twice as long each time.
 
     A name is never refused for all addresses, because a stranger could lock out its owner. An address is refused for
     all names only after a hundred failures.

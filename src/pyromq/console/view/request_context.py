@@ -204,8 +204,9 @@ class RequestContext:
         return whole(name.replace("_", " "), text, least=least, most=most)
 
     def _hidden_fields(self) -> Markup:
-        """Return the hidden fields of every form: the session's token, the page to return to after an error, and the
-        account.
+        """Return the hidden fields of every form.
+
+        They are the session's token, the page to return to after an error, and the account.
         """
         fields = {"csrf": self.session.csrf, "back": self.here, "by": self.account.name if self.account else ""}
         hidden = Markup('<input type=hidden name={} value="{}">')
@@ -216,8 +217,9 @@ class RequestContext:
 
 
 async def or_error(question: Awaitable[T]) -> T | MQError:
-    """Return the result of an awaitable, or the `MQError` raised, so that a page shows its other parts if one part
-    fails.
+    """Return the result of an awaitable, or the `MQError` that it raised.
+
+    A page thus shows its other parts if one part fails.
     """
     try:
         return await question

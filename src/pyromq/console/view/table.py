@@ -13,10 +13,10 @@ MOST_ROWS = 500
 
 
 class Table(Generic[R]):
-    """One page of the rows of a table. `columns` are the sortable columns, named in the address as `sort=name` or
-    `sort=-name`.
+    """One page of the rows of a table.
 
-    Templates use `rows`, `total` (after the filter), `page`, `pages`, `sort_link` and `page_link`.
+    `columns` are the sortable columns, named in the address as `sort=name` or `sort=-name`. Templates use `rows`,
+    `total` (after the filter), `page`, `pages`, `sort_link` and `page_link`.
     """
 
     def __init__(
@@ -50,8 +50,9 @@ class Table(Generic[R]):
         self.rows = rows[self.first : self.first + size]
 
     def sort_link(self, name: str, *, descending_first: bool = False) -> str:
-        """Return the address of this table sorted by a column; if the table is sorted by this column, in the other
-        direction.
+        """Return the address of this table sorted by a column.
+
+        If the table is sorted by this column, the address has the other direction.
         """
         down = not self.descending if name == self.sort else descending_first
         return self._link(sort=("-" if down else "") + name, page="")

@@ -120,8 +120,9 @@ def send(
 
 
 def _warn_of_no_delay(delay: dict[str, Any], results: list[SendResult]) -> None:
-    """Warn if messages with a delivery time are delivered immediately. The broker returns a recall handle for a
-    scheduled message.
+    """Warn if messages with a delivery time are delivered immediately.
+
+    The broker returns a recall handle only for a scheduled message.
     """
     if not delay.get("deliver_at") and not delay.get("delay"):
         return

@@ -1,6 +1,8 @@
 """`df.write` and `writeStream` with `format("rocketmq")` against a real broker, in one Spark session."""
 
+import os
 import shutil
+import time
 from pathlib import Path
 from uuid import uuid4
 
@@ -55,7 +57,10 @@ def files(tmp_path):
     folder.mkdir()
     for number in range(3):
         lines = range(number * LINES, (number + 1) * LINES)
-        (folder / f"{number}.txt").write_text("".join(f"{line:04}\n" for line in lines))
+        file = folder / f"{number}.txt"
+        file.write_text("".join(f"{line:04}\n" for line in lines))
+        modified = time.time() - 10 + number  # Spark reads files in the order of these times, in milliseconds
+        os.utime(file, (modified, modified))
     return folder
 
 

@@ -1,5 +1,8 @@
-"""RocketMQ in Python: clients here; servers in `pyromq.nameserver` and `pyromq.broker`, a test cluster in
-`pyromq.testing`. Names are loaded when first used, so that `import pyromq` costs next to nothing."""
+"""RocketMQ in Python: the clients are imported from here.
+
+Servers are in `pyromq.nameserver` and `pyromq.broker`, a test cluster is in `pyromq.testing`. Names are loaded when
+first used, so that `import pyromq` costs next to nothing.
+"""
 
 from __future__ import annotations
 

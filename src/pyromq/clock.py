@@ -13,8 +13,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
-    """The source of time: `now_ms` is wall-clock time in ms since 1970, for stored and sent times; `monotonic` is
-    seconds, for durations.
+    """The source of time.
+
+    `now_ms` is wall-clock time in ms since 1970, for stored and sent times; `monotonic` is seconds, for durations.
     """
 
     def now_ms(self) -> int: ...
@@ -47,8 +48,9 @@ def utc_time(ms: float) -> datetime | None:
 
 
 def local_time(ms: float, zone: tzinfo | None = None) -> datetime | None:
-    """Return ms since 1970 as a datetime in a zone, by default this machine's. Return None for 0 or less, and for a
-    time before the year 1 or after 9999.
+    """Return ms since 1970 as a datetime in a zone, by default this machine's.
+
+    Return None for 0 or less, and for a time before the year 1 or after 9999.
     """
     found = utc_time(ms) if ms > 0 else None
     try:

@@ -129,8 +129,9 @@ def _check_frames(body: bytes) -> None:
 
 
 class _ZlibReader:
-    """Decompresses a zlib stream piece by piece. Bytes after the end of the stream are ignored, as by
-    `zlib.decompress`.
+    """Decompresses a zlib stream piece by piece.
+
+    Bytes after the end of the stream are ignored, as by `zlib.decompress`.
     """
 
     def __init__(self, body: bytes) -> None:

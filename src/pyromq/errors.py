@@ -58,8 +58,9 @@ class ResponseCode(IntEnum):
 
 
 class MQError(Exception):
-    """Root of all errors of pyromq. `retriable`: the same call may succeed later or elsewhere. `cure`: what the user
-    can do.
+    """Root of all errors of pyromq.
+
+    `retriable`: the same call may succeed later or elsewhere. `cure`: what the user can do.
     """
 
     code: int = ResponseCode.SYSTEM_ERROR
@@ -258,8 +259,9 @@ class SystemBusy(BrokerError):
 
 
 class LimitReached(SystemBusy):
-    """A limit of the server, or the share of the limit that one connection may use, is used up. `setting` is the name
-    of the limit.
+    """A limit of the server, or the share of the limit that one connection may use, is used up.
+
+    `setting` is the name of the limit.
     """
 
     cure = "Use less of it, or raise the setting that the text names."
@@ -302,8 +304,10 @@ class ServiceNotAvailable(BrokerError):
 
 
 class NotTheMaster(ServiceNotAvailable):
-    """The broker is a replica and refuses what only its master does. `master` is the master's address; None if the
-    broker knows none. A replica refuses decisions on half messages with code 11, all else with 14.
+    """The broker is a replica and refuses what only its master does.
+
+    `master` is the master's address; None if the broker knows none. A replica refuses decisions on half messages with
+    code 11, all else with 14.
     """
 
     cure = "Ask the master that the text names; pyromq's clients do so by themselves. Without a master: wait."
@@ -423,8 +427,9 @@ class InvalidReceiptHandle(BrokerError):
 
 
 class ReceiptHandleExpired(BrokerError):
-    """The message of a receipt handle was handed out again, or its invisible time has been changed: the handle can
-    neither acknowledge nor change it.
+    """A receipt handle can neither acknowledge its message nor change its invisible time any more.
+
+    The message was handed out again, or its invisible time has been changed.
     """
 
     code = ResponseCode.NO_MESSAGE
@@ -432,8 +437,9 @@ class ReceiptHandleExpired(BrokerError):
 
 
 class BatchDecided(BrokerError):
-    """The batch transaction of this name is committed or rolled back; messages that arrive later belong to an attempt
-    that lost.
+    """The batch transaction of this name is committed or rolled back.
+
+    Messages that arrive later belong to an attempt that lost.
     """
 
     code = ResponseCode.BATCH_DECIDED

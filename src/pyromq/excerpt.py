@@ -14,15 +14,17 @@ _UNPRINTABLE = re.compile(r"[^ -~]")  # characters to check: most of those outsi
 
 
 def excerpt(text: object, most: int = MOST_SHOWN) -> str:
-    """Return a text on one line, printable and cut after `most` characters. The number of omitted characters follows a
-    cut text.
+    """Return a text on one line, printable and cut after `most` characters.
+
+    The number of omitted characters follows a cut text.
     """
     return escaped(bounded(str(text), most))
 
 
 def bounded(text: str, most: int) -> str:
-    """Return the first `most` characters of a text and the number of omitted ones; a shorter text is returned
-    unchanged.
+    """Return the first `most` characters of a text and the number of omitted ones.
+
+    A shorter text is returned unchanged.
     """
     return text if len(text) <= most else f"{text[:most]}... ({len(text) - most} more characters)"
 

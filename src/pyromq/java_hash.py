@@ -21,8 +21,9 @@ _extend_powers(256)
 
 
 def hash_plainly(text: str) -> int:
-    """Return Java's hash of a text, signed, 32 bits, over UTF-16 code units: h = 31 h + unit. `hash_plainly("TagA") ==
-    2598919`.
+    """Return Java's hash of a text, signed, 32 bits, over UTF-16 code units: h = 31 h + unit.
+
+    `hash_plainly("TagA") == 2598919`.
     """
     if text.isascii():
         units: bytes | memoryview = text.encode()

@@ -27,10 +27,10 @@ def encode_json(value: object) -> bytes:
 
 
 def json_reader(type_: type[T]) -> Callable[[bytes], T]:
-    """Return a decoder of bodies to values of a type. The decoder raises `UnfitBody` for a body that does not fit the
-    type.
+    """Return a decoder of bodies to values of a type.
 
-    Raises `UsageError` for a type that JSON cannot be decoded to.
+    The decoder raises `UnfitBody` for a body that does not fit the type. Raises `UsageError` for a type that JSON
+    cannot be decoded to.
     """
     try:
         return _reader(cast("Hashable", type_))

@@ -41,8 +41,9 @@ class Tracebacks:
         self._logged: dict[tuple[object, ...], float] = {}
 
     def count(self, error: BaseException | None) -> tuple[str, BaseException | None]:
-        """Count a failure. Return the end of its log line, and the error as `exc_info`, None if the log has the
-        traceback already.
+        """Count a failure; return the end of its log line, and the error as `exc_info`.
+
+        Instead of the error, None is returned if the log has the traceback already.
         """
         if error is None:
             return "", None

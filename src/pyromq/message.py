@@ -43,8 +43,9 @@ def _reserved(name: str) -> str:
 
 
 class Property:
-    """Names of the message properties that RocketMQ or pyromq uses. Source: MessageConst, STRING_HASH_SET, of 4.9.8 and
-    5.
+    """Names of the message properties that RocketMQ or pyromq uses.
+
+    Source: MessageConst, STRING_HASH_SET, of 4.9.8 and 5.
 
     A new name is declared here, and nowhere else. Producers, the console and Spark refuse to set reserved names.
     """
@@ -109,8 +110,9 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    """Parse the text form of properties. Pairs without a separator, a name or a value are skipped; the last of equal
-    names counts.
+    """Parse the text form of properties.
+
+    Pairs without a separator, a name or a value are skipped; the last of equal names counts.
     """
     properties = {}
     for pair in text.split(PAIRS):
@@ -121,8 +123,9 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic at one broker. Queues sort by topic, then broker name, then queue id, as allocation
-    strategies need.
+    """One queue of a topic at one broker.
+
+    Queues sort by topic, then broker name, then queue id, as allocation strategies need.
     """
 
     topic: str
@@ -331,8 +334,9 @@ class StoredMessage(msgspec.Struct):
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the stored body does not match its checksum; computed at each call. Consumers never deliver a damaged
-        message.
+        """Whether the stored body does not match its checksum; computed at each call.
+
+        Consumers never deliver a damaged message.
         """
         return zlib.crc32(self.stored_body) & 0x7FFFFFFF != self.body_crc
 
@@ -375,8 +379,9 @@ class StoredMessage(msgspec.Struct):
 
 
 class SendStatus(Enum):
-    """The broker's confirmation of a sent message. With any status but OK, the message is stored, but less safely than
-    configured.
+    """The broker's confirmation of a sent message.
+
+    With any status but OK, the message is stored, but less safely than configured.
     """
 
     OK = "SEND_OK"

@@ -16,8 +16,9 @@ H = TypeVar("H")
 
 
 def fair_share(limit: int, others: int, *, shares: int = SHARES, least: int = 1) -> int:
-    """Return how much of `limit` one holder (for example a connection) may use if the others use `others`; at least
-    `least`.
+    """Return how much of `limit` one holder (for example a connection) may use.
+
+    The others use `others`. The result is at least `least`.
     """
     return max(least, (limit - others) // shares)
 

@@ -199,8 +199,9 @@ def decode(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> Sto
 
 
 def decode_plainly(buffer: Buffer, position: int = 0, *, check_crc: bool = False) -> StoredMessage:
-    """Decode as `decode` does, in plain Python. Used without compiled parts, and for records that the compiled parts do
-    not decode.
+    """Decode as `decode` does, in plain Python.
+
+    Used without compiled parts, and for records that the compiled parts do not decode.
     """
     try:
         unpack_head, body_at = _UNPACK_HEAD[_unpack_int(buffer, position + _SYS_FLAG_AT)[0] & _HOST_FLAGS]
@@ -324,10 +325,9 @@ def prepared_offset_of(record: Buffer) -> int:
 
 
 def texts_at(buffer: Buffer, position: int = 0) -> tuple[int, int]:
-    """Return the positions of topic and properties in the record at `position`. The topic ends 2 bytes before the
-    properties.
+    """Return the positions of topic and properties in the record at `position`.
 
-    Raises `StoreCorrupt` if lengths do not fit.
+    The topic ends 2 bytes before the properties. Raises `StoreCorrupt` if lengths do not fit.
     """
     try:
         body_at = position + _HEAD_SIZES[_unpack_int(buffer, position + _SYS_FLAG_AT)[0] & _HOST_FLAGS]
@@ -351,8 +351,9 @@ def is_of_topic(record: Buffer, topic: bytes) -> bool:
 
 
 def decode_all(buffer: Buffer, *, check_crc: bool = False, broker_name: str = "") -> list[StoredMessage]:
-    """Return the consecutive records in `buffer`, for example of a pull response; `broker_name` is the broker that
-    responded.
+    """Return the consecutive records in `buffer`, for example of a pull response.
+
+    `broker_name` is the broker that responded.
     """
     if _decoder is not None and (found := _decoder.decode_all(buffer, check_crc, broker_name)) is not None:
         return found
@@ -383,8 +384,9 @@ def decode_batch(body: Buffer) -> Iterator[BatchMember]:
 
 
 def batch_labels(body: Buffer) -> Iterator[tuple[int, str]]:
-    """Yield body size and property text of each message of an encoded batch, for checks. Raises `MessageRefused` as
-    `decode_batch` does.
+    """Yield body size and property text of each message of an encoded batch, for checks.
+
+    Raises `MessageRefused` as `decode_batch` does.
     """
     for _, start, end, text in _members(body):
         yield end - start, text

@@ -1,5 +1,4 @@
-"""Declares settings of servers: each setting has one field, with its name in properties files, its range and its
-reader.
+"""Declares settings of servers, one field each, with the name in properties files, the range and the reader.
 
 Reads no files. The comment at a setting's field says what the setting is for; the reference documentation shows this
 comment.

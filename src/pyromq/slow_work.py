@@ -55,16 +55,18 @@ def breathe() -> Generator[None, None, None]:
 
 @coroutine
 def loaded(pages: PagesToLoad) -> Generator[PagesToLoad, None, None]:
-    """Wait until a thread has loaded these pages. Pages that cannot be read from the disk stay out of memory, without
-    an error.
+    """Wait until a thread has loaded these pages.
+
+    Pages that cannot be read from the disk stay out of memory, without an error.
     """
     for first in range(0, len(pages), LOADED_AT_ONCE):
         yield pages[first : first + LOADED_AT_ONCE]
 
 
 async def when_loaded(to_load: PagesToLoad, attempt: Callable[[], T]) -> T:
-    """Load pages, then return the result of `attempt`. If `attempt` raises `NotInMemory`, load those pages and call
-    `attempt` again.
+    """Load pages, then return the result of `attempt`.
+
+    If `attempt` raises `NotInMemory`, load those pages and call `attempt` again.
 
     Raises `BrokerError` if pages are still missing after 4 loads: the disk probably cannot read them. Reading such
     pages through the mapping might kill the process.
@@ -90,8 +92,9 @@ def completed(future: Future[T]) -> Generator[Future[T], None, T]:
 
 
 def run_blocking(work: SlowWork[T], load: Callable[[PagesToLoad], object] = lambda pages: None) -> T:
-    """Run a coroutine of slow work to its end and return the result. Blocks at each load or page fault. Futures that
-    the coroutine awaits must be done.
+    """Run a coroutine of slow work to its end and return the result.
+
+    Blocks at each load or page fault. Futures that the coroutine awaits must be done.
     """
     while True:
         try:

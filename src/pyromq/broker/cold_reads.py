@@ -1,5 +1,6 @@
-"""Loads records that are not resident in memory: threads read their pages, so that no page fault blocks
-the event loop.
+"""Loads records that are not resident in memory.
+
+Threads read their pages, so that no page fault blocks the event loop.
 """
 
 from __future__ import annotations

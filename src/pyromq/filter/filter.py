@@ -35,17 +35,17 @@ TAG_TYPES = (None, "", "TAG")  # expression types of a subscription by tags
 
 
 class Filter(Protocol):
-    """The filter of a subscription: two tests, both of which a selected message passes. A test that is None passes
-    everything.
+    """The filter of a subscription: two tests, both of which a selected message passes.
 
-    Filters are hashable. If equal subscriptions share one filter, an arriving message is tested once for all their long
-    polls.
+    A test that is None passes everything. Filters are hashable. If equal subscriptions share one filter, an arriving
+    message is tested once for all their long polls.
     """
 
     @property
     def codes(self) -> frozenset[int] | None:
-        """The hash codes of the tags that are accepted, if they can be listed. If None or empty, `accepts_code`
-        decides.
+        """The hash codes of the tags that are accepted, if they can be listed.
+
+        If None or empty, `accepts_code` decides.
         """
 
     @property

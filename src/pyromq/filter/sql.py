@@ -54,8 +54,9 @@ class SqlFilter:
 
     @property
     def accepts_record(self) -> Callable[[memoryview], bool]:
-        """Return whether the properties of a record fulfil the expression. An unreadable record passes; its consumer
-        reports the damage.
+        """The test whether the properties of a record fulfil the expression.
+
+        An unreadable record passes; its consumer reports the damage.
         """
         return self._accepts
 
@@ -92,10 +93,10 @@ def parse_sql(expression: str | None) -> SqlFilter:
 
 
 def check_sql(expression: str) -> SqlFilter:
-    """Parse an expression of our own client. Refuse expressions that RocketMQ accepts but that do not mean what they
-    say.
+    """Return the filter of an SQL92 expression of pyromq's own client, which is checked more strictly.
 
-    Refused are: text after a complete expression, a property as a condition, and an expression that is never true.
+    Expressions that RocketMQ accepts, but that do not mean what they say, are refused: text after a complete
+    expression, a property as a condition, and an expression that is never true.
     """
     wanted, rest = _parsed(expression)
     if rest.kind != END:
@@ -130,8 +131,9 @@ def _failed(expression: str, reason: str) -> SubscriptionParseFailed:
 
 
 class _Parser:
-    """A parser of SQL92 expressions with one method per level of the grammar, weakest binding first. `next` is the next
-    token.
+    """A parser of SQL92 expressions with one method per level of the grammar, weakest binding first.
+
+    `next` is the next token.
     """
 
     def __init__(self, expression: str) -> None:
@@ -254,8 +256,9 @@ def _unquoted(text: str) -> str:
 
 
 class Token(NamedTuple):
-    """A token of an SQL92 expression. `kind` is `double`, `whole`, `text`, `name`, `end`, or the keyword or sign; `at`
-    is the position, from 1.
+    """A token of an SQL92 expression; `at` is its position, from 1.
+
+    `kind` is `double`, `whole`, `text`, `name`, `end`, or the keyword or sign.
     """
 
     kind: str

@@ -47,10 +47,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A term of an SQL92 expression. `evaluate` takes the stored properties with a separator on either side. `value` is
-    the value of a constant.
+    """A term of an SQL92 expression.
 
-    `bare` is a property that the term uses as a condition, if any.
+    `evaluate` takes the stored properties with a separator on either side. `value` is the value of a constant. `bare`
+    is a property that the term uses as a condition, if any.
     """
 
     kind: Kind
@@ -86,8 +86,9 @@ def double_constant(text: str) -> Term:
 
 
 def prop(name: str) -> Term:
-    """Return the text of a property; None if the message lacks the property. The last of equal names counts; an empty
-    property is absent.
+    """Return the term of a property, whose value is the property's text; None if the message lacks the property.
+
+    The last of equal names counts; an empty property is absent.
     """
     key = _PAIRS + name.encode() + _NAME_VALUE
     size = len(key)

@@ -23,10 +23,9 @@ class _Table(msgspec.Struct, rename="camel"):
 
 
 class KvTable:
-    """The key-value settings of a name server. A change can be read immediately; its future completes when a thread has
-    written the change to disk.
+    """The key-value settings of a name server; in memory only if there is no file.
 
-    Without a file the settings are in memory only.
+    A change can be read immediately; its future completes when a thread has written the change to disk.
     """
 
     def __init__(self, file: JsonFile | None, *, most_bytes: int = 4 << 20) -> None:

@@ -58,11 +58,10 @@ DRAIN_SECONDS = 0.5  # longest wait at the end for replies that wait until a tab
 
 
 class NameServer:
-    """A name server, which tells clients the brokers of a topic. An async context manager: inside, requests to
-    `address` are answered.
+    """A name server, which tells clients the brokers of a topic.
 
-    Entering raises `UsageError` if the port cannot be used, and `StoreCorrupt` for a damaged file of key-value
-    settings.
+    An async context manager: inside, requests to `address` are answered. Entering raises `UsageError` if the port
+    cannot be used, and `StoreCorrupt` for a damaged file of key-value settings.
     """
 
     def __init__(self, config: NameServerConfig | None = None, clock: Clock | None = None) -> None:

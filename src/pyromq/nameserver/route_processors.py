@@ -66,8 +66,9 @@ class RegistrationProcessor:
 
     @answers(RegisterBroker)
     async def register(self, header: RegisterBroker, call: Call) -> Reply:
-        """Register a broker. Registrations are entered one at a time: an older one must not replace a newer one of the
-        same broker.
+        """Register a broker.
+
+        Registrations are entered one at a time: an older one must not replace a newer one of the same broker.
         """
         if header.body_crc and zlib.crc32(call.body) & 0x7FFFFFFF != header.body_crc:
             raise BrokerError("crc32 not match")

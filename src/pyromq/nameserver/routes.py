@@ -54,8 +54,9 @@ class BrokerIdentity:
 
 @dataclass(slots=True)
 class _LiveBroker:
-    """A registered broker address: its latest heartbeat (monotonic seconds), the version of its topics, and its
-    connection.
+    """A registered broker address.
+
+    `heard` is the time of its latest heartbeat (monotonic seconds), `version` that of its topics.
     """
 
     identity: BrokerIdentity
@@ -66,8 +67,10 @@ class _LiveBroker:
 
 
 class RouteTable:
-    """The table of registered brokers and topics. One address is one live broker; a broker name has a master (id 0) and
-    slaves. The epoch of a replica set's master never falls while a broker of the name is registered.
+    """The table of registered brokers and topics.
+
+    One address is one live broker; a broker name has a master (id 0) and slaves. The epoch of a replica set's master
+    never falls while a broker of the name is registered.
 
     `most_topics` (each topic counted at each broker) and `most_brokers` limit the table. One connection may use half of
     what the others leave. Long work is done in steps: `registering`, and `forget_some` while `is_leaving`.
@@ -116,14 +119,14 @@ class RouteTable:
         ha_address: str | None = None,
         connection: object = None,
     ) -> None:
-        """Enter a registration. The topics of a master replace its old topics if their version or the master's address
-        is new.
+        """Enter a registration.
 
-        Topics missing from the registration stay, as in RocketMQ. Topics missing in the table are always entered: a
-        broker may have registered one new topic alone, under the version of all topics, after the table had lost the
-        others. A topic with an absurd value is left out: many queues cost every client as many objects, and Java
-        clients read no route with a number of more than 32 bits. Raises `LimitReached`, or `BrokerError` for a former
-        master of a replica set, before any change.
+        The topics of a master replace its old topics if their version or the master's address is new. Topics missing
+        from the registration stay, as in RocketMQ. Topics missing in the table are always entered: a broker may have
+        registered one new topic alone, under the version of all topics, after the table had lost the others. A topic
+        with an absurd value is left out: many queues cost every client as many objects, and Java clients read no route
+        with a number of more than 32 bits. Raises `LimitReached`, or `BrokerError` for a former master of a replica
+        set, before any change.
         """
         self._check_epoch(broker)
         self._check_room(broker, registration, connection)
@@ -204,10 +207,10 @@ class RouteTable:
             )
 
     def _warn_of_another(self, broker: BrokerIdentity, connection: object) -> None:
-        """Log that another connected broker has the same name and id. Clients then reach the broker that registered
-        last, as in RocketMQ.
+        """Log that another connected broker has the same name and id.
 
-        A broker that moved to another address is not logged: its former connection is closed.
+        Clients then reach the broker that registered last, as in RocketMQ. A broker that moved to another address is
+        not logged: its former connection is closed.
         """
         known = self._brokers.get(broker.name)
         address = known.addresses.get(broker.broker_id) if known is not None else None
@@ -287,8 +290,9 @@ class RouteTable:
         return gone
 
     def _remove(self, address: str, broker: BrokerIdentity | None = None) -> None:
-        """Remove the address of a broker; also the topics of a broker name left without addresses, and a cluster left
-        without brokers.
+        """Remove the address of a broker.
+
+        The topics of a broker name left without addresses are also removed, and a cluster left without brokers.
         """
         live = self._live.pop(address, None)
         self._filter_servers.pop(address, None)
@@ -406,8 +410,9 @@ class RouteTable:
                 yield None
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Return the names of all clusters and brokers, which are topics, and the address of one broker, None without
-        brokers.
+        """Return the names of all clusters and brokers, which are topics, and the address of one broker.
+
+        Without brokers, the address is None.
         """
         names = [*self._clusters, *self._brokers]
         first = next(iter(self._brokers.values()), None)
@@ -424,8 +429,9 @@ class RouteTable:
                 self._forget_topic_at(topic, name)
 
     async def wipe_write_permission(self, broker_name: str) -> int:
-        """Remove the write permission of all topics at a broker until the broker registers a change; return the number
-        of topics.
+        """Remove the write permission of all topics at a broker; return the number of topics.
+
+        The permission returns when the broker registers a change.
         """
         return await self._change_permission(broker_name, lambda permission: permission & ~Permission.WRITE)
 

@@ -68,10 +68,10 @@ class Channel:
         return self._session
 
     def call_soon(self, header: Header | Filled, body: bytes = b"", *, timeout: float) -> asyncio.Future[Response]:
-        """Send a request at the end of the event loop's turn. Return a future that gets the response, whatever its
-        code.
+        """Send a request at the end of the event loop's turn; return a future of its response.
 
-        The future fails with `DeadlineExceeded` or `ConnectionLost`. `timeout` is in seconds.
+        The future gets the response whatever its code. The future fails with `DeadlineExceeded` or `ConnectionLost`.
+        `timeout` is in seconds.
         """
         future: asyncio.Future[Response] = self._loop.create_future()
 
@@ -145,8 +145,9 @@ class Channel:
         return deadline - self._loop.time()
 
     async def close(self) -> None:
-        """Write the output, close the connection, and wait until it is closed. Bytes that the peer does not read within
-        1 s are lost.
+        """Write the output, close the connection, and wait until it is closed.
+
+        Bytes that the peer does not read within 1 s are lost.
         """
         if not self._session.closed:
             self._connection.finish()
@@ -177,8 +178,9 @@ async def connect(
     *,
     connections: ConnectionConfig = PLAIN,
 ) -> Channel:
-    """Open a connection to `host:port`. Raises `Unavailable` with address and reason, `TlsRefused` if the TLS handshake
-    fails.
+    """Open a connection to `host:port`.
+
+    Raises `Unavailable` with address and reason, `TlsRefused` if the TLS handshake fails.
     """
     host, _, port = address.rpartition(":")
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -219,8 +221,9 @@ async def connect(
 
 @lru_cache(maxsize=1024)
 def _log_expiry(address: str, life: str) -> None:
-    """Log that the server's certificate expires soon: once per address and day, as `life` changes daily and connections
-    reopen often.
+    """Log that the server's certificate expires soon: once per address and day.
+
+    The text `life` changes daily, and connections reopen often.
     """
     logger.warning("the TLS certificate of %s %s", address, life)
 

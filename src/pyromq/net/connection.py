@@ -33,8 +33,9 @@ if TYPE_CHECKING or speedups.is_active:
 else:
 
     class Transport:
-        """The type of the compiled reactor's transport if the compiled parts are missing; no connection has this
-        transport.
+        """The type of the compiled reactor's transport if the compiled parts are missing.
+
+        No connection has this transport.
         """
 
         heard: float
@@ -157,9 +158,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def owes_replies(self) -> bool:
-        """Whether a received request has no reply yet because the reply waits for an event, for example a flush to
-        disk.
-        """
+        """Whether the reply to a received request is still waiting for an event, for example a flush to disk."""
         transport = self._transport
         return self.session.in_flight > 0 or (isinstance(transport, Transport) and transport.parked > 0)
 

@@ -67,8 +67,9 @@ class TlsConfig:
     server_name: str | None = None  # host that certificates must name; None: the host of the address
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context; equal settings give the same context. Raises `UsageError` that names a file that
-        cannot be used.
+        """Return the TLS context; equal settings give the same context.
+
+        Raises `UsageError` that names a file that cannot be used.
         """
         return _context(self, versions_of(self.authority, self.certificate, self.key))
 

@@ -207,8 +207,9 @@ class Server:
 
 
 def _most_descriptors() -> int:
-    """Return the limit of connections that leaves enough file descriptors for files. Raises `UsageError` if there are
-    too few for both.
+    """Return the limit of connections that leaves enough file descriptors for files.
+
+    Raises `UsageError` if there are too few for both.
     """
     limit = platform.descriptor_limit()
     if limit < 2 * _OTHER_DESCRIPTORS:

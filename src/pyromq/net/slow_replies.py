@@ -59,10 +59,10 @@ class SlowReplies:
         return sum(map(len, self._started.values()))
 
     def give(self, work: SlowReply, call: Call) -> Outcome:
-        """Return the reply if one slice of computing suffices, otherwise a future for the reply. Errors are raised, or
-        set on the future.
+        """Return the reply if one slice of computing suffices, otherwise a future for the reply.
 
-        While other replies are unfinished, the new one waits for its turn, so that few of many are begun at a time.
+        Errors are raised, or set on the future. While other replies are unfinished, the new one waits for its turn, so
+        that few of many are begun at a time.
         """
         awaited: Future[Any] | None = None
         if not self._started and self._spent < SLICE_SECONDS:
@@ -105,8 +105,9 @@ class SlowReplies:
         self._started.clear()
 
     def _next(self) -> _Started | None:
-        """Remove and return a reply of the next connection whose unsent bytes are within the limit; None if no
-        connection is.
+        """Remove and return a reply of the next connection whose unsent bytes are within the limit.
+
+        Return None if no connection is within the limit.
         """
         for peer in list(self._started):
             waiting = self._started.pop(peer)
@@ -120,8 +121,9 @@ class SlowReplies:
         return None
 
     def _advance(self, work: SlowReply) -> Future[Any] | None:
-        """Run the coroutine for a slice. Return a future that the coroutine waits for, else None. Raises
-        `StopIteration` with the reply at the end.
+        """Run the coroutine for a slice; return a future that the coroutine waits for, else None.
+
+        Raises `StopIteration` with the reply at the end.
         """
         begin = self._clock.monotonic()
         end = begin + SLICE_SECONDS

@@ -27,8 +27,9 @@ Need = tuple[str, int]  # a needed right: a topic, or the retry topic of a group
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account in the ACL files. `rights` has the right on each topic, and on each group under the name of its retry
-    topic.
+    """An account in the ACL files.
+
+    `rights` has the right on each topic, and on each group under the name of its retry topic.
     """
 
     access_key: str
@@ -40,16 +41,18 @@ class Account:
     rights: Mapping[str, int] = field(default_factory=dict)
 
     def lacks(self, needs: list[Need]) -> Need | None:
-        """Return the first of these rights that the account lacks, else None. An administrator without listed rights
-        lacks none.
+        """Return the first of these rights that the account lacks, else None.
+
+        An administrator without listed rights lacks none.
         """
         if self.admin and not self.rights:
             return None
         return next((need for need in needs if not self._allows(*need)), None)
 
     def right_on(self, resource: str) -> int:
-        """Return the account's right on a topic, or on a group given by its retry topic: the listed right, else the
-        default.
+        """Return the account's right on a topic, or on a group given by its retry topic.
+
+        The listed right applies, else the default.
         """
         own = self.rights.get(resource)
         if own is not None:

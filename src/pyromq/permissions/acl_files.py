@@ -60,8 +60,9 @@ class AclFile:
 
 
 def parse_acl_file(path: Path, content: bytes) -> AclFile:
-    """Parse the content of an ACL file; an empty file has no accounts. Raises `UsageError` with file, line or account,
-    and fault.
+    """Parse the content of an ACL file; an empty file has no accounts.
+
+    Raises `UsageError` with file, line or account, and fault.
     """
     import yaml  # imported here: the import takes 20 ms, which brokers without permissions save
 
@@ -91,10 +92,10 @@ def write_acl_file(raw: Raw) -> bytes:
 
 
 def parse_account(raw: Raw, number: int = 0, doubts: list[str] | None = None) -> Account:
-    """Return the account decoded from YAML. Raises `UsageError` with the name of the account, or its number if the name
-    is missing.
+    """Return the account decoded from YAML.
 
-    Warnings are appended to `doubts`.
+    Raises `UsageError` with the name of the account, or its number if the name is missing. Warnings are appended to
+    `doubts`.
     """
     name = f"account {raw['accessKey']!r}" if isinstance(raw.get("accessKey"), str) else f"account {number}"
     doubts = doubts if doubts is not None else []

@@ -69,8 +69,9 @@ def parse_pattern(text: str) -> AddressPattern:
 
 
 def peer_address(text: str) -> Address | None:
-    """Return the IP address in `host:port` or `[host]:port`; None if there is none. An IPv4-mapped IPv6 address is
-    returned as IPv4.
+    """Return the IP address in `host:port` or `[host]:port`; None if there is none.
+
+    An IPv4-mapped IPv6 address is returned as IPv4.
     """
     host = text.rpartition(":")[0].strip("[]").partition("%")[0]
     try:

@@ -1,7 +1,7 @@
-"""Authenticates requests: checks the white list of addresses, then the account, the account's addresses, and the
-signature.
+"""Authenticates requests by the white list of addresses, else by the account of the request.
 
-Source: RocketMQ 4.9.8, PlainPermissionManager.validate. The error texts are pyromq's.
+The addresses of the account are checked before the signature. Source: RocketMQ 4.9.8, PlainPermissionManager.validate.
+The error texts are pyromq's.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class Authentication:
 
 
 def is_signed_by(account: Account, fields: Mapping[str, Any], body: bytes) -> bool:
-    """Return whether the signature among the fields was made with the account's secret key, over the fields and the
-    body.
+    """Return whether the account's secret key made the signature among the fields, over fields and body.
 
     Clients from 4.9.4 on also sign the field that marks queries by unique key, older clients do not; both signatures
     are accepted.
@@ -71,8 +70,9 @@ def is_signed_by(account: Account, fields: Mapping[str, Any], body: bytes) -> bo
 
 
 def denied(reason: str) -> AccessDenied:
-    """Return the error for a refused request. Its text has the name of Java's exception, by which clients recognize
-    refusals.
+    """Return the error for a refused request.
+
+    Its text has the name of Java's exception, by which clients recognize refusals.
     """
     return AccessDenied(f"{DENIED}{reason}")
 

@@ -60,8 +60,9 @@ class Permissions:
         self.fault: str | None = None  # why the present ACL files are not in force; None if they are
 
     def lacks(self, access_key: str | None, needs: list[Need]) -> Need | None:
-        """Return the first of the needed rights that an account lacks now, else None. Without an access key no right is
-        lacking.
+        """Return the first of the needed rights that an account lacks now, else None.
+
+        Without an access key no right is lacking.
         """
         if access_key is None:
             return None

@@ -402,8 +402,9 @@ class Loss(Enum):
 
 
 class SimulatedFile:
-    """A file of the simulated disk. `content` may be longer than the file, with zeros after `size`. `lasting` is the
-    content on disk.
+    """A file of the simulated disk.
+
+    `content` may be longer than the file, with zeros after `size`. `lasting` is the content on disk.
     """
 
     __slots__ = ("blocks", "content", "is_mapped", "lasting", "neglected", "size")

@@ -1,5 +1,6 @@
-"""The ledger of batch transactions: decisions with their winning attempts. Each name is decided once; then the decision
-is kept for a time.
+"""The ledger of batch transactions: decisions with their winning attempts.
+
+Each name is decided once; then the decision is kept for a time.
 
     queue of the ledger's topic   body of a record (JSON)   meaning
     0                             LedgerEntry               the commit point: these attempts win

@@ -52,8 +52,9 @@ class _WaitingClient:
 
 @dataclass(slots=True)
 class _Refused:
-    """A plain connection to a port that requires TLS; its requests are refused. Java clients begin with two requests at
-    a time.
+    """A plain connection to a port that requires TLS; its requests are refused.
+
+    Java clients begin with two requests at a time.
     """
 
     accepted: socket.socket

@@ -72,6 +72,26 @@ def test_what_fits_no_record_costs_the_others_of_its_burst_nothing(put_message, 
     assert statistics.put_total.count == 2
 
 
+def test_when_the_disk_fills_amid_a_burst_the_first_messages_have_their_outcomes(put_message, statistics, store):
+    burst = messages(b"a", b"b", b"c", b"d")
+    burst[1].property_text = TOO_LONG
+    append = store.append
+
+    def append_until_full(message):
+        if message is burst[3]:
+            raise StoreNotWritable("the disk is full")
+        return append(message)
+
+    store.append = append_until_full
+    first, second, third = put_message.put_each(burst)
+    assert (first, third) == (None, None)
+    assert isinstance(second, MessageRefused)
+    assert second.__traceback__ is None  # its frames would hold the list of outcomes
+    assert (stored(store), statistics.failed_puts) == ([b"a", b"c"], 1)
+    with pytest.raises(StoreNotWritable):
+        put_message.put_each([burst[3], burst[1]])
+
+
 def test_a_batch_is_counted_as_one_put_without_the_records_around_it(put_message, statistics, store):
     batch = messages(b"a", b"b")
     put_message.put_batch(batch, before=messages(b"1", topic="notes"), behind=messages(b"2", topic="notes"))
@@ -103,8 +123,8 @@ def test_what_a_store_that_takes_nothing_was_given_is_counted_as_failed(put_mess
         put_message.put_record(messages(b"x")[0])
     with pytest.raises(StoreNotWritable):
         put_message.put_batch(messages(b"a", b"b"))
-    errors = put_message.put_each(messages(b"a", b"b", b"c"))
-    assert [type(error) for error in errors] == [StoreNotWritable] * 3
+    with pytest.raises(StoreNotWritable):
+        put_message.put_each(messages(b"a", b"b", b"c"))
     assert statistics.failed_puts == 1 + 1 + 2 + 3
     assert counted(statistics) == (0, 0, 0)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyromq.broker.config import BrokerConfig
 from pyromq.broker.statistics import Statistics
-from pyromq.errors import MessageRefused, MQError, StoreError
+from pyromq.errors import MessageRefused, StoreError
 from pyromq.message import Property, StoredMessage
 from pyromq.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from pyromq.record import MAX_PROPERTIES_SIZE
@@ -40,35 +40,39 @@ class PutMessage:
             raise
         self._count_put(message.topic, 1, message.size)
 
-    def put_each(self, messages: list[StoredMessage]) -> Sequence[MQError | None]:
+    def put_each(self, messages: list[StoredMessage]) -> list[MessageRefused | None]:
         """Append independent messages, by one write if they fit. Return an error or None (stored) for each message.
 
-        After a `StoreNotWritable` no later message is stored.
+        The list is shorter if the store takes no more messages after the first ones. Raises `StoreNotWritable` if the
+        store takes none.
         """
         try:
             self._store.append_batch(messages)
         except MessageRefused:  # the messages exceed one write, or a message exceeds a record; no message is stored
             return self._put_singly(messages)
-        except StoreError as error:
+        except StoreError:
             self._statistics.count_put_failed(len(messages))
-            return [error] * len(messages)
+            raise
         count_put = self._count_put
         for message in messages:
             count_put(message.topic, 1, message.size)
         return [None] * len(messages)
 
-    def _put_singly(self, messages: list[StoredMessage]) -> list[MQError | None]:
-        outcomes: list[MQError | None] = []
+    def _put_singly(self, messages: list[StoredMessage]) -> list[MessageRefused | None]:
+        outcomes: list[MessageRefused | None] = []
         for message in messages:
             try:
                 self.put(message)
-                outcomes.append(None)
             except MessageRefused as error:
-                outcomes.append(error)
-            except StoreError as error:
-                rest = len(messages) - len(outcomes)
-                self._statistics.count_put_failed(rest - 1)
-                return outcomes + [error] * rest
+                # The frames of its traceback hold this list: together they would wait for the collector of garbage.
+                outcomes.append(error.with_traceback(None))
+            except StoreError:
+                self._statistics.count_put_failed(len(messages) - len(outcomes) - 1)
+                if not outcomes:
+                    raise
+                break
+            else:
+                outcomes.append(None)
         return outcomes
 
     def put_batch(

@@ -2,9 +2,11 @@
 
 import asyncio
 import errno
+import gc
 import json
 import logging
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -403,6 +405,46 @@ async def test_nothing_is_lost_while_the_disk_takes_nothing(broker, orders, cloc
     await clock.advance(1)
     assert await orders.bodies() == [b"hello"]
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_full_log_leaves_nothing_for_the_collector_of_garbage(alone, clock, monkeypatch):
+    def refuse(messages):
+        raise StoreNotWritable("the disk is full")
+
+    park(alone, 1)
+    clock.jump(1)
+    monkeypatch.setattr(alone.store, "append_batch", refuse)
+    gc.disable()
+    try:
+        with suppress(StoreNotWritable):
+            deliver(alone)
+        assert not any(isinstance(each, StoreNotWritable) for each in gc.get_objects())
+    finally:
+        gc.enable()
+
+
+def test_when_the_disk_fills_amid_a_burst_the_first_messages_are_delivered(alone, clock, monkeypatch):
+    for body in (b"0", b"1", b"2"):
+        park(alone, 1, body)
+    clock.jump(1)
+    append = alone.store.append
+
+    def refuse_batch(messages):
+        raise MessageRefused("the messages exceed one write")
+
+    def refuse_the_last(message):
+        if message.body == b"2":
+            raise StoreNotWritable("the disk is full")
+        return append(message)
+
+    with monkeypatch.context() as full:
+        full.setattr(alone.store, "append_batch", refuse_batch)
+        full.setattr(alone.store, "append", refuse_the_last)
+        with pytest.raises(StoreNotWritable):
+            deliver(alone)
+    deliver(alone)
+    assert [alone.store.message("orders", 0, offset).body for offset in range(3)] == [b"0", b"1", b"2"]
+    assert alone.store.max_offset("orders", 0) == 3
 
 
 def test_a_file_that_cannot_be_opened_is_named_and_costs_no_message(alone, clock, monkeypatch):

@@ -1,6 +1,8 @@
 """Times of delivery: when messages come, in which order, how they are cancelled, what is refused."""
 
+import gc
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -387,6 +389,19 @@ def test_when_the_log_is_full_what_is_due_is_delivered_later(alone, clock, monke
             work(alone)
     work(alone)
     assert delivered(alone) == [b"0", b"1", b"2"]
+
+
+def test_a_full_log_leaves_nothing_for_the_collector_of_garbage(alone, clock, monkeypatch):
+    park(alone, clock.now_ms() + 10, b"x")
+    clock.jump(1)
+    monkeypatch.setattr(alone.store._log, "append_batch", refuse)
+    gc.disable()
+    try:
+        with suppress(StoreNotWritable):
+            work(alone)
+        assert not any(isinstance(each, StoreNotWritable) for each in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 def refuse(*_):

@@ -303,15 +303,17 @@ class DelayLevels:
 
         If `StoreNotWritable` is raised, the next call delivers the same message.
         """
-        for offset, error in zip(offsets, self._put_message.put_each(messages), strict=True):
-            level.offset = offset
-            if isinstance(error, MessageRefused):
-                logger.warning(
-                    "delay level %d: message at queue offset %d is skipped: %s", level.queue_id + 1, offset, error
-                )
-            elif error is not None:
-                raise error
-        self._statistics.count_get(CONSUMER, SCHEDULE_TOPIC, len(messages), sum(message.size for message in messages))
+        while messages:
+            level.offset = offsets[0]
+            outcomes = self._put_message.put_each(messages)
+            for offset, refused in zip(offsets, outcomes, strict=False):
+                if refused is not None:
+                    logger.warning(
+                        "delay level %d: message at queue offset %d is skipped: %s", level.queue_id + 1, offset, refused
+                    )
+            done = len(outcomes)
+            self._statistics.count_get(CONSUMER, SCHEDULE_TOPIC, done, sum(message.size for message in messages[:done]))
+            del messages[:done], offsets[:done]
 
     def _read(self, level: _Level, offset: int) -> StoredMessage | None:
         """Return the message for its real queue.

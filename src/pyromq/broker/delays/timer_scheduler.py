@@ -370,22 +370,18 @@ class TimerScheduler:
 
         Raises `StoreNotWritable`.
         """
-        if not deliveries:
-            return
-        errors = self._put_message.put_each([delivery.message for delivery in deliveries])
-        done = 0
-        try:
-            for delivery, error in zip(deliveries, errors, strict=True):
-                if isinstance(error, MessageRefused):
-                    logger.warning(
-                        "scheduled message at log offset %d is skipped: %s", ~delivery.message.prepared_offset, error
-                    )
-                elif error is not None:
-                    raise error
-                self.index.finish(delivery.bucket, delivery.time.number, delivery.message.topic)
-                done += 1
-        finally:
-            del deliveries[:done]
+        while deliveries:
+            done = 0
+            try:
+                outcomes = self._put_message.put_each([delivery.message for delivery in deliveries])
+                for delivery, refused in zip(deliveries, outcomes, strict=False):
+                    if refused is not None:
+                        offset = ~delivery.message.prepared_offset
+                        logger.warning("scheduled message at log offset %d is skipped: %s", offset, refused)
+                    self.index.finish(delivery.bucket, delivery.time.number, delivery.message.topic)
+                    done += 1
+            finally:
+                del deliveries[:done]
 
 
 class DueTimes:

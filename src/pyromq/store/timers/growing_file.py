@@ -100,7 +100,7 @@ class GrowingFile:
         If an earlier flush failed, its error is raised again: a second flush could succeed although bytes were lost.
         """
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # a traceback grows each time that its error is raised
         if not self.unsynced:
             return
         self.unsynced = False  # set before the flush, as more bytes may be written meanwhile

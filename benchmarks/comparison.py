@@ -26,8 +26,10 @@ Ratio = tuple[str, str]  # a server, and the one it is compared with
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Loads by what the table calls them; one after the other, they go to a server that has messages to be pulled if
-    there is a `fill_size`, their bodies' bytes."""
+    """Loads that run one after the other against the same servers, by their labels in the table.
+
+    With `fill_size`, a server first gets messages to pull, whose bodies have so many bytes.
+    """
 
     loads: dict[str, Load]
     fill_size: int = 0

@@ -15,8 +15,11 @@ CHECK_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A closed loop: every connection keeps so many requests in flight. With a `rate` an open one: so many a second
-    come at random moments, and wait from then on, sent or not."""
+    """A closed loop: each connection keeps `in_flight` requests in flight.
+
+    With `rate` the loop is open: so many requests a second begin at random moments, and their waiting time counts from
+    these moments, sent or not.
+    """
 
     connections: int
     in_flight: int

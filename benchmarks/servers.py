@@ -113,8 +113,11 @@ def _settle(data: Path, settings: Mapping[str, object]) -> None:
 
 
 def java_broker(jars: Path, *placement: str, settings: Mapping[str, object] | None = None) -> Start:
-    """The genuine name server and broker from the jars of a folder, with 4 GB of heap; free to use every core unless
-    `placement` (a command's begin, as `pinned` gives) holds the broker to one. `settings` go beside its own."""
+    """Return what starts the genuine name server and broker from the jars of a folder, with 4 GB of heap.
+
+    They use every core, unless `placement` (the begin of a command, from `pinned`) limits the broker to one. `settings`
+    are added to the broker's settings.
+    """
 
     @contextlib.contextmanager
     def start() -> Iterator[Server]:
@@ -241,8 +244,11 @@ def process_of(
     stop: signal.Signals = signal.SIGKILL,
     quiet: bool = False,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a program, `environment` added to ours. One whose folder goes is killed: it would flush what nobody reads,
-    beside whatever is measured next. `quiet`: what it says on stderr is dropped."""
+    """Run a program with `environment` added to this process's variables.
+
+    A program whose folder is deleted is killed: its last flush would disturb the next measurement. `quiet` drops its
+    stderr.
+    """
     process = subprocess.Popen(
         command,
         env={**os.environ, **(environment or {})},

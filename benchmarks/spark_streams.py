@@ -1,5 +1,6 @@
-"""Streams from a broker: how old messages are in foreachBatch, how long a micro-batch takes, how fast an archive is,
-what an idle query holds open, what the connector's import costs.
+"""Measures streams from a broker: age of messages, micro-batches, archive, idle query and import.
+
+The age is measured in foreachBatch; an idle query is measured by what it holds open.
 
     python benchmarks/spark_streams.py                   # over 4 and 64 queues
     python benchmarks/spark_streams.py --queues 64 --seconds 10

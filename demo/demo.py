@@ -1,5 +1,7 @@
-"""The main job, end to end: 336,776 flights of 2013 as messages, sent in order per aircraft, read back, archived by
-Spark, and reconciled to the message. Run by `make demo`; leaves its table and plot in demo-output/.
+"""The main job, end to end: the 336,776 flights of 2013 are sent, read, archived and reconciled.
+
+A flight is one message, and messages of an aircraft are sent in order. Spark archives them, and the archive is compared
+with the flights, message by message. `make demo` runs this program; its table and plot are in demo-output/.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Messages that are held back: reminders that come when they are due, one that is cancelled, and two transactions, of
-which one is committed and the other rolled back.
+"""Scheduled messages and transactions.
+
+Reminders are delivered when they are due, and one is cancelled. One transaction is committed, another one rolled back.
 """
 
 from __future__ import annotations

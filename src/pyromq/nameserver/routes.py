@@ -476,10 +476,10 @@ class _Absence:
 
 
 class AbsentTopics:
-    """The topics of brokers that left and have not registered again, kept for a day. The oldest are dropped first.
-    Only in pyromq.
+    """The topics of brokers that left and have not registered again, kept for a day.
 
-    A client that needs a whole topic must know that a part of the topic is missing.
+    From this table, a client that needs a whole topic learns that a part of the topic is missing. The oldest topics are
+    dropped first. RocketMQ has no such table.
     """
 
     def __init__(self) -> None:

@@ -211,8 +211,11 @@ Client = JavaClient | OurClient
 
 
 def read(client: Client, topic: str, group: str, count: int) -> list[Received]:
-    """Pull until `count` messages came: one-way sends may still be on their way, the genuine broker answers a send up
-    to 0.1 s before the message can be pulled, and its name server may hear of a new topic later than its sender."""
+    """Pull until `count` messages have arrived.
+
+    One-way sends may still be on their way. The genuine broker answers a send up to 0.1 s before the message can be
+    pulled, and its name server may learn of a new topic later than its sender.
+    """
     messages: list[Received] = []
     deadline = time.monotonic() + READ_SECONDS
     while len(messages) < count and time.monotonic() < deadline:

@@ -15,8 +15,10 @@ MOST_TEXT = 1000  # limit of characters in a searched text
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The search that an address describes. `by` is one of `WAYS`. Times are ms since 1970, both ends included.
-    `match_case` distinguishes upper and lower case in texts. `before` continues an earlier page.
+    """The search that an address describes.
+
+    `by` is one of `WAYS`. Times are ms since 1970, both ends included. `match_case` distinguishes upper and lower case
+    in texts. `before` continues an earlier page.
     """
 
     topic: str = ""

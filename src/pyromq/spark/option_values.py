@@ -18,6 +18,9 @@ OffsetTable = dict[MessageQueue, int]  # an option has it as JSON: {"topic": {"b
 EARLIEST, LATEST = -2, -1  # special offsets in a table, as in Kafka's connector
 # Limits of a time: March 1973 to November 5138; present times in seconds or us lie outside.
 FIRST_MS, LAST_MS = 10**11, 10**14
+INT, LONG = (1 << 31) - 1, (1 << 63) - 1  # largest values of Java's types, which requests and Spark have
+_Offset = Annotated[int, msgspec.Meta(ge=EARLIEST, le=LONG)]
+_QueueId = Annotated[int, msgspec.Meta(ge=0, le=INT)]
 
 
 def time(name: str, value: str) -> int:
@@ -60,7 +63,7 @@ def beginning(name: str, value: str) -> str | OffsetTable:
 def _offset_table(name: str, value: str) -> OffsetTable:
     words = {"startingOffsets": "earliest, latest, group, or ", "endingOffsets": "latest or "}.get(name, "")
     hint = f'write {words}{{"orders":{{"broker-a":{{"0":23,"1":-2}}}}}}'
-    return by_queue(_json(name, value, dict[str, dict[str, dict[int, int]]], hint))
+    return by_queue(_json(name, value, dict[str, dict[str, dict[_QueueId, _Offset]]], hint))
 
 
 def time_table(name: str, value: str) -> OffsetTable:
@@ -82,7 +85,7 @@ def by_queue(table: Mapping[str, Mapping[str, Mapping[Any, int]]]) -> dict[Messa
 
 def assigned(name: str, value: str) -> tuple[MessageQueue, ...]:
     hint = 'write {"orders":{"broker-a":[0,1]}}, lists of queues (where they begin is startingOffsets)'
-    some_ids = Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]
+    some_ids = Annotated[list[_QueueId], msgspec.Meta(min_length=1)]
     some_brokers = Annotated[dict[str, some_ids], msgspec.Meta(min_length=1)]
     table = _json(name, value, Annotated[dict[str, some_brokers], msgspec.Meta(min_length=1)], hint)
     return tuple(
@@ -131,37 +134,29 @@ def truth(name: str, value: str) -> bool:
     return value.lower() == "true"
 
 
-def number(least: int, most: int | None = None) -> Callable[[str, str], int]:
-    """Return a parser of whole numbers from `least` to `most`, None: no upper limit."""
+def number(least: int, most: int = INT) -> Callable[[str, str], int]:
+    """Return a parser of whole numbers from `least` to `most`."""
 
     def read(name: str, value: str) -> int:
-        if not value.isdecimal() or not _is_between(int(value), least, most):
-            raise UsageError(f"option {name} is {value!r}; write a whole number {_range(least, most)}")
+        if not value.isdecimal() or not least <= int(value) <= most:
+            raise UsageError(f"option {name} is {value!r:.150}; write a whole number from {least} to {most}")
         return int(value)
 
     return read
 
 
-def size(least: int, most: int | None = None) -> Callable[[str, str], int]:
+def size(least: int, most: int = INT) -> Callable[[str, str], int]:
     """Return a parser of sizes in bytes, from `least` to `most`: `8388608`, `8m` or `512k`."""
 
     def read(name: str, value: str) -> int:
         unit = {"k": 1 << 10, "m": 1 << 20}.get(value[-1:].lower(), 1)
         digits = value if unit == 1 else value[:-1]
-        if not digits.isdecimal() or not _is_between(int(digits) * unit, least, most):
-            wanted = _range(least, most)
-            raise UsageError(f"option {name} is {value!r}; write bytes {wanted}, for example 1048576, 512k or 1m")
+        if not digits.isdecimal() or not least <= int(digits) * unit <= most:
+            wanted = f"bytes from {least} to {most}, for example 1048576, 512k or 1m"
+            raise UsageError(f"option {name} is {value!r:.150}; write {wanted}")
         return int(digits) * unit
 
     return read
-
-
-def _is_between(value: int, least: int, most: int | None) -> bool:
-    return value >= least and (most is None or value <= most)
-
-
-def _range(least: int, most: int | None) -> str:
-    return f"from {least} on" if most is None else f"from {least} to {most}"
 
 
 def milliseconds(least: int) -> Callable[[str, str], int]:
@@ -170,8 +165,8 @@ def milliseconds(least: int) -> Callable[[str, str], int]:
     def read(name: str, value: str) -> int:
         found = re.fullmatch(r"(\d+) ?(ms|s|m|h|)", value)
         time = int(found[1]) * {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}[found[2]] if found else None
-        if time is None or time < least:
-            raise UsageError(f"option {name} is {value!r}; write 500ms, 5s or 15m")
+        if time is None or not least <= time <= INT:
+            raise UsageError(f"option {name} is {value!r:.150}; write 500ms, 5s or 15m, at most 24 days (576h)")
         return time
 
     return read

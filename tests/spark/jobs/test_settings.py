@@ -40,6 +40,7 @@ def test_a_mistake_is_named(values, text):
 
 REPLAY = {"archive": "/lake", "topic": "orders", "job": "1"}
 STREAM = {"topics": "orders", "checkpoint": "/checkpoint"}
+MIRROR = STREAM | {"to_namesrv": "b:1"}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,34 @@ STREAM = {"topics": "orders", "checkpoint": "/checkpoint"}
         ("archive", ARCHIVE | {"every": "banana"}, "setting every is 'banana'; write a length of time"),
         ("archive", ARCHIVE | {"batch_rows": 0}, "setting batch_rows is 0; write a whole number from 1 on"),
         ("metrics", STREAM | {"to": "/windows", "window": "long"}, "setting window is 'long'"),
+        ("metrics", STREAM | {"to": "/windows", "window": "0 s"}, "setting window is '0 s'; write a length above 0"),
+        ("metrics", STREAM | {"to": "/checkpoint/"}, "settings to and checkpoint are the same folder"),
+        ("archive", ARCHIVE | {"to": "/checkpoint"}, "settings to and checkpoint are the same folder"),
+        ("archive", ARCHIVE | {"lag_json": "/tmp/lag", "lag_prometheus": "/tmp/lag"}, "are the same file, /tmp/lag"),
+        ("archive", ARCHIVE | {"lag_json": "/tmp"}, "setting lag_json is /tmp, which is a folder"),
+        ("metrics", STREAM | {"to_prometheus": "/tmp/m", "lag_prometheus": "/tmp/m"}, "are the same file, /tmp/m"),
+        (
+            "metrics",
+            STREAM | {"to_topic": "w", "delivery": "twice"},
+            "setting delivery is 'twice'; write atLeastOnce or",
+        ),
+        ("replay", REPLAY | {"delivery": "twice"}, "setting delivery is 'twice'"),
+        (
+            "replay",
+            REPLAY | {"since": "2026-02-01", "until": "2026-01-01"},
+            "since is '2026-02-01', which is not before",
+        ),
+        (
+            "redrive",
+            {"group": "billing", "job": "1", "since": "2026-01-01 01:00:00+01:00", "until": "2026-01-01"},
+            "which is not before",
+        ),
+        ("audit", {"archive": "/lake", "source_namesrv": "a:1"}, "setting source_namesrv is for a mirrored topic"),
+        ("audit", {"mirror": "orders", "source_namesrv": "a:1", "sequence": "n"}, "setting sequence is for an archive"),
+        ("mirror", MIRROR | {"to_cluster": "a"}, "settings cluster and to_cluster are both 'a'"),
+        ("mirror", MIRROR | {"topics": "a, b", "to_topic": "c"}, "to_topic names one topic, and 2 topics are mirrored"),
+        ("mirror", MIRROR | {"to_namesrv": "a:1; b:1", "namesrv": "b:1"}, "would be copied onto themselves"),
+        ("mirror", MIRROR | {"namesrv": "b:1", "to_topic": "orders"}, "would be copied onto themselves"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_before_spark_starts(job, values, text):

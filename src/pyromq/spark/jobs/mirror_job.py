@@ -44,11 +44,7 @@ def run(settings: Mirror, tell: Tell) -> Summary:
 
     Raises the error of the streaming query, and `UsageError` for wrong settings.
     """
-    topics = [topic.strip() for topic in settings.stream.topics.split(",")]
-    if settings.to_topic and len(topics) > 1:
-        raise UsageError(f"setting to_topic names one topic, and {len(topics)} topics are mirrored; leave to_topic out")
-    if settings.cluster == settings.to_cluster:
-        raise UsageError(f"settings cluster and to_cluster are both {settings.cluster!r}; give them different names")
+    topics = settings.topics
     spark = open_session(settings.session)
     queue = with_retries(_source(settings), lambda: queue_columns(settings, topics))
     frame = copies(open_stream(spark, "mirror", settings), settings, queue)

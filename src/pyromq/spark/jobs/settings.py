@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -75,12 +75,41 @@ def _moment(name: str, text: str) -> None:
     raise UsageError(f"setting {name} is {text!r}; write a time: 2026-01-31, or '2026-01-31 12:00:00' (UTC)")
 
 
+def _check_order(since: str, until: str) -> None:
+    """Raise `UsageError` if no message can be stored between these times."""
+    if since and until and _in_utc(since) >= _in_utc(until):
+        raise UsageError(
+            f"setting since is {since!r}, which is not before setting until, {until!r}; correct one of them"
+        )
+
+
+def _in_utc(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _span(name: str, text: str) -> None:
+    """Raise `UsageError` unless the text is a length of time above 0."""
+    if not re.search("[1-9]", spark_interval(name, text)):
+        raise UsageError(f"setting {name} is {text!r}; write a length above 0: 500ms, 10s, 5m, 1h or 2d")
+
+
 def _file(name: str, file: str) -> None:
     """Raise `UsageError` if the folder of a file does not exist. The job writes the file only after a batch, which may
     take hours.
     """
     if file and not (folder := Path(file).parent).is_dir():
         raise UsageError(f"setting {name} is {file}, and there is no folder {folder}; make it first")
+    if file and Path(file).is_dir():
+        raise UsageError(f"setting {name} is {file}, which is a folder; name a file")
+
+
+def _check_different(kind: str, **places: str) -> None:
+    """Raise `UsageError` if two settings name the same file or folder."""
+    names: dict[str, str] = {}
+    for name, place in places.items():
+        if place and (other := names.setdefault(place.rstrip("/"), name)) != name:
+            raise UsageError(f"settings {other} and {name} are the same {kind}, {place}; give two {kind}s")
 
 
 def _least(least: int) -> Check:
@@ -97,6 +126,9 @@ def _one_of(*words: str) -> Check:
             raise UsageError(f"setting {name} is {value!r}; write {' or '.join(words)}")
 
     return check
+
+
+_delivery = _one_of("atLeastOnce", "idempotent", "exactlyOnce")
 
 
 def _pairs(name: str, texts: tuple[str, ...]) -> None:
@@ -146,6 +178,7 @@ class StreamSettings:
 
     def __post_init__(self) -> None:
         _run_checks(self)
+        _check_different("file", lag_json=self.lag_json, lag_prometheus=self.lag_prometheus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +192,7 @@ class Archive:
 
     def __post_init__(self) -> None:
         _run_checks(self)
+        _check_different("folder", to=self.to, checkpoint=self.stream.checkpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +217,17 @@ class Audit:
             raise UsageError("give exactly one of the settings archive and mirror")
         if self.mirror and not self.source_namesrv:
             raise UsageError("setting mirror needs setting source_namesrv: the name servers of the mirrored cluster")
+        if self.source_namesrv and not self.mirror:
+            raise UsageError("setting source_namesrv is for a mirrored topic: give setting mirror, or leave it out")
+        if self.mirror and (unused := "topics" if self.topics else "sequence" if self.sequence else ""):
+            raise UsageError(f"setting {unused} is for an archive, and a mirrored topic is counted; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """Count messages, bytes and delays in windows of time, by topic and tag."""
 
-    window: str = setting("Length of a window.", "1 minute", check=spark_interval)
+    window: str = setting("Length of a window.", "1 minute", check=_span)
     late: str = setting("How long a window waits for late messages.", "1 minute", check=spark_interval)
     mode: str = setting("append: each window once, when it is complete; update: whenever it changes.", "append")
     to_topic: str = setting("Write windows to this topic, exactly once, as JSON.", "", option="topic")
@@ -198,7 +236,10 @@ class Metrics:
         "Write the latest window of each topic and tag to this file, as Prometheus text.", "", check=_file
     )
     delivery: str = setting(
-        "How the topic is written to; `atLeastOnce`, `idempotent` or `exactlyOnce`.", "exactlyOnce", option="delivery"
+        "How the topic is written to; `atLeastOnce`, `idempotent` or `exactlyOnce`.",
+        "exactlyOnce",
+        check=_delivery,
+        option="delivery",
     )
     stream: StreamSettings = field(default_factory=StreamSettings)
     session: SessionSettings = field(default_factory=SessionSettings)
@@ -209,6 +250,13 @@ class Metrics:
             raise UsageError("give exactly one of the settings to_topic, to and to_prometheus")
         if self.mode not in ("append", "update") or (self.to and self.mode == "update"):
             raise UsageError(f"setting mode is {self.mode!r}; write append, or update unless the windows go to Parquet")
+        _check_different("folder", to=self.to, checkpoint=self.stream.checkpoint)
+        _check_different(
+            "file",
+            to_prometheus=self.to_prometheus,
+            lag_json=self.stream.lag_json,
+            lag_prometheus=self.stream.lag_prometheus,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +277,13 @@ class Replay:
     same_queues: bool = setting("Send to queues of the same number, in order.", False)
     rate: int = setting("Most messages per second, all tasks together; 0: no limit.", 0, check=_least(0))
     dry_run: bool = setting("Only count.", False)
-    delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "idempotent", option="delivery")
+    delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "idempotent", check=_delivery, option="delivery")
     session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
         _run_checks(self)
         _check_named(self.job, self.dry_run)
+        _check_order(self.since, self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +304,9 @@ class Redrive:
     parking_topic: str = setting("Topic for messages with that many redrives.", "")
     option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", (), check=_pairs)
     dry_run: bool = setting("Only count.", False)
-    delivery: str = setting("atLeastOnce, idempotent or exactlyOnce.", "exactlyOnce", option="delivery")
+    delivery: str = setting(
+        "atLeastOnce, idempotent or exactlyOnce.", "exactlyOnce", check=_delivery, option="delivery"
+    )
     session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
@@ -263,6 +314,7 @@ class Redrive:
         if bool(self.attempts) != bool(self.parking_topic):
             raise UsageError("settings attempts and parking_topic belong together; give both or none")
         _check_named(self.job, self.dry_run)
+        _check_order(self.since, self.until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,13 +328,35 @@ class Mirror:
     to_option: tuple[str, ...] = setting(
         "Further options of writing there, NAME=VALUE, such as tlsCa=FILE.", (), check=_pairs
     )
-    delivery: str = setting("exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce", option="delivery")
+    delivery: str = setting(
+        "exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce", check=_delivery, option="delivery"
+    )
     groups: str = setting("Groups whose offsets are carried over at the end of the job, separated by commas.", "")
     stream: StreamSettings = field(default_factory=StreamSettings)
     session: SessionSettings = field(default_factory=SessionSettings)
 
     def __post_init__(self) -> None:
         _run_checks(self)
+        if self.to_topic and len(self.topics) > 1:
+            raise UsageError(
+                f"setting to_topic names one topic, and {len(self.topics)} topics are mirrored; leave to_topic out"
+            )
+        if self.cluster == self.to_cluster:
+            raise UsageError(f"settings cluster and to_cluster are both {self.cluster!r}; give them different names")
+        same = set(_listed(self.to_namesrv, ";")) & set(_listed(self.session.namesrv, ";"))
+        if same and self.to_topic in ("", *self.topics):
+            raise UsageError(
+                f"settings namesrv and to_namesrv both name {min(same)}: topics would be copied onto themselves; give"
+                " the name servers of the other cluster, or another topic as setting to_topic"
+            )
+
+    @property
+    def topics(self) -> list[str]:
+        return _listed(self.stream.topics, ",")
+
+
+def _listed(text: str, separator: str) -> list[str]:
+    return [each for part in text.split(separator) if (each := part.strip())]
 
 
 def _check_named(job: str, dry_run: bool) -> None:

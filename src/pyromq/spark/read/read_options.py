@@ -57,7 +57,7 @@ def _file(name: str, value: str) -> str:
 
 def _pattern(name: str, value: str) -> re.Pattern[str]:
     try:
-        return re.compile(value)
+        return re.compile(values.text(name, value))
     except re.error as error:
         raise UsageError(f"option {name} is {value!r}, which is no regular expression: {error}") from None
 
@@ -144,17 +144,21 @@ class ReadOptions:
         only=STREAM,
     )
     max_rows: int | None = option(
-        "maxOffsetsPerTrigger", values.number(1), None, "most offsets of a micro-batch, divided by backlog", only=STREAM
+        "maxOffsetsPerTrigger",
+        values.number(1, values.LONG),
+        None,
+        "most offsets of a micro-batch, divided by backlog",
+        only=STREAM,
     )
     max_bytes: int | None = option(
         "maxBytesPerTrigger",
-        values.size(1),
+        values.size(1, values.LONG),
         None,
         "most bytes of a micro-batch, by the mean size of messages",
         only=STREAM,
     )
     min_rows: int | None = option(
-        "minOffsetsPerTrigger", values.number(1), None, "wait for this number of offsets", only=STREAM
+        "minOffsetsPerTrigger", values.number(1, values.LONG), None, "wait for this number of offsets", only=STREAM
     )
     max_delay_ms: int = option(
         "maxTriggerDelay",
@@ -177,7 +181,10 @@ class ReadOptions:
         "pack queues into at most this number of tasks; default: the CPUs of the driver",
     )
     max_records: int | None = option(
-        "maxRecordsPerPartition", values.number(1), None, "split queues so that no task has more offsets than this"
+        "maxRecordsPerPartition",
+        values.number(1, values.LONG),
+        None,
+        "split queues so that no task has more offsets than this",
     )
     early_rows: int = option(
         "maxRowsOnDriver",

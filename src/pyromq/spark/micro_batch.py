@@ -74,11 +74,19 @@ def open_root(location: str) -> Root:
         location = location.removeprefix("file:")
     try:
         if "://" not in location:
-            return Root(pafs.LocalFileSystem(), str(Path(location).absolute()))
-        files, path = pafs.FileSystem.from_uri(location)
+            files, path = pafs.LocalFileSystem(), str(Path(location).absolute())
+        else:
+            files, path = pafs.FileSystem.from_uri(location)
+        if isinstance(files, pafs.LocalFileSystem) and (file := _file_in(Path(path))) is not None:
+            raise UsageError(f"folder {location!r} cannot be opened: {file} is a file; name a folder")
     except (pa.ArrowInvalid, OSError) as error:
         raise UsageError(f"folder {location!r} cannot be opened: {error}") from error
     return Root(files, path.rstrip("/"))
+
+
+def _file_in(path: Path) -> Path | None:
+    """Return the part of a path that is a file, if there is one."""
+    return next((each for each in (path, *path.parents) if each.is_file()), None)
 
 
 class StreamCheckpoint:

@@ -72,7 +72,8 @@ def test_a_committed_batch_is_seen_with_its_rows(archive):
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "archive").write_text("a file")
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "_pyromq").write_text("a file")
     with pytest.raises(OSError, match="Cannot create directory"):
         write_files(open_root(str(tmp_path / "archive")), [rows(range(3))], query="query", batch=0)
 
@@ -189,3 +190,14 @@ def test_columns_that_an_archive_cannot_be_without_are_named(tmp_path):
 def test_another_format_is_named(tmp_path):
     with pytest.raises(UsageError, match="'orc' is unknown; write parquet or delta"):
         open_table(str(tmp_path), "orc")
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("inner", ["", "/orders"])
+def test_a_file_is_no_archive(tmp_path, form, inner):
+    if form == "delta":
+        pytest.importorskip("deltalake")
+    file = tmp_path / "notes.txt"
+    file.touch()
+    with pytest.raises(UsageError, match=r"notes\.txt.* cannot be opened: .*/notes.txt is a file; name a folder"):
+        open_table(f"{file}{inner}", form)

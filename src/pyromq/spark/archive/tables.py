@@ -193,13 +193,15 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def open_table(location: str, form: str) -> ParquetTable | DeltaTable:
-    """Return the archive table at a path or URI. Raises `UsageError` for an unknown format, or if the format's library
-    is missing.
+    """Return the archive table at a path or URI. Raises `UsageError` for an unknown format, for a path with a file in
+    it, or if the format's library is missing.
     """
     if form == "parquet":
         return ParquetTable(open_root(location))
     if form != "delta":
         raise UsageError(f"archive format {form!r} is unknown; write {' or '.join(FORMATS)}")
+    if "://" not in location:
+        open_root(location)
     return DeltaTable(location)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from pyromq.errors import UsageError
+from pyromq.names import check_group, check_topic
 from pyromq.spark.option_values import did_you_mean
 
 GROUP_PREFIX = "pyromq-spark-"
@@ -104,12 +105,18 @@ def _file(name: str, file: str) -> None:
         raise UsageError(f"setting {name} is {file}, which is a folder; name a file")
 
 
+def _folder(name: str, place: str) -> None:
+    """Raise `UsageError` if a folder to write is a file. Spark would replace the file, or fail in its tasks."""
+    if Path(place.removeprefix("file://")).is_file():
+        raise UsageError(f"setting {name} is {place}, which is a file; name a folder")
+
+
 def _check_different(kind: str, **places: str) -> None:
     """Raise `UsageError` if two settings name the same file or folder."""
     names: dict[str, str] = {}
     for name, place in places.items():
         if place and (other := names.setdefault(place.rstrip("/"), name)) != name:
-            raise UsageError(f"settings {other} and {name} are the same {kind}, {place}; give two {kind}s")
+            raise UsageError(f"setting {other} and setting {name} are the same {kind}, {place}; give two {kind}s")
 
 
 def _least(least: int) -> Check:
@@ -128,6 +135,36 @@ def _one_of(*words: str) -> Check:
     return check
 
 
+def _named(check: Callable[[str], object]) -> Check:
+    """Return a check of names, separated by commas; an empty text has none."""
+
+    def check_names(name: str, text: str) -> None:
+        for each in _listed(text, ","):
+            _naming(name, text, check, each)
+
+    return check_names
+
+
+def _name_servers(name: str, text: str) -> None:
+    from pyromq.client.cluster.name_servers import addresses_of  # imported late: it doubles the time of `--help`
+
+    if text:
+        _naming(name, text, addresses_of, text)
+
+
+def _naming(name: str, text: str, check: Callable[[str], object], value: str) -> None:
+    """Add name and text of a setting to the error of a check."""
+    try:
+        check(value)
+    except UsageError as error:
+        raise type(error)(f"setting {name} is {text!r:.150}: {error}") from error
+
+
+def _listed(text: str, separator: str) -> list[str]:
+    return [each for part in text.split(separator) if (each := part.strip())]
+
+
+_topics, _groups = _named(check_topic), _named(check_group)
 _delivery = _one_of("atLeastOnce", "idempotent", "exactlyOnce")
 
 
@@ -145,7 +182,9 @@ def _run_checks(settings: Any) -> None:
 class SessionSettings:
     """Settings of a job: the Spark session and the name servers."""
 
-    namesrv: str = setting("Name servers, `host:port;host:port`.", "127.0.0.1:9876", option="namesrvAddr")
+    namesrv: str = setting(
+        "Name servers, `host:port;host:port`.", "127.0.0.1:9876", check=_name_servers, option="namesrvAddr"
+    )
     master: str = setting("Spark's master; a session that exists already is used as it is.", "local[*]")
     conf: tuple[str, ...] = setting("Settings of Spark, NAME=VALUE.", (), check=_pairs)
 
@@ -157,8 +196,8 @@ class SessionSettings:
 class StreamSettings:
     """Settings of a streaming job: which topics to read, from where, and how often."""
 
-    topics: str = setting("Topics, separated by commas.", option="subscribe")
-    checkpoint: str = setting("Folder or URI where Spark keeps the job's offsets.")
+    topics: str = setting("Topics, separated by commas.", check=_topics, option="subscribe")
+    checkpoint: str = setting("Folder or URI where Spark keeps the job's offsets.", check=_folder)
     once: bool = setting("End after the messages that exist now.", False)
     every: str = setting("Time between two batches, `10s`; `0s`: no pause.", "10s", check=spark_interval)
     start: str = setting(
@@ -168,7 +207,10 @@ class StreamSettings:
     )
     batch_rows: int = setting("Most messages of a batch.", 1_000_000, check=_least(1), option="maxOffsetsPerTrigger")
     group: str = setting(
-        "Group that shows the job's progress; default: named after the job and its topics.", "", option="group"
+        "Group that shows the job's progress; default: named after the job and its topics.",
+        "",
+        check=_groups,
+        option="group",
     )
     option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", (), check=_pairs)
     lag_json: str = setting("File that always holds how far behind the job is, as JSON.", "", check=_file)
@@ -185,7 +227,7 @@ class StreamSettings:
 class Archive:
     """Copy topics into Parquet or Delta, each message once."""
 
-    to: str = setting("The archive: a folder or URI.")
+    to: str = setting("The archive: a folder or URI.", check=_folder)
     format: str = setting("parquet, or delta (needs pyromq[lake]).", "parquet", check=_one_of(*FORMATS))
     stream: StreamSettings = field(default_factory=StreamSettings)
     session: SessionSettings = field(default_factory=SessionSettings)
@@ -201,13 +243,13 @@ class Audit:
 
     archive: str = setting("The archive to count: a folder or URI.", "")
     format: str = setting("parquet or delta.", "parquet", check=_one_of(*FORMATS))
-    topics: str = setting("Only these topics, separated by commas; default: all in the archive.", "")
-    mirror: str = setting("Count this mirrored topic, which is at --namesrv, instead of an archive.", "")
-    source_namesrv: str = setting("Name servers of the mirror's source.", "")
+    topics: str = setting("Only these topics, separated by commas; default: all in the archive.", "", check=_topics)
+    mirror: str = setting("Count this mirrored topic, which is at --namesrv, instead of an archive.", "", check=_topics)
+    source_namesrv: str = setting("Name servers of the mirror's source.", "", check=_name_servers)
     late_start: bool = setting("The archive began late: earlier messages of the queues do not count as lost.", False)
     complete: bool = setting("Messages that are not archived yet count as lost.", False)
     sequence: str = setting("Property whose number must rise within each key.", "")
-    report: str = setting("Write the table also to this folder, as Parquet.", "")
+    report: str = setting("Write the table also to this folder, as Parquet.", "", check=_folder)
     option: tuple[str, ...] = setting("Further options of the source at the brokers, NAME=VALUE.", (), check=_pairs)
     session: SessionSettings = field(default_factory=SessionSettings)
 
@@ -230,8 +272,8 @@ class Metrics:
     window: str = setting("Length of a window.", "1 minute", check=_span)
     late: str = setting("How long a window waits for late messages.", "1 minute", check=spark_interval)
     mode: str = setting("append: each window once, when it is complete; update: whenever it changes.", "append")
-    to_topic: str = setting("Write windows to this topic, exactly once, as JSON.", "", option="topic")
-    to: str = setting("Write windows to this folder, as Parquet.", "")
+    to_topic: str = setting("Write windows to this topic, exactly once, as JSON.", "", check=_topics, option="topic")
+    to: str = setting("Write windows to this folder, as Parquet.", "", check=_folder)
     to_prometheus: str = setting(
         "Write the latest window of each topic and tag to this file, as Prometheus text.", "", check=_file
     )
@@ -264,11 +306,13 @@ class Replay:
     """Send archived messages again, chosen by time, tag or key."""
 
     archive: str = setting("The archive: a folder or URI.")
-    topic: str = setting("Topic whose messages are sent again.")
+    topic: str = setting("Topic whose messages are sent again.", check=_topics)
     job: str = setting(
         "A name of this replay: running it again sends nothing twice. Not needed to count only.", "", option="jobId"
     )
-    to_topic: str = setting("Send to this topic; default: the topic of the messages.", "", option="topic")
+    to_topic: str = setting(
+        "Send to this topic; default: the topic of the messages.", "", check=_topics, option="topic"
+    )
     format: str = setting("parquet or delta.", "parquet", check=_one_of(*FORMATS))
     since: str = setting("Stored at this time or later, `2026-01-31 12:00:00` UTC.", "", check=_moment)
     until: str = setting("Stored before this time.", "", check=_moment)
@@ -290,18 +334,20 @@ class Replay:
 class Redrive:
     """Send a group's dead letters again, each once in a run."""
 
-    group: str = setting("The group whose dead letters are sent again.")
+    group: str = setting("The group whose dead letters are sent again.", check=_groups)
     job: str = setting(
         "A name of this run: running it again sends nothing twice. Not needed to count only.", "", option="jobId"
     )
-    to_topic: str = setting("Send to this topic; default: the original topic of each.", "", option="topic")
+    to_topic: str = setting(
+        "Send to this topic; default: the original topic of each.", "", check=_topics, option="topic"
+    )
     reason: str = setting("Only letters whose reason contains this.", "")
     since: str = setting("Dead-lettered at this time or later, `2026-01-31 12:00:00` UTC.", "", check=_moment)
     until: str = setting("Dead-lettered before this time.", "", check=_moment)
     attempts: int = setting(
         "Redrives of a message before it goes to the parking topic; 0: no limit.", 0, check=_least(0)
     )
-    parking_topic: str = setting("Topic for messages with that many redrives.", "")
+    parking_topic: str = setting("Topic for messages with that many redrives.", "", check=_topics)
     option: tuple[str, ...] = setting("Further options of the source, NAME=VALUE.", (), check=_pairs)
     dry_run: bool = setting("Only count.", False)
     delivery: str = setting(
@@ -321,17 +367,19 @@ class Redrive:
 class Mirror:
     """Copy topics into another cluster, queue by queue, exactly once."""
 
-    to_namesrv: str = setting("Name servers of the other cluster.")
+    to_namesrv: str = setting("Name servers of the other cluster.", check=_name_servers)
     cluster: str = setting("Name of the source cluster: mirrored messages carry it and are not mirrored back.", "a")
     to_cluster: str = setting("Name of the other cluster.", "b")
-    to_topic: str = setting("Topic there; default: the same name.", "", option="topic")
+    to_topic: str = setting("Topic there; default: the same name.", "", check=_topics, option="topic")
     to_option: tuple[str, ...] = setting(
         "Further options of writing there, NAME=VALUE, such as tlsCa=FILE.", (), check=_pairs
     )
     delivery: str = setting(
         "exactlyOnce, idempotent or atLeastOnce.", "exactlyOnce", check=_delivery, option="delivery"
     )
-    groups: str = setting("Groups whose offsets are carried over at the end of the job, separated by commas.", "")
+    groups: str = setting(
+        "Groups whose offsets are carried over at the end of the job, separated by commas.", "", check=_groups
+    )
     stream: StreamSettings = field(default_factory=StreamSettings)
     session: SessionSettings = field(default_factory=SessionSettings)
 
@@ -342,21 +390,17 @@ class Mirror:
                 f"setting to_topic names one topic, and {len(self.topics)} topics are mirrored; leave to_topic out"
             )
         if self.cluster == self.to_cluster:
-            raise UsageError(f"settings cluster and to_cluster are both {self.cluster!r}; give them different names")
+            raise UsageError(f"setting cluster and setting to_cluster are both {self.cluster!r}; give two names")
         same = set(_listed(self.to_namesrv, ";")) & set(_listed(self.session.namesrv, ";"))
         if same and self.to_topic in ("", *self.topics):
             raise UsageError(
-                f"settings namesrv and to_namesrv both name {min(same)}: topics would be copied onto themselves; give"
-                " the name servers of the other cluster, or another topic as setting to_topic"
+                f"setting namesrv and setting to_namesrv both name {min(same)}: topics would be copied onto themselves;"
+                " give the name servers of the other cluster, or another topic as setting to_topic"
             )
 
     @property
     def topics(self) -> list[str]:
         return _listed(self.stream.topics, ",")
-
-
-def _listed(text: str, separator: str) -> list[str]:
-    return [each for part in text.split(separator) if (each := part.strip())]
 
 
 def _check_named(job: str, dry_run: bool) -> None:

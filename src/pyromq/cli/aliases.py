@@ -1,6 +1,6 @@
 """Other words for commands, as users of rpk, nats, kcat and kubectl type them. Help shows RocketMQ's words only.
 
-Knows words, no commands: `command_tree` looks the commands up.
+This module has only words; `command_tree` finds the commands.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ NOUNS = {
     "profiles": "context",
     "benchmark": "bench",
 }
-# Other words for the commands of a group: the group's first command among these is meant.
+# Other words for the commands of a group: a word means the first of its commands that the group has.
 VERBS = {
     "ls": ("list",),
     "describe": ("show",),

@@ -18,8 +18,8 @@ from pyromq.cli.aliases import LINES, MQADMIN, NOUNS, OPTIONS, VERBS
 from pyromq.cli.ranges import count_advice
 
 MAX_SUGGESTIONS = 3
-MIN_SIMILARITY = 0.7  # of a suggested command of another group, from 0 to 1
-CLOSE = 0.8  # similarity at which a word of this group or command is meant, and not the same word of another one
+MIN_SIMILARITY = 0.7  # least similarity (0 to 1) of a suggested command
+CLOSE = 0.8  # least similarity of a word that is suggested before those of other groups and commands
 HELP = "help"
 UNBROKEN = {"-": "\N{NON-BREAKING HYPHEN}", " ": "\N{NO-BREAK SPACE}"}  # characters at which click does not wrap
 _VALUE = re.compile(r"(-[a-zA-Z])=(.+)", re.DOTALL)
@@ -52,7 +52,7 @@ class Command(click.Command):
     path: tuple[str, ...] = ()
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        return ["-h", "--help"]  # click keeps the option of the first context, which may know nothing of the program
+        return ["-h", "--help"]  # click would use the names of the first context, which may lack `-h`
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -62,7 +62,7 @@ class Command(click.Command):
         try:
             rest = super().parse_args(ctx, [*args])  # click empties the list
         except click.NoSuchOption as error:
-            name = error.option_name  # of `-50` it is `-5`
+            name = error.option_name  # click names the option `-5` if the argument is `-50`
             if number := next((each for each in args if re.fullmatch(rf"{name}\d*", each) and name[1].isdigit()), None):
                 advice = count_advice(self, number[1:])
                 raise click.UsageError(f"there is no option {number}{advice}", ctx) from error
@@ -206,7 +206,7 @@ def _unknown_command(args: list[str], group: Group, ctx: click.Context) -> str:
     several = len(_WORDS.findall(name)) > 1  # `topic-list`
     if several or not own:
         near = _nearest(args, tree) or own
-    else:  # `redriv` is more like `dlq redrive` than like `receive`
+    else:  # a very similar command of another group comes first: for `redriv`, `dlq redrive` and not `receive`
         near = own if group.path or name in VERBS else _nearest(args, tree, CLOSE) or own
     near = [(f"--{name}",)] if f"--{name}" in _options(group, ctx) else near
     lines = [" ".join(["pyromq", *path]) for path in near]

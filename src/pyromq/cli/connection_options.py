@@ -66,7 +66,7 @@ def namespace_option(command: F) -> F:
         "--namespace",
         envvar="PYROMQ_NAMESPACE",
         show_envvar=True,
-        type=ANY_TEXT,  # empty: none, whatever the environment says
+        type=ANY_TEXT,  # an empty text means no namespace, and overrides the environment
         metavar="NAME",
         help="Namespace of topics and groups: brokers see NAME%TOPIC and NAME%GROUP.",
     )
@@ -93,8 +93,8 @@ def connection_options(*only: str, hidden: bool) -> Callable[[F], F]:
 def connections(*, waits: bool = False) -> ConnectionConfig:
     """Return the connection settings from this command's options and the environment.
 
-    With these settings, all clients of the command wait once for a broker that hangs. A command that `waits` for
-    messages, or that serves, has its requests wait until the broker is back.
+    All clients of the command together wait only once for a broker that hangs. With `waits`, for commands that serve or
+    wait for messages, each request waits until the broker is back.
     """
     # Imported late: imports above would double the time of `pyromq --help`.
     from pyromq.client.cluster.environment import connections_with

@@ -65,10 +65,10 @@ def run(serving: Coroutine[Any, Any, None], log_level: str) -> None:
         serving.close()
         raise
     if log_level != "debug":
-        logger_of("httpx").setLevel(logging.WARNING)  # httpx notes every request to etcd: four a second
+        logger_of("httpx").setLevel(logging.WARNING)  # httpx logs every request to etcd: four a second
     platform.raise_descriptor_limit()
     speedups.keep_memory()
-    gc.disable()  # until the servers are ready: a start makes nothing but objects that stay, by the million
+    gc.disable()  # until the servers are ready: a start creates up to millions of objects, and all of them stay
     with asyncio.Runner(loop_factory=new_serving_loop) as runner:
         runner.run(serving)
 

@@ -126,7 +126,7 @@ def _loss_text(loss: AcceptedLoss) -> str:
 
 
 def _troubles(found: ReplicaSetAnswers) -> list[str]:
-    """Return the lines about what is wrong with a set."""
+    """Return a line for each problem of a replica set."""
     status, masters = found.best, found.masters
     lines = [f"{address} does not answer: {error}" for address, error in sorted(found.errors.items())]
     if len(masters) > 1:

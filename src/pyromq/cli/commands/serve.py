@@ -265,7 +265,7 @@ def serve_broker(namesrv: str | None, log_level: str, **options: Any) -> None:
 def _proxy_beside(
     config: BrokerConfig, port: int | None, metrics: MetricsConfig | None, log_level: str
 ) -> run_servers.ProxyBeside | None:
-    """Return how the proxy is started; None without one. The broker's accounts and certificate count for the proxy."""
+    """Return how the proxy is started; None without one. The proxy uses the broker's accounts and certificate."""
     if metrics is not None and port == 0:
         raise click.UsageError("--grpc-metrics-port is a port of the proxy, and --grpc-port 0 starts none")
     if port == 0:

@@ -135,7 +135,7 @@ def _dashed(name: str) -> str:
 
 
 def _check_java() -> None:
-    """Raise `MQError` without Java: Spark's scripts would print several lines instead."""
+    """Raise `MQError` if Java is missing: Spark's scripts would print several lines instead."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=str(Path(home, "bin")) if home else None) is None:
         where = f"JAVA_HOME is {home}, and {home}/bin/java does not exist" if home else "there is no java on the PATH"

@@ -74,8 +74,8 @@ def create(
 def alter(name: str, queues: int | None, yes: bool, namesrv: str, output: str, **options: Any) -> None:
     """Change the given settings of topic NAME.
 
-    Asks for confirmation if messages would become unreadable. They stay in their queues, and are readable again if the
-    read queues are restored.
+    Asks for confirmation if messages would become unreadable. These messages stay in their queues, and are readable
+    again if the read queues are restored.
     """
     place = {each: options.pop(each) for each in ("cluster", "broker")}
     for each in ("read_queues", "write_queues"):

@@ -30,7 +30,7 @@ T = TypeVar("T")
 TIMEOUT = 5.0
 PATIENCE_SECONDS = 0.3  # a page waits this long for a new snapshot, and then shows the previous one
 MOST_AGE = 20  # a previous snapshot is shown up to this multiple of `snapshot_seconds`
-FORGOTTEN_MS = 86_400_000  # the longest range of charts: figures of a broker that left count until then
+FORGOTTEN_MS = 86_400_000  # a broker that left is forgotten after this time, the longest range of charts
 
 
 class ClusterClients:
@@ -125,7 +125,7 @@ class ClusterClients:
         return snapshot if name in among(snapshot) else await self.snapshot(fresh=True)
 
     def note_silence(self, snapshot: ClusterSnapshot) -> None:
-        """Mark those brokers of a snapshot that do not answer now: they may have fallen silent since."""
+        """Mark the brokers of a snapshot that do not answer now, even if they answered when it was taken."""
         for broker in snapshot.brokers.values():
             if broker.address is not None and (reason := self._silent.reason(broker.address)) is not None:
                 broker.error, broker.error_since_ms = reason, self._silent.since_ms(broker.address)
@@ -154,7 +154,7 @@ class ClusterClients:
         return snapshot
 
     def _stand_in(self, topic: str | None) -> ClusterTable | TopicRoute | None:
-        """Return the route of a topic, or with None all brokers, as they were seen before; None if they never were."""
+        """Return the last known route of a topic, or for None all known brokers; None if nothing is known."""
         seen = {name: each for name, each in self._seen.items() if each.is_registered}
         brokers = {name: BrokerAddresses(name, each.cluster, each.addresses) for name, each in seen.items()}
         if topic is None:

@@ -45,7 +45,7 @@ class ClusterHistory:
     """
 
     def __init__(self, *, sample_seconds: float) -> None:
-        self.fault = "it was not asked yet"  # error of the last sample; "" if it succeeded
+        self.fault = "no sample was taken yet"  # error of the last sample; "" if it succeeded
         self._hour = _Samples(max(2, int(HOUR_SECONDS / sample_seconds)))
         self._day = _Samples(int(DAY_SECONDS / DAY_STEP_SECONDS))
 
@@ -103,7 +103,7 @@ Sample = tuple[int, float | None, frozenset[str]]  # time in ms, value, brokers 
 
 
 def _counted(what: str, sample: Sample) -> Sample:
-    """Return a sample in which a topic that did not exist yet has sent 0 messages, as the sums have it."""
+    """Return a sample in which a topic that did not exist yet has sent 0 messages, as in the sums."""
     at_ms, value, silent = sample
     return (at_ms, 0.0, silent) if what == "sent" and value is None and not silent else sample
 

@@ -27,8 +27,8 @@ from pyromq.remoting.bodies import FiguresTable, GroupFigures
 
 MASTER = 0
 KINDS = ("normal", "retry", "dead letters", "system", "all")  # kinds of topics, as pages choose them
-WARM_DELAY_MS, HIGH_DELAY_MS = 30_000, 300_000  # a waiting time that needs a look, and one that is trouble
-WARM_LAG, HIGH_LAG = 10_000, 1_000_000  # numbers of messages that are so even if they do not wait long
+WARM_DELAY_MS, HIGH_DELAY_MS = 30_000, 300_000  # delays from which on a group is shown as `warm` and as `high`
+WARM_LAG, HIGH_LAG = 10_000, 1_000_000  # numbers of messages for the same levels, with any delay
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class BrokerView:
 
     @property
     def silence(self) -> str:
-        """What a page says about a broker without figures: `refuses` or `does not answer`."""
+        """The words of a page for a broker without figures: `refuses` or `does not answer`."""
         return "refuses" if self.refused else "does not answer"
 
     @property
@@ -208,7 +208,7 @@ async def take(admin: AsyncAdmin, at_ms: int, known: Mapping[str, BrokerView]) -
 def lag_level(lag: int, delay_ms: int) -> str:
     """Return how far a group is behind: `calm`, `warm` or `high`; "" without lag.
 
-    The number counts, too: Java's brokers do not say how long messages wait.
+    The number of messages counts as well, because Java's brokers do not report delays.
     """
     if not lag:
         return ""

@@ -72,7 +72,7 @@ async def broker(context: RequestContext) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSetView:
-    """What the page shows of a replica set: all answers and what is wrong, or the error of the requests."""
+    """A replica set on its page: all answers with the set's problems, or the error of the requests."""
 
     answers: ReplicaSetAnswers | None
     findings: list[Finding]

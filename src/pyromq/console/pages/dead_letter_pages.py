@@ -114,7 +114,8 @@ async def of_group(context: RequestContext) -> Response:
         error = wrong
     except TopicNotFound:
         pass  # the group has had no dead letter yet
-    kept = {name: query.get(name, "") for name in (*CHOICE, "limit")}
+    choice = {name: query.get(name, "") for name in CHOICE}
+    kept = {**choice, "limit": query.get("limit", "")}
     return context.show(
         "dead_letters_of_group.html",
         status=400 if error else 200,
@@ -127,16 +128,14 @@ async def of_group(context: RequestContext) -> Response:
         rows=found.kept,
         found=found,
         kept=kept,
-        is_narrowed=any(kept[name] for name in CHOICE),
-        is_filtered=any(kept[name] for name in CHOICE if name not in ("id", "pattern")),
+        is_narrowed=any(choice.values()),
+        is_filtered=any(value for name, value in choice.items() if name not in ("id", "pattern")),
         reasons=reasons,
         reason_link=lambda pattern: address("dead-letters", group, **{**kept, "pattern": pattern}),
-        redrive_reason_link=lambda pattern: address(
-            "dead-letters", group, "redrive", **{**{name: kept[name] for name in CHOICE}, "pattern": pattern}
-        ),
+        redrive_reason_link=lambda pattern: address("dead-letters", group, "redrive", **{**choice, "pattern": pattern}),
         error=error,
         limits=LIMITS,
-        redrive_link=address("dead-letters", group, "redrive", **{name: kept[name] for name in CHOICE}),
+        redrive_link=address("dead-letters", group, "redrive", **choice),
         next_link=address("dead-letters", group, **kept, before=found.before) if found.before else "",
         runs=context.console.redrives.of(group),
     )

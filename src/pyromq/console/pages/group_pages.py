@@ -150,7 +150,7 @@ class ResetPlan:
 
     @property
     def effect(self) -> str:
-        """What the reset does, for a question, a button and a result: `skips 4 messages and redelivers 2`."""
+        """The effect of the reset in words, for example `skips 4 messages and redelivers 2`."""
         if all(each.now is None for each in self.moves):
             return "sets the first offsets"
         parts = []

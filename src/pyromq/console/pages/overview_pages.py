@@ -72,7 +72,7 @@ async def doctor(context: RequestContext) -> Response:
 
 
 class Problem(NamedTuple):
-    """Something that needs a look. `kind` is `bad`, `warn` or `note`; `link` is the page that shows more."""
+    """A problem of the cluster, or a note. `kind` is `bad`, `warn` or `note`; `link` is the page that shows more."""
 
     kind: str
     text: str

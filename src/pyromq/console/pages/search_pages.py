@@ -125,7 +125,7 @@ class MessageRow:
 
     @property
     def name(self) -> str:
-        """What the row shows: the message itself, or one of its copies."""
+        """The name of what the row shows: the message itself, or one of its copies."""
         return copy_name(self.message)
 
     @property

@@ -21,8 +21,8 @@ _EXCERPT_BYTES = (
     16 * EXCERPT
 )  # bytes decompressed for an excerpt: characters have up to four bytes, and white space is dropped
 FORMS = ("text", "hex")
-_CHECKED = 2000  # characters of a body by which it counts as text
-# Characters by which a text can be read in another order than it has.
+_CHECKED = 2000  # the first characters of a body decide whether the body is text
+# Characters that change the direction of text: a reader would see another order than the body has.
 _REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -104,7 +104,7 @@ def _text_of(data: bytes, *, is_whole: bool) -> str | None:
 
 
 def _is_shown(character: str) -> bool:
-    """Return whether browsers show a character as it is meant: also wide spaces, and the joiners inside of emoji."""
+    """Return whether a browser shows a character. Wide spaces, and the joiners inside of emoji, count as shown."""
     if character.isprintable() or character in "\r\n\t":
         return True
     return unicodedata.category(character) in ("Zs", "Cf") and character not in _REORDERING

@@ -70,7 +70,7 @@ def _names(snapshot: ClusterSnapshot, kinds: Iterable[str]) -> Iterable[FoundNam
 
 
 def _distance(name: str, word: str) -> int:
-    """Return how far a word is from the beginning of a name: 0 equal, 1 at its beginning, 2 at that of a part, 3."""
+    """Return how far a word is from the beginning of a name: 0 equal, 1 at it, 2 at a part's, 3 else."""
     name = name.casefold()
     if name.startswith(word):
         return 0 if name == word else 1

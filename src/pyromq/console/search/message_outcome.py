@@ -1,4 +1,4 @@
-"""What became of a message in each group, and the copies of it that brokers store, from the events of its life."""
+"""The outcome of a message in each group, and its stored copies, derived from the events of its life."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyromq.names import DEAD_LETTER_PREFIX, HALF_TOPIC
 
 
 class Outcome(Enum):
-    """What became of a message in a group, the worst first."""
+    """The outcomes of a message in a group, the worst first."""
 
     GAVE_UP = "gave up"
     FAILING = "failing"
@@ -89,7 +89,7 @@ def _outcome(group: str, events: Sequence[LifeEvent], redriven: Container[str]) 
 
 
 def _kind(last: StoredMessage | None, judged: str, call: LifeEvent | None) -> Outcome:
-    """Return the outcome from the group's latest copy, the judgement by its offset, and its latest call."""
+    """Return the outcome from the group's latest copy, its consumer offset, and its latest call."""
     is_consumed = call is not None and call.what == "consumed" and (call.time_ms or 0) >= (last.store_ms if last else 0)
     if judged == "passed" or is_consumed:
         return Outcome.CONSUMED

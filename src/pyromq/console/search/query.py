@@ -33,7 +33,7 @@ class Query:
 
     @classmethod
     def of(cls, query: Mapping[str, str], times: TimeRange) -> Query:
-        """Return the query that the fields of an address describe, of these times. Raises `UsageError`."""
+        """Return the query in the fields of an address, limited to a range of times. Raises `UsageError`."""
         by = query.get("by") or "any"
         if by not in WAYS:
             raise UsageError(f"by={by[:40]!r} is unknown; write {' or '.join(WAYS)}")

@@ -216,7 +216,7 @@ class Search(Generic[T]):
 
 
 def _topics_of_all_brokers(snapshot: ClusterSnapshot) -> list[str]:
-    """Return few topics that together are at every broker."""
+    """Return a few topics that together are at every broker."""
     found: list[str] = []
     covered: set[str] = set()
     for topic in sorted(snapshot.topics.values(), key=lambda each: -len(each.brokers)):
@@ -227,7 +227,7 @@ def _topics_of_all_brokers(snapshot: ClusterSnapshot) -> list[str]:
 
 
 def wanted(query: Query) -> tuple[Match, str, str | None]:
-    """Return what filters the messages of a query: the match in the console, and tag and expression at the broker."""
+    """Return the filters of a query: the match in the console, and tag and expression at the broker."""
     if query.by == "sql" and query.text:
         match = SqlMatch(query.text)
         return (match, "*", None) if match.of_body else (MatchAll(), "*", query.text)

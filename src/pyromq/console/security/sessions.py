@@ -49,7 +49,7 @@ class KeptForms:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._forms: dict[str, tuple[float, RefusedForm]] = {}  # with the time until which the form is kept
+        self._forms: dict[str, tuple[float, RefusedForm]] = {}  # each with the time until which it is kept
 
     def keep(self, form: RefusedForm) -> str:
         """Keep a form, in place of the oldest one if there are too many; return its key."""

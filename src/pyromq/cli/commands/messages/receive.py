@@ -31,7 +31,7 @@ FOLLOW_SECONDS = 15.0  # longest wait of one request while following
 @click.command(cls=Command)
 @click.argument("topic", type=TOPIC_NAME)
 @click.option("-g", "--group", type=GROUP_NAME, required=True, help="Group that receives the messages.")
-@click.option("--ack", is_flag=True, help="Acknowledge each message after it is printed. [default: it comes again]")
+@click.option("--ack", is_flag=True, help="Acknowledge each message after it is printed. [default: it is redelivered]")
 @click.option("-c", "--count", type=WholeNumber(1, sys.maxsize), default=1, show_default=True, help="Messages at most.")
 @click.option("-F", "--follow", is_flag=True, help="Receive messages until Ctrl-C, without --count.")
 @click.option("--wait", type=Seconds(0, 3600), default=5.0, show_default=True, help="Seconds to wait for a message.")
@@ -40,7 +40,7 @@ FOLLOW_SECONDS = 15.0  # longest wait of one request while following
     type=Seconds(1, 12 * 3600),
     default=30.0,
     show_default=True,
-    help="Seconds until a message without --ack comes again.",
+    help="Seconds until a message without --ack is redelivered.",
 )
 @click.option(
     "--from",
@@ -59,9 +59,9 @@ FOLLOW_SECONDS = 15.0  # longest wait of one request while following
 def receive(topic: str, group: str, ack: bool, namesrv: str, output: str, **choice: Any) -> int:
     """Receive messages of TOPIC for a group, one by one, and print them.
 
-    A received message is invisible to the group's other members. Without --ack it comes again after --invisible, with
-    one attempt more, and in the end becomes a dead letter. A group that receives must not also consume with listeners.
-    Exits with 1 if no message arrives within --wait. The broker must be of pyromq or RocketMQ 5.
+    A received message is invisible to the group's other members. Without --ack it is redelivered after --invisible,
+    with one attempt more, and in the end becomes a dead letter. A group that receives must not also consume with
+    listeners. The exit code is 1 if no message arrives within --wait. The broker must be pyromq's or RocketMQ 5's.
     """
     show = _show_json if output == "json" and choice["form"] is None else shown_by(choice["form"], output)
     chosen = {"tags": choice["tags"], "sql": choice["sql"]}

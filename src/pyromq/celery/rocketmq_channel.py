@@ -84,9 +84,10 @@ class RocketChannel(virtual.Channel):
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
         """Store a message in each durable queue that it is routed to, or send it to the queues of single processes.
 
-        A message that no declared queue takes goes to the queues of single processes if it is transient or a reply, or
-        if there are some at an exchange that this connection has not declared. Otherwise raises `UsageError`, since it
-        would be lost; the default exchange takes it, as it names the queue.
+        A message that no declared queue takes is sent to the queues of single processes if it is transient or a reply.
+        The same holds at an exchange that this connection has not declared, if the exchange has such queues. Any other
+        message raises `UsageError`, since it would be lost. The default exchange accepts every message, because the
+        routing key names the queue.
         """
         self._inplace_augment_message(message, exchange, routing_key)
         routed = self._routed(exchange, routing_key)

@@ -255,7 +255,7 @@ async def in_slices(work: SlowWork[T]) -> T:
 
 
 class ProcessMetrics:
-    """The metrics of this process, for example its memory. Those that the system does not tell are missing."""
+    """The metrics of this process, for example its memory. Metrics that the system does not report are missing."""
 
     async def tell(self, exposition: Exposition) -> None:
         self._tell(exposition)

@@ -29,7 +29,7 @@ logger = logger_of(__name__)
 
 IDLE_SECONDS = 120.0  # time after which a connection without traffic is closed, as in RocketMQ
 KEPT_SHARE = 4  # the compiled reactor may keep 1/4 of `received_bytes`, besides the bytes that connections charge
-RESET_SECONDS = 0.02  # between the last replies and a reset, which discards what is not sent yet
+RESET_SECONDS = 0.02  # between the last replies and a reset, which discards unsent bytes
 _OTHER_DESCRIPTORS = 64  # least number of descriptors reserved for files of the store
 WRITE_SECONDS = 1.0  # longest time for writing the output at the end, to peers that may not read
 

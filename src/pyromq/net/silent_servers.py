@@ -33,7 +33,7 @@ class SilentServers:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Silent servers: monotonic time of their last reply, and what is wrong.
+        # Silent servers: monotonic time of their last reply, and the reason of the silence.
         self._silent: dict[str, tuple[float, str]] = {}
         self._heard: dict[str, float] = {}  # monotonic time of the last reply to a request
         self._patience: dict[str, float] = {}  # seconds after a probe from which on a server is silent, if slow before
@@ -47,7 +47,7 @@ class SilentServers:
         return int(self._clock.now_ms() - (self._clock.monotonic() - silent[0]) * 1000)
 
     def reason(self, address: str) -> str | None:
-        """Return what is wrong with a silent server; None for other servers."""
+        """Return the reason why a server is silent; None for other servers."""
         silent = self._silent.get(address)
         return None if silent is None else silent[1]
 
@@ -126,7 +126,7 @@ class SilentServers:
             self._fall_silent(address, str(error))
 
     def _replied(self, address: str) -> None:
-        """Note that a server has replied: its other requests have waited since now, as far as suspicion goes."""
+        """Note that a server has replied. The waiting time of its other requests starts again."""
         now = self._heard[address] = self._clock.monotonic()
         if waiting := self._waiting.get(address):
             waiting.update(dict.fromkeys(waiting, now))

@@ -393,7 +393,7 @@ def _error(number: int, path: Path) -> OSError:
 
 
 class Loss(Enum):
-    """Which of the unflushed bytes a power loss takes."""
+    """The part of the unflushed bytes that a power loss takes."""
 
     ALL = auto()
     NOTHING = auto()

@@ -475,8 +475,8 @@ def delivered_since(store: MessageStore, noted: Mapping[int, int], log_offset: i
 class DeliverySearch:
     """Finds the messages of the schedule topic that the log shows delivered, piece by piece as the log grows.
 
-    `noted` holds the queue offset of the next message to deliver for each queue id of the schedule topic, as of the
-    moment when the log ended at `log_offset`. Deliveries before log offset `reached` are found.
+    `noted` holds the queue offset of the next message to deliver for each queue id of the schedule topic. The offsets
+    were noted when the log ended at `log_offset`. Deliveries before log offset `reached` are found.
     """
 
     def __init__(self, store: MessageStore, noted: Mapping[int, int], log_offset: int) -> None:

@@ -2,9 +2,9 @@
 
 A parked record is the message as sent, in the timer topic, followed by these properties: TIMER_OUT_MS, its due time;
 REAL_TOPIC and REAL_QID, its destination. A cancel has TIMER_DEL_UNIQKEY, `TOPIC+KEY`, directly before these properties.
-No client can put a property there, since the broker appends CLUSTER to each sent message. A delivered record holds the
-complement of its parked record's log offset (-1 for 0) in the field for the half message's offset, which no client can
-write.
+No client can put a property there, since the broker appends CLUSTER to each sent message. A delivered record has the
+complement of its parked record's log offset (-1 for 0), in the field for the half message's offset. No client can write
+this field.
 Source: RocketMQ 5.3.3, HookUtils and TimerMessageStore.
 """
 

@@ -48,8 +48,8 @@ WITHOUT_TLS = "leave out --tls... options and PYROMQ_TLS... variables, or enable
 OTHER_FILES = "check --tls-ca, --tls-cert, --tls-key and the server's certificate; see docs/tls.md"
 HANGS = "the process is stopped, or it hangs: look at it, at its machine's load and disk, and start it again"
 
-CONNECT_SECONDS = 0.5  # limit of the connection that tells a process that hangs from an address that leads nowhere
-TIMEOUT = 2.0  # limit of each request to a broker: doctor is asked when one of them hangs
+CONNECT_SECONDS = 0.5  # limit of a trial connection: a process that hangs accepts it, an unused address does not
+TIMEOUT = 2.0  # limit of each request to a broker: users run doctor when a broker hangs
 
 
 async def diagnose(

@@ -284,7 +284,7 @@ class BlockingClient(Blocking[C]):
     def close(self) -> None:
         """Wait for unanswered sends and running listeners, commit offsets, leave the group, close the connections.
 
-        Which of these steps a client does is said in `close` of its async class. Idempotent.
+        `close` of the async class says which of these steps a client does. Idempotent.
         """
         self._runner.close(self._async.close)
 

@@ -69,8 +69,8 @@ def exact_moment(ms: int | None) -> Markup:
 def read_time(text: str, now_ms: int, *, zone: str | None = None) -> int | None:
     """Return ms since 1970 from a text; None for an empty text. Raises `UsageError`.
 
-    The text is a time in the zone, by default the viewer's (`2026-11-22 17:00`, or `17:00` for today), a time with an
-    offset, a distance from now (`-15m`, `+1h`), or a number of ms since 1970.
+    The text is a time in the zone, by default the viewer's: `2026-11-22 17:00`, or `17:00` for today. Other forms are a
+    time with an offset, a distance from now (`-15m`, `+1h`), and a number of ms since 1970.
     """
     text = text.strip()
     if not text:

@@ -48,7 +48,9 @@ async def messages(context: RequestContext) -> Response:
     snapshot = await clients.snapshot()
     kept = {name: value for name in FIELDS if (value := context.query.get(name, ""))}
     columns = _columns(context)
-    query, result, error = Query(), None, None  # type: Query, SearchResult[MessageRow] | None, MQError | None
+    query = Query()
+    result: SearchResult[MessageRow] | None = None
+    error: MQError | None = None
     try:
         times = context.time_range()
         kept |= times.fields

@@ -146,7 +146,7 @@ class ConsoleAccounts:
         others = [each for each in self._accounts.values() if each.name != name]
         was_admin = (known := self._accounts.get(name)) is not None and known.rank is Role.ADMIN
         if was_admin and not any(each.rank is Role.ADMIN for each in others):
-            raise UsageError(f"account {name} is the last administrator; make another one first")
+            raise UsageError(f"account {name} is the last administrator; create another one first")
 
     def _write(self, accounts: dict[str, ConsoleAccount]) -> None:
         body = msgspec.json.format(msgspec.json.encode([accounts[name] for name in sorted(accounts)]), indent=2)

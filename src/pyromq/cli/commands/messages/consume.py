@@ -236,7 +236,7 @@ def _show_text(message: StoredMessage) -> None:
 
 def _report_undecodable(message: StoredMessage, error: UndecodableBody) -> None:
     place = f"{message.message_id} in {message.queue}, queue offset {message.queue_offset}"
-    click.echo(f"no body of message {escaped(place)}: {escaped(str(error))}", err=True)
+    click.echo(f"message {escaped(place)}: {escaped(str(error))}", err=True)
 
 
 def _write(content: bytes) -> None:

@@ -32,7 +32,9 @@ FOLLOW_SECONDS = 15.0  # longest wait of one request while following
 @click.argument("topic", type=TOPIC_NAME)
 @click.option("-g", "--group", type=GROUP_NAME, required=True, help="Group that receives the messages.")
 @click.option("--ack", is_flag=True, help="Acknowledge each message after it is printed. [default: it is redelivered]")
-@click.option("-c", "--count", type=WholeNumber(1, sys.maxsize), default=1, show_default=True, help="Messages at most.")
+@click.option(
+    "-c", "--count", type=WholeNumber(1, sys.maxsize), default=1, show_default=True, help="Number of messages."
+)
 @click.option("-F", "--follow", is_flag=True, help="Receive messages until Ctrl-C, without --count.")
 @click.option("--wait", type=Seconds(0, 3600), default=5.0, show_default=True, help="Seconds to wait for a message.")
 @click.option(

@@ -132,11 +132,11 @@ def _answer_here(call: Call) -> None:
 
 
 class Dispatcher:
-    """The answering method of each request code, for one server or client, collected from the marked methods of
-    objects.
+    """Calls the answering method of each request, for one server or client.
 
-    `guard` judges each request before it is answered; no method is called for a refused request. `refusals` logs
-    requests that cannot be read or answered. `compute` runs the coroutines of slow replies.
+    The methods are those of `answerers` that `answers` marks. `guard` judges each request before it is answered; no
+    method is called for a refused request. `refusals` logs requests that cannot be read or answered. `compute` runs the
+    coroutines of slow replies.
     """
 
     def __init__(
@@ -219,8 +219,9 @@ class Dispatcher:
         return await answered if isinstance(answered, Coroutine) else answered
 
     def refused(self, error: MQError, call: Call) -> Reply:
-        """Return the reply that refuses a request with this error. Unreadable requests and reached limits are counted
-        and logged.
+        """Return the reply that refuses a request with this error.
+
+        Unreadable requests and reached limits are counted and logged.
         """
         if isinstance(error, ProtocolError):
             text = "request %d of %s cannot be read: %s"
@@ -238,8 +239,9 @@ class Dispatcher:
 
 
 def _fault_of(call: Call) -> MQError:
-    """Remove and return the fault of a call. The fault's traceback will refer to the call, and a cycle needs the
-    garbage collector.
+    """Remove and return the fault of a call.
+
+    The fault's traceback will refer to the call, and a cycle needs the garbage collector.
     """
     fault: MQError = call.fault
     call.fault = None
@@ -271,11 +273,11 @@ def refusal(error: MQError) -> Reply:
 
 
 class Guard(Protocol):
-    """Decides whether requests are permitted. `judge` is called for each request with a valid header before it is
-    answered.
+    """Decides whether requests are permitted.
 
-    `reads_fields`: whether the guard needs `Call.fields`, all fields undecoded. Keeping them costs a second decoding of
-    each header. `is_compiled`: whether compiled code applies the same permissions.
+    `judge` is called for each request with a valid header before it is answered. `reads_fields`: whether the guard
+    needs `Call.fields`, all fields undecoded. Keeping them costs a second decoding of each header. `is_compiled`:
+    whether compiled code applies the same permissions.
     """
 
     reads_fields: bool

@@ -35,11 +35,11 @@ _DECLARATION: dict[str, Any] = {"frozen": True, "rename": "camel"}
 
 
 class Header(msgspec.Struct, **_DECLARATION):
-    """Base class of request and response headers. The wire name of a field is its camelCase unless `field(name=)` is
-    given.
+    """Base class of request and response headers.
 
-    A request sets `code` and, if there are any, `reply_header` (the header of the response), `request_body` and
-    `reply_body` (classes of JSON bodies; None: raw bytes or no body).
+    The wire name of a field is its camelCase unless `field(name=)` is given. A request sets `code` and, if there are
+    any, `reply_header` (the header of the response), `request_body` and `reply_body` (classes of JSON bodies; None: raw
+    bytes or no body).
     """
 
     code: ClassVar[int] = -1

@@ -262,11 +262,11 @@ _STEP = re.compile(r"\.([^.\[]++)|\[([0-9]{1,9})\]")
 
 
 def parse(raw: bytes, *, most_bytes: int = sys.maxsize, most_values: int = sys.maxsize) -> Any:
-    """Return the Python values of a text in the dialect of Java's fastjson. Queues as keys become `MessageQueue`; nulls
-    are dropped.
+    """Return the Python values of a text in the dialect of Java's fastjson.
 
-    A reference becomes the object itself, which may be cyclic. Raises `ProtocolError` with the position of a fault, or
-    if the number of bytes or values (including keys) exceeds its limit.
+    Queues as keys become `MessageQueue`; nulls are dropped. A reference becomes the object itself, which may be cyclic.
+    Raises `ProtocolError` with the position of a fault, or if the number of bytes or values (including keys) exceeds
+    its limit.
     """
     if len(raw) > most_bytes:
         raise ProtocolError(f"JSON body of {len(raw)} bytes is no plain JSON; the limit for such is {most_bytes}")
@@ -325,10 +325,10 @@ class _Reader:
             self._fail("more text after the value")
 
     def resolve(self, root: Any) -> None:
-        """Replace references by their objects: `$.a.b[0]` is a path from the root, `@` the holder, `..` the parent of
-        the holder.
+        """Replace references by their objects.
 
-        Each step of a reference counts as a value.
+        `$.a.b[0]` is a path from the root, `@` the holder, `..` the parent of the holder. Each step of a reference
+        counts as a value.
         """
         for holder, key, reference, parent in self._references:
             if holder[key] is reference:  # false if a later member with the same name replaced the reference

@@ -55,8 +55,9 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield lines without leading blanks and comments. A line that ends with an odd number of backslashes continues on
-    the next line.
+    """Yield lines without leading blanks and comments.
+
+    A line that ends with an odd number of backslashes continues on the next line.
     """
     joined: list[str] = []
     for raw in re.split(r"\r\n|\r|\n", text):

@@ -264,8 +264,9 @@ class RemotingSession:
         self._request(header, body, opaque=opaque, flag=0)
 
     def notify(self, header: Header | Filled, body: bytes = b"") -> None:
-        """Send a one-way request. The request is dropped without an error if the connection is closed or the peer does
-        not read.
+        """Send a one-way request.
+
+        The request is dropped without an error if the connection is closed or the peer does not read.
         """
         if not self.takes_pushes:
             return
@@ -285,8 +286,9 @@ class RemotingSession:
 
     @property
     def takes_pushes(self) -> bool:
-        """Whether requests may be sent to the peer: a server sends none while its client has not read `PUSHED_BYTES` of
-        requests.
+        """Whether requests may be sent to the peer.
+
+        A server sends no request while its client has `PUSHED_BYTES` of requests to read.
         """
         if self._budget is None or self.closed:
             return not self.closed

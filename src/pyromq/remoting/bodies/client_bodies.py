@@ -75,8 +75,9 @@ class ClientConnection(Body):
 
 
 class ConsumerConnection(Body):
-    """Body of a response: a group's members and subscriptions. Our tools also get each member's subscriptions and the
-    queue locks.
+    """Body of a response: a group's members and subscriptions.
+
+    Our tools also get each member's subscriptions and the queue locks.
     """
 
     connections: list[ClientConnection] = field(name="connectionSet", default_factory=list)

@@ -135,8 +135,9 @@ async def _decompressed(raw: bytes) -> bytes:
 
 
 async def read_plain(raw: bytes) -> BrokerRegistration:
-    """Decode a plain registration. A long one is decoded topic by topic, and must then be legal JSON. Raises
-    `ProtocolError`.
+    """Decode an uncompressed registration.
+
+    A long registration is decoded topic by topic, and must then be legal JSON. Raises `ProtocolError`.
     """
     if len(raw) <= SHORT_BYTES:
         return decode_body(BrokerRegistration, raw, REGISTRATION)

@@ -1,5 +1,6 @@
-"""JSON bodies with progress of groups, bounds of queues, and counters. Source: RocketMQ 4.9.8, ConsumeStats,
-BrokerStatsData.
+"""JSON bodies with progress of groups, bounds of queues, and counters.
+
+Source: RocketMQ 4.9.8, ConsumeStats, BrokerStatsData.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ from pyromq.remoting.bodies.body import Body, DataVersion
 
 
 class BatchAttempt(Body):
-    """One attempt at a batch transaction and its number of messages at this broker. `elsewhere` has the numbers at
-    other brokers by name.
+    """One attempt at a batch transaction and its number of messages at this broker.
+
+    `elsewhere` has the numbers at other brokers by name.
     """
 
     token: str
@@ -27,8 +28,9 @@ class BatchAttempts(Body):
 
 
 class BatchDecision(Body):
-    """Body of a response: the decision on a batch transaction. `by_this`: the answered request made the decision. Times
-    in ms.
+    """Body of a response: the decision on a batch transaction.
+
+    `by_this`: the answered request made the decision. Times in ms.
     """
 
     transaction: str
@@ -98,8 +100,9 @@ class HalfMessageEntry(Body):
 
 
 class HalfMessageList(Body):
-    """Body of a response: one page of half messages, and the queue offset after which the next page begins; None on the
-    last page.
+    """Body of a response: one page of half messages.
+
+    `next_after` is the queue offset after which the next page begins; None on the last page.
     """
 
     half_messages: list[HalfMessageEntry] = field(default_factory=list)
@@ -136,8 +139,9 @@ class ListedTimer(Body):
 
 
 class TimerList(Body):
-    """Body of a response: one page of scheduled messages, and where the next page begins. `next_ms` is None on the last
-    page.
+    """Body of a response: one page of scheduled messages, and where the next page begins.
+
+    `next_ms` is None on the last page.
     """
 
     timers: list[ListedTimer] = field(default_factory=list)

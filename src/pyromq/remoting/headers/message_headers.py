@@ -167,8 +167,9 @@ class CountTimers(Header):
 
 
 class ListTimers(Header):
-    """Request for scheduled messages of a topic in order of delivery time, from a time (ms) and an entry at that time
-    on.
+    """Request for the scheduled messages of a topic, in order of delivery time.
+
+    The page begins at delivery time `begin_ms`, behind the index entry `after` of that time.
     """
 
     code = RequestCode.LIST_TIMERS

@@ -64,11 +64,10 @@ class HalfRunStored(Header):
 
 
 class SendHalfRun(Header):
-    """Request: store a run of half messages (messages of one request, for one queue). The body is a batch message (see
-    `record`).
+    """Request: store a run of half messages (messages of one request, for one queue).
 
-    `number` counts the runs of one attempt, so that a retry is stored once. `ledger` is the deciding broker, unless the
-    receiver decides.
+    The body is a batch message (see `record`). `number` counts the runs of one attempt, so that a retry is stored once.
+    `ledger` is the deciding broker, unless the receiver decides.
     """
 
     code = RequestCode.SEND_HALF_RUN
